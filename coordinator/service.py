@@ -26,7 +26,7 @@ from .term.metrics import CoordinatorMetrics
 from .term.operator_requests import Asked
 from .term.server_clock import ServerClock
 from .term.term import Term
-from .zk.errors import CoordinatorError, EpochOver, Fenced, Retryable, StoreError
+from .zk.errors import AccessDenied, CoordinatorError, EpochOver, Fenced, Retryable, StoreError
 from .zk.runtime import Event, Runtime, Task
 from .zk.store import SessionState, Store, StoreFactory
 from .zk.znodes.paths import COORDINATOR
@@ -258,7 +258,7 @@ class Coordinator:
     def _collect(self, collect: Callable[[Iterable[str]], None]) -> None:
         try:
             collect(self._listeners.groups())
-        except Retryable as error:
+        except (Retryable, AccessDenied) as error:
             log.info("collection deferred: reason=%s", error)
         except CoordinatorError as error:
             self._end(str(error))

@@ -18,7 +18,7 @@ from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import Brokers, ask_number
 from coordinator.zk.znodes.records import STATIC, Channel, Registration, Topic, parsed_channel
 from coordinator.zk.znodes.sync import Answer, Ask, ClientProtocols, MemberAnswer, decoded, encoded
-from coordinator.zk.znodes.topic_filter import TopicFilter
+from coordinator.zk.znodes.topic_filter import GroupFilters, TopicFilter
 
 from ..config import CLIENT_SIDE, Subscription
 from ..logs import Log
@@ -43,7 +43,7 @@ class _SubscribedTopics:
     @classmethod
     def of(cls, metadata: Iterable[bytes]) -> _SubscribedTopics:
         names: set[str] = set()
-        filters: dict[tuple[str, str], TopicFilter] = {}
+        wildcards: list[tuple[str, str]] = []
         for data in metadata:
             try:
                 known = ConsumerMetadata.parse("metadata", data)
@@ -52,8 +52,8 @@ class _SubscribedTopics:
             if known.pattern == STATIC:
                 names |= set(known.subscription)
             else:
-                filters |= {(known.pattern, text): TopicFilter(known.pattern, text) for text in known.subscription}
-        return cls(frozenset(names), tuple(filters.values()))
+                wildcards += ((known.pattern, text) for text in known.subscription)
+        return cls(frozenset(names), GroupFilters(wildcards).usable)
 
     def among(self, names: Iterable[str]) -> list[str]:
         """Those of `names` with a subscriber. Other subscribed topics do not exist."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ..planning.rebalance_history import in_order
-from ..zk.errors import BadData, UsageError
+from ..zk.errors import AccessDenied, BadData, UsageError
 from ..zk.store import Node, Store
 from ..zk.znodes.commands import Command
 from ..zk.znodes.group_state import DEAD, GROUP_STATES, GroupState, Rebalance
@@ -32,6 +32,9 @@ class Reading:
     def names(self, path: str) -> list[str]:
         """The valid names of a znode's children, sorted."""
         listing = self.store.children(path)
+        if listing is not None and listing.denied:
+            self.problems[path] = str(AccessDenied(path))
+            return []
         found = sorted(listing.names) if listing else []
         for name in found:
             if not is_name(name):

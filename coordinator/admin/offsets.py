@@ -17,7 +17,7 @@ from ..zk.znodes.records import STATIC, BegunRecord, OffsetRecord, Registration,
 from ..zk.znodes.regions import CONSUMERS as REGION_OF_CONSUMERS
 from ..zk.znodes.regions import Region
 from ..zk.znodes.sync import CLIENT
-from ..zk.znodes.topic_filter import TopicFilter
+from ..zk.znodes.topic_filter import GroupFilters
 from .inactive_group import INACTIVE, GroupIdNotFound, Standing, look
 from .reset_offsets import NewOffset, Scope
 
@@ -242,12 +242,13 @@ class _Subscribed:
             self._topics |= set(standing.state.topics)
         self._topics |= {p.topic for p in standing.owned}
         self._topics |= {p.topic for _, channel in standing.channels if channel for p in channel.running}
-        self._filters: list[TopicFilter] = []
+        self._wildcards: list[tuple[str, str]] = []
         sources = [paths.id(name) for name in standing.members if is_name(name)]
         sources += [paths.seat(name) for name in standing.seats if is_name(name)]  # of static members that are away
         for node in store.get_many(sources):
             if node is not None:
                 self._add(node)
+        self._filters = GroupFilters(self._wildcards).usable
 
     def _add(self, node: Node) -> None:
         try:
@@ -255,7 +256,7 @@ class _Subscribed:
             if registration.pattern in (STATIC, CLIENT):
                 self._topics |= set(registration.subscription)
             else:
-                self._filters += [TopicFilter(registration.pattern, text) for text in registration.subscription]
+                self._wildcards += ((registration.pattern, text) for text in registration.subscription)
         except BadData:
             pass  # the coordinator ignores an unreadable registration too
 

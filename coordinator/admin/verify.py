@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ..planning.target import threads_of
+from ..planning.target import filters_of, threads_of
 from ..zk.errors import BadData
 from ..zk.znodes.partitions import TopicPartition
 from ..zk.znodes.records import Registration, Topic
@@ -46,6 +46,7 @@ def problems(group: ShownGroup, topics: Mapping[str, Topic]) -> list[Problem]:
     """
     found: list[Problem] = []
     live: dict[str, _Live] = {}
+    filters = filters_of(member.registration for member in group.members if member.registration is not None)
     for member in group.members:
         if member.registration is None:
             continue
@@ -53,7 +54,7 @@ def problems(group: ShownGroup, topics: Mapping[str, Topic]) -> list[Problem]:
             found.append(Problem(member.consumer, group.state.left_out.get(member.consumer, why)))
             continue
         try:
-            live[member.consumer] = _Live(member, threads_of(member.registration, topics))
+            live[member.consumer] = _Live(member, threads_of(member.registration, topics, filters))
         except BadData as error:
             found.append(Problem(member.consumer, str(error)))
     found += _in_topics(group, topics, live)

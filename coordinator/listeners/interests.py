@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..zk.errors import BadData
 from ..zk.runtime import Runtime
 from ..zk.znodes.records import STATIC, Registration
 from ..zk.znodes.sync import CLIENT
-from ..zk.znodes.topic_filter import TopicFilter
+from ..zk.znodes.topic_filter import GroupFilters, TopicFilter
 
 
 class Interests:
@@ -23,18 +22,19 @@ class Interests:
     def update(self, group: str, registrations: Iterable[Registration]) -> None:
         """Replace the interests of `group` by its members' current ones (joiners, leavers and changes alike)."""
         topics: set[str] = set()
-        filters: list[TopicFilter] = []
+        wildcards: list[tuple[str, str]] = []
         for registration in registrations:
             if registration.pattern in (STATIC, CLIENT):
                 topics |= set(registration.subscription)
             else:
-                filters += _filters(registration)
+                wildcards += ((registration.pattern, text) for text in registration.subscription)
+        filters = GroupFilters(wildcards).usable  # the turn reports the others, with the member's name
         with self._lock:
             self._remove(group)
             for topic in topics:
                 self.consumer_groups_per_topic.setdefault(topic, set()).add(group)
             if filters:
-                self.groups_with_wildcard_topics[group] = tuple(filters)
+                self.groups_with_wildcard_topics[group] = filters
 
     def assigned(self, group: str, topics: Iterable[str]) -> None:
         """A leader has assigned these topics: they concern its group, independent of its members' registrations."""
@@ -67,10 +67,3 @@ class Interests:
             self.consumer_groups_per_topic[topic].discard(group)
             if not self.consumer_groups_per_topic[topic]:
                 del self.consumer_groups_per_topic[topic]
-
-
-def _filters(registration: Registration) -> list[TopicFilter]:
-    try:
-        return [TopicFilter(registration.pattern, text) for text in registration.subscription]
-    except BadData:
-        return []  # the turn reports it, with the member's name

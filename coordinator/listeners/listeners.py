@@ -16,7 +16,7 @@ from ..regions.handler import Regions
 from ..term.bad_data import Findings
 from ..term.operator_requests import Asked
 from ..term.term import Term
-from ..zk.errors import BadData, Retryable
+from ..zk.errors import AccessDenied, BadData, Retryable
 from ..zk.runtime import Queue
 from ..zk.store import Node
 from ..zk.znodes.paths import GROUPS, REGIONS, GroupPaths
@@ -214,7 +214,11 @@ class Listeners:
     def group_change(self, all_of_them: bool = False) -> None:
         """Seed 000, `GroupChangeListener`, also for groups that are gone."""
         listing = self._store.children(GROUPS, watch=self._on_groups)
-        names = set(self._found_in(GROUPS).usable(GROUPS, listing.names if listing else ()))
+        try:
+            names = set(self._found_in(GROUPS).usable(GROUPS, listing.names if listing else ()))
+        except AccessDenied as error:
+            self._found_in(GROUPS).report(error.path, str(error))
+            names = set(self._members)
         self._found_in(GROUPS).done()
         for group in sorted(set(self._members) - names):
             del self._members[group]
@@ -235,7 +239,13 @@ class Listeners:
         """Seed 000, `GroupMemberChangeListener`; a member is (name, czxid), and its data may change in place."""
         paths = GroupPaths(group)
         listing = self._store.children(paths.ids, watch=self._on_members)
-        names = sorted(self._found_in(paths.ids).usable(paths.ids, listing.names if listing else ()))
+        try:
+            names = sorted(self._found_in(paths.ids).usable(paths.ids, listing.names if listing else ()))
+        except AccessDenied as error:
+            self._found_in(paths.ids).report(error.path, str(error))
+            self._found_in(paths.ids).done()
+            self._members.setdefault(group, {})
+            return  # the members stay as they were; the group's turns fail
         nodes = self._read_members([paths.id(name) for name in names])
         present = {name: node for name, node in zip(names, nodes, strict=True) if node is not None}
         self._interests.update(group, self._registrations(paths, present))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from ..term.bad_data import Findings
 from ..term.term import Term
-from ..zk.errors import BadData
+from ..zk.errors import AccessDenied, BadData
 from ..zk.store import Node, Watch
 from ..zk.znodes.paths import Brokers
 from ..zk.znodes.records import Topic
@@ -37,8 +37,13 @@ class TopicListener:
     def topic_change(self, all_of_them: bool = False) -> None:
         """Seed 000, `TopicChangeListener`, also for deleted and re-created topics."""
         listing = self._store.children(self._brokers.topics, watch=self._on_topics)
-        names = set(self._findings.usable(self._brokers.topics, listing.names if listing else ()))
-        self._findings.done()
+        try:
+            names = set(self._findings.usable(self._brokers.topics, listing.names if listing else ()))
+        except AccessDenied as error:
+            self._findings.report(error.path, str(error))
+            return  # the topics stay as they were
+        finally:
+            self._findings.done()
         gone = set(self.topics) - names
         self.topics = {name: topic for name, topic in self.topics.items() if name not in gone}
         for topic in sorted(gone):

@@ -14,7 +14,7 @@ from ..zk.znodes.paths import GroupPaths
 from ..zk.znodes.ranges import MAX_PARTITION
 from ..zk.znodes.records import STATIC, Registration, Topic
 from ..zk.znodes.sync import CLIENT
-from ..zk.znodes.topic_filter import TopicFilter
+from ..zk.znodes.topic_filter import GroupFilters
 from .snapshot import ChannelView, Member, Snapshot
 
 OWNER_PATHS_A_SESSION = 256_000
@@ -43,16 +43,23 @@ class Wanted:
     kept: frozenset[tuple[str, str]] = frozenset()
 
 
-def threads_of(registration: Registration, topics: Mapping[str, Topic]) -> dict[str, int]:
+def filters_of(registrations: Iterable[Registration]) -> GroupFilters:
+    """The wildcards of a group's members."""
+    wildcards = (each for each in registrations if each.pattern not in (STATIC, CLIENT))
+    return GroupFilters((each.pattern, text) for each in wildcards for text in each.subscription)
+
+
+def threads_of(registration: Registration, topics: Mapping[str, Topic], filters: GroupFilters) -> dict[str, int]:
     """Topic -> threads of one member, with a wildcard resolved against the topics that exist.
 
-    :raises BadData: when the pattern does not compile.
+    :param filters: of all the group's members.
+    :raises BadData: when the pattern does not compile, or does not fit beside the group's others.
     """
     if registration.pattern in (STATIC, CLIENT):
         return dict(registration.subscription)
     ((text, threads),) = registration.subscription.items()
-    topic_filter = TopicFilter(registration.pattern, text)
-    return {name: threads for name in topics if topic_filter.allows(name)}
+    selected = filters.selected((registration.pattern, text), topics)
+    return {name: threads for name in topics if name in selected}
 
 
 def is_live(member: Member, view: ChannelView | None) -> bool:
@@ -73,9 +80,10 @@ def wanted(snapshot: Snapshot, members: Mapping[str, Registration], assignor: As
     """
     left_out: dict[str, str] = {}
     subscribers = []
+    filters = filters_of(members.values())
     for consumer in sorted(members):
         try:
-            threads = threads_of(members[consumer], snapshot.topics)
+            threads = threads_of(members[consumer], snapshot.topics, filters)
         except BadData as error:
             left_out[consumer] = str(error)
             threads = {}

@@ -19,7 +19,8 @@ from ..term.bad_data import Findings
 from ..term.first_seen import FirstSeen
 from ..term.parsed_records import ParsedRecords
 from ..term.term import Term
-from ..zk.store import Node, Watch
+from ..zk.errors import AccessDenied
+from ..zk.store import DENIED, Node, Watch
 from ..zk.znodes.group_state import GroupState, Mark, Rebalance
 from ..zk.znodes.partitions import PartitionSet, TopicPartition
 from ..zk.znodes.paths import REBALANCE_PREFIX, GroupPaths, sequence
@@ -65,11 +66,21 @@ class GroupReader:
         """A snapshot, or None when the group has no state znode yet.
 
         :raises Retryable: when ZooKeeper did not answer.
+        :raises AccessDenied: when a znode that all members share may not be listed; it is reported.
         """
+        try:
+            return self._read(topics)
+        except AccessDenied as error:
+            self._problems.report(error.path, str(error))
+            raise
+
+    def _read(self, topics: Mapping[str, Topic]) -> Snapshot | None:
         state_node = self._store.get(self._paths.state)
         if state_node is None:
             self._problems.done()
             return None
+        if state_node.data == DENIED:
+            raise AccessDenied(self._paths.state)
         channels = self.channels.read()
         state = self._state(state_node, channels, topics)
         sync, *others = self._store.children_many(

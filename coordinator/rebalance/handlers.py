@@ -15,7 +15,7 @@ from ..regions.handler import Regions
 from ..term.operator_requests import Asked, Requested
 from ..term.request_queue import Request, RequestQueue
 from ..term.term import LeaseLapsed, Term
-from ..zk.errors import CoordinatorError, Fenced, RebalanceFailed, Retryable, SessionLost
+from ..zk.errors import AccessDenied, CoordinatorError, Fenced, RebalanceFailed, Retryable, SessionLost
 from ..zk.runtime import Task
 from ..zk.znodes.paths import GROUPS
 from ..zk.znodes.records import Topic
@@ -122,7 +122,8 @@ class Handlers:
             log.warning(
                 "region turn deferred: region=%s reason=%s", request.group, _words(error), exc_info=not expected
             )
-            self._ask_again(request, ASK_AGAIN_S if expected else LONGEST_BACKOFF_S)
+            is_brief = expected and not isinstance(error, AccessDenied)
+            self._ask_again(request, ASK_AGAIN_S if is_brief else LONGEST_BACKOFF_S)
 
     def _take_turn(self, request: Request) -> None:
         group = request.group

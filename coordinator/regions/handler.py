@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ..planning.regional import RegionStep
 from ..term.request_queue import Request, RequestQueue
 from ..term.term import Term
-from ..zk.errors import BadData
+from ..zk.errors import AccessDenied, BadData
 from ..zk.store import Watch
 from ..zk.znodes.group_state import STABLE, GroupState
 from ..zk.znodes.names import is_name
@@ -150,6 +150,10 @@ class Regions:
         :returns: the regions.
         """
         listing = self._store.children(REGIONS, watch=on_regions)
+        if listing is not None and listing.denied:
+            self._term.problems.report(REGIONS, str(AccessDenied(REGIONS)))
+            return sorted(self._turns)
+        self._term.problems.clear(REGIONS)
         names = sorted(name for name in (listing.names if listing is not None else ()) if is_name(name))
         nodes = self._store.get_many([RegionPaths(name).root for name in names])
         bound: dict[str, str] = {}

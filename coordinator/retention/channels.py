@@ -9,7 +9,7 @@ from ..term.bad_data import Findings
 from ..term.first_seen import FirstSeen
 from ..term.server_clock import ServerClock
 from ..term.term import Term
-from ..zk.errors import BadData
+from ..zk.errors import AccessDenied, BadData
 from ..zk.store import Delete, Node, Store
 from ..zk.znodes.names import is_name
 from ..zk.znodes.paths import GroupPaths
@@ -34,7 +34,10 @@ class Collector:
         :raises Retryable: when ZooKeeper did not answer; the next round continues.
         """
         for group in groups:
-            self._collect_channels(GroupPaths(group))
+            try:
+                self._collect_channels(GroupPaths(group))
+            except AccessDenied as error:
+                self._problems.report(error.path, str(error))
         self._memory.forget_unseen()
         self._problems.done()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -26,9 +27,10 @@ from ..planning.backpressure import (
 from ..term.bad_data import Findings
 from ..term.server_clock import ServerClock
 from ..term.term import Term
-from ..zk.errors import BadData
+from ..zk.errors import AccessDenied, BadData
 from ..zk.store import Check, Delete, Node, Operation, SetData
 from ..zk.znodes.cuts import Cut, GroupCuts
+from ..zk.znodes.json_fields import MAX_NUMBER
 from ..zk.znodes.names import is_name
 from ..zk.znodes.paths import SEGMENT_PREFIX, GroupPaths, sequence
 from ..zk.znodes.records import Registration
@@ -132,8 +134,12 @@ class SegmentCollector:
         )
         listings = self._store.children_many([group.paths.queries for group in known])
         for group, listing in zip(known, listings, strict=True):
-            self._look_at_segments(group)
-            readers, version = self._queries.readers(group.paths, listing) if listing is not None else ({}, 0)
+            try:
+                self._look_at_segments(group)
+                readers, version = self._queries.readers(group.paths, listing) if listing is not None else ({}, 0)
+            except AccessDenied as error:
+                self._problems.report(error.path, str(error))
+                continue
             if is_sweep or is_pressing(group.record, group.backlog, self._rules.bounds):
                 self._collect(group, readers, version)
             self._direct(group, readers, shortest_ms)
@@ -171,7 +177,8 @@ class SegmentCollector:
         for group, node in zip(groups, nodes, strict=True):
             registered = node.stat.pzxid if node else 0
             if registered != group.registered:
-                group.registered, group.intervals = registered, self._intervals(group.paths)
+                with suppress(AccessDenied):  # the listeners report it
+                    group.registered, group.intervals = registered, self._intervals(group.paths)
 
     def _intervals(self, paths: GroupPaths) -> tuple[int, ...]:
         listing = self._store.children(paths.ids)
@@ -322,7 +329,7 @@ def _known(path: str, node: Node) -> _Known:
     try:
         return _Known(node.stat.czxid, Segment.parse(path, node.data).size)
     except BadData as error:
-        return _Known(node.stat.czxid, 0, str(error))
+        return _Known(node.stat.czxid or MAX_NUMBER, 0, str(error))  # one that may not be read is never collected
 
 
 def _own_interval_ms(path: str, node: Node) -> int:

@@ -142,15 +142,13 @@ class Elector:
 
     def _epoch_in_states(self) -> int:
         """The largest epoch in any group's state: an epoch that an operator has lowered is skipped."""
-        listing = self._store.children(GROUPS)
-        paths = [GroupPaths(name).state for name in (listing.names if listing else ()) if is_name(name)]
+        paths = [GroupPaths(name).state for name in self._listed(GROUPS) if is_name(name)]
         nodes = zip(paths, self._store.get_many(paths), strict=True)
         return max((_epoch_or_zero(GroupState.parse, path, node.data) for path, node in nodes if node), default=0)
 
     def _largest_epoch(self) -> int:
         """The largest epoch that any group has seen; 0 without one."""
-        listing = self._store.children(GROUPS)
-        groups = [name for name in (listing.names if listing else ()) if is_name(name)]
+        groups = [name for name in self._listed(GROUPS) if is_name(name)]
         return max((self._epoch_of(group) for group in groups), default=0)
 
     def _epoch_of(self, group: str) -> int:
@@ -159,17 +157,21 @@ class Elector:
         node = self._store.get(paths.state)
         if node is not None:
             epochs.append(_epoch_or_zero(GroupState.parse, paths.state, node.data))
-        channels = self._store.children(paths.channels)
-        names = channels.names if channels else []
+        names = self._listed(paths.channels)
         for name, channel in zip(names, self._store.get_many([paths.channel(name) for name in names]), strict=True):
             if channel is not None:
                 epochs.append(_epoch_or_zero(parsed_channel, paths.channel(name), channel.data))
             epochs += self._command_epochs(paths, name)
         return max(epochs)
 
+    def _listed(self, path: str) -> list[str]:
+        """The names of a znode's children; none when they are unknown."""
+        listing = self._store.children(path)
+        return listing.names if listing and not listing.denied else []
+
     def _command_epochs(self, paths: GroupPaths, consumer: str) -> list[int]:
-        listing = self._store.children(paths.channel(consumer))
-        commands = self._store.get_many([paths.command(consumer, name) for name in (listing.names if listing else ())])
+        names = self._listed(paths.channel(consumer))
+        commands = self._store.get_many([paths.command(consumer, name) for name in names])
         found = [node.data for node in commands if node is not None]
         return [_epoch_or_zero(Command.parse, paths.channel(consumer), data) for data in found]
 

@@ -9,6 +9,7 @@ CoordinatorError                     exit code 1
 │   ├── Retryable
 │   │   ├── ConnectionLost               a read without an answer: retry
 │   │   └── OutcomeUnknown               a commit whose reply was lost: `sync`, then read its effect
+│   ├── AccessDenied                     a znode whose ACL refuses to read it: BadData too
 │   └── Final
 │       ├── Refused                      a commit that ZooKeeper refused; none of it took effect
 │       ├── TooLarge                     a request over the server's size limit; never sent
@@ -54,6 +55,17 @@ class StoreError(CoordinatorError):
     """One request to ZooKeeper failed."""
 
 
+class AccessDenied(StoreError, BadData):
+    """A znode whose ACL refuses to read it or to list its children: bad data of that znode.
+
+    :ivar path: the znode.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path} may not be read: its ACL refuses")
+        self.path = path
+
+
 class Retryable(StoreError):
     """The same request may be sent again."""
 
@@ -75,7 +87,7 @@ class Refused(Final):
 
     :ivar index: index of the refused operation.
     :ivar path: its path.
-    :ivar reason: `bad-version`, `no-node`, `node-exists`, `not-empty` or the server's own error name.
+    :ivar reason: `bad-version`, `no-node`, `node-exists`, `not-empty`, `no-auth` or the server's own error name.
     """
 
     def __init__(self, index: int, path: str, reason: str) -> None:

@@ -1,21 +1,16 @@
-"""The store on kazoo: one ZooKeeper session. No other file imports kazoo."""
+"""The store on kazoo: one ZooKeeper session. Only this file and `kazoo_client.py` import kazoo."""
 
 from __future__ import annotations
 
 import logging
-import select
-import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kazoo import exceptions as kz
-from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.protocol.serialization import Connect
-from kazoo.protocol.serialization import Watch as Notification
-from kazoo.protocol.states import Callback, KazooState, KeeperState
+from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
 from .errors import (
@@ -30,26 +25,27 @@ from .errors import (
     UsageError,
     ZooKeeperUnreachable,
 )
+from .kazoo_client import CONNECT_TRIES, Handler, OneSession
 from .store import (
+    DENIED,
+    NO_AUTHORITY,
     Listing,
     Node,
     Operation,
     SessionState,
+    Stat,
     StateListener,
     StoreFactory,
-    TreeEvent,
     TreeStore,
     TreeWatch,
     Watch,
     operation_bytes,
 )
-from .wire import MOST_PATHS, NO_NODE, TREE_EVENTS, AddTreeWatch, Failure, Multi, MultiRead, stat_of
+from .wire import MOST_PATHS, NO_AUTH, NO_NODE, Failure, Multi, MultiRead, stat_of
 
 log = logging.getLogger(__name__)
 
-_TRIES = 3  # connection attempts that fit into one session timeout
 _LARGEST_REQUEST = 1_000_000
-_CLOSED = (KeeperState.EXPIRED_SESSION, KeeperState.AUTH_FAILED, KeeperState.CLOSED)
 _GONE = (kz.SessionExpiredError, kz.ConnectionClosedError, kz.AuthFailedError)
 _UNANSWERED = (kz.ConnectionLoss, kz.OperationTimeoutError, kz.SessionMovedError)
 _CONSEQUENCES = (kz.RolledBackError.code, kz.RuntimeInconsistency.code)
@@ -58,7 +54,10 @@ _REASONS: dict[type[Exception], str] = {
     kz.NoNodeError: "no-node",
     kz.NodeExistsError: "node-exists",
     kz.NotEmptyError: "not-empty",
+    kz.NoAuthError: NO_AUTHORITY,
 }
+_NO_STAT = Stat(0, 0, 0, 0, 0, 0, 0)
+_DENIED = Node(DENIED, _NO_STAT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,108 +76,6 @@ class _Wrapped:
 
 def _wrapped(watch: Watch | None, path: str) -> _Wrapped | None:
     return _Wrapped(watch, path) if watch is not None else None
-
-
-class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """A plain `select` instead of kazoo's new selector per request and answer: a tenth of the cost.
-
-    :param patience_s: how long a server may take to accept a connection; kazoo waits a whole session timeout.
-    """
-
-    def __init__(self, patience_s: float) -> None:
-        super().__init__()
-        self.patience_s = patience_s
-
-    def create_connection(self, *arguments: Any, timeout: float, **options: Any) -> Any:
-        return super().create_connection(*arguments, timeout=min(timeout, self.patience_s), **options)
-
-    def select(self, *arguments: Any, **options: Any) -> Any:
-        try:
-            return select.select(*arguments, **options)
-        except ValueError:  # a file descriptor over 1023
-            return super().select(*arguments, **options)
-
-
-class _OneSession(KazooClient):  # type: ignore[misc]
-    """A kazoo client that fails every request after its first session has ended.
-
-    kazoo itself opens another session and sends the queued requests on it. The lock orders `_call` and the session's
-    end: a request is either queued before the end, and fails with it, or refused.
-
-    A starting server may accept a connection and not answer while the session timeout runs; kazoo would wait for all of
-    it. Here the wait leaves time for two more attempts.
-    """
-
-    def __init__(self, **options: Any) -> None:
-        self.over = False
-        self.negotiated_ms = 0
-        self._first_session: int | None = None
-        self._gate = threading.RLock()
-        super().__init__(**options)
-        self._invoke_of_kazoo = self._connection._invoke
-        self._connection._invoke = self._invoke_and_note
-        self.tree_watches: list[tuple[str, TreeWatch]] = []
-        self._event_zxid = 0
-        self._read_header_of_kazoo = self._connection._read_header
-        self._connection._read_header = self._read_header_and_note
-        self._read_watch_event_of_kazoo = self._connection._read_watch_event
-        self._connection._read_watch_event = self._read_watch_event
-
-    def _invoke_and_note(self, timeout: float, request: Any, xid: Any = None) -> Any:
-        if not isinstance(request, Connect):
-            return self._invoke_of_kazoo(timeout, request, xid)
-        patience = 1 if self._first_session is not None else 2  # a retry is no faster on a slow server
-        result = self._invoke_of_kazoo(min(timeout, patience * self.handler.patience_s), request, xid)
-        self.negotiated_ms = result[0].time_out  # kazoo keeps the negotiated timeout in a local variable
-        if self.negotiated_ms > 0:
-            self.handler.patience_s = self.negotiated_ms / 1000 / max(_TRIES, len(self.hosts))
-        return result
-
-    def add_tree_watch(self, path: str, on_event: TreeWatch) -> Any:
-        self.tree_watches = [*(other for other in self.tree_watches if other[0] != path), (path, on_event)]
-        answer = self.handler.async_result()
-        self._call(AddTreeWatch(f"{self.chroot}{path}"), answer)
-        return answer
-
-    def _read_header_and_note(self, timeout: float) -> Any:
-        found = self._read_header_of_kazoo(timeout)
-        self._event_zxid = max(0, found[0].zxid)  # of an event, since ZooKeeper 3.9; kazoo drops it
-        return found
-
-    def _read_watch_event(self, buffer: Any, offset: int) -> None:
-        """kazoo removes watches as they fire, and finds them by the event's path only."""
-        for root, on_event in self.tree_watches:
-            notification, _ = Notification.deserialize(buffer, offset)
-            kind, path = TREE_EVENTS.get(notification.type), self.unchroot(notification.path)
-            if kind is not None and (path == root or path.startswith(f"{root}/")):
-                self.handler.dispatch_callback(Callback("watch", on_event, (TreeEvent(kind, path, self._event_zxid),)))
-        self._read_watch_event_of_kazoo(buffer, offset)
-
-    def _session_callback(self, state: Any) -> None:
-        with self._gate:
-            if state in _CLOSED and self._first_session is not None:
-                self.over = True
-            if state == KeeperState.CONNECTED:
-                if self._first_session is None:
-                    self._first_session = self._session_id
-                elif self._first_session != self._session_id:
-                    self.over = True  # some servers replace the session silently
-            super()._session_callback(state)
-
-    def _call(self, request: Any, async_object: Any) -> Any:
-        """As kazoo's, whose bare `except` mistakes a Ctrl-C at this point for a closed connection."""
-        with self._gate:
-            if self.over or self._state in _CLOSED:
-                async_object.set_exception(kz.SessionExpiredError())
-                return False
-            self._queue.append((request, async_object))
-            wake = self._connection._write_sock
-            with suppress(OSError):  # closed meanwhile
-                if wake is not None:
-                    wake.send(b"\0")
-                    return None
-            async_object.set_exception(kz.ConnectionClosedError("Connection has been closed"))
-            return None
 
 
 def open_kazoo(
@@ -207,13 +104,13 @@ class KazooStore(TreeStore):
 
     def __init__(self, hosts: str, session_timeout_ms: int, connect_timeout_s: float, make_chroot: bool = True) -> None:
         retry = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1)
-        self._client = _OneSession(
+        self._client = OneSession(
             hosts=hosts,
             timeout=session_timeout_ms / 1000,
             connection_retry=retry,
             command_retry=KazooRetry(max_tries=0, ignore_expire=False),
             logger=logging.getLogger("coordinator.zk.kazoo"),
-            handler=_Handler(max(connect_timeout_s / _TRIES, 1.0)),
+            handler=Handler(max(connect_timeout_s / CONNECT_TRIES, 1.0)),
         )
         self._listeners: list[StateListener] = []
         self._client.add_listener(self._on_state)
@@ -297,7 +194,7 @@ class KazooStore(TreeStore):
     def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
         if watch is None and len(paths) > 1:
             return self._multi_read(paths)
-        answers = [self._client.get_async(path, watch=_wrapped(watch, path)) for path in paths]
+        answers = self._pipelined(self._client.get_async, paths, watch)
         found = [self._node(answer) for answer in answers]
         for index in self._appeared(paths, found, watch):
             found[index] = self.get(paths[index], watch)
@@ -305,13 +202,21 @@ class KazooStore(TreeStore):
 
     def _multi_read(self, paths: Sequence[str]) -> list[Node | None]:
         absolute = [f"{self._client.chroot}{path}" for path in paths]
-        chunks = [absolute[first : first + MOST_PATHS] for first in range(0, len(absolute), MOST_PATHS)]
-        answers = [self._ask(MultiRead(chunk)) for chunk in chunks]
-        read = [found for answer in answers for found in self._read(answer)]
-        for path, found in zip(paths, read, strict=True):
-            if isinstance(found, Failure) and found.code != NO_NODE:
-                raise StoreError(f"ZooKeeper refused to read {path}: {_reason(found.code)}")
-        return [None if isinstance(found, Failure) else found for found in read]
+        read: list[Node | Failure] = []
+        for first in range(0, len(absolute), MOST_PATHS):
+            read += self._read(self._ask(MultiRead(absolute[first : first + MOST_PATHS])))
+        return [_found(path, one) for path, one in zip(paths, read, strict=True)]
+
+    def _pipelined(
+        self, send: Callable[..., Any], paths: Sequence[str], watch: Watch | None, **options: Any
+    ) -> Iterator[Any]:
+        """The answers in the order of `paths`; at most `MOST_PATHS` requests are unanswered at once."""
+        waiting: deque[Any] = deque()
+        for path in paths:
+            if len(waiting) == MOST_PATHS:
+                yield waiting.popleft()
+            waiting.append(send(path, watch=_wrapped(watch, path), **options))
+        yield from waiting
 
     def _ask(self, request: Multi | MultiRead) -> Any:
         answer = self._client.handler.async_result()
@@ -322,10 +227,8 @@ class KazooStore(TreeStore):
         return self.children_many([path], watch)[0]
 
     def children_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Listing | None]:
-        answers = [
-            self._client.get_children_async(path, watch=_wrapped(watch, path), include_data=True) for path in paths
-        ]
-        found = [self._listing(answer) for answer in answers]
+        answers = self._pipelined(self._client.get_children_async, paths, watch, include_data=True)
+        found = [self._listing(path, answer) for path, answer in zip(paths, answers, strict=True)]
         for index in self._appeared(paths, found, watch):
             found[index] = self.children(paths[index], watch)
         return found
@@ -352,19 +255,29 @@ class KazooStore(TreeStore):
             return Node(data or b"", stat_of(stat))
         except kz.NoNodeError:
             return None
+        except kz.NoAuthError:
+            return _DENIED
 
-    def _listing(self, answer: Any) -> Listing | None:
+    def _listing(self, path: str, answer: Any) -> Listing | None:
         try:
             names, stat = self._read(answer)
             return Listing(names, stat_of(stat))
         except kz.NoNodeError:
             return None
+        except kz.NoAuthError:
+            return Listing([], _NO_STAT, denied=path)
 
     def _appeared(self, paths: Sequence[str], found: Sequence[object], watch: Watch | None) -> list[int]:
         """Set exist watches on the paths not `found`; the indexes of those created meanwhile."""
         missing = [index for index, one in enumerate(found) if one is None and watch is not None]
-        answers = [self._client.exists_async(paths[i], watch=_wrapped(watch, paths[i])) for i in missing]
-        return [i for i, answer in zip(missing, answers, strict=True) if self._read(answer) is not None]
+        answers = self._pipelined(self._client.exists_async, [paths[i] for i in missing], watch)
+        return [i for i, answer in zip(missing, answers, strict=True) if self._exists(answer)]
+
+    def _exists(self, answer: Any) -> bool:
+        try:
+            return self._read(answer) is not None
+        except kz.NoAuthError:
+            return True
 
     def _wait(self, answer: Any) -> Any:
         # Twice the session timeout: by then the answer came or the connection was given up.
@@ -373,7 +286,7 @@ class KazooStore(TreeStore):
     def _read(self, answer: Any) -> Any:
         try:
             return self._wait(answer)
-        except kz.NoNodeError:
+        except (kz.NoNodeError, kz.NoAuthError):
             raise
         except _GONE as error:
             raise SessionLost("the session with ZooKeeper is over") from error
@@ -400,6 +313,16 @@ class KazooStore(TreeStore):
         except kz.ZookeeperError as error:
             raise Refused(0, operations[0].path, type(error).__name__) from error
         return _results(operations, results)
+
+
+def _found(path: str, read: Node | Failure) -> Node | None:
+    if not isinstance(read, Failure):
+        return read
+    if read.code == NO_AUTH:
+        return _DENIED
+    if read.code != NO_NODE:
+        raise StoreError(f"ZooKeeper refused to read {path}: {_reason(read.code)}")
+    return None
 
 
 def _results(operations: Sequence[Operation], results: Sequence[str | Failure]) -> list[str]:

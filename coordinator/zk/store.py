@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
+
+from .errors import AccessDenied
 
 MAX_OPERATIONS = 400
 """Operations in one multi; callers split larger commits (measured: 72,000 znodes a second)."""
@@ -40,11 +42,33 @@ class Node(NamedTuple):
     stat: Stat
 
 
-class Listing(NamedTuple):
-    """A znode's children, unordered."""
+NO_AUTHORITY: Final = "no-auth"
+"""Why a commit is refused by the ACL of a znode."""
 
-    names: list[str]
+DENIED: Final = b"(not readable: its ACL refuses)"
+"""Data of a znode that may not be read: to every parser it is bad data. Its stat is all zeros, and no watch is set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A znode's children, unordered.
+
+    :ivar denied: its path, when its ACL refuses to list them; otherwise empty.
+    """
+
+    found: list[str]
     stat: Stat
+    denied: str = ""
+
+    @property
+    def names(self) -> list[str]:
+        """The children's names.
+
+        :raises AccessDenied: when they are unknown, rather than none.
+        """
+        if self.denied:
+            raise AccessDenied(self.denied)
+        return self.found
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +133,8 @@ StateListener = Callable[[SessionState], None]
 class Store(Protocol):
     """One ZooKeeper session. Blocking; safe for several threads.
 
-    Reads raise `ConnectionLost` without an answer, every call raises `SessionLost` once the session is over.
+    Reads raise `ConnectionLost` without an answer, every call raises `SessionLost` once the session is over. A znode
+    whose ACL refuses a read is bad data, as every content of a znode can be: `DENIED`, and a listing without names.
     """
 
     @property

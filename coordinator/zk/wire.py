@@ -14,9 +14,10 @@ from typing import Any, ClassVar
 
 from .store import Create, Delete, Node, Operation, SetData, Stat
 
-NO_NODE = -101
-MOST_PATHS = 200
-"""Paths per request: an answer has no size limit of its own, and a command can have 100 kB."""
+NO_NODE, NO_AUTH = -101, -102
+MOST_PATHS = 16
+"""Paths per request, and unanswered reads of one path each: a server builds an answer in its heap, whatever its size,
+and a znode can have 1 MB. 2,000 small znodes take 29 ms, and 13 ms in requests of 200."""
 
 _CREATE, _DELETE, _GET_DATA, _SET_DATA, _CHECK, _ERROR = 1, 2, 4, 5, 13, -1
 _EPHEMERAL, _SEQUENTIAL = 1, 2

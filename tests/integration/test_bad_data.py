@@ -83,7 +83,7 @@ def test_a_registration_that_cannot_be_read_leaves_that_member_out(
 
 @pytest.mark.parametrize(
     "pattern",
-    ["(", "[z-a]", "(a+)+b", "a{2}{3}", "x" * 1001, "(?P<n>a)(?P<n>b)", "a{99999999999999999999}", "\\"],
+    ["(", "[z-a]", "(?#[)(.+)+1(?#])", "(?x)(.+#)\n)+1", "x" * 1001, r"(t)\1", "a{9999}", "(?=t)t", "\\"],
     ids=lambda pattern: pattern[:12],
 )
 def test_a_pattern_that_does_not_compile_leaves_that_member_without_partitions(

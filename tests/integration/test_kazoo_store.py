@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from coordinator.zk.errors import ConnectionLost, Refused
-from coordinator.zk.kazoo_store import _Handler, open_kazoo
+from coordinator.zk.kazoo_client import Handler
+from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.store import Check, Create, Delete, SetData
 from coordinator.zk.wire import MOST_PATHS
 from drills.faults.proxy import Proxy
@@ -175,6 +176,6 @@ def test_unresponsive_host_takes_only_its_share_of_the_session_timeout() -> None
         began = time.monotonic()
 
         with pytest.raises(TimeoutError):
-            _Handler(0.5).create_connection(address, timeout=100.0)
+            Handler(0.5).create_connection(address, timeout=100.0)
 
         assert time.monotonic() - began < 50

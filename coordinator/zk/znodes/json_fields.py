@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from ..errors import BadData
+from ..store import DENIED
 from . import ranges
 from .names import is_name, shown
 
@@ -33,6 +34,8 @@ class Fields:
         :param where: a path or file name, for messages.
         :raises BadData: when `data` is over `most` bytes or no JSON object.
         """
+        if data == DENIED:
+            raise BadData(f"{where} may not be read: its ACL refuses")
         if len(data) > most:
             raise BadData(f"{where} has {len(data)} bytes; the limit is {most}")
         try:

@@ -1,0 +1,200 @@
+"""Znodes whose ACL refuses to read or to write: bad data of that znode, and never the end of a term."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kazoo.security import ACL, Id, Permissions, make_digest_acl
+
+from coordinator.admin.status import read_status
+from coordinator.service import CoordinatorService
+from coordinator.zk.errors import AccessDenied, BadData
+from coordinator.zk.store import DENIED, Create
+from coordinator.zk.znodes.commands import START_FETCHER, Command
+from coordinator.zk.znodes.group_state import FAILED
+from coordinator.zk.znodes.paths import GROUPS, PAUSED, Brokers, GroupPaths
+from coordinator.zk.znodes.records import Channel, Registration
+from tests.support.clients import connected
+from tests.support.memlog import MemoryLog
+from tests.support.wait import eventually
+from tests.support.world import PollingConsumer, World
+
+pytestmark = pytest.mark.real_zookeeper("it is about ACLs")
+PATHS = GroupPaths("g")
+CLOSED = [make_digest_acl("mallory", "secret", all=True)]
+"""Only their owner may read, write or list below."""
+READ_ONLY = [ACL(Permissions.READ, Id("world", "anyone"))]
+
+
+@pytest.fixture
+def mallory(world: World) -> Iterator[Any]:
+    """A member that closes znodes."""
+    with connected(world.zk) as client:
+        client.add_auth("digest", "mallory:secret")
+        yield client
+
+
+@pytest.fixture
+def service(world: World) -> CoordinatorService:
+    return world.coordinator(sweep_interval_ms=200)
+
+
+def reads_on(log: MemoryLog, *consumers: PollingConsumer) -> None:
+    log.end += 50
+    for consumer in consumers:
+        eventually(lambda c=consumer: any(offset == log.end - 1 for _, offset in c.records), 10, "it reads on")
+        assert consumer.error is None
+
+
+def close(mallory: Any, path: str, data: bytes = b"", ephemeral: bool = False) -> None:
+    if mallory.exists(path):
+        mallory.set_acls(path, CLOSED)
+    else:
+        mallory.create(path, data, acl=CLOSED, ephemeral=ephemeral)
+
+
+def test_store_reads_a_closed_znode_as_bad_data(world: World, mallory: Any) -> None:
+    world.store.commit([Create("/open", b"1"), Create("/open/child")])
+    close(mallory, "/closed", b"secret")
+
+    assert [node.data for node in world.store.get_many(["/open", "/closed"]) if node] == [b"1", DENIED]
+    for node in (world.store.get("/closed"), *world.store.get_many(["/closed", "/no"], watch=print)):
+        assert node is None or node.data == DENIED
+    with pytest.raises(BadData, match="/closed may not be read"):
+        Registration.parse("/closed", DENIED)
+
+    one, two, three = world.store.children_many(["/open", "/closed", "/no"])
+    assert one is not None and one.names == ["child"] and three is None
+    with pytest.raises(AccessDenied, match="/closed may not be read"):
+        assert two is not None and two.names
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        PATHS.id("mallory"),
+        PATHS.channel("mallory"),
+        PATHS.seat("mallory"),
+        Brokers().topic("mallory"),
+        PAUSED,
+        PATHS.request,
+        PATHS.segments,
+        PATHS.queries,
+        PATHS.query("mallory"),
+        PATHS.sync_request,
+    ],
+)
+def test_znode_that_may_not_be_read_leaves_everything_else_going(
+    world: World, service: CoordinatorService, mallory: Any, path: str
+) -> None:
+    world.topic("t", 4)
+    consumers = [world.consumer(group, "c1", {"t": 1}, log=(log := MemoryLog(10))) for group in ("g", "other")]
+    world.stable("g", 1)
+    assert service.term is not None
+    epoch = service.term.epoch
+
+    close(mallory, path)
+    late = world.consumer("g", "late", {"t": 1}, log=log)
+
+    world.stable("g", 2)
+    reads_on(log, late)
+    sealed = (PATHS.queries, PATHS.query("mallory"), PATHS.segments)  # nothing was sealed: they are not read
+    if path not in (PATHS.request, PATHS.sync_request, *sealed):
+        eventually(lambda: path in service.problems.current(), 5, "it is reported")
+        assert "ACL" in service.problems.current()[path]
+    read_status(world.store, world.brokers)
+    assert service.term is not None and service.term.epoch == epoch
+    assert all(consumer.error is None for consumer in consumers)
+
+
+@pytest.mark.parametrize("path", [PATHS.ids, PATHS.channels, PATHS.owners, PATHS.owners_of("t"), PATHS.state])
+def test_closed_parent_fails_its_own_group_and_no_other(
+    world: World, service: CoordinatorService, mallory: Any, path: str
+) -> None:
+    world.topic("t", 4)
+    log = MemoryLog(10)
+    world.consumer("g", "c1", {"t": 1}, log=log)
+    other = world.consumer("other", "c1", {"t": 1}, log=log)
+    world.stable("g", 1)
+    world.stable("other", 1)
+    assert service.term is not None
+    epoch = service.term.epoch
+
+    close(mallory, path)
+
+    eventually(lambda: path in service.problems.current(), 10, "it is reported")
+    late = world.consumer("other", "late", {"t": 1}, log=log)
+    world.stable("other", 2)
+    reads_on(log, other, late)
+    assert service.term is not None and service.term.epoch == epoch
+    mallory.set_acls(path, [ACL(Permissions.ALL, Id("world", "anyone"))])
+    eventually(lambda: path not in service.problems.current(), 40, "the next turn finds it open")
+
+
+@pytest.mark.parametrize("path", [GROUPS, Brokers().topics])
+def test_closed_list_of_groups_or_topics_leaves_the_known_ones_going(
+    world: World, service: CoordinatorService, mallory: Any, path: str
+) -> None:
+    world.topic("t", 4)
+    log = MemoryLog(10)
+    world.consumer("g", "c1", {"t": 1}, log=log)
+    world.stable("g", 1)
+
+    close(mallory, path)
+
+    eventually(lambda: path in service.problems.current(), 5, "it is reported")
+    mallory.set_acls(path, [ACL(Permissions.ALL, Id("world", "anyone"))])
+    late = world.consumer("g", "late", {"t": 1}, log=log)
+    world.stable("g", 2)
+    reads_on(log, late)
+    eventually(lambda: path not in service.problems.current(), 5, "it is open again")
+
+
+def test_turn_goes_on_without_a_member_whose_channel_refuses_commands(
+    world: World, service: CoordinatorService, mallory: Any
+) -> None:
+    world.topic("t", 4)
+    log = MemoryLog(10)
+    good = world.consumer("g", "good", {"t": 1}, log=log)
+    world.stable("g", 1)
+
+    registration = Registration("m1", {"t": 1}, host="here")
+    mallory.create(PATHS.channel("mallory"), Channel("m1").to_bytes(), acl=READ_ONLY)
+    mallory.create(PATHS.id("mallory"), registration.to_bytes(), ephemeral=True, acl=READ_ONLY)
+
+    eventually(lambda: "mallory" in world.state("g").left_out, 10, "it is left out")
+    late = world.consumer("g", "late", {"t": 1}, log=log)
+    eventually(lambda: set(world.stable("g", 2).target) == {"good", "late"}, 10, "the others are assigned")
+    reads_on(log, good, late)
+    assert "refuses the coordinator's writes" in service.problems.current()[PATHS.channel("mallory")]
+
+
+def test_group_whose_owners_refuse_writes_fails_with_their_path(
+    world: World, service: CoordinatorService, mallory: Any
+) -> None:
+    world.topic("t", 4)
+    world.consumer("g", "good", {"t": 1}, log=MemoryLog(10))
+    world.stable("g", 1)
+    mallory.set_acls(PATHS.history, READ_ONLY)
+
+    world.consumer("g", "late", {"t": 1}, log=MemoryLog(10))
+
+    eventually(lambda: world.state("g").state == FAILED, 60, "the state has the reason")
+    assert PATHS.history in (world.state("g").reason or "")
+
+
+def test_command_that_may_not_be_read_is_removed_and_nothing_stops(
+    world: World, service: CoordinatorService, mallory: Any
+) -> None:
+    world.topic("t", 2)
+    log = MemoryLog(10)
+    good = world.consumer("g", "good", {"t": 1}, log=log)
+    world.stable("g", 1)
+
+    data = Command(START_FETCHER, 1, 1, "x").to_bytes()
+    made = mallory.create(PATHS.command_prefix("good"), data, acl=CLOSED, sequence=True)
+
+    eventually(lambda: not mallory.exists(made), 10, "a command that nobody can read is removed")
+    reads_on(log, good)
