@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ..assignors import Assignor
+from ..zk.errors import RebalanceFailed
 from ..zk.znodes.commands import Command
 from ..zk.znodes.group_state import COMPLETING, EMPTY, FAILED, PREPARING, STABLE, GroupState, Rebalance, Target
+from ..zk.znodes.json_fields import MAX_COUNT
 from ..zk.znodes.partitions import NONE, PartitionSet
 from ..zk.znodes.records import Channel
 from ..zk.znodes.regions import CONSUMERS, GroupRegion
@@ -112,6 +114,8 @@ def plan(
     if step is not None and step.after.kind == CONSUMERS and not is_new:
         keep_seats(snapshot, members)  # no checkpoint could begin, of a target with a member that is not away
     generation = snapshot.state.generation + is_new
+    if generation > MAX_COUNT:
+        raise RebalanceFailed(f"generation {snapshot.state.generation} is the last that a group may have")
     mark_replaced(snapshot, members, assignment)
     now, is_ready = Round(snapshot, members, assignment, generation, is_eager), False
     if step is not None and step.after.kind == CONSUMERS:

@@ -30,7 +30,8 @@ from .reconciliation import (
 from .snapshot import ChannelView, RegionView, SentCommand, Snapshot
 from .target import Wanted
 
-HIGHEST_RESET = 2**53
+HIGHEST_RESET = 2**52
+"""Maximum reset that a new region takes from channels: far below what its znode may hold."""
 MAX_GROUPS = 300
 """Groups of one region: its znode goes into multis beside others, and each reset concerns all groups."""
 LONGEST_HOLD_S = 120.0

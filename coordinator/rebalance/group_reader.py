@@ -59,6 +59,7 @@ class GroupReader:
         )
         self._asks = AskReader(self._store, self._paths, self._problems, self._memory.age_s)
         self._made: tuple[int, int] | None = None
+        self._written: tuple[int, int] = 0, 0
         self._region = GroupRegionReader(self._store, group, self._problems, self._memory.age_s, bound)
 
     def read(self, topics: Mapping[str, Topic]) -> Snapshot | None:
@@ -71,7 +72,6 @@ class GroupReader:
             self._problems.done()
             return None
         channels = self.channels.read()
-        state = self._state(state_node, channels, topics)
         sync, *others = self._store.children_many(
             [
                 self._paths.sync,
@@ -86,6 +86,7 @@ class GroupReader:
         asks = self._asks.read(sync, self._records.parsed)
         sync_request = self._asks.request() if sync is not None else None
         history = _generations(rebalances)
+        state = self._state(state_node, channels, topics, history)
         members, rebalance = self._members(consumers, state.generation if state.generation in history else None)
         found_seats = self._seats(seats, members, channels)
         region = self._region.read(state, members, channels)
@@ -146,6 +147,7 @@ class GroupReader:
 
     def decided(self, plan: Plan) -> None:
         """Start the timers of the turn's own writes now, not at the next read."""
+        self._written = self._made[1] if self._made is not None else 0, plan.state.generation
         if plan.asking.made is not None:
             self._memory.age_s("ask", plan.asking.made[0])
         if plan.asking.has_failed and plan.state.client is not None:
@@ -188,6 +190,12 @@ class GroupReader:
         last = nodes[-1] if history else None
         return members, self._records.parsed(history[0], last, Rebalance.parse) if last else None
 
+    def _rebalance(self, generation: int) -> Rebalance | None:
+        """The history's record of a generation; None when it is gone or unreadable."""
+        path = self._paths.rebalance(generation)
+        node = self._store.get(path)
+        return self._records.parsed(path, node, Rebalance.parse) if node is not None else None
+
     def _seats(
         self, names: Iterable[str], members: Mapping[str, Member], channels: Mapping[str, ChannelView]
     ) -> dict[str, SeatView]:
@@ -224,10 +232,20 @@ class GroupReader:
 
     # ---- state and history
 
-    def _state(self, node: Node, channels: Mapping[str, ChannelView], topics: Mapping[str, Topic]) -> GroupState:
-        """The state; its generation is never below one that a consumer has seen (it may have been deleted)."""
-        seen = max((view.channel.generation for view in channels.values() if view.channel), default=0)
+    def _state(
+        self, node: Node, channels: Mapping[str, ChannelView], topics: Mapping[str, Topic], history: Sequence[int]
+    ) -> GroupState:
+        """The state; its generation is never below one that a coordinator has written (it may have been deleted).
+
+        Only the history and this coordinator's own memory are evidence of that: a member may say anything.
+        """
         state = self._records.parsed(self._paths.state, node, GroupState.parse)
+        group, written = self._written
+        seen = written if group == self._czxid(node) else 0
+        last = history[-1] if history else 0
+        if last > max(seen, state.generation if state is not None else 0):
+            record = self._rebalance(last)
+            seen = last if record is not None and record.generation == last else seen
         if state is None or state.generation < seen:
             mark = _anybody(topics, str(node.stat.czxid))
             runs = any(view.channel is not None and view.channel.ask for view in channels.values())

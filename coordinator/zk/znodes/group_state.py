@@ -127,7 +127,7 @@ class ClientSide:
             fields.text("ask", "", most=64),
             fields.values.get("cooperative") is True,
             tuple(str(identity) for identity in fields.items("failed")),
-            fields.number("attempts", 0),
+            fields.count("attempts", 0),
             fields.text("failed_ask", "", most=64),
             fields.text("floor", "", most=64),
         )
@@ -181,8 +181,8 @@ class GroupState:
         left_out = fields.mapping("left_out")
         return cls(
             state=fields.text("state", EMPTY, most=64),
-            generation=fields.number("generation", 0),
-            epoch=fields.number("epoch", 0),
+            generation=fields.count("generation", 0),
+            epoch=fields.count("epoch", 0),
             strategy=fields.text("strategy", ""),
             target=fields.named("target", Target.read),
             topics=fields.texts("topics"),
@@ -255,8 +255,8 @@ class Rebalance:
     def parse(cls, where: str, data: bytes) -> Rebalance:
         fields = Fields.parse(where, data)
         return cls(
-            fields.number("generation"),
-            fields.number("epoch"),
+            fields.count("generation"),
+            fields.count("epoch"),
             fields.text("trigger", ""),
             fields.number("started_ms"),
             fields.strings("joined"),
