@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import socket
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from coordinator.zk.batching import ensure
@@ -17,9 +19,10 @@ from coordinator.zk.lease import LEASE_SHARE
 from coordinator.zk.store import MAX_OPERATIONS, Create, Delete, Operation, SetData, Store
 from coordinator.zk.update import Failure, retried
 from coordinator.zk.znodes.error_codes import UNKNOWN_MEMBER_ID
-from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from coordinator.zk.znodes.group_state import GroupState
+from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths, parents_of
-from coordinator.zk.znodes.records import NO_CHANNEL, STATIC, Channel, Registration, parsed_channel
+from coordinator.zk.znodes.records import NO_CHANNEL, STATIC, Channel, OwnerRecord, Registration, parsed_channel
 from coordinator.zk.znodes.regions import CONSUMERS, SLOTS, RegionMembership
 from coordinator.zk.znodes.seats import Seat
 from coordinator.zk.znodes.sync import CLIENT, ClientProtocols
@@ -135,7 +138,9 @@ def _look(store: Store, paths: GroupPaths, consumer: str) -> Predecessor:
         log.error("ignoring unreadable znode: path=%s problem=%s", paths.channel(consumer), error)
         channel = NO_CHANNEL
     running = sorted(channel.running)
-    owners = store.get_many([paths.owner(*partition) for partition in running])
+    owners = _own(store, paths, channel)
+    channel = channel.without(frozenset(running) - _counted(store, paths, consumer, channel, owners))
+    running = sorted(channel.running)
     offsets = store.get_many([paths.offset(*partition) for partition in running])
     return Predecessor(
         version=node.stat.version,
@@ -143,9 +148,44 @@ def _look(store: Store, paths: GroupPaths, consumer: str) -> Predecessor:
         commands=tuple(sorted(listing.names if listing else ())),
         has_id=store.get(paths.id(consumer)) is not None,
         has_seat=store.get(paths.seat(consumer)) is not None,
-        owned=frozenset(part for part, owner in zip(running, owners, strict=True) if owner is not None),
+        owned=frozenset(part for part in running if owners.get(part)),
         known_offsets=frozenset(part for part, node in zip(running, offsets, strict=True) if node is not None),
     )
+
+
+def _own(store: Store, paths: GroupPaths, channel: Channel) -> dict[TopicPartition, bool]:
+    """Partitions of `running` with an owner znode -> whether it is this incarnation's."""
+    running = sorted(channel.running)
+    found = {}
+    for partition, node in zip(running, store.get_many([paths.owner(*one) for one in running]), strict=True):
+        if node is not None:
+            found[partition] = True
+            with suppress(BadData):
+                owner = OwnerRecord.parse(paths.owner(*partition), node.data)
+                found[partition] = owner.incarnation == channel.incarnation
+    return found
+
+
+def _counted(
+    store: Store, paths: GroupPaths, consumer: str, channel: Channel, owners: Mapping[TopicPartition, bool]
+) -> PartitionSet:
+    """The entries of `running` that count: a command has named them to this incarnation.
+
+    The state is read after the channel: a start is written with it, before the channel can have its partitions.
+    """
+    if not channel.running:
+        return NONE
+    try:
+        node = store.get(paths.state)
+        granted = GroupState.parse(paths.state, node.data).granted_to(consumer, channel.incarnation) if node else None
+    except BadData:
+        granted = None
+    if granted is not None:
+        return granted
+    topics = sorted({partition.topic for partition in channel.running})
+    begun = store.get_many([paths.offsets_of(topic) for topic in topics])
+    known = {topic for topic, node in zip(topics, begun, strict=True) if node is not None}
+    return frozenset(part for part in channel.running if part.topic in known and owners.get(part, True))
 
 
 def _next_of_the_end(paths: GroupPaths, consumer: str, before: Predecessor) -> list[Operation]:

@@ -212,7 +212,7 @@ def _end_departed(snapshot: Snapshot, found: Membership) -> None:
             found.ends.append(End(view, reason, False, owners, seat=seat if its_own else None))
             if _runs_unowned(snapshot, view):
                 _mark(found, Mark(name, channel.incarnation, NONE, lease_ms(snapshot, name), reason))
-        elif view.running or _runs_unowned(snapshot, view):
+        elif view.claimed or _runs_unowned(snapshot, view):
             reason = channel.ended or ""
             found.ends.append(End(view, reason, False, owners, channel.error))
             if _runs_unowned(snapshot, view):

@@ -10,13 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ..assignors import Assignor
+from ..zk.errors import RebalanceFailed
+from ..zk.store import MAX_COMMIT_BYTES
 from ..zk.znodes.commands import Command
 from ..zk.znodes.group_state import COMPLETING, EMPTY, FAILED, PREPARING, STABLE, GroupState, Rebalance, Target
+from ..zk.znodes.json_fields import MAX_COUNT
 from ..zk.znodes.partitions import NONE, PartitionSet
 from ..zk.znodes.records import Channel
 from ..zk.znodes.regions import CONSUMERS, GroupRegion
 from .asking import asking, without_asks
 from .exclusive import exclusive_moves, mark_replaced, with_sent
+from .grants import next_grants
 from .group import Asking
 from .kept import unreadable
 from .membership import End, GroupRules, Membership, keep_seats, membership, unusable
@@ -33,6 +37,8 @@ ASK_ZNODES_A_TURN = 2_000
 """Znodes of asks that one turn removes, so that other groups need not wait for it."""
 
 HISTORY_KEPT = 20
+MOST_BYTES_WITH_GRANTS = MAX_COMMIT_BYTES // 2
+"""A larger state leaves `granted` out: what is granted is unknown until it fits again."""
 NO_RULES = GroupRules()
 NO_ASKING = Asking(Wanted({}, {}, {}))
 
@@ -75,7 +81,10 @@ class Plan:
         written = (self.ends, self.given_up, self.withdrawn, self.commands, self.rebalance, self.removed_asks)
         is_moved = self.region is not None and self.region.after != self.region.before
         is_answered = self.asking.answered is not None
-        return any(written) or is_answered or is_moved or replace(self.state, epoch=before.epoch) != before
+        # What commands have named grows only with a start; what is over is left out with the next write.
+        granted = self.state.granted if before.granted is None else before.granted
+        state = replace(self.state, epoch=before.epoch, granted=granted)
+        return any(written) or is_answered or is_moved or state != before
 
     @property
     def commands(self) -> tuple[tuple[str, Command], ...]:
@@ -112,6 +121,8 @@ def plan(
     if step is not None and step.after.kind == CONSUMERS and not is_new:
         keep_seats(snapshot, members)  # no checkpoint could begin, of a target with a member that is not away
     generation = snapshot.state.generation + is_new
+    if generation > MAX_COUNT:
+        raise RebalanceFailed(f"generation {snapshot.state.generation} is the last that a group may have")
     mark_replaced(snapshot, members, assignment)
     now, is_ready = Round(snapshot, members, assignment, generation, is_eager), False
     if step is not None and step.after.kind == CONSUMERS:
@@ -138,7 +149,10 @@ def plan(
         left_out=dict(sorted({**unusable(snapshot, members), **assignment.left_out}.items())),
         client=asks.client,
         region=_group_region(snapshot, step, is_ready, tuple(sorted(assignment.target.keys() & members.away.keys()))),
+        granted=next_grants(snapshot, assignment.target, reconciliation.starts),
     )
+    if state.granted and len(state.to_bytes()) > MOST_BYTES_WITH_GRANTS:
+        state = replace(state, granted=None)
     return Plan(
         state=state,
         is_new_generation=is_new,

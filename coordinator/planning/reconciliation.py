@@ -199,11 +199,11 @@ def _to_revoke(now: Round, name: str) -> PartitionSet:
     if channel is None:
         return NONE
     if now.is_eager and channel.generation != now.generation:
-        return view.running
+        return view.claimed
     other_life = {part for part in view.running if channel.topics.get(part.topic) != want.topics.get(part.topic)}
     # A claim makes owners only of what is new to the consumer: what has lost its owner is given up, to get one again.
     unowned = view.running - snapshot.owners if channel.generation != now.generation else NONE
-    return (view.running - want.target[name].partitions) | frozenset(other_life) | unowned
+    return (view.claimed - want.target[name].partitions) | frozenset(other_life) | unowned | view.uncounted
 
 
 # ---- commands that are out
@@ -233,7 +233,7 @@ def _still_right(now: Round, view: ChannelView, sent: SentCommand, to_revoke: Ma
         return False
     if command.option == STOP_FETCHER:
         # Of a large one that is obeyed in several commits, what it has stopped by now counts no more.
-        named = command.partitions & view.running if command.partitions else view.running
+        named = command.partitions & view.claimed if command.partitions else view.claimed
         return bool(revoked) and named == revoked
     if command.option != START_FETCHER or command.ask != now.want.ask:
         return False
@@ -250,7 +250,7 @@ def _still_right(now: Round, view: ChannelView, sent: SentCommand, to_revoke: Ma
 def _stop(now: Round, name: str, partitions: PartitionSet) -> Command:
     """Seed 000, `rebalance` 4.1. Without partitions it means all."""
     view = now.snapshot.channels[name]
-    named = NONE if partitions == view.running else partitions
+    named = NONE if partitions == view.claimed else partitions
     topics = dict(view.channel.topics) if view.channel else {}
     incarnation = now.want.target[name].incarnation
     return Command(STOP_FETCHER, now.snapshot.epoch, now.generation, incarnation, {}, named, topics)

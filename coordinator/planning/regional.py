@@ -30,7 +30,8 @@ from .reconciliation import (
 from .snapshot import ChannelView, RegionView, SentCommand, Snapshot
 from .target import Wanted
 
-HIGHEST_RESET = 2**53
+HIGHEST_RESET = 2**52
+"""Maximum reset that a new region takes from channels: far below what its znode may hold."""
 MAX_GROUPS = 300
 """Groups of one region: its znode goes into multis beside others, and each reset concerns all groups."""
 LONGEST_HOLD_S = 120.0
@@ -170,7 +171,7 @@ def _step(now: Round, name: str, command: Command | None, sent: SentCommand | No
     """
     :param command: that the member is to have.  :param sent: the same, where it is sent.
     """
-    running = now.snapshot.channels[name].running
+    running = now.snapshot.channels[name].claimed
     if command is None or command.option == DRAIN:
         return Settled()
     if command.option == STOP_FETCHER:
@@ -231,9 +232,9 @@ def _to_revoke(now: Round, name: str, region: Region) -> PartitionSet:
     view = now.snapshot.channels[name]
     topics = view.channel.topics if view.channel is not None else {}
     want = now.want
-    other_topics = any(topics.get(part.topic) != want.topics.get(part.topic) for part in view.running)
+    other_topics = any(topics.get(part.topic) != want.topics.get(part.topic) for part in view.claimed)
     is_right = _progress(view).reset == region.reset and not other_topics and region.state != FAILED
-    return NONE if is_right and view.running <= want.target[name].partitions else view.running
+    return NONE if is_right and not view.uncounted and view.claimed <= want.target[name].partitions else view.claimed
 
 
 def _wanted(now: Round, name: str, region: Region) -> Command | None:

@@ -41,6 +41,7 @@ class ChannelView:
     :ivar version: its data version, the consumer's fence.
     :ivar idle_s: seconds since this coordinator saw its data change.
     :ivar waits_s: seconds for which it has had commands without a break, replaced ones included.
+    :ivar uncounted: entries of `running` that no command has named to this incarnation.
     """
 
     consumer: str
@@ -49,9 +50,16 @@ class ChannelView:
     commands: tuple[SentCommand, ...] = ()
     idle_s: float = 0.0
     waits_s: float = 0.0
+    uncounted: PartitionSet = NONE
 
     @property
     def running(self) -> PartitionSet:
+        """The partitions that it runs by command."""
+        return self.claimed - self.uncounted if self.uncounted else self.claimed
+
+    @property
+    def claimed(self) -> PartitionSet:
+        """The partitions that it says it runs."""
         return frozenset(self.channel.running) if self.channel else NONE
 
 

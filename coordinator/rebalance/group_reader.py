@@ -7,10 +7,12 @@ model of the protocol finds two owners when a channel's data is read before its 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
 from ..planning.answers import outdated_topic
+from ..planning.grants import uncounted
 from ..planning.plan import Plan
 from ..planning.snapshot import AskView, ChannelView, Member, SeatView, Snapshot
 from ..planning.target import is_live
@@ -19,13 +21,13 @@ from ..term.bad_data import Findings
 from ..term.first_seen import FirstSeen
 from ..term.parsed_records import ParsedRecords
 from ..term.term import Term
-from ..zk.errors import AccessDenied
+from ..zk.errors import AccessDenied, BadData
 from ..zk.store import DENIED, Node, Watch
 from ..zk.znodes.group_state import GroupState, Mark, Rebalance
-from ..zk.znodes.partitions import PartitionSet, TopicPartition
+from ..zk.znodes.partitions import NONE, PartitionSet, TopicPartition
 from ..zk.znodes.paths import REBALANCE_PREFIX, GroupPaths, sequence
 from ..zk.znodes.ranges import is_partition
-from ..zk.znodes.records import Registration, Topic
+from ..zk.znodes.records import OwnerRecord, Registration, Topic
 from ..zk.znodes.seats import Seat
 from .ask_reader import AskReader
 from .channel_reader import ChannelReader
@@ -60,6 +62,7 @@ class GroupReader:
         )
         self._asks = AskReader(self._store, self._paths, self._problems, self._memory.age_s)
         self._made: tuple[int, int] | None = None
+        self._written: tuple[int, int] = 0, 0
         self._region = GroupRegionReader(self._store, group, self._problems, self._memory.age_s, bound)
 
     def read(self, topics: Mapping[str, Topic]) -> Snapshot | None:
@@ -82,7 +85,6 @@ class GroupReader:
         if state_node.data == DENIED:
             raise AccessDenied(self._paths.state)
         channels = self.channels.read()
-        state = self._state(state_node, channels, topics)
         sync, *others = self._store.children_many(
             [
                 self._paths.sync,
@@ -97,6 +99,7 @@ class GroupReader:
         asks = self._asks.read(sync, self._records.parsed)
         sync_request = self._asks.request() if sync is not None else None
         history = _generations(rebalances)
+        state = self._state(state_node, channels, topics, history)
         members, rebalance = self._members(consumers, state.generation if state.generation in history else None)
         found_seats = self._seats(seats, members, channels)
         region = self._region.read(state, members, channels)
@@ -104,6 +107,7 @@ class GroupReader:
             (self._paths.owners, self._problems.usable(self._paths.owners, owned)),
             (self._paths.offsets, self._problems.usable(self._paths.offsets, written)),
         )
+        channels = self._with_counted(state, channels, owners, offset_parents)
         marks = {
             (m.consumer, m.incarnation): self._memory.age_s("mark", m.consumer, m.incarnation) for m in state.marks
         }
@@ -157,6 +161,7 @@ class GroupReader:
 
     def decided(self, plan: Plan) -> None:
         """Start the timers of the turn's own writes now, not at the next read."""
+        self._written = self._made[1] if self._made is not None else 0, plan.state.generation
         if plan.asking.made is not None:
             self._memory.age_s("ask", plan.asking.made[0])
         if plan.asking.has_failed and plan.state.client is not None:
@@ -199,6 +204,12 @@ class GroupReader:
         last = nodes[-1] if history else None
         return members, self._records.parsed(history[0], last, Rebalance.parse) if last else None
 
+    def _rebalance(self, generation: int) -> Rebalance | None:
+        """The history's record of a generation; None when it is gone or unreadable."""
+        path = self._paths.rebalance(generation)
+        node = self._store.get(path)
+        return self._records.parsed(path, node, Rebalance.parse) if node is not None else None
+
     def _seats(
         self, names: Iterable[str], members: Mapping[str, Member], channels: Mapping[str, ChannelView]
     ) -> dict[str, SeatView]:
@@ -233,16 +244,53 @@ class GroupReader:
             for root, _ in roots
         ]
 
+    def _with_counted(
+        self, state: GroupState, channels: Mapping[str, ChannelView], owners: PartitionSet, begun: frozenset[str]
+    ) -> dict[str, ChannelView]:
+        """`channels`, with the entries of `running` that do not count."""
+        found = {}
+        for name, view in channels.items():
+            granted = state.granted_to(name, view.channel.incarnation) if view.channel is not None else NONE
+            foreign = self._foreign(view, owners) if granted is None else NONE
+            if left := uncounted(granted, view, begun, foreign):
+                view = replace(view, uncounted=left)
+            found[name] = view
+        return found
+
+    def _foreign(self, view: ChannelView, owners: PartitionSet) -> PartitionSet:
+        """Partitions that it says it runs, and another incarnation owns."""
+        known = sorted(view.claimed & owners)
+        paths = [self._paths.owner(*partition) for partition in known]
+        incarnation = view.channel.incarnation if view.channel is not None else ""
+        found = set()
+        for partition, path, node in zip(known, paths, self._store.get_many(paths) if paths else [], strict=True):
+            with suppress(BadData):
+                if node is not None and OwnerRecord.parse(path, node.data).incarnation != incarnation:
+                    found.add(partition)
+        return frozenset(found)
+
     # ---- state and history
 
-    def _state(self, node: Node, channels: Mapping[str, ChannelView], topics: Mapping[str, Topic]) -> GroupState:
-        """The state; its generation is never below one that a consumer has seen (it may have been deleted)."""
-        seen = max((view.channel.generation for view in channels.values() if view.channel), default=0)
+    def _state(
+        self, node: Node, channels: Mapping[str, ChannelView], topics: Mapping[str, Topic], history: Sequence[int]
+    ) -> GroupState:
+        """The state; its generation is never below one that a coordinator has written (it may have been deleted).
+
+        Only the history and this coordinator's own memory are evidence of that: a member may say anything.
+        """
         state = self._records.parsed(self._paths.state, node, GroupState.parse)
+        group, written = self._written
+        seen = written if group == self._czxid(node) else 0
+        last = history[-1] if history else 0
+        if last > max(seen, state.generation if state is not None else 0):
+            record = self._rebalance(last)
+            seen = last if record is not None and record.generation == last else seen
         if state is None or state.generation < seen:
             mark = _anybody(topics, str(node.stat.czxid))
             runs = any(view.channel is not None and view.channel.ask for view in channels.values())
-            state = replace(state or GroupState(), generation=seen, marks=(mark,) if mark.partitions or runs else ())
+            state = replace(
+                state or GroupState(), generation=seen, marks=(mark,) if mark.partitions or runs else (), granted=None
+            )
         return state
 
     # ---- untrusted names and data

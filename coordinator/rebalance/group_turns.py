@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .rebalancer import Rebalancer
+from .rebalancer import Rebalancer, Turn
+
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 5.0
+IDLE_TURNS = 20
+"""So many turns without a change, less than `IDLE_GAP_S` apart, are taken without a pause."""
+IDLE_GAP_S = 1.0
+LONGEST_IDLE_PAUSE_S = 1.0
 
 
 @dataclass(slots=True)
@@ -16,6 +23,9 @@ class GroupTurns:
     :ivar failures: consecutive failed turns.  :ivar failing_since: time of the first of them.
     :ivar outstanding: consumers with a command to acknowledge.
     :ivar heard: consumers that have acknowledged one since the last turn began.
+    :ivar not_before: the next turn is not taken before this time, however often it is requested.
+    :ivar refused: consecutive turns that ZooKeeper refused.  :ivar idle: consecutive turns without a change.
+    :ivar taken_at: when the last turn ended.
     """
 
     rebalancer: Rebalancer | None = None
@@ -24,3 +34,22 @@ class GroupTurns:
     failing_since: float = 0.0
     outstanding: set[str] = field(default_factory=set)
     heard: set[str] = field(default_factory=set)
+    not_before: float = 0.0
+    refused: int = 0
+    idle: int = 0
+    taken_at: float = float("-inf")
+
+    def pace(self, turn: Turn, now: float) -> None:
+        """Put off the next turn after one that was refused, or after many that changed nothing: a growing pause."""
+        is_soon = now - max(self.taken_at, self.not_before) < IDLE_GAP_S
+        self.refused = self.refused + 1 if turn.is_refused else 0
+        self.idle = self.idle + 1 if turn.is_idle and is_soon else 0
+        self.taken_at = now
+        pause_s = _growing(self.refused, LONGEST_PAUSE_S) if self.refused else 0.0
+        if self.idle > IDLE_TURNS:
+            pause_s = max(pause_s, _growing(self.idle - IDLE_TURNS, LONGEST_IDLE_PAUSE_S))
+        self.not_before = now + pause_s
+
+
+def _growing(nth: int, longest_s: float) -> float:
+    return min(longest_s, FIRST_PAUSE_S * 2.0 ** min(nth - 1, 10))

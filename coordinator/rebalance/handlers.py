@@ -132,6 +132,11 @@ class Handlers:
             return
         request = Request(group, self._asked.with_held(group, request.reasons))
         requested = self._asked.requested(group)
+        with self._lock:
+            pause_s = self._kept(group).not_before - self._runtime.monotonic()
+        if pause_s > 0 and requested is None:
+            self._ask_again(request, pause_s)
+            return
         changes = _changes(request)
         began = self._runtime.monotonic()
         quiet_until = began + self._term.config.rebalance_debounce_ms / 1000
@@ -165,6 +170,7 @@ class Handlers:
         """Record the results of a successful turn."""
         state = turn.state
         kept.failures = 0
+        kept.pace(turn, self._runtime.monotonic())
         if state is not None:
             self._assigns(group, state.topics if state.client is not None else ())
         with self._lock:

@@ -173,7 +173,7 @@ def _whole_end(snapshot: Snapshot, paths: GroupPaths, end: End) -> Unit:
     data = ended(channel, end.reason, end.error).to_bytes()
     return [
         SetData(paths.channel(end.view.consumer), data, end.view.version),
-        *_offsets(snapshot, paths, channel, channel.running),
+        *_offsets(snapshot, paths, channel, {part: channel.running[part] for part in end.view.running}),
         *(Delete(paths.owner(*partition)) for partition in sorted(end.owners)),
         *([Delete(paths.id(end.view.consumer))] if end.evicted else []),
         *_seat_gone(paths, end.seat),
@@ -182,7 +182,7 @@ def _whole_end(snapshot: Snapshot, paths: GroupPaths, end: End) -> Unit:
 
 def _torn_end(snapshot: Snapshot, paths: GroupPaths, end: End) -> Iterator[Unit]:
     """Ended in several multis: the fence first, while `running` is kept; then its partitions in batches."""
-    view, channel = end.view, replace(_channel(end), ended=end.reason, error=end.error)
+    view, channel = end.view, replace(_channel(end), ended=end.reason, error=end.error).without(end.view.uncounted)
     path, version = paths.channel(view.consumer), view.version
     if _moves_the_fence(end):
         gone: Unit = [Delete(paths.command(view.consumer, sent.name)) for sent in _gone_with_the_fence(end)]

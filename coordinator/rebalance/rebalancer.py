@@ -49,6 +49,7 @@ class Turn:
     :ivar outstanding: consumers with a command to acknowledge.
     :ivar region: the step of the group's consistent region.
     :ivar draining: those of `outstanding` that must contribute to a checkpoint.
+    :ivar is_refused: whether ZooKeeper refused it again and again.  :ivar is_idle: whether there was nothing to write.
     """
 
     again_s: float | None
@@ -57,6 +58,8 @@ class Turn:
     outstanding: frozenset[str] = frozenset()
     region: RegionStep | None = None
     draining: frozenset[str] = frozenset()
+    is_refused: bool = False
+    is_idle: bool = False
 
 
 class Rebalancer:
@@ -102,7 +105,8 @@ class Rebalancer:
         for _ in range(REFUSALS_A_TURN):
             snapshot = self._read()
             if snapshot is None:
-                return Turn(REFUSED_PAUSE_S if self._store.get(self._paths.ids) is not None else None)
+                is_there = self._store.get(self._paths.ids) is not None
+                return Turn(REFUSED_PAUSE_S if is_there else None, is_refused=is_there)
             snapshot = self._reader.with_entries(self._with_topics_read_again(snapshot))
             decided = plan(snapshot, self._assignors, trigger, self._rules)
             if not decided.changes(snapshot.state):
@@ -113,6 +117,7 @@ class Rebalancer:
                     outstanding=decided.outstanding,
                     region=decided.region,
                     draining=decided.draining,
+                    is_idle=True,
                 )
             if decided.region is not None and decided.region.before is None:
                 ensure(self._store, RegionPaths(decided.region.name).skeleton)
@@ -135,7 +140,7 @@ class Rebalancer:
                     decided.region,
                     decided.draining - done,
                 )
-        return Turn(REFUSED_PAUSE_S)
+        return Turn(REFUSED_PAUSE_S, is_refused=True)
 
     def fail(self, reason: str) -> None:
         """Write `RebalanceFailed` and the reason into the group's state."""

@@ -18,6 +18,7 @@ from ..zk.runtime import Event, Runtime
 from ..zk.store import Create, Operation, SessionState, SetData, Store
 from ..zk.znodes.commands import Command
 from ..zk.znodes.group_state import GroupState
+from ..zk.znodes.json_fields import MAX_COUNT
 from ..zk.znodes.names import is_name
 from ..zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, GroupPaths
 from ..zk.znodes.records import Channel, CoordinatorRecord, EpochRecord, parsed_channel
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 _RETRY_S = 0.1
 _LOOK_AGAIN_S = 10.0
 _MOST_VERSIONS = 390
+_MOST_BELIEVED = MAX_COUNT // 2
 
 
 class Election(NamedTuple):
@@ -152,15 +154,19 @@ class Elector:
         return max((self._epoch_of(group) for group in groups), default=0)
 
     def _epoch_of(self, group: str) -> int:
+        """The largest epoch of a group's state and commands.
+
+        What a consumer says of it counts only without a state, and never so much that no epoch would be left.
+        """
         paths = GroupPaths(group)
-        epochs = [0]
         node = self._store.get(paths.state)
-        if node is not None:
-            epochs.append(_epoch_or_zero(GroupState.parse, paths.state, node.data))
+        written = _epoch_or_zero(GroupState.parse, paths.state, node.data) if node is not None else 0
+        epochs = [written]
         names = self._listed(paths.channels)
         for name, channel in zip(names, self._store.get_many([paths.channel(name) for name in names]), strict=True):
-            if channel is not None:
-                epochs.append(_epoch_or_zero(parsed_channel, paths.channel(name), channel.data))
+            if channel is not None and not written:
+                said = _epoch_or_zero(parsed_channel, paths.channel(name), channel.data)
+                epochs.append(min(said, _MOST_BELIEVED))
             epochs += self._command_epochs(paths, name)
         return max(epochs)
 

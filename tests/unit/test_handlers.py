@@ -11,6 +11,7 @@ import pytest
 
 from coordinator.rebalance.group_turns import GroupTurns
 from coordinator.rebalance.handlers import Handlers
+from coordinator.rebalance.rebalancer import Turn
 from coordinator.term.term import LeaseLapsed
 from coordinator.zk.errors import RebalanceFailed
 from coordinator.zk.znodes.paths import GroupPaths
@@ -45,6 +46,62 @@ def test_last_acknowledgement_is_handled_at_once() -> None:
 def test_unexpected_acknowledgement_is_still_handled() -> None:
     assert waits_s("c1", set()) == 0.01
     assert waits_s("c1", {"c2"}) == 0.01
+
+
+@pytest.mark.parametrize(
+    ("turn", "pauses"),
+    [
+        (Turn(0.0, is_refused=True), [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]),
+        (Turn(0.0, is_idle=True), [0.0] * 21 + [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]),
+        (Turn(0.0), [0.0] * 30),
+    ],
+)
+def test_turns_that_are_refused_or_change_nothing_back_off(turn: Turn, pauses: list[float]) -> None:
+    turns = GroupTurns()
+    now = 100.0
+    found = []
+    for _ in pauses:
+        turns.pace(turn, now)
+        found.append(round(turns.not_before - now, 6))
+        now = turns.not_before + 0.001
+
+    assert found == pauses
+    turns.pace(Turn(0.0), now)
+    assert turns.not_before == now
+
+
+def test_idle_turns_far_apart_never_back_off() -> None:
+    turns = GroupTurns()
+    for now in range(100):
+        turns.pace(Turn(None, is_idle=True), float(now))
+    assert turns.not_before == 99.0
+
+
+class RefusedRebalancer:
+    """ZooKeeper refuses all its turns."""
+
+    taken = 0
+
+    def take_turn(self, trigger: str) -> Turn:
+        self.taken += 1
+        return Turn(0.05, is_refused=True)
+
+
+def test_requests_during_a_back_off_bring_no_turn_before_its_end() -> None:
+    runtime = ManualRuntime()
+    handlers = Handlers(a_term(ELSEWHERE, runtime), RANGE, print, NothingAsked())  # type: ignore[arg-type]
+    rebalancer = RefusedRebalancer()
+    handlers._groups["g"] = GroupTurns(rebalancer)  # type: ignore[arg-type]
+    end = runtime.now + 60
+    while runtime.now < end:
+        handlers.requests.request("g", "a change")
+        request = handlers.requests.take()
+        assert request is not None
+        handlers._take_turn(request)
+        handlers.requests.done("g")
+        runtime.now += 0.001
+
+    assert 12 <= rebalancer.taken <= 25
 
 
 class FailingRebalancer:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from coordinator.assignors.range import RangeAssignor
 from coordinator.planning.plan import plan
 from coordinator.planning.snapshot import Snapshot
 from coordinator.rebalance.group_reader import GroupReader
 from coordinator.zk.store import Create, Delete, Listing, Node, SetData, Watch
+from coordinator.zk.znodes.json_fields import MAX_COUNT
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import Channel
 from tests.property.group_world import GROUP, PATHS, GroupWorld
@@ -105,7 +110,7 @@ def test_sign_of_life_is_timed_by_the_observed_change_of_the_channel() -> None:
     assert read(world, some).channels["b"].idle_s == 2.0
 
 
-def test_removed_state_restarts_above_every_generation_known_to_a_consumer() -> None:
+def test_removed_state_restarts_at_the_last_generation_of_the_history() -> None:
     world = a_world()
     before = world.state.generation
     world.tree.commit([SetData(PATHS.state, b"{")], 0)
@@ -113,6 +118,33 @@ def test_removed_state_restarts_above_every_generation_known_to_a_consumer() -> 
     found = read(world, reader(world))
 
     assert found.state.generation == before
+
+
+def test_state_lost_with_its_history_restarts_at_the_generation_written_here() -> None:
+    world = a_world()
+    some = reader(world)
+    some.decided(plan(read(world, some), world.assignors))
+    before = world.state.generation
+    for name in world.tree.children(PATHS.history) or ():
+        world.tree.commit([Delete(f"{PATHS.history}/{name}")], 0)
+    world.tree.commit([SetData(PATHS.state, b"{")], 0)
+
+    assert read(world, some).state.generation == before
+    assert read(world, reader(world)).state.generation == 0  # a later epoch: its commands are newer all the same
+
+
+@pytest.mark.parametrize("said", [10**6, MAX_COUNT, MAX_COUNT + 1, 2**63 - 1])
+def test_no_generation_that_a_member_writes_raises_the_groups(said: int) -> None:
+    world = a_world()
+    before = world.state
+    channel = world.channels()["a"]
+    world.tree.commit([SetData(PATHS.channel("a"), replace(channel, generation=said).to_bytes())], 0)
+
+    found = read(world, reader(world))
+
+    assert (found.state.generation, found.state.marks) == (before.generation, ())
+    assert plan(found, world.assignors).state.generation <= before.generation + 1
+    assert (found.channels["a"].channel is None) == (said > MAX_COUNT)
 
 
 def test_lost_state_hands_no_partition_on_while_earlier_evictions_are_unknown() -> None:

@@ -29,7 +29,7 @@ from coordinator.zk.znodes.commands import (
     STOP_FETCHER,
     Command,
 )
-from coordinator.zk.znodes.group_state import STABLE, ClientSide, GroupState, Mark, Rebalance, Target
+from coordinator.zk.znodes.group_state import STABLE, ClientSide, Grant, GroupState, Mark, Rebalance, Target
 from coordinator.zk.znodes.json_fields import MAX_ZNODE_BYTES, Fields
 from coordinator.zk.znodes.operator_requests import Pause, PausedRecord, TurnRequest
 from coordinator.zk.znodes.partitions import TopicPartition
@@ -106,6 +106,7 @@ WRITTEN: tuple[tuple[str, Any], ...] = (
             {"c": "why"},
             CLIENT_SIDE,
             GroupRegion("r", 1, ("c",)),
+            {"c": Grant("i", PART)},
         ),
     ),
     ("request", TurnRequest("who", 1, "why")),

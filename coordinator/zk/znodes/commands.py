@@ -71,8 +71,8 @@ class Command:
             raise fields.bad("option", f"{', '.join(OPTIONS[:-1])} or {OPTIONS[-1]}")
         return cls(
             option=option,
-            epoch=fields.number("epoch"),
-            generation=fields.number("generation"),
+            epoch=fields.count("epoch"),
+            generation=fields.count("generation"),
             incarnation=fields.text("incarnation", most=64),
             threads=read_ownership(fields),
             partitions=partition_set(fields.partitions("partitions")),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from .json_fields import Fields, compact
-from .partitions import PartitionSet, partition_set, range_texts
+from .partitions import NONE, PartitionSet, partition_set, range_texts
 from .ranges import MAX_PARTITION
 from .regions import GroupRegion
 
@@ -100,6 +100,20 @@ class Mark:
         }
 
 
+class Grant(NamedTuple):
+    """The partitions that commands have named to an incarnation, as long as it may run them."""
+
+    incarnation: str
+    partitions: PartitionSet
+
+    @classmethod
+    def read(cls, fields: Fields) -> Grant:
+        return cls(fields.text("incarnation", most=64), partition_set(fields.partitions("partitions")))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"incarnation": self.incarnation, "partitions": range_texts(self.partitions)}
+
+
 @dataclass(frozen=True, slots=True)
 class ClientSide:
     """`client` in a group's state: progress of client-side assignment. Missing under the coordinator's strategies.
@@ -127,7 +141,7 @@ class ClientSide:
             fields.text("ask", "", most=64),
             fields.values.get("cooperative") is True,
             tuple(str(identity) for identity in fields.items("failed")),
-            fields.number("attempts", 0),
+            fields.count("attempts", 0),
             fields.text("failed_ask", "", most=64),
             fields.text("floor", "", most=64),
         )
@@ -156,6 +170,8 @@ class GroupState:
     :ivar left_out: consumer, topic or partition -> why the target lacks it.
     :ivar client: of client-side assignment, None under the coordinator's strategies.
     :ivar region: the consistent region of the group.
+    :ivar granted: consumer -> what commands have named to its incarnation, where that is not its part of the target;
+        None when it is unknown.
     """
 
     state: str = EMPTY
@@ -169,6 +185,16 @@ class GroupState:
     left_out: Mapping[str, str] = field(default_factory=dict)
     client: ClientSide | None = None
     region: GroupRegion | None = None
+    granted: Mapping[str, Grant] | None = None
+
+    def granted_to(self, consumer: str, incarnation: str) -> PartitionSet | None:
+        """The partitions that commands have named to an incarnation; None when that is unknown."""
+        if self.granted is None:
+            return None
+        grant, target = self.granted.get(consumer), self.target.get(consumer)
+        if grant is not None:
+            return grant.partitions if grant.incarnation == incarnation else NONE
+        return target.partitions if target is not None and target.incarnation == incarnation else NONE
 
     @property
     def is_forming(self) -> bool:
@@ -181,8 +207,8 @@ class GroupState:
         left_out = fields.mapping("left_out")
         return cls(
             state=fields.text("state", EMPTY, most=64),
-            generation=fields.number("generation", 0),
-            epoch=fields.number("epoch", 0),
+            generation=fields.count("generation", 0),
+            epoch=fields.count("epoch", 0),
             strategy=fields.text("strategy", ""),
             target=fields.named("target", Target.read),
             topics=fields.texts("topics"),
@@ -191,6 +217,7 @@ class GroupState:
             left_out={str(key): str(why) for key, why in left_out.items()},
             client=fields.inner("client", ClientSide.read),
             region=fields.inner("region", GroupRegion.read),
+            granted=fields.named("granted", Grant.read) if fields.has("granted") else None,
         )
 
     def to_bytes(self) -> bytes:
@@ -207,8 +234,14 @@ class GroupState:
                 "left_out": dict(sorted(self.left_out.items())),
                 **({"client": self.client.to_json()} if self.client is not None else {}),
                 **({"region": self.region.to_json()} if self.region is not None else {}),
+                **self._granted_json(),
             }
         )
+
+    def _granted_json(self) -> dict[str, Any]:
+        if self.granted is None:
+            return {}
+        return {"granted": {consumer: grant.to_json() for consumer, grant in sorted(self.granted.items())}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,8 +288,8 @@ class Rebalance:
     def parse(cls, where: str, data: bytes) -> Rebalance:
         fields = Fields.parse(where, data)
         return cls(
-            fields.number("generation"),
-            fields.number("epoch"),
+            fields.count("generation"),
+            fields.count("epoch"),
             fields.text("trigger", ""),
             fields.number("started_ms"),
             fields.strings("joined"),

@@ -15,6 +15,8 @@ T = TypeVar("T")
 
 MAX_ZNODE_BYTES = 512_000
 MAX_NUMBER = 2**63 - 1
+MAX_COUNT = 2**53 - 1
+"""Maximum of a number that this protocol itself counts: far below its format, and exact in every JSON reader."""
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
@@ -75,6 +77,10 @@ class Fields:
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             raise self.bad(name, f"a whole number from {least} to {most}")
         return value
+
+    def count(self, name: str, default: int | None = None, least: int = 0) -> int:
+        """A number that this protocol counts, as an epoch or a generation: a whole number up to `MAX_COUNT`."""
+        return self.number(name, default, least, MAX_COUNT)
 
     def optional_number(self, name: str) -> int | None:
         """A whole number, or None when the field is missing or null."""

@@ -81,7 +81,7 @@ class CoordinatorRecord:
     @classmethod
     def parse(cls, where: str, data: bytes) -> CoordinatorRecord:
         fields = Fields.parse(where, data)
-        return cls(fields.text("node"), fields.text("host", ""), fields.number("epoch"))
+        return cls(fields.text("node"), fields.text("host", ""), fields.count("epoch"))
 
     def to_bytes(self) -> bytes:
         return compact({"node": self.node, "host": self.host, "epoch": self.epoch})
@@ -228,15 +228,15 @@ class Channel:
         fields = Fields.parse(where, data)
         return cls(
             incarnation=fields.text("incarnation", most=64),
-            epoch=fields.number("epoch", 0),
-            generation=fields.number("generation", 0),
+            epoch=fields.count("epoch", 0),
+            generation=fields.count("generation", 0),
             command=fields.text("command", "", most=64),
             running=_running(fields),
             topics=fields.texts("topics"),
             ended=fields.optional_text("ended"),
             refused=partition_set(fields.partitions("refused")),
             sealed=fields.text("sealed", ""),
-            touched=fields.number("touched", 0),
+            touched=fields.count("touched", 0),
             error=fields.text("error", "", most=64),
             ask=fields.text("ask", "", most=64),
             region=fields.inner("region", Progress.read),
@@ -309,7 +309,7 @@ class OwnerRecord:
             fields.text("thread", most=300),
             fields.text("consumer", most=250),
             fields.text("incarnation", most=64),
-            fields.number("generation"),
+            fields.count("generation"),
         )
 
     def to_bytes(self) -> bytes:
@@ -341,7 +341,7 @@ class OffsetRecord:
         return cls(
             fields.number("offset"),
             fields.text("topic_id", most=64),
-            fields.number("generation", 0),
+            fields.count("generation", 0),
             fields.text("start", "", most=64),
         )
 

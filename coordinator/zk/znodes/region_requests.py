@@ -41,7 +41,7 @@ class RegionRequest:
             fields.text("reason", "", most=1000),
             fields.optional_number("sequence"),
             fields.values.get("by_application") is True,
-            fields.number("reset", 0),
+            fields.count("reset", 0),
         )
 
     def to_bytes(self) -> bytes:

@@ -79,7 +79,7 @@ class GroupRegion(NamedTuple):
         name = fields.text("name", most=250)
         if not is_name(name):
             raise fields.bad("name", "the name of a region")
-        return cls(name, fields.number("ready", 0), fields.strings("away"))
+        return cls(name, fields.count("ready", 0), fields.strings("away"))
 
     def to_json(self) -> dict[str, Any]:
         return {"name": self.name, "ready": self.ready, **({"away": list(self.away)} if self.away else {})}
@@ -99,7 +99,7 @@ class Progress(NamedTuple):
 
     @classmethod
     def read(cls, fields: Fields) -> Progress:
-        return cls(fields.number("reset", 0), fields.number("ready", 0), fields.number("drained", 0))
+        return cls(fields.count("reset", 0), fields.count("ready", 0), fields.count("drained", 0))
 
     def to_json(self) -> dict[str, Any]:
         return {"reset": self.reset, "ready": self.ready, "drained": self.drained}
@@ -122,8 +122,8 @@ class Order(NamedTuple):
     @classmethod
     def read(cls, fields: Fields) -> Order:
         return cls(
-            fields.number("reset", 0),
-            fields.number("checkpoint", 0),
+            fields.count("reset", 0),
+            fields.count("checkpoint", 0),
             fields.strings("from"),
             fields.strings("gone"),
         )
@@ -181,12 +181,12 @@ class Region:
         return cls(
             kind,
             state,
-            fields.number("sequence", 0),
-            fields.number("next_sequence", 1, least=1),
-            fields.number("open", 0),
-            fields.number("reset", 1, least=1),
+            fields.count("sequence", 0),
+            fields.count("next_sequence", 1, least=1),
+            fields.count("open", 0),
+            fields.count("reset", 1, least=1),
             tuple(sorted(set(groups))),
-            fields.number("consecutive_resets", 0),
+            fields.count("consecutive_resets", 0),
             fields.optional_text("reason"),
             fields.number("since_ms", 0),
             fields.number("interval_ms", 0),
@@ -220,7 +220,7 @@ class Region:
 
 def _first(fields: Fields) -> dict[str, int]:
     inner = Fields(f"{fields.where}: first", fields.mapping("first"))
-    return {group: inner.number(group) for group in inner.values if is_name(group)}
+    return {group: inner.count(group) for group in inner.values if is_name(group)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,8 +244,8 @@ class Checkpoint:
         fields = Fields.parse(where, data)
         return cls(
             fields.text("trigger", ""),
-            fields.number("reset"),
-            fields.number("base", 0),
+            fields.count("reset"),
+            fields.count("base", 0),
             fields.named("participants", lambda group: {n: group.text(n, most=64) for n in group.values if is_name(n)}),
             fields.number("since_ms", 0),
             _away(fields),
@@ -313,7 +313,7 @@ class Contribution:
         fields = Fields.parse(where, data)
         return cls(
             fields.text("incarnation", most=64),
-            fields.number("reset"),
+            fields.count("reset"),
             _by_partition(fields, "offsets", lambda value: type(value) is int and 0 <= value < 2**63),
             fields.texts("topics"),
             _by_partition(fields, "states", lambda value: isinstance(value, str)),

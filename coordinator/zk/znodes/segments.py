@@ -70,7 +70,7 @@ class Segment:
             ranges=tuple(_sealed_ranges(fields)),
             consumer=fields.text("consumer", most=250),
             incarnation=fields.text("incarnation", most=64),
-            generation=fields.number("generation"),
+            generation=fields.count("generation"),
             missing=tuple(_missing(fields)),
         )
 
@@ -165,7 +165,7 @@ class Rewind(NamedTuple):
 
     @classmethod
     def read(cls, fields: Fields) -> Rewind:
-        return cls(fields.number("checkpoint", 0), fields.number("czxid"), fields.number("done", 0) > 0)
+        return cls(fields.count("checkpoint", 0), fields.number("czxid"), fields.number("done", 0) > 0)
 
     def to_json(self) -> dict[str, int]:
         return {"checkpoint": self.checkpoint, "czxid": self.czxid, "done": int(self.is_done)}

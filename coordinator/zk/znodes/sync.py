@@ -73,7 +73,7 @@ class ClientProtocols:
             metadata,
             fields.text("protocol_type", CONSUMER, most=250),
             preferred is None or bool(preferred),
-            fields.number("rejoins", 0),
+            fields.count("rejoins", 0),
             hashlib.sha256(canonical.encode()).hexdigest()[:16],
         )
 
@@ -150,10 +150,10 @@ class Ask:
             fields.text("incarnation", "", most=64),
             fields.named("members", AskMember.read),
             fields.text("protocol_type", CONSUMER, most=250),
-            fields.number("attempt", 1),
+            fields.count("attempt", 1),
             fields.text("reason", ""),
             fields.number("since_ms", 0),
-            fields.number("outdated", 0),
+            fields.count("outdated", 0),
         )
 
     def to_bytes(self) -> bytes:

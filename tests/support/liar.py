@@ -1,0 +1,113 @@
+"""A member that is made by hand and writes into its own znodes whatever a test wants; it obeys nothing by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from coordinator.zk.batching import ensure
+from coordinator.zk.errors import Refused
+from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.store import Create, Delete, SetData, Store
+from coordinator.zk.znodes.commands import START_FETCHER, Command
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import Channel, OwnerRecord, Registration, parsed_channel
+
+
+class Liar:
+    """A registered member, on a session of its own.
+
+    :ivar refused: writes that ZooKeeper has refused, because its incarnation was ended.
+    """
+
+    def __init__(
+        self,
+        zk: str,
+        group: str,
+        name: str,
+        topics: Mapping[str, int],
+        *,
+        running: Mapping[TopicPartition, int | None] | None = None,
+        topic_ids: Mapping[str, str] | None = None,
+        session_ms: int = 30_000,
+        incarnation: str = "",
+        **registration: Any,
+    ) -> None:
+        self.name, self.paths = name, GroupPaths(group)
+        self.store: Store = open_kazoo(zk, session_ms)
+        registration = {"lease_ms": 500, "max_poll_interval_ms": 300_000, **registration}
+        self.registration = Registration(incarnation or f"lie-of-{name}", topics, **registration)
+        ensure(self.store, [*self.paths.skeleton, self.path])
+        new = Channel(self.registration.incarnation, running=running or {}, topics=topic_ids or {})
+        self.store.commit(
+            [
+                SetData(self.path, new.to_bytes()),
+                Create(self.paths.id(name), self.registration.to_bytes(), ephemeral=True),
+            ]
+        )
+
+    @property
+    def path(self) -> str:
+        return self.paths.channel(self.name)
+
+    @property
+    def channel(self) -> Channel:
+        node = self.store.get(self.path)
+        return parsed_channel(self.path, node.data if node is not None else b"")
+
+    @property
+    def is_evicted(self) -> bool:
+        return self.channel.ended is not None
+
+    def commands(self) -> dict[str, Command]:
+        """Name -> command, in the order of their sequence."""
+        listing = self.store.children(self.path)
+        names = sorted(listing.names if listing else [])
+        nodes = zip(names, self.store.get_many([self.paths.command(self.name, name) for name in names]), strict=True)
+        return {name: Command.parse(name, node.data) for name, node in nodes if node is not None}
+
+    def says(self, **fields: Any) -> None:
+        """Write its channel, as it was but for `fields`."""
+        self.store.commit([SetData(self.path, replace(self.channel, **fields).to_bytes())])
+
+    def acknowledges(
+        self,
+        *,
+        running: Mapping[TopicPartition, int | None] | None = None,
+        owns: bool = False,
+        is_named: bool = True,
+        **fields: Any,
+    ) -> bool:
+        """Remove its commands, with this `running` (None: as it was); whether there was any.
+
+        :param owns: whether it makes the owner znodes of what a start names.
+        :param is_named: whether its channel says that the last one was applied.
+        """
+        commands = self.commands()
+        if not commands or self.is_evicted:
+            return False
+        name, last = list(commands.items())[-1]
+        if running is not None:
+            fields |= {"running": running, "topics": {**self.channel.topics, **last.topics}}
+        if is_named:
+            fields |= {"command": name, "epoch": last.epoch, "generation": last.generation, "ask": last.ask}
+        owner = OwnerRecord(f"{self.name}-0", self.name, self.registration.incarnation, last.generation).to_bytes()
+        claimed = last.started if owns and last.option == START_FETCHER else frozenset()
+        missing = [part for part in sorted(claimed) if self.store.get(self.paths.owner(*part)) is None]
+        try:
+            self.store.commit(
+                [
+                    SetData(self.path, replace(self.channel, **fields).to_bytes()),
+                    *(Create(self.paths.owner(*part), owner, ephemeral=True) for part in missing),
+                    *(Delete(self.paths.command(self.name, each)) for each in commands),
+                ]
+            )
+        except Refused:
+            return False
+        return True
+
+    def close(self) -> None:
+        """End its session."""
+        self.store.close()
