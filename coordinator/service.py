@@ -186,7 +186,9 @@ class Coordinator:
             "backlog": self._watch_backlog,
         }
         tasks.extend(self._term.runtime.spawn(self._guarded(function), name) for name, function in parts.items())
-        tasks.extend(self._handlers.start(self._listeners.topics, self._interests.assigned))
+        tasks.extend(
+            self._handlers.start(self._listeners.topics, self._interests.assigned, self._listeners.has_no_member)
+        )
 
     def _watch_own_znode(self) -> None:
         """End the term at once when the coordinator's znode was removed, as by `resign`."""
@@ -249,6 +251,7 @@ class Coordinator:
         while not self._ended.wait(self._term.config.sweep_interval_ms / 1000):
             self._listeners.look_again()
             self._collect(self._collector.collect)
+            self._collect(lambda groups: self._term.publish_turn_times())
 
     def _watch_backlog(self) -> None:
         """Collect the segments that queries have finished, and pause or resume fetchers."""

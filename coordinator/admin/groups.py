@@ -13,11 +13,21 @@ from ..zk.znodes.commands import Command
 from ..zk.znodes.group_state import DEAD, GROUP_STATES, GroupState, Rebalance
 from ..zk.znodes.names import is_name, shown
 from ..zk.znodes.partitions import TopicPartition
-from ..zk.znodes.paths import ANSWER, COMMAND_PREFIX, GROUPS, REBALANCE_PREFIX, GroupPaths, ask_number, sequence
+from ..zk.znodes.paths import (
+    ANSWER,
+    COMMAND_PREFIX,
+    GROUPS,
+    REBALANCE_PREFIX,
+    TURN_TIMES,
+    GroupPaths,
+    ask_number,
+    sequence,
+)
 from ..zk.znodes.ranges import is_partition
 from ..zk.znodes.records import Channel, OffsetRecord, OwnerRecord, Registration, parsed_channel
 from ..zk.znodes.seats import Seat
 from ..zk.znodes.sync import Ask
+from ..zk.znodes.turn_times import TurnTimes
 
 T = TypeVar("T")
 
@@ -240,6 +250,11 @@ def read_group(reading: Reading, group: str) -> ShownGroup:
     partitions = tuple(_partitions(reading, paths, members))
     asks = tuple(_asks(reading, paths))
     return ShownGroup(group, state or GroupState(state=DEAD), members, partitions, state_ms, asks)
+
+
+def read_turn_times(reading: Reading) -> TurnTimes | None:
+    """What the groups cost the elected node; None while no node says so."""
+    return reading.parsed(TURN_TIMES, lambda p, n: TurnTimes.parse(p, n.data))
 
 
 def read_history(reading: Reading, group: str) -> list[Rebalance]:

@@ -13,7 +13,8 @@ from ..zk.znodes.records import STATIC, CoordinatorRecord, EpochRecord, Topic
 from ..zk.znodes.segments import SegmentsRecord
 from ..zk.znodes.sync import CLIENT
 from ..zk.znodes.topic_filter import TopicFilter
-from .groups import Reading, ShownGroup, group_names, read_group
+from ..zk.znodes.turn_times import TurnTimes
+from .groups import Reading, ShownGroup, group_names, read_group, read_turn_times
 from .regions import ShownRegion, read_region, region_names
 from .topics import list_topics
 
@@ -55,6 +56,7 @@ class Status:
     coordinator_session: int | None = None
     paused: PausedRecord = NOTHING_PAUSED
     regions: tuple[ShownRegion, ...] = ()
+    turn_times: TurnTimes | None = None
 
 
 def read_status(store: Store, brokers: Brokers) -> Status:
@@ -77,6 +79,7 @@ def read_status(store: Store, brokers: Brokers) -> Status:
         coordinator_session=elected[1] if elected else None,
         paused=paused,
         regions=regions,
+        turn_times=read_turn_times(reading),
     )
 
 

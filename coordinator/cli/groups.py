@@ -20,6 +20,7 @@ from coordinator.admin.groups import (
     group_names,
     parse_states,
     read_group,
+    read_turn_times,
 )
 from coordinator.admin.topics import list_topics
 from coordinator.admin.verify import problems
@@ -30,6 +31,7 @@ from coordinator.zk.znodes.paths import COORDINATOR, Brokers, RegionPaths
 from coordinator.zk.znodes.records import CoordinatorRecord, Registration
 from coordinator.zk.znodes.regions import Region
 from coordinator.zk.znodes.sync import CLIENT, CONSUMER
+from coordinator.zk.znodes.turn_times import TurnTimes
 
 from .common import (
     JSON,
@@ -49,7 +51,7 @@ from .watching import Shot, show, watch_options
 if TYPE_CHECKING:
     from consumer.logs import Log
 
-LIST = ("GROUP", "STATE", "GENERATION", "STRATEGY", "MEMBERS", "PARTITIONS", "REASON")
+LIST = ("GROUP", "STATE", "GENERATION", "STRATEGY", "MEMBERS", "PARTITIONS", "TURN-MS-PER-S", "REASON")
 OFFSETS = (
     "GROUP",
     "TOPIC",
@@ -122,7 +124,8 @@ def list_(states: str, watch: float | None, times: int | None, zk: str, output: 
             reading = Reading(store)
             found = [read_group(reading, name) for name in group_names(reading)]
             kept = [group for group in found if is_every or group.state.state in wanted]
-            return Shot(LIST, [list_row(group) for group in kept], notes_of(reading))
+            times = read_turn_times(reading)
+            return Shot(LIST, [list_row(group, times) for group in kept], notes_of(reading))
 
         show(take, output, watch, times)
 
@@ -210,12 +213,14 @@ def verify(context: click.Context, group: str, zk: str, brokers: Brokers, output
     context.exit(UNHEALTHY if wrong else 0)
 
 
-def list_row(group: ShownGroup) -> tuple[object, ...]:
+def list_row(group: ShownGroup, times: TurnTimes | None) -> tuple[object, ...]:
     """A group's row in `groups list` and `status`."""
+    cost = times.groups.get(group.group, 0) if times is not None else None
     state = group.state
     partitions = sum(len(target.partitions) for target in state.target.values())
     members = len(_members_of(group))
-    return (group.group, state.state, state.generation, state.strategy or None, members, partitions, state.reason)
+    strategy = state.strategy or None
+    return (group.group, state.state, state.generation, strategy, members, partitions, cost, state.reason)
 
 
 def report_problems(problems: dict[str, str]) -> None:

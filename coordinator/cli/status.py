@@ -89,7 +89,9 @@ def _print(found: Status, output: str) -> None:
         click.echo(f"PAUSED       {paused_text(what, pause)}")
     click.echo()
     groups = [group.shown for group in found.groups]
-    print_rows(COLUMNS, [(*list_row(group), _pause_of(found, group.group)) for group in groups], output)
+    print_rows(
+        COLUMNS, [(*list_row(group, found.turn_times), _pause_of(found, group.group)) for group in groups], output
+    )
     rows = [(group.group, what, why) for group in groups for what, why in sorted(group.state.left_out.items())]
     if rows:
         click.echo("\nLeft out:")
@@ -111,7 +113,7 @@ def _pause_of(found: Status, group: str) -> str | None:
 
 def _document(found: Status) -> dict[str, object]:
     elected = found.coordinator
-    keys = [column.lower() for column in LIST]
+    keys = [column.lower().replace("-", "_") for column in LIST]
     return {
         "coordinator": {"node": elected.node, "host": elected.host, "epoch": elected.epoch} if elected else None,
         "epoch": found.epoch,
@@ -119,7 +121,7 @@ def _document(found: Status) -> dict[str, object]:
         "paused": paused_json(found.paused),
         "groups": [
             {
-                **dict(zip(keys, list_row(group.shown), strict=True)),
+                **dict(zip(keys, list_row(group.shown, found.turn_times), strict=True)),
                 "paused": _pause_of(found, group.shown.group),
                 "left_out": dict(group.shown.state.left_out),
             }

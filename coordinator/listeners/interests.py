@@ -18,6 +18,7 @@ class Interests:
         self.consumer_groups_per_topic: dict[str, set[str]] = {}
         self.groups_with_wildcard_topics: dict[str, tuple[TopicFilter, ...]] = {}
         self._assigned: dict[str, frozenset[str]] = {}
+        self._topics: dict[str, set[str]] = {}
 
     def update(self, group: str, registrations: Iterable[Registration]) -> None:
         """Replace the interests of `group` by its members' current ones (joiners, leavers and changes alike)."""
@@ -25,14 +26,13 @@ class Interests:
         wildcards: list[tuple[str, str]] = []
         for registration in registrations:
             if registration.pattern in (STATIC, CLIENT):
-                topics |= set(registration.subscription)
+                topics.update(registration.subscription)
             else:
                 wildcards += ((registration.pattern, text) for text in registration.subscription)
         filters = GroupFilters(wildcards).usable  # the turn reports the others, with the member's name
         with self._lock:
-            self._remove(group)
-            for topic in topics:
-                self.consumer_groups_per_topic.setdefault(topic, set()).add(group)
+            self._replace(group, topics)
+            self.groups_with_wildcard_topics.pop(group, None)
             if filters:
                 self.groups_with_wildcard_topics[group] = filters
 
@@ -48,7 +48,8 @@ class Interests:
         """`group` is gone."""
         with self._lock:
             self._assigned.pop(group, None)
-            self._remove(group)
+            self._replace(group, set())
+            self.groups_with_wildcard_topics.pop(group, None)
 
     def groups_of(self, topic: str) -> set[str]:
         """The groups that a change of `topic` concerns."""
@@ -61,9 +62,15 @@ class Interests:
             by_leader = {group for group, topics in self._assigned.items() if topic in topics}
             return by_pattern | by_leader | self.consumer_groups_per_topic.get(topic, set())
 
-    def _remove(self, group: str) -> None:
-        self.groups_with_wildcard_topics.pop(group, None)
-        for topic in [topic for topic, groups in self.consumer_groups_per_topic.items() if group in groups]:
-            self.consumer_groups_per_topic[topic].discard(group)
-            if not self.consumer_groups_per_topic[topic]:
+    def _replace(self, group: str, topics: set[str]) -> None:
+        """These are the topics of `group`: only those that it has gained or lost are looked at."""
+        before = self._topics.pop(group, set())
+        if topics:
+            self._topics[group] = topics
+        for topic in topics - before:
+            self.consumer_groups_per_topic.setdefault(topic, set()).add(group)
+        for topic in before - topics:
+            groups = self.consumer_groups_per_topic[topic]
+            groups.discard(group)
+            if not groups:
                 del self.consumer_groups_per_topic[topic]

@@ -8,20 +8,19 @@ detects changes hidden by a lost watch.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
 
 from ..regions.handler import KEY as REGION_KEY
 from ..regions.handler import Regions
 from ..term.bad_data import Findings
 from ..term.operator_requests import Asked
 from ..term.term import Term
-from ..zk.errors import AccessDenied, BadData, Retryable
-from ..zk.runtime import Queue
-from ..zk.store import Node
+from ..zk.errors import AccessDenied, Retryable
 from ..zk.znodes.paths import GROUPS, REGIONS, GroupPaths
-from ..zk.znodes.records import Registration, Topic
+from ..zk.znodes.records import Topic
+from .agenda import Agenda, Event
 from .interests import Interests
+from .members import MemberListener
 from .topics import AskForTurn, TopicListener
 
 log = logging.getLogger(__name__)
@@ -29,13 +28,9 @@ log = logging.getLogger(__name__)
 TOPICS, TOPIC, GROUP_LIST, MEMBERS, EVERYTHING, STOP = "topics", "topic", "groups", "members", "everything", "stop"
 REGION_LIST, REGION_REQUEST = "regions", "region request"
 PAUSES, REQUEST, SYNC_REQUEST = "pauses", "request", "sync request"
-
-
-class Event(NamedTuple):
-    """Data that may have changed."""
-
-    kind: str
-    name: str = ""
+MORE_MEMBERS, UNREAD = "more members", "unread"
+GROUPS_AT_ONCE = 50
+"""Groups that are read before the listeners continue with changes of others."""
 
 
 class Listeners:
@@ -64,10 +59,11 @@ class Listeners:
         self._forget = forget
         self._regions = regions
         self._topics = TopicListener(term, interests, ask, self._on_topics, self._on_topic)
-        self._findings: dict[str, Findings] = {}
-        self._events: Queue[Event] = term.runtime.queue()
-        self._members: dict[str, dict[str, tuple[int, int]]] = {}
-        self._watched: set[str] = set()
+        self._events = Agenda(term.runtime)
+        later = lambda group: self._events.put_long(Event(MORE_MEMBERS, group))  # noqa: E731
+        self._members = MemberListener(term, interests, ask, self._on_members, later)
+        self._findings = Findings(term.problems)
+        self._unread: dict[str, bool] = {}
 
     # ---- read by others
 
@@ -77,7 +73,11 @@ class Listeners:
 
     def groups(self) -> list[str]:
         """All groups, as last read."""
-        return sorted(self._members)
+        return self._members.groups()
+
+    def has_no_member(self, group: str) -> bool:
+        """Whether `group` exists, and no member of it is known."""
+        return self._members.has_none(group)
 
     # ---- start
 
@@ -90,14 +90,16 @@ class Listeners:
         self.region_change()
         self._topics.topic_change()
         self.group_change()
+        while self._unread:
+            self.read_groups()
         for group in self.groups():
             self._ask(group, "coordinator elected")
 
     def run(self) -> None:
         """Handle events until `stop`. Returns only with an error that ends the term (`SessionLost`)."""
         while True:
-            event = self._events.get()
-            if event is None or event.kind == STOP:
+            event = self._events.take()
+            if event.kind == STOP:
                 return
             try:
                 self._handle(event)
@@ -123,8 +125,11 @@ class Listeners:
             case "groups":
                 self.group_change()
             case "members":
-                self._watched.discard(event.name)
-                self.group_member_change(event.name[len(GROUPS) + 1 :].split("/", 1)[0])
+                self._members.read([event.name])
+            case "more members":
+                self._members.go_on(event.name)
+            case "unread":
+                self.read_groups()
             case "pauses":
                 self.pause_change()
             case "request":
@@ -140,8 +145,6 @@ class Listeners:
                 self.region_change()
                 self._topics.topic_change(all_of_them=True)
                 self.group_change(all_of_them=True)
-                for group in self.groups():
-                    self._ask(group, "sweep")
 
     # ---- watches: each only queues an event
 
@@ -155,8 +158,7 @@ class Listeners:
         self._events.put(Event(GROUP_LIST))
 
     def _on_members(self, path: str) -> None:
-        # Either .../groups/[group]/ids, or .../groups/[group]/ids/[consumer]
-        self._events.put(Event(MEMBERS, path))
+        self._events.put(Event(MEMBERS, self._members.fired(path)))
 
     def _on_paused(self, path: str) -> None:
         self._events.put(Event(PAUSES))
@@ -200,7 +202,7 @@ class Listeners:
     def pause_change(self) -> None:
         """Read the paused groups; resumed ones get a turn."""
         before, after = self._asked.read_paused(self._on_paused)
-        for group in sorted({*self._members, *before.groups, *self._asked.held()}):
+        for group in sorted({*self.groups(), *before.groups, *self._asked.held()}):
             if before.of(group) and not after.of(group):
                 self._ask(group, "resumed")
 
@@ -215,76 +217,32 @@ class Listeners:
         """Seed 000, `GroupChangeListener`, also for groups that are gone."""
         listing = self._store.children(GROUPS, watch=self._on_groups)
         try:
-            names = set(self._found_in(GROUPS).usable(GROUPS, listing.names if listing else ()))
+            names = set(self._findings.usable(GROUPS, listing.names if listing else ()))
         except AccessDenied as error:
-            self._found_in(GROUPS).report(error.path, str(error))
-            names = set(self._members)
-        self._found_in(GROUPS).done()
-        for group in sorted(set(self._members) - names):
-            del self._members[group]
-            self._interests.forget(group)
+            self._findings.report(error.path, str(error))
+            names = set(self._members.groups())
+        self._findings.done()
+        new, gone = self._members.listed(names)
+        for group in gone:
             self._forget(group)
             self._asked.forget(group)
-            self._found_in(GroupPaths(group).ids).done()
-            self._findings.pop(GroupPaths(group).ids, None)
-        if all_of_them:
-            self._watched.clear()
-        new = sorted(names if all_of_them else names - set(self._members))
-        self.request_change(new)  # first: a group with known members is not read again
-        self.sync_request_change(new)
-        for group in new:
-            self.group_member_change(group)
+        for group in sorted(names) if all_of_them else new:
+            self._unread[group] = all_of_them
+        if self._unread:
+            self._events.put_long(Event(UNREAD))
 
-    def group_member_change(self, group: str) -> None:
-        """Seed 000, `GroupMemberChangeListener`; a member is (name, czxid), and its data may change in place."""
-        paths = GroupPaths(group)
-        listing = self._store.children(paths.ids, watch=self._on_members)
-        try:
-            names = sorted(self._found_in(paths.ids).usable(paths.ids, listing.names if listing else ()))
-        except AccessDenied as error:
-            self._found_in(paths.ids).report(error.path, str(error))
-            self._found_in(paths.ids).done()
-            self._members.setdefault(group, {})
-            return  # the members stay as they were; the group's turns fail
-        nodes = self._read_members([paths.id(name) for name in names])
-        present = {name: node for name, node in zip(names, nodes, strict=True) if node is not None}
-        self._interests.update(group, self._registrations(paths, present))
-        self._found_in(paths.ids).done()
-        before = self._members.get(group)
-        after = {name: (node.stat.czxid, node.stat.mzxid) for name, node in present.items()}
-        self._members[group] = after
-        if after != before:
-            self._ask(group, _who_changed(before or {}, after))
-
-    def _read_members(self, ids: list[str]) -> list[Node | None]:
-        """All of `ids`, with watches on those that have none: these take a request each, the others one for all."""
-        new = [path for path in ids if path not in self._watched]
-        old = [path for path in ids if path in self._watched]
-        found = dict(zip(new, self._store.get_many(new, watch=self._on_members), strict=True))
-        self._watched |= set(new)
-        found |= zip(old, self._store.get_many(old), strict=True)
-        return [found[path] for path in ids]
-
-    def _registrations(self, paths: GroupPaths, nodes: Mapping[str, Node]) -> Iterable[Registration]:
-        for name, node in nodes.items():
-            try:
-                yield Registration.parse(paths.id(name), node.data)
-            except BadData as error:
-                self._found_in(paths.ids).report(paths.id(name), str(error))
-
-    def _found_in(self, path: str) -> Findings:
-        return self._findings.setdefault(path, Findings(self._term.problems))
-
-
-def _who_changed(before: Mapping[str, tuple[int, int]], after: Mapping[str, tuple[int, int]]) -> str:
-    lives_before = {name: life for name, (life, _) in before.items()}
-    lives_after = {name: life for name, (life, _) in after.items()}
-    joined = sorted(name for name, life in lives_after.items() if lives_before.get(name) != life)
-    left = sorted(name for name in lives_before if name not in lives_after)
-    changed = sorted(name for name in after if name in before and name not in joined and after[name] != before[name])
-    changes = [
-        f"{what} {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
-        for what, names in (("joined", joined), ("left", left), ("changed", changed))
-        if names
-    ]
-    return "; ".join(changes) or "members read"
+    def read_groups(self) -> None:
+        """Read the next of the groups that are new, or are to be read again."""
+        batch = list(self._unread.items())[:GROUPS_AT_ONCE]
+        names = [group for group, _ in batch]
+        self.request_change(names)  # first: a group with known members is not read again
+        self.sync_request_change(names)
+        for is_all in (False, True):
+            if chosen := [group for group, each in batch if each is is_all]:
+                self._members.read(chosen, is_all)
+        for group, is_all in batch:
+            del self._unread[group]
+            if is_all:
+                self._ask(group, "sweep")
+        if self._unread:
+            self._events.put_long(Event(UNREAD))

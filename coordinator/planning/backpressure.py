@@ -112,8 +112,26 @@ def shown_bytes(size: int) -> str:
     return f"{size} bytes" if units[0] == "bytes" else f"{value:.1f} {units[0]}"
 
 
-def shortest_interval_ms(own: Sequence[int], max_seals_per_s: int) -> int:
-    """The minimum seal interval at which all fetchers together stay below `max_seals_per_s`.
+def shortest_intervals_ms(own: Mapping[str, Sequence[int]], max_seals_per_s: int) -> dict[str, int]:
+    """The minimum seal interval of each group at which all groups together stay below `max_seals_per_s`.
+
+    A group that seals less than its share keeps its fetchers' own intervals, and leaves the others more (max-min fair
+    shares): no group's fetchers, however many are registered, make another group wait for more than its share.
+
+    :param own: group -> the interval of each live fetcher, in milliseconds.
+    :returns: group -> milliseconds; 0 when every fetcher of it may keep its own.
+    """
+    rates = {group: sum(1000 / interval for interval in intervals) for group, intervals in own.items()}
+    left, found = float(max_seals_per_s), {}
+    for count, group in enumerate(sorted(rates, key=lambda group: (rates[group], group))):
+        share = left / (len(rates) - count)
+        found[group] = shortest_interval_ms(own[group], share)
+        left -= min(rates[group], share)
+    return found
+
+
+def shortest_interval_ms(own: Sequence[int], max_seals_per_s: float) -> int:
+    """The minimum seal interval at which these fetchers together stay below `max_seals_per_s`.
 
     Fetchers with a longer interval of their own keep it, which leaves the others more.
 

@@ -6,7 +6,7 @@ model of the protocol finds two owners when a channel's data is read before its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
@@ -103,7 +103,9 @@ class GroupReader:
         members, rebalance = self._members(consumers, state.generation if state.generation in history else None)
         found_seats = self._seats(seats, members, channels)
         region = self._region.read(state, members, channels)
+        needed = {*topics, *state.topics, *(part.topic for view in channels.values() for part in view.running)}
         (owners, owner_parents), (offsets, offset_parents) = self._partitions_below(
+            needed,
             (self._paths.owners, self._problems.usable(self._paths.owners, owned)),
             (self._paths.offsets, self._problems.usable(self._paths.offsets, written)),
         )
@@ -225,23 +227,28 @@ class GroupReader:
                 found[name] = SeatView(name, node.stat.version, seat, away_s, node.stat.czxid)
         return found
 
-    def _partitions_below(self, *roots: tuple[str, Iterable[str]]) -> list[tuple[PartitionSet, frozenset[str]]]:
-        """For each root, given with its topics: the partitions that have a znode, and the topics that have."""
-        places = [(root, topic) for root, topics in roots for topic in topics]
+    def _partitions_below(
+        self, needed: Set[str], *roots: tuple[str, Iterable[str]]
+    ) -> list[tuple[PartitionSet, frozenset[str]]]:
+        """For each root, given with its topics: the partitions that have a znode, and the topics that have.
+
+        :param needed: topics whose partitions may be assigned or run; those of other topics are not listed.
+        """
+        listed = [(root, list(names)) for root, names in roots]
+        places = [(root, topic) for root, names in listed for topic in names if topic in needed]
         listings = self._store.children_many([f"{root}/{topic}" for root, topic in places])
-        there = [(root, topic, each.names) for (root, topic), each in zip(places, listings, strict=True) if each]
+        below = {place: each.names for place, each in zip(places, listings, strict=True) if each is not None}
         return [
             (
                 frozenset(
-                    TopicPartition(topic, int(name))
-                    for other, topic, names in there
-                    if other == root
-                    for name in names
-                    if is_partition(name)
+                    TopicPartition(topic, int(number))
+                    for topic in names
+                    for number in below.get((root, topic), ())
+                    if is_partition(number)
                 ),
-                frozenset(topic for other, topic, _ in there if other == root),
+                frozenset(topic for topic in names if topic not in needed or (root, topic) in below),
             )
-            for root, _ in roots
+            for root, names in listed
         ]
 
     def _with_counted(

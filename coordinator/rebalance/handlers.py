@@ -56,18 +56,26 @@ class Handlers:
         self._groups: dict[str, GroupTurns] = {}
         self._topics: Callable[[], Mapping[str, Topic]] = dict
         self._assigns: Callable[[str, Iterable[str]], None] = lambda group, topics: None
-        self.requests = RequestQueue(term.runtime)
+        self._has_no_member: Callable[[str], bool] = lambda group: False
+        self.requests = RequestQueue(
+            term.runtime, term.config.rebalance_handlers, lambda group: self._has_no_member(group)
+        )
         self.turns = 0
 
     def start(
-        self, topics: Callable[[], Mapping[str, Topic]], assigns: Callable[[str, Iterable[str]], None] | None = None
+        self,
+        topics: Callable[[], Mapping[str, Topic]],
+        assigns: Callable[[str, Iterable[str]], None] | None = None,
+        has_no_member: Callable[[str], bool] | None = None,
     ) -> list[Task]:
         """Start the handlers (seed 000, `coordinatorStartup` 6).
 
         :param topics: returns all topics as last read.
         :param assigns: called after a turn with the target's topics of a group that a leader assigns.
+        :param has_no_member: whether a group has no member: such groups wait for each other.
         """
         self._topics = topics
+        self._has_no_member = has_no_member or self._has_no_member
         self._assigns = assigns or self._assigns
         handlers = self._term.config.rebalance_handlers
         return [self._runtime.spawn(self._handle, f"handler-{n}") for n in range(handlers)]
@@ -110,7 +118,15 @@ class Handlers:
                 else:
                     self._take_turn(request)
             finally:
-                self.requests.done(request.group)
+                self._took(request.group, self.requests.done(request.group))
+
+    def _took(self, group: str, seconds: float) -> None:
+        """A handler was busy with `group` for so long."""
+        with self._lock:
+            is_kept = group in self._groups
+        if is_kept:
+            self._term.turn_times.took(group, seconds)
+            self._term.metrics.turns_took(group, seconds)
 
     def _take_region_turn(self, request: Request) -> None:
         try:

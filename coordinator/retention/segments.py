@@ -22,7 +22,7 @@ from ..planning.backpressure import (
     is_pressing,
     may_hold,
     published_interval_ms,
-    shortest_interval_ms,
+    shortest_intervals_ms,
 )
 from ..term.bad_data import Findings
 from ..term.server_clock import ServerClock
@@ -129,8 +129,8 @@ class SegmentCollector:
         self._look(sorted(groups))
         known = [self._groups[name] for name in sorted(self._groups)]
         self._look_at_members(known)
-        shortest_ms = shortest_interval_ms(
-            [own for group in known for own in group.intervals], self._rules.max_seals_per_s
+        shortest_ms = shortest_intervals_ms(
+            {group.paths.group: group.intervals for group in known}, self._rules.max_seals_per_s
         )
         listings = self._store.children_many([group.paths.queries for group in known])
         for group, listing in zip(known, listings, strict=True):
@@ -142,7 +142,7 @@ class SegmentCollector:
                 continue
             if is_sweep or is_pressing(group.record, group.backlog, self._rules.bounds):
                 self._collect(group, readers, version)
-            self._direct(group, readers, shortest_ms)
+            self._direct(group, readers, shortest_ms[group.paths.group])
         self._queries.forget_unseen()
         self._problems.done()
 
@@ -185,8 +185,9 @@ class SegmentCollector:
         members = [paths.id(name) for name in sorted(listing.names if listing else ()) if is_name(name)]
         found = []
         for path, node in zip(members, self._store.get_many(members), strict=True):
-            if node is not None:
-                found.append(_own_interval_ms(path, node))
+            own_ms = _own_interval_ms(path, node) if node is not None else None
+            if own_ms is not None:
+                found.append(own_ms)
         return tuple(found)
 
     def _look_at_segments(self, group: _Group) -> None:
@@ -332,9 +333,9 @@ def _known(path: str, node: Node) -> _Known:
         return _Known(node.stat.czxid or MAX_NUMBER, 0, str(error))  # one that may not be read is never collected
 
 
-def _own_interval_ms(path: str, node: Node) -> int:
-    """A member's own seal interval; 0 for an earlier release without one, and for unreadable data."""
+def _own_interval_ms(path: str, node: Node) -> int | None:
+    """A member's own seal interval; None for unreadable data, whose consumer is left out of the group."""
     try:
         return Registration.parse(path, node.data).seal_interval_ms or SEAL_INTERVAL_MS
     except BadData:
-        return SEAL_INTERVAL_MS
+        return None

@@ -24,6 +24,8 @@ ADOPTED, FAILED_ASSIGNMENT, OUTDATED = "adopted", "failed", "outdated"
 UNREADABLE = "unreadable"
 ABORTED = "aborted"
 OF_A_GENERATION, OF_A_RESTART, OF_AN_APPLICATION, OF_AN_OPERATOR = "generation", "restart", "application", "operator"
+COSTLY_S, MOST_COSTLY, OTHERS = 1.0, 200, "*"
+"""Series of the seconds of turns: of the groups that have cost so much, so many at most; the rest is counted as one."""
 TURN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 REBALANCE_BUCKETS = (0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
@@ -49,6 +51,8 @@ class CoordinatorMetrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         self._states: dict[str, str] = {}
+        self._cheap: dict[str, float] = {}
+        self._costly: set[str] = set()
         self._queue: Queue | None = None
         self._lease: HasLease | None = None
 
@@ -73,6 +77,7 @@ class CoordinatorMetrics:
         age.set_function(self._queue_age_s)
 
         self._turns = counter("turns", "Turns by result.", "group", "result")
+        self._group_turns = counter("group_turn_seconds", "Seconds that the turns of the group took.", "group")
         self._turn_s = histogram("turn_duration_seconds", "Duration of a turn.", TURN_BUCKETS)
         self._rebalances = counter("rebalances", "Finished rebalances.", "group", "trigger", "result")
         self._rebalance_s = histogram(
@@ -113,7 +118,7 @@ class CoordinatorMetrics:
         self._gauges = (self._failed, self._members, self._partitions, self._generation)
         self._counters = (
             self._turns, self._rebalances, self._evictions, self._sent, self._withdrawn, self._stale,
-            self._segments, self._channels, self._assignments,
+            self._segments, self._channels, self._assignments, self._group_turns,
         )  # fmt: skip
 
     # ---- the term
@@ -124,6 +129,8 @@ class CoordinatorMetrics:
             family.clear()
         self._regions.clear()
         self._states.clear()
+        self._cheap.clear()
+        self._costly.clear()
         self._queue, self._lease = queue, lease
         self._elections.inc()
         self._epoch.set(epoch)
@@ -154,6 +161,18 @@ class CoordinatorMetrics:
         self._members.labels(group).set(len(state.target))
         threads = (parts for target in state.target.values() for parts in target.threads.values())
         self._partitions.labels(group).set(sum(map(len, threads)))
+
+    def turns_took(self, group: str, seconds: float) -> None:
+        """A handler was busy with a turn of `group`. A group has a series from its first second on."""
+        if group not in self._costly:
+            total = self._cheap.get(group, 0.0) + seconds
+            if total < COSTLY_S or len(self._costly) >= MOST_COSTLY:
+                self._cheap[group] = total
+                self._group_turns.labels(OTHERS).inc(seconds)
+                return
+            self._cheap.pop(group, None)
+            self._costly.add(group)
+        self._group_turns.labels(group).inc(seconds)
 
     def turn_put_off(self, group: str) -> None:
         """A turn was deferred: the lease has lapsed, or ZooKeeper did not answer."""
@@ -222,6 +241,8 @@ class CoordinatorMetrics:
     def group_gone(self, group: str) -> None:
         """The group does not exist (yet)."""
         self._states.pop(group, None)
+        self._cheap.pop(group, None)
+        self._costly.discard(group)
         for family in (*self._gauges, *self._counters):
             family.remove_by_labels({"group": group})
 

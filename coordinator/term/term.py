@@ -10,12 +10,13 @@ from ..zk.clear_below import clear_below
 from ..zk.errors import EpochOver, OutcomeUnknown, Refused
 from ..zk.lease import Lease
 from ..zk.runtime import Runtime
-from ..zk.store import MAX_OPERATIONS, Check, Create, Operation, Store
-from ..zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, parents_of
+from ..zk.store import MAX_OPERATIONS, Check, Create, Delete, Operation, SetData, Store
+from ..zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, TURN_TIMES, parents_of
 from .bad_data import Problems
 from .config import CoordinatorConfig
 from .elector import Election
 from .metrics import CoordinatorMetrics
+from .turn_times import TurnTimer
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ class Term:
     :ivar epoch: its number.
     :ivar fence: the data version of `/consumers/coordinator_epoch` that identifies it.
     :ivar lease: while it is held, the term may write.
+    :ivar turn_times: sums the time that the turns of each group take.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Term:
         self.config = config
         self.problems = problems
         self.metrics = metrics or CoordinatorMetrics()
+        self.turn_times = TurnTimer(runtime, election.epoch)
         self.lease = Lease(store, runtime, self.check, "coordinator")
 
     def check(self) -> None:
@@ -100,6 +103,23 @@ class Term:
             log.info("collection refused, retrying: what=%s refused=%s", what, refused.path)
             return False
         return True
+
+    def publish_turn_times(self) -> None:
+        """Write what the groups have cost since the last call, where it differs from what is there.
+
+        :raises EpochOver: when the fence has changed.
+        :raises Retryable: when ZooKeeper did not answer.
+        """
+        data = self.turn_times.since_last().to_bytes()
+        node = self.store.get(TURN_TIMES)
+        if node is not None and node.data == data:
+            return
+        if node is not None and node.stat.ephemeral_owner == self.store.session_id:
+            changes: list[Operation] = [SetData(TURN_TIMES, data, node.stat.version)]
+        else:  # of an earlier term, whose session may not have ended yet
+            changes = [Delete(TURN_TIMES, node.stat.version)] if node is not None else []
+            changes.append(Create(TURN_TIMES, data, ephemeral=True))
+        self.collect(changes, "turn times")
 
     def write(self, operations: Sequence[Operation], restarted: Callable[[Refused | None], None]) -> bool:
         """Commit for a turn; False when the turn must start over.

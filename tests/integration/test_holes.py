@@ -66,6 +66,9 @@ class ChangesBehindReads:
         self._change(path)
         return found
 
+    def children_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Listing | None]:
+        return [self.children(path, watch) for path in paths]
+
     def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
         found = self._store.get_many(paths, watch)
         for path in paths:

@@ -14,6 +14,7 @@ from coordinator.planning.backpressure import (
     finished_by_all,
     published_interval_ms,
     shortest_interval_ms,
+    shortest_intervals_ms,
     shown_bytes,
 )
 from coordinator.zk.znodes.segments import SegmentsRecord
@@ -139,6 +140,26 @@ def test_seal_interval_is_published_only_to_groups_that_would_seal_more_often() 
     assert published_interval_ms([400, 1000], 400) is None
     assert published_interval_ms([200], 0) is None
     assert published_interval_ms([], 400) is None
+
+
+def test_group_with_ten_thousand_fetchers_leaves_a_small_group_its_own_interval() -> None:
+    assert shortest_intervals_ms({"big": [200] * 10_000, "small": [200, 200]}, 500) == {"big": 20_410, "small": 0}
+
+
+def test_groups_over_their_share_seal_the_same_number_of_times() -> None:
+    assert shortest_intervals_ms({"a": [10] * 10, "b": [100] * 10, "c": []}, 100) == {"a": 200, "b": 200, "c": 0}
+
+
+@given(st.dictionaries(st.text(max_size=2), st.lists(st.integers(10, 60_000), max_size=20)), st.integers(1, 1000))
+def test_shares_keep_the_bound_and_no_group_gets_less_than_an_equal_share(
+    own: dict[str, list[int]], most: int
+) -> None:
+    shortest = shortest_intervals_ms(own, most)
+
+    rates = {group: sum(1000 / max(each, shortest[group]) for each in own[group]) for group in own}
+    assert sum(rates.values()) <= most * 1.000001
+    for group in own:
+        assert shortest[group] <= shortest_interval_ms(own[group], most / len(own))
 
 
 @given(st.lists(st.integers(1, 60_000), max_size=50), st.integers(1, 1000))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from coordinator.listeners.interests import Interests
@@ -92,3 +94,30 @@ def test_invalid_pattern_does_not_affect_the_others(interests: Interests) -> Non
 
     assert interests.groups_of("t") == {"g"}
     assert interests.groups_of("weather") == {"g"}
+
+
+class Unlooked(dict[str, set[str]]):
+    """Topics that nobody looks through."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError("looks at every topic")
+
+    items = keys = values = __iter__  # type: ignore[assignment]
+
+
+def test_a_change_looks_only_at_the_topics_that_changed(interests: Interests) -> None:
+    interests.update("big", [static(*(f"invented-{number}" for number in range(1000)))])
+    interests.consumer_groups_per_topic = Unlooked(interests.consumer_groups_per_topic)
+
+    interests.update("g", [static("t")])
+    interests.update("g", [static("u")])
+    interests.forget("g")
+
+    assert interests.groups_of("u") == set()
+    assert interests.groups_of("invented-7") == {"big"}
+
+
+def test_equal_wildcards_of_many_members_are_matched_once(interests: Interests) -> None:
+    interests.update("g", [white_list("fl.*") for _ in range(50)])
+
+    assert len(interests.groups_with_wildcard_topics["g"]) == 1

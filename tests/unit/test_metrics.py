@@ -18,7 +18,7 @@ from consumer.logs import LogError
 from consumer.metrics import MOST_PARTITIONS, ConsumerMetrics
 from consumer.spark.fetchers.config import SlotConfig
 from consumer.types import Position
-from coordinator.listeners.listeners import _who_changed
+from coordinator.listeners.members import _who_changed
 from coordinator.listeners.topics import _what_happened
 from coordinator.planning.asking import Asking
 from coordinator.planning.plan import End, Plan

@@ -172,3 +172,114 @@ def test_no_group_is_ever_in_two_of_many_handlers_and_no_request_is_lost(pool: T
     for handler in handlers:
         handler.result(5)
     assert twice == []
+
+
+# ---- a group that costs much
+
+
+def busy(queue: RequestQueue, runtime: ManualRuntime, group: str, seconds: float) -> None:
+    """A turn of `group` that takes so long."""
+    queue.request(group, "x")
+    assert queue.take() == Request(group, ("x",))
+    runtime.now += seconds
+    assert queue.done(group) == pytest.approx(seconds)
+
+
+def test_group_with_a_long_turn_waits_behind_later_requests_of_the_others() -> None:
+    queue = RequestQueue(runtime := ManualRuntime())
+    busy(queue, runtime, "costly", 9.0)
+
+    queue.request("costly", "again")
+    runtime.now += 1
+    for number in range(3):
+        queue.request(f"cheap{number}", "x")
+
+    assert [taken.group for _ in range(4) if (taken := queue.take())] == ["cheap0", "cheap1", "cheap2", "costly"]
+
+
+def test_costly_group_with_nobody_before_it_is_handed_out_at_once() -> None:
+    queue = RequestQueue(runtime := ManualRuntime())
+    busy(queue, runtime, "costly", 9.0)
+    now = runtime.now
+
+    queue.request("costly", "again")
+
+    assert queue.take() == Request("costly", ("again",))
+    assert runtime.now == now
+
+
+def test_costly_group_waits_no_longer_than_its_turns_took() -> None:
+    queue = RequestQueue(runtime := ManualRuntime())
+    busy(queue, runtime, "costly", 4.0)
+    queue.request("costly", "again")
+
+    order = []
+    for number in range(8):
+        runtime.now += 1
+        queue.request(f"cheap{number}", "x")
+        taken = queue.take()
+        assert taken is not None
+        order.append(taken.group)
+        queue.done(taken.group)
+
+    assert order.index("costly") <= 4
+
+
+def test_cost_of_a_turn_is_forgotten_after_a_while() -> None:
+    queue = RequestQueue(runtime := ManualRuntime())
+    busy(queue, runtime, "costly", 5.0)
+    runtime.now += 120
+
+    queue.request("costly", "again")
+    runtime.now += 0.01
+    queue.request("cheap", "x")
+
+    taken = queue.take()
+    assert taken is not None and taken.group == "costly"
+
+
+def test_last_free_handler_is_kept_for_a_group_that_costs_little() -> None:
+    queue = RequestQueue(runtime := ManualRuntime(), handlers=3)
+    for number in range(3):
+        busy(queue, runtime, f"costly{number}", 5.0)
+    for number in range(3):
+        queue.request(f"costly{number}", "again")
+    assert queue.take() is not None
+    assert queue.take() is not None
+
+    with pytest.raises(Forever):
+        queue.take()
+    queue.request("cheap", "x")
+
+    assert queue.take() == Request("cheap", ("x",))
+
+
+def test_groups_without_members_wait_for_each_other_and_not_the_others_for_them() -> None:
+    queue = RequestQueue(runtime := ManualRuntime(), is_idle=lambda group: group.startswith("empty"))
+    for number in range(1000):
+        queue.request(f"empty{number}", "x")
+    waited = []
+    for _ in range(200):
+        asked = runtime.now
+        queue.request("real", "x")
+        while (taken := queue.take()) is not None and taken.group != "real":
+            runtime.now += 0.01
+            queue.done(taken.group)
+        waited.append(runtime.now - asked)
+        runtime.now += 0.001
+        queue.done("real")
+        empty = queue.take()
+        assert empty is not None
+        runtime.now += 0.05
+        queue.done(empty.group)
+
+    assert max(waited) < 0.2
+    assert waited[-100:] == [0] * 100
+
+
+def test_costs_of_gone_groups_take_no_memory() -> None:
+    queue = RequestQueue(runtime := ManualRuntime())
+    for number in range(5000):
+        busy(queue, runtime, f"g{number}", 0.2)
+
+    assert len(queue._costs) < 1100

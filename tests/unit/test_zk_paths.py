@@ -73,6 +73,7 @@ from coordinator.zk.znodes.sync import (
     MemberAnswer,
     SyncRequest,
 )
+from coordinator.zk.znodes.turn_times import TurnTimes
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "zk_paths.md").read_text()
 PART = frozenset([TopicPartition("t", 0)])
@@ -92,6 +93,7 @@ WRITTEN: tuple[tuple[str, Any], ...] = (
     ("/consumers/coordinator", CoordinatorRecord("a", "host", 1)),
     ("/consumers/coordinator_epoch", EpochRecord(1)),
     ("/consumers/paused", PausedRecord(PAUSE, {"g": PAUSE})),
+    ("/consumers/turn_times", TurnTimes(1, {"g": 1})),
     (
         "state",
         GroupState(

@@ -1,0 +1,58 @@
+"""What the listeners have to read again: each event once, and changes before long work."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from ..zk.runtime import Runtime
+
+
+class Event(NamedTuple):
+    """Data that may have changed."""
+
+    kind: str
+    name: str = ""
+
+
+class Agenda:
+    """Events of two lanes. All changes that are there are taken in turn, then one piece of long work.
+
+    So a change waits for each other change once, and for one piece of long work.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._added = runtime.condition()
+        self._changes: dict[Event, None] = {}
+        self._round: deque[Event] = deque()
+        self._long: dict[Event, None] = {}
+        self._is_changes_turn = True
+
+    def put(self, event: Event) -> None:
+        """A change: one of several equal ones is kept."""
+        with self._added:
+            self._changes[event] = None
+            self._added.notify_all()
+
+    def put_long(self, event: Event) -> None:
+        """A piece of long work."""
+        with self._added:
+            self._long[event] = None
+            self._added.notify_all()
+
+    def take(self) -> Event:
+        """The next event; blocks until there is one."""
+        with self._added:
+            while True:
+                if self._round:
+                    return self._round.popleft()
+                if self._long and not self._is_changes_turn:
+                    self._is_changes_turn = True
+                    event = next(iter(self._long))
+                    del self._long[event]
+                    return event
+                self._is_changes_turn = False
+                self._round.extend(self._changes)
+                self._changes.clear()
+                if not self._round and not self._long:
+                    self._added.wait()

@@ -1,0 +1,234 @@
+"""Seed 000's listeners of groups and group members: the registrations of each group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ..term.bad_data import Findings
+from ..term.term import Term
+from ..zk.errors import AccessDenied, BadData
+from ..zk.store import Listing, Node
+from ..zk.znodes.paths import GROUPS, GroupPaths
+from ..zk.znodes.records import Registration
+from .interests import Interests
+from .topics import AskForTurn
+
+REGISTRATIONS_AT_ONCE = 500
+"""Registrations of one group that are read before the listeners continue with other groups."""
+
+
+class _Known(NamedTuple):
+    """A registration, as last read.
+
+    :ivar life: its czxid, and its mzxid.  :ivar problem: why it cannot be read, empty when it can.
+    """
+
+    life: tuple[int, int]
+    registration: Registration | None
+    problem: str = ""
+
+
+@dataclass(slots=True)
+class _Group:
+    """The registrations of a group.
+
+    :ivar known: by name, while the watch that was set with the read has not fired.
+    :ivar members: czxid and mzxid of each; None before the first read.
+    :ivar steps: a read in progress.  :ivar is_behind: whether data has changed that it may have read already.
+    """
+
+    findings: Findings
+    known: dict[str, _Known] = field(default_factory=dict)
+    members: Mapping[str, tuple[int, int]] | None = None
+    steps: Iterator[None] | None = None
+    is_behind: bool = False
+
+
+class MemberListener:
+    """Reads the registrations of groups and sets their watches, and requests turns of the groups that changed.
+
+    :param on_members: the watch on `ids`, and on each registration.
+    :param later: called with a group whose read is to be continued.
+    """
+
+    def __init__(
+        self,
+        term: Term,
+        interests: Interests,
+        ask: AskForTurn,
+        on_members: Callable[[str], None],
+        later: Callable[[str], None],
+    ) -> None:
+        self._term = term
+        self._store = term.store
+        self._interests = interests
+        self._ask = ask
+        self._on_members = on_members
+        self._later = later
+        self._lock = term.runtime.lock()
+        self._groups: dict[str, _Group] = {}
+
+    def groups(self) -> list[str]:
+        """All groups, as last listed."""
+        with self._lock:
+            return sorted(self._groups)
+
+    def has_none(self, group: str) -> bool:
+        """Whether `group` exists, and has no member as far as is known."""
+        with self._lock:
+            known = self._groups.get(group)
+            return known is not None and not known.members
+
+    def fired(self, path: str) -> str:
+        """The watch on `.../groups/[group]/ids`, or on `.../ids/[consumer]`, has fired.
+
+        :returns: the group.
+        """
+        group, _, name = path[len(GROUPS) + 1 :].partition("/")
+        with self._lock:
+            if (known := self._groups.get(group)) is not None:
+                known.known.pop(name.removeprefix("ids/"), None)
+        return group
+
+    def listed(self, names: Iterable[str]) -> tuple[list[str], list[str]]:
+        """These groups exist; returns the new ones, and those that are gone."""
+        with self._lock:
+            names = set(names)
+            gone = sorted(self._groups.keys() - names)
+            new = sorted(names - self._groups.keys())
+            for group in gone:
+                self._groups.pop(group).findings.done()
+            for group in new:
+                self._groups[group] = _Group(Findings(self._term.problems))
+        for group in gone:
+            self._interests.forget(group)
+        return new, gone
+
+    def read(self, groups: Sequence[str], is_all: bool = False) -> None:
+        """Read `groups`; of one with many registrations the first ones.
+
+        :param is_all: read again what has not changed as far as is known, because a watch may be lost.
+        """
+        there = [name for name in groups if name in self._groups]
+        listings = self._store.children_many([GroupPaths(name).ids for name in there], watch=self._on_members)
+        room = REGISTRATIONS_AT_ONCE
+        for name, listing in zip(there, listings, strict=True):
+            group = self._groups[name]
+            if is_all:
+                with self._lock:
+                    group.known.clear()
+            if group.steps is not None:
+                group.is_behind = True
+                continue
+            group.steps = self._steps(name, group, listing)
+            if room > 0:
+                self._step(name)
+            else:
+                self._later(name)
+            room -= len(listing.names) if listing else 0
+
+    def go_on(self, name: str) -> None:
+        """Continue the read of a group; begin one where none is in progress."""
+        if name in self._groups and not self._has_steps(name):
+            self.read([name])
+            return
+        self._step(name)
+
+    def _has_steps(self, name: str) -> bool:
+        group = self._groups.get(name)
+        return group is not None and group.steps is not None
+
+    def _step(self, name: str) -> None:
+        group = self._groups.get(name)
+        steps = group.steps if group is not None else None
+        if group is None or steps is None:
+            return
+        group.steps = None  # an error ends it: the event is handled again
+        for _ in steps:
+            group.steps = steps
+            self._later(name)
+            return
+        if group.is_behind:
+            group.is_behind = False
+            self._later(name)
+
+    def _steps(self, name: str, group: _Group, listing: Listing | None) -> Iterator[None]:
+        """Seed 000, `GroupMemberChangeListener`; a member is (name, czxid), and its data may change in place."""
+        paths = GroupPaths(name)
+        try:
+            consumers = sorted(group.findings.usable(paths.ids, listing.names if listing else ()))
+        except AccessDenied as error:  # the members stay as they were; the group's turns fail
+            group.findings.report(error.path, str(error))
+            group.findings.done()
+            group.members = group.members or {}
+            return
+        with self._lock:
+            members = {consumer: group.known[consumer] for consumer in consumers if consumer in group.known}
+        unknown = [consumer for consumer in consumers if consumer not in members]
+        for first in range(0, len(unknown), REGISTRATIONS_AT_ONCE):
+            if first:
+                yield
+            self._read_some(paths, group, unknown[first : first + REGISTRATIONS_AT_ONCE], members)
+        for consumer, known in sorted(members.items()):
+            if known.problem:
+                group.findings.report(paths.id(consumer), known.problem)
+        self._interests.update(name, [known.registration for known in members.values() if known.registration])
+        group.findings.done()
+        before, after = group.members, {consumer: known.life for consumer, known in members.items()}
+        with self._lock:
+            group.known = {consumer: known for consumer, known in group.known.items() if consumer in members}
+            group.members = after
+        if after != before:
+            self._ask(name, _who_changed(before or {}, after))
+
+    def _read_some(
+        self, paths: GroupPaths, group: _Group, consumers: Sequence[str], members: dict[str, _Known]
+    ) -> None:
+        """Read registrations with watches, into `members`. One whose watch fires meanwhile stays unknown."""
+        unread = _Known((0, 0), None)
+        with self._lock:
+            group.known |= dict.fromkeys(consumers, unread)
+        try:
+            nodes = self._store.get_many([paths.id(consumer) for consumer in consumers], watch=self._on_members)
+        except BaseException:
+            with self._lock:
+                for consumer in consumers:
+                    group.known.pop(consumer, None)
+            raise
+        found = {
+            consumer: _known(paths.id(consumer), node)
+            for consumer, node in zip(consumers, nodes, strict=True)
+            if node is not None
+        }
+        members |= found
+        with self._lock:
+            for consumer in consumers:
+                if group.known.get(consumer) is unread:
+                    del group.known[consumer]
+                    with suppress(KeyError):
+                        group.known[consumer] = found[consumer]
+
+
+def _known(path: str, node: Node) -> _Known:
+    life = (node.stat.czxid, node.stat.mzxid)
+    try:
+        return _Known(life, Registration.parse(path, node.data))
+    except BadData as error:
+        return _Known(life, None, str(error))
+
+
+def _who_changed(before: Mapping[str, tuple[int, int]], after: Mapping[str, tuple[int, int]]) -> str:
+    lives_before = {name: life for name, (life, _) in before.items()}
+    lives_after = {name: life for name, (life, _) in after.items()}
+    joined = sorted(name for name, life in lives_after.items() if lives_before.get(name) != life)
+    left = sorted(name for name in lives_before if name not in lives_after)
+    changed = sorted(name for name in after if name in before and name not in joined and after[name] != before[name])
+    changes = [
+        f"{what} {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
+        for what, names in (("joined", joined), ("left", left), ("changed", changed))
+        if names
+    ]
+    return "; ".join(changes) or "members read"

@@ -1,0 +1,168 @@
+"""One group's data delays no other group: what a group costs, it waits for behind the others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import closing
+
+import pytest
+from click.testing import CliRunner
+
+from coordinator.cli import main
+from coordinator.listeners.interests import Interests
+from coordinator.listeners.listeners import Listeners
+from coordinator.listeners.members import REGISTRATIONS_AT_ONCE
+from coordinator.rebalance.group_reader import GroupReader
+from coordinator.term.operator_requests import Asked
+from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.store import Create, Listing, Node, Operation, Store, Watch
+from coordinator.zk.znodes.group_state import GroupState
+from coordinator.zk.znodes.paths import GROUPS, TURN_TIMES, GroupPaths
+from coordinator.zk.znodes.records import Registration, Topic
+from coordinator.zk.znodes.segments import SegmentsRecord
+from coordinator.zk.znodes.turn_times import TurnTimes
+from tests.support.stores import FrontStore
+from tests.support.terms import a_term
+from tests.support.wait import eventually
+from tests.support.world import World
+
+BIG, SMALL = GroupPaths("big"), GroupPaths("small")
+
+
+def created(world: World, operations: Sequence[Operation], size: int = 300) -> None:
+    for first in range(0, len(operations), size):
+        world.store.commit(operations[first : first + size])
+
+
+class Slices(FrontStore):
+    """Counts the reads of registrations of the big group, and changes the small one behind the first."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(open_kazoo(world.zk, 10_000))
+        self.count = 0
+        self._world = world
+
+    def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
+        found = super().get_many(paths, watch)
+        if watch is not None and any(path.startswith(f"{BIG.ids}/") for path in paths):
+            self.count += 1
+            assert len(paths) <= REGISTRATIONS_AT_ONCE
+            if self.count == 1:
+                self._world.put(SMALL.id("c2"), Registration("2", {"t": 1}).to_bytes())
+        return found
+
+
+def test_a_member_of_a_small_group_is_seen_while_a_big_group_is_still_being_read(world: World) -> None:
+    for paths in (BIG, SMALL):
+        for path in (paths.root, paths.ids):
+            world.put(path)
+    stray = [Create(BIG.id(f"stray-{number}")) for number in range(6 * REGISTRATIONS_AT_ONCE)]
+    created(world, stray)
+    asked: dict[str, int] = {}
+    with closing(Slices(world)) as store:
+        term = a_term(store, ThreadRuntime())
+        note = lambda group, why: asked.setdefault(f"{group}: {why}", store.count)  # noqa: E731
+        listeners = Listeners(term, Interests(ThreadRuntime()), note, Asked(term))
+        listeners.start()
+        thread = ThreadRuntime().spawn(listeners.run, "listeners")
+        eventually(lambda: any(what.startswith("big: joined stray") for what in asked), 20, "the big group is read")
+        eventually(lambda: "small: joined c2" in asked, 20, "the small group is read")
+        listeners.stop()
+        thread.join(10)
+
+    assert asked["small: joined c2"] <= 3
+    assert store.count == 6
+
+
+@pytest.mark.real_zookeeper("the time that ZooKeeper's answers take is part of it")
+def test_two_thousand_new_empty_groups_delay_no_member_of_another_group(world: World) -> None:
+    world.topic("t", 2)
+    world.coordinator()
+    world.consumer("g", "c1", {"t": 1})
+    world.stable("g", 1)
+    names = [f"empty-{number}" for number in range(2000)]
+    each = [operation for name in names for operation in (Create(f"{GROUPS}/{name}"), Create(GroupPaths(name).ids))]
+
+    created(world, each)
+    world.consumer("g", "c2", {"t": 1})
+
+    eventually(lambda: "c2" in world.state("g").target, 4, "the member is assigned while the empty groups wait")
+    eventually(
+        lambda: world.store.get(GroupPaths(names[-1]).state) is not None, 60, "they have their turns all the same"
+    )
+
+
+def test_ten_thousand_unreadable_registrations_slow_down_no_fetchers_seals(world: World) -> None:
+    for name, ids in (("big", 3000), ("small", 1)):
+        paths = GroupPaths(name)
+        for path in (*paths.skeleton, paths.segments, paths.queries):
+            if world.store.get(path) is None:
+                world.put(path)
+        world.put(paths.segments, SegmentsRecord().to_bytes())
+        created(world, [Create(paths.id(f"x{n}"), b"no JSON", ephemeral=True) for n in range(ids)])
+    for name in ("big", "small"):
+        sealing = Registration("1", {"t": 1}, seal_interval_ms=200).to_bytes()
+        created(world, [Create(GroupPaths(name).id("c1"), sealing, ephemeral=True)])
+    service = world.coordinator(backlog_interval_ms=50, max_seals_per_s=20)
+
+    eventually(lambda: len(service.problems.current()) >= 3000, 30, "they are reported")
+    world.put(GroupPaths("third").root)
+    eventually(lambda: world.store.get(GroupPaths("third").root) is not None, 5, "rounds go on")
+    for name in ("big", "small"):
+        record = SegmentsRecord.parse("", world.data(GroupPaths(name).segments) or b"")
+        assert record.seal_interval_ms is None
+
+
+def test_what_a_group_costs_is_published_and_listed(zk: str, world: World) -> None:
+    world.topic("t", 1)
+    service = world.coordinator(sweep_interval_ms=200)
+    world.consumer("g", "c1", {"t": 1})
+    world.stable("g", 1)
+    assert service.term is not None
+    eventually(lambda: world.data(TURN_TIMES) is not None, 5, "it is published")
+
+    service.term.turn_times.took("g", 30.0)
+
+    def listed() -> int:
+        output = CliRunner().invoke(main, ["groups", "list", "--zk", zk, "-o", "json"]).stdout
+        (row,) = [row for row in json.loads(output) if row["group"] == "g"]
+        return int(row["turn_ms_per_s"])
+
+    eventually(lambda: TurnTimes.parse("", world.data(TURN_TIMES) or b"").groups.get("g", 0) > 1000, 5, "it is seen")
+    assert listed() >= 0
+    world.stop_coordinator(service)
+    eventually(lambda: world.data(TURN_TIMES) is None, 5, "it ends with the session")
+
+
+class Listings(FrontStore):
+    """Notes whose children are listed."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.seen: list[str] = []
+
+    def children_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Listing | None]:
+        self.seen += paths
+        return super().children_many(paths, watch)
+
+
+def test_a_turn_lists_no_owners_and_offsets_of_topics_that_do_not_exist(world: World) -> None:
+    world.topic("t", 1)
+    for path in (SMALL.root, *SMALL.skeleton):
+        world.put(path)
+    stray = [Create(f"{root}/stray-{number}") for number in range(500) for root in (SMALL.owners, SMALL.offsets)]
+    created(world, [*stray, Create(SMALL.owners_of("t"))])
+    store = Listings(world.store)
+    term = a_term(store, ThreadRuntime())
+    reader = GroupReader(term, "small", lambda path: None)
+    world.put(SMALL.state, GroupState().to_bytes())
+
+    snapshot = reader.read({"t": Topic("t", "id", (0,))})
+
+    assert snapshot is not None
+    assert len(snapshot.owner_parents) == 501
+    assert [path for path in store.seen if path.startswith((SMALL.owners_of(""), SMALL.offsets_of("")))] == [
+        SMALL.owners_of("t")
+    ]
