@@ -208,8 +208,8 @@ def again(world: SimulatedWorld, process: SimulatedProcess) -> None:
         world.start_query(number)
     elif kind == "driver":
         world.start_driver()
-    else:
-        world.start_application(*name.split("-", 1))
+    elif number:  # members that lie come once
+        world.start_application(kind, number)
 
 
 def second_process(world: SimulatedWorld) -> bool:

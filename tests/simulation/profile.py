@@ -58,7 +58,7 @@ class Profile:
     preemption: float = 0.02
     sweep_interval_ms: int = 4000
     channel_retention_ms: int = 10_000
-    poll_intervals_ms: tuple[int, ...] = (7000, 9000)
+    poll_intervals_ms: tuple[int, ...] = (7500, 9000)
     handlers: int = 2
     starts: tuple[str, ...] = ("committed",)
     led: float = 0.0

@@ -15,6 +15,9 @@ from ..replay.verdict import Event, moment
 from ..replay.znode_views import GroupView
 from .base import Invariant
 
+SILENT_SHARE = 2 / 3
+"""A member gives a sign of life every third of its poll interval: one that dies is evicted no sooner after that."""
+
 LOST_STATE_S = 40.0
 """Seconds that partitions wait after a group's state was lost or edited manually: the marks' partitions are
 unknown."""
@@ -70,7 +73,8 @@ class Settled(Invariant):
         """Seconds after `calm` until the group must have settled."""
         bounds = self.world.bounds
         found: float = bounds["session_timeout"] + 2 * bounds["tick"] + 1
-        if bounds.get("shortest_poll_interval", bounds["poll_interval"]) < bounds["session_timeout"]:
+        shortest = bounds.get("shortest_poll_interval", bounds["poll_interval"])
+        if shortest * SILENT_SHARE < bounds["session_timeout"]:
             found += bounds["lease"]  # one that has died may be evicted before its session expires
         if self._stuck is not None and any(self._is_stuck(group, name) for name in {*group.members, *group.channels}):
             found = max(found, bounds["poll_interval"] + bounds["lease"] + 1)
