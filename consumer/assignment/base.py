@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
 
-from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
+from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition, united
 from coordinator.zk.znodes.records import Topic
 
 from .metadata import ConsumerMetadata
@@ -33,7 +33,7 @@ class Assignment:
     @property
     def partitions(self) -> PartitionSet:
         """The partitions of all threads."""
-        return NONE.union(*self.threads.values())
+        return united(self.threads.values())
 
 
 @dataclass(frozen=True, slots=True)

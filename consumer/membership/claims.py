@@ -34,7 +34,7 @@ def claim_operations(
 
 
 def offset_operations(
-    paths: GroupPaths, channel: Channel, partitions: Iterable[TopicPartition], known: frozenset[TopicPartition]
+    paths: GroupPaths, channel: Channel, partitions: Iterable[TopicPartition], known: PartitionSet
 ) -> list[Operation]:
     """The offset znodes from which the next owners of `partitions` continue.
 
@@ -57,7 +57,7 @@ def release_operations(
     paths: GroupPaths,
     channel: Channel,
     partitions: Iterable[TopicPartition],
-    known: frozenset[TopicPartition],
+    known: PartitionSet,
     owned: PartitionSet,
 ) -> list[Operation]:
     """Offsets written, owner znodes (those of `owned`) removed."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import MAX_OPERATIONS, Create, Delete, Node, Operation, SetData, Store
-from coordinator.zk.znodes.partitions import NONE, TopicPartition
+from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import Channel, OffsetRecord
 
@@ -218,7 +218,7 @@ class CommittedOffsets:
             self._paths, channel, released, self.known(store, released), self.owned(store, released)
         )
 
-    def in_the_way(self, store: Store, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+    def in_the_way(self, store: Store, partitions: Iterable[TopicPartition]) -> PartitionSet:
         """Which of `partitions` cannot be claimed, because an owner znode exists."""
         return self.owned(store, partitions) if self._is_in_doubt else NONE
 

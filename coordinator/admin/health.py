@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ..zk.znodes.group_state import COMPLETING, FAILED, PREPARING, STABLE
-from ..zk.znodes.partitions import TopicPartition, range_texts
+from ..zk.znodes.partitions import PartitionSet, TopicPartition, range_texts
 from ..zk.znodes.paths import COORDINATOR
 from ..zk.znodes.regions import ABORTED, RESETTING, RUNNING
 from ..zk.znodes.regions import FAILED as REGION_FAILED
@@ -245,7 +245,7 @@ def _first_names(names: list[str]) -> str:
     return ", ".join(names[:NAMED]) + more
 
 
-def _ranges(partitions: set[TopicPartition] | frozenset[TopicPartition]) -> str:
+def _ranges(partitions: PartitionSet) -> str:
     return _first_names([f"{topic}({ranges})" for topic, ranges in range_texts(partitions).items()])
 
 

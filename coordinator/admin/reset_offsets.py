@@ -93,7 +93,7 @@ def parse_scope(text: str) -> Scope:
     if not colon:
         return Scope(topic)
     try:
-        partitions = ranges.decode(numbers.replace(" ", ""))
+        partitions = frozenset(ranges.decode(numbers.replace(" ", "")))
     except ValueError as error:
         raise UsageError(f"{shown(text)} names no partitions: write --topic {topic}:0,1,2") from error
     if not partitions:

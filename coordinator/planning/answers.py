@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ..zk.znodes.names import shown
-from ..zk.znodes.partitions import PartitionSet, TopicPartition
+from ..zk.znodes.partitions import PartitionSet, TopicPartition, united
 from ..zk.znodes.ranges import encode
 from ..zk.znodes.records import Topic
 from ..zk.znodes.sync import CONSUMER, Answer, Ask, MemberAnswer
@@ -106,7 +106,7 @@ def _wrong_partitions(answer: Answer, entries: Mapping[str, MemberAnswer]) -> st
 
 def _too_many_owners(group: str, entries: Mapping[str, MemberAnswer]) -> str:
     for consumer, entry in sorted(entries.items()):
-        parts: PartitionSet = frozenset().union(*entry.threads.values())
+        parts: PartitionSet = united(entry.threads.values())
         size = owner_path_bytes(group, parts)
         if size > OWNER_PATHS_A_SESSION:
             return (

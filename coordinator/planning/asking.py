@@ -17,7 +17,7 @@ from ..zk.store import MAX_COMMIT_BYTES
 from ..zk.znodes.commands import ASSIGN, ASSIGNMENT_FAILED, MAX_REASON, START_FETCHER, Command
 from ..zk.znodes.group_state import ClientSide, Target
 from ..zk.znodes.json_fields import shortened
-from ..zk.znodes.partitions import NONE, by_topic
+from ..zk.znodes.partitions import NONE, topics_of
 from ..zk.znodes.records import Registration
 from ..zk.znodes.sync import CONSUMER, SEAT_PREFIX, Answer, Ask, AskMember
 from .answers import outdated_topic, verdict_on
@@ -202,7 +202,7 @@ def _too_large(group: Group, ask: Ask, found: Asking) -> str:
 
 def _start(assignment: Wanted, target: Target) -> Command:
     """The largest `start-fetcher` of a target."""
-    topics = {topic: assignment.topics.get(topic, "") for topic in by_topic(target.partitions)}
+    topics = {topic: assignment.topics.get(topic, "") for topic in topics_of(target.partitions)}
     longest = 10**10
     return Command(START_FETCHER, longest, longest, target.incarnation, target.threads, NONE, topics, assignment.ask)
 

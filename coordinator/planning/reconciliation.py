@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ..zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
-from ..zk.znodes.partitions import NONE, PartitionSet, TopicPartition, by_topic
+from ..zk.znodes.partitions import NONE, PartitionSet, topics_of, united
 from .membership import Membership
 from .snapshot import ChannelView, SentCommand, Snapshot
 from .target import Wanted
@@ -260,7 +260,7 @@ def _start(now: Round, name: str, partitions: PartitionSet) -> Command:
     """Seed 000, `rebalance` 4.2."""
     target = now.want.target[name]
     threads = {thread: parts & partitions for thread, parts in target.threads.items() if parts & partitions}
-    topics = {topic: now.want.topics[topic] for topic in by_topic(partitions)}
+    topics = {topic: now.want.topics[topic] for topic in topics_of(partitions)}
     epoch, ask = now.snapshot.epoch, now.want.ask
     return Command(START_FETCHER, epoch, now.generation, target.incarnation, threads, NONE, topics, ask)
 
@@ -284,17 +284,16 @@ def taken_partitions(now: Round) -> PartitionSet:
     that names it is out (one that this turn withdraws counts), an eviction's lease covers it, or its owner is there.
     """
     ends = {end.view.consumer: end for end in now.membership.ends}
-    taken: set[TopicPartition] = set()
+    taken: list[PartitionSet] = []
     for name, view in now.snapshot.channels.items():
         if name not in ends:
-            taken |= view.running
-        for sent in view.commands:
-            if sent.command is not None and sent.command.option == START_FETCHER:
-                taken |= sent.command.started - (view.running if name in now.membership.live else NONE)
-    for mark in now.membership.marks:
-        taken |= mark.partitions
-    removed: PartitionSet = frozenset().union(*(end.owners for end in ends.values()))
-    return frozenset(taken) | (now.snapshot.owners - removed)
+            taken.append(view.running)
+        running = view.running if name in now.membership.live else NONE
+        starts = (sent.command for sent in view.commands if sent.command is not None)
+        taken += [command.started - running for command in starts if command.option == START_FETCHER]
+    taken += [mark.partitions for mark in now.membership.marks]
+    removed: PartitionSet = united(end.owners for end in ends.values())
+    return united([*taken, now.snapshot.owners - removed])
 
 
 def _straggles(now: Round, revoked: Mapping[str, PartitionSet], kept: Kept, withdrawn: Withdrawn) -> bool:

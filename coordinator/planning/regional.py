@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ..zk.errors import RebalanceFailed
 from ..zk.znodes.commands import DRAIN, START_FETCHER, STOP_FETCHER, Command
-from ..zk.znodes.partitions import NONE, PartitionSet, TopicPartition, by_topic
+from ..zk.znodes.partitions import NONE, PartitionSet, TopicPartition, topics_of
 from ..zk.znodes.regions import CONSUMERS, FAILED, RESETTING, RUNNING, Order, Progress, Region
 from .membership import Membership
 from .reconciliation import (
@@ -250,7 +250,7 @@ def _wanted(now: Round, name: str, region: Region) -> Command | None:
         return None
     is_commanded = (progress.reset, progress.ready) == (region.reset, region.reset)
     if not is_commanded or view.running != target.partitions:
-        topics = {topic: want.topics[topic] for topic in by_topic(target.partitions)}
+        topics = {topic: want.topics[topic] for topic in topics_of(target.partitions)}
         order = _start_order(now, name, region)
         return Command(
             START_FETCHER, epoch, now.generation, target.incarnation, target.threads, NONE, topics, want.ask,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinator.admin.topics import alter_topic, create_topic, delete_topic
 from coordinator.zk.store import Delete, Operation, SetData
-from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR, Brokers, GroupPaths
 
 from ..base.waiting import NotReached, wait_for
@@ -43,7 +43,7 @@ def _recreated(stage: Stage) -> set[str]:
     return stage.slots()
 
 
-def _is_sealed_from(stage: Stage, partitions: set[TopicPartition] | frozenset[TopicPartition]) -> None:
+def _is_sealed_from(stage: Stage, partitions: PartitionSet) -> None:
     """Wait for a sealed record of each of these partitions."""
     wait_for(
         lambda: all(stage.sealed_offsets().get(part) for part in partitions), 20.0, "the new partitions are sealed"

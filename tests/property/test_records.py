@@ -13,10 +13,17 @@ from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.znodes import ranges
 from coordinator.zk.znodes.commands import Command
 from coordinator.zk.znodes.group_state import GroupState, Rebalance, Target
-from coordinator.zk.znodes.json_fields import Fields
 from coordinator.zk.znodes.names import MAX_NAME, checked_name, is_name, shown
 from coordinator.zk.znodes.operator_requests import PausedRecord, TurnRequest
-from coordinator.zk.znodes.partitions import TopicPartition, by_topic, partition_set
+from coordinator.zk.znodes.partitions import (
+    PartitionRanges,
+    TopicPartition,
+    by_topic,
+    partition_set,
+    range_texts,
+    topics_of,
+    united,
+)
 from coordinator.zk.znodes.records import (
     BegunRecord,
     CoordinatorRecord,
@@ -368,18 +375,49 @@ def test_invalid_range_is_refused(text: str) -> None:
         ranges.decode(text)
 
 
-def test_number_of_partitions_named_by_a_few_bytes_is_bounded() -> None:
-    """25,000 topics of a million partitions each fit into one znode: no reader may hold them."""
-    fields = Fields("where", {"partitions": {f"t{number}": f"0-{ranges.MAX_PARTITION}" for number in range(3)}})
-
-    with pytest.raises(BadData):
-        fields.partitions("partitions")
-
-
 def test_ranges_that_name_a_partition_again_and_again_are_refused() -> None:
-    """Fifty thousand times a million fits into one znode, and would take half an hour to read."""
-    with pytest.raises(ValueError, match="is no partition range"):
+    """Fifty thousand times a million fits into one znode."""
+    with pytest.raises(ValueError, match="names a partition twice"):
         ranges.decode("0-9,0-9")
+    with pytest.raises(ValueError, match="names a partition twice"):
+        ranges.decode(",".join(["0-999999"] * 50_000))
+
+
+def numbers(draw: Draw) -> frozenset[int]:
+    return frozenset(draw.many(lambda draw: draw.randint(0, 40), 40))
+
+
+@tried(500, numbers, numbers)
+def test_ranges_behave_as_the_set_of_their_numbers(one: frozenset[int], two: frozenset[int]) -> None:
+    mine, other = ranges.decode(ranges.encode(one)), ranges.decode(ranges.encode(two))
+
+    assert mine == one and one == mine and hash(mine) == hash(one) and len(mine) == len(one)
+    for right in (two, other):
+        assert (mine & right, mine | right, mine - right) == (one & two, one | two, one - two)
+        assert (mine <= right, mine < right, mine >= right, mine == right) == (
+            one <= two,
+            one < two,
+            one >= two,
+            one == two,
+        )
+    assert (one & other, one | other, one - other) == (one & two, one | two, one - two)
+    assert (one <= other, one >= other) == (one <= two, one >= two)
+    assert all((number in mine) == (number in one) for number in range(42))
+
+
+@tried(500, partitions, partitions)
+def test_partition_ranges_behave_as_the_set_of_their_partitions(
+    one: frozenset[TopicPartition], two: frozenset[TopicPartition]
+) -> None:
+    mine, other = PartitionRanges.of(one), PartitionRanges.of(two)
+
+    assert mine == one and one == mine and hash(mine) == hash(one) and len(mine) == len(one)
+    for right in (two, other):
+        assert (mine & right, mine | right, mine - right) == (one & two, one | two, one - two)
+        assert (mine <= right, mine >= right, mine == right) == (one <= two, one >= two, one == two)
+    assert (one & other, one | other, one - other) == (one & two, one | two, one - two)
+    assert (one <= other, one >= other, united([one, other])) == (one <= two, one >= two, one | two)
+    assert range_texts(mine) == range_texts(one) and topics_of(mine) == topics_of(one) == list(by_topic(one))
 
 
 @tried(200, partitions)

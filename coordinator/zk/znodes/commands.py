@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from . import regions
-from .group_state import ownership_json, read_ownership
+from .group_state import MAX_OWNED, ownership_json, read_ownership
 from .json_fields import Fields, compact
-from .partitions import NONE, PartitionSet, partition_set, range_texts
+from .partitions import NONE, PartitionSet, partition_set, range_texts, united
 
 STOP_FETCHER = "stop-fetcher"
 START_FETCHER = "start-fetcher"
@@ -58,7 +58,7 @@ class Command:
     @property
     def started(self) -> PartitionSet:
         """All partitions of a `start-fetcher`."""
-        return frozenset().union(*self.threads.values())
+        return united(self.threads.values())
 
     @classmethod
     def parse(cls, where: str, data: bytes) -> Command:
@@ -75,7 +75,7 @@ class Command:
             generation=fields.count("generation"),
             incarnation=fields.text("incarnation", most=64),
             threads=read_ownership(fields),
-            partitions=partition_set(fields.partitions("partitions")),
+            partitions=partition_set(fields.partitions("partitions", most=MAX_OWNED)),
             topics=fields.texts("topics"),
             ask=fields.text("ask", "", most=64),
             reason=fields.text("reason", "", most=MAX_REASON),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from .json_fields import Fields, compact
-from .partitions import NONE, PartitionSet, partition_set, range_texts
+from .partitions import NONE, PartitionSet, partition_set, range_texts, united
 from .ranges import MAX_PARTITION
 from .regions import GroupRegion
 
@@ -17,6 +17,10 @@ COMPLETING = "CompletingRebalance"
 STABLE = "Stable"
 DEAD = "Dead"
 FAILED = "RebalanceFailed"
+MAX_OWNED = 10_000
+"""Partitions of one member, more than its session can own (`OWNER_PATHS_A_SESSION`)."""
+MAX_TARGET = 250_000
+"""Partitions of a group's target."""
 GROUP_STATES = (EMPTY, PREPARING, COMPLETING, STABLE, DEAD, FAILED)
 
 
@@ -35,7 +39,7 @@ class Target:
 
     @property
     def partitions(self) -> PartitionSet:
-        return frozenset().union(*self.threads.values())
+        return united(self.threads.values())
 
     @classmethod
     def read(cls, fields: Fields) -> Target:
@@ -53,7 +57,7 @@ def ownership_json(threads: Mapping[str, PartitionSet]) -> dict[str, dict[str, s
     return {thread: range_texts(parts) for thread, parts in sorted(threads.items()) if parts}
 
 
-def read_ownership(fields: Fields, most: int = MAX_PARTITION) -> dict[str, PartitionSet]:
+def read_ownership(fields: Fields, most: int = MAX_OWNED) -> dict[str, PartitionSet]:
     """The inverse of `ownership_json`; an empty thread is the same as none.
 
     :param most: maximum number of partitions.
@@ -205,12 +209,15 @@ class GroupState:
     def parse(cls, where: str, data: bytes) -> GroupState:
         fields = Fields.parse(where, data)
         left_out = fields.mapping("left_out")
+        target = fields.named("target", Target.read)
+        if sum(len(parts) for each in target.values() for parts in each.threads.values()) > MAX_TARGET:
+            raise fields.bad("target", f"an object with {MAX_TARGET} partitions at most")
         return cls(
             state=fields.text("state", EMPTY, most=64),
             generation=fields.count("generation", 0),
             epoch=fields.count("epoch", 0),
             strategy=fields.text("strategy", ""),
-            target=fields.named("target", Target.read),
+            target=target,
             topics=fields.texts("topics"),
             marks=fields.objects("marks", Mark.read),
             reason=fields.optional_text("reason"),

@@ -140,17 +140,17 @@ class Fields:
             raise self.bad(name, "an object of strings")
         return dict(value)
 
-    def partitions(self, name: str, most: int = ranges.MAX_PARTITION) -> dict[str, frozenset[int]]:
-        """An object topic -> partition ranges, `most` partitions at most."""
+    def partitions(self, name: str, most: int | None = None) -> dict[str, ranges.Ranges]:
+        """An object topic -> partition ranges; `most` partitions at most, None for any number."""
         found = {}
-        room = most
+        count = 0
         for topic, text in self.texts(name).items():
             try:
                 found[topic] = ranges.decode(text)
             except ValueError as error:
                 raise self.bad(name, "an object of partition ranges such as 0-3,7") from error
-            room -= len(found[topic])
-            if room < 0:  # a few bytes can name more partitions than fit into memory
+            count += len(found[topic])
+            if most is not None and count > most:
                 raise self.bad(name, f"an object of partition ranges, {most} partitions at most")
         return found
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Set
+from itertools import chain
+from typing import Any, Final, NamedTuple
 
 from . import ranges
+from .ranges import Ranges
+
+EXPANDED: Final = 64
+"""Partitions of a record that are a plain set at any rate: it is faster, and 8 kB at most."""
 
 
 class TopicPartition(NamedTuple):
@@ -18,13 +23,108 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
-PartitionSet = frozenset[TopicPartition]
+PartitionSet = Set[TopicPartition]
 NONE: PartitionSet = frozenset()
 
 
+class PartitionRanges(Set[TopicPartition]):
+    """Partitions as a record names them: in memory in proportion to its bytes, however many they are.
+
+    Equal to the set of its partitions. Its operations take either, and expand none.
+    """
+
+    __slots__ = ("_count", "_topics")
+
+    def __init__(self, topics: Mapping[str, Ranges]) -> None:
+        self._topics = {topic: numbers for topic, numbers in topics.items() if numbers}
+        self._count = sum(map(len, self._topics.values()))
+
+    @classmethod
+    def of(cls, partitions: Iterable[TopicPartition]) -> PartitionRanges:
+        """The ranges of `partitions`."""
+        if isinstance(partitions, cls):
+            return partitions
+        found: dict[str, list[int]] = {}
+        for topic, number in partitions:
+            found.setdefault(topic, []).append(number)
+        return cls({topic: Ranges.of(numbers) for topic, numbers in found.items()})
+
+    @property
+    def topics(self) -> Mapping[str, Ranges]:
+        """Topic -> its partitions, none without one."""
+        return self._topics
+
+    def __contains__(self, partition: object) -> bool:
+        if not isinstance(partition, tuple) or len(partition) != 2:
+            return False
+        return partition[1] in self._topics.get(partition[0], ())
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        for topic, numbers in self._topics.items():
+            for number in numbers:
+                yield TopicPartition(topic, number)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __and__(self, other: Set[Any]) -> PartitionSet:
+        if not isinstance(other, PartitionRanges):
+            return frozenset(partition for partition in other if partition in self)
+        return PartitionRanges(
+            {topic: self._topics[topic] & other._topics[topic] for topic in self._topics.keys() & other._topics.keys()}
+        )
+
+    def __or__(self, other: Set[Any]) -> PartitionRanges:
+        return union((self, other))
+
+    def __sub__(self, other: Set[Any]) -> PartitionSet:
+        if isinstance(other, frozenset | set) and len(self) <= 2 * len(other):
+            return frozenset(self) - other  # as large as what exists: a plain set is faster
+        removed = PartitionRanges.of(self & other)._topics
+        return PartitionRanges({topic: mine - removed.get(topic, Ranges()) for topic, mine in self._topics.items()})
+
+    def __rsub__(self, other: Set[Any]) -> PartitionSet:
+        return frozenset(partition for partition in other if partition not in self)
+
+    def __le__(self, other: Set[Any]) -> bool:
+        if isinstance(other, PartitionRanges):
+            return not self - other
+        return len(self) <= len(other) and all(partition in other for partition in self)
+
+    __rand__, __ror__ = __and__, __or__
+    __hash__ = Set._hash
+
+
+def union(sets: Iterable[PartitionSet]) -> PartitionRanges:
+    """All partitions of `sets`."""
+    found: dict[str, list[Ranges]] = {}
+    for partitions in sets:
+        for topic, numbers in PartitionRanges.of(partitions).topics.items():
+            found.setdefault(topic, []).append(numbers)
+    return PartitionRanges(
+        {topic: Ranges(chain.from_iterable(each.pairs for each in several)) for topic, several in found.items()}
+    )
+
+
+def united(sets: Iterable[PartitionSet]) -> PartitionSet:
+    """All partitions of `sets`, as a plain set where all of them are."""
+    every = tuple(sets)
+    return union(every) if any(isinstance(each, PartitionRanges) for each in every) else frozenset().union(*every)
+
+
 def partition_set(by_topic: Mapping[str, Iterable[int]]) -> PartitionSet:
-    """`{"t": [0, 1]}` as a set of `TopicPartition`."""
+    """`{"t": [0, 1]}` as a set of `TopicPartition`. Many partitions in ranges stay ranges."""
+    found = {topic: numbers for topic, numbers in by_topic.items() if isinstance(numbers, Ranges)}
+    if len(found) == len(by_topic) and sum(map(len, found.values())) > EXPANDED:
+        return PartitionRanges(found)
     return frozenset(TopicPartition(topic, partition) for topic, parts in by_topic.items() for partition in parts)
+
+
+def topics_of(partitions: Iterable[TopicPartition]) -> list[str]:
+    """The topics of `partitions`, in order."""
+    if isinstance(partitions, PartitionRanges):
+        return sorted(partitions.topics)
+    return sorted({topic for topic, _ in partitions})
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
@@ -37,4 +137,5 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 def range_texts(partitions: Iterable[TopicPartition]) -> dict[str, str]:
     """Topic -> ranges, as in commands and marks."""
-    return {topic: ranges.encode(numbers) for topic, numbers in by_topic(partitions).items()}
+    topics = partitions.topics if isinstance(partitions, PartitionRanges) else by_topic(partitions)
+    return {topic: ranges.encode(topics[topic]) for topic in sorted(topics)}

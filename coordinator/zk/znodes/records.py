@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -359,7 +359,7 @@ class BegunRecord:
     """
 
     topic_id: str
-    partitions: frozenset[int]
+    partitions: Set[int]
 
     @classmethod
     def parse(cls, where: str, data: bytes) -> BegunRecord:

@@ -10,16 +10,16 @@ import binascii
 import hashlib
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import BadData
-from .group_state import ownership_json, read_ownership
+from .group_state import MAX_OWNED, ownership_json, read_ownership
 from .json_fields import MAX_ZNODE_BYTES, Fields, compact
 from .names import is_name
 from .partitions import PartitionSet
-from .ranges import MAX_PARTITION, encode
+from .ranges import encode
 
 CONSUMER = "consumer"
 """The protocol type of consumers of partitions; other types have no owners in ZooKeeper."""
@@ -186,7 +186,7 @@ class MemberAnswer:
     protocol: str = ""
 
     @classmethod
-    def parse(cls, where: str, data: bytes, most: int = MAX_PARTITION) -> MemberAnswer:
+    def parse(cls, where: str, data: bytes, most: int = MAX_OWNED) -> MemberAnswer:
         """
         :param most: maximum number of partitions.
         """
@@ -216,7 +216,7 @@ class Answer:
 
     members: tuple[str, ...] = ()
     topics: Mapping[str, str] = field(default_factory=dict)
-    partitions: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    partitions: Mapping[str, Set[int]] = field(default_factory=dict)
     is_cooperative: bool = False
     error: str | None = None
 

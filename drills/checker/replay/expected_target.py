@@ -179,7 +179,7 @@ def left_out(world: Replay, group: GroupView, state: StateData, topic: str) -> f
         return frozenset()
     ask = group.asks.get(state.client.ask)
     answer = ask.answer if ask is not None else None
-    return answer.partitions.get(topic, frozenset()) if answer is not None else view.partitions
+    return frozenset(answer.partitions.get(topic, ())) if answer is not None else view.partitions
 
 
 def is_kept(world: Replay, group: GroupView, item: Item) -> bool:
