@@ -49,6 +49,8 @@ from .watching import Shot, show, watch_options
 if TYPE_CHECKING:
     from consumer.logs import Log
 
+MOST_LISTED = 100
+"""Findings of one kind that a command prints, before it only counts them."""
 LIST = ("GROUP", "STATE", "GENERATION", "STRATEGY", "MEMBERS", "PARTITIONS", "REASON")
 OFFSETS = (
     "GROUP",
@@ -220,8 +222,10 @@ def list_row(group: ShownGroup) -> tuple[object, ...]:
 
 def report_problems(problems: dict[str, str]) -> None:
     """Report the unreadable znodes on stderr."""
-    for path, problem in sorted(problems.items()):
+    for path, problem in sorted(problems.items())[:MOST_LISTED]:
         report(problem if path in problem else f"{path}: {problem}")
+    if (more := len(problems) - MOST_LISTED) > 0:
+        report(f"{more} more znodes cannot be read")
 
 
 def state_message(group: ShownGroup) -> str | None:
@@ -238,8 +242,10 @@ def state_message(group: ShownGroup) -> str | None:
 
 def notes_of(reading: Reading) -> list[str]:
     """The unreadable znodes, as `report_problems` reports them."""
-    found = sorted(reading.problems.items())
-    return [f"error: {problem if path in problem else f'{path}: {problem}'}" for path, problem in found]
+    found = sorted(reading.problems.items())[:MOST_LISTED]
+    more = len(reading.problems) - len(found)
+    last = [f"error: {more} more znodes cannot be read"] if more else []
+    return [f"error: {problem if path in problem else f'{path}: {problem}'}" for path, problem in found] + last
 
 
 def _members_of(group: ShownGroup) -> list[ShownMember]:

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from ..zk.clear_below import clear_below
 from ..zk.errors import EpochOver, OutcomeUnknown, Refused
+from ..zk.first_lines import FirstLines
 from ..zk.lease import Lease
 from ..zk.runtime import Runtime
 from ..zk.store import MAX_OPERATIONS, Check, Create, Operation, Store
@@ -36,6 +37,7 @@ class Term:
     :ivar epoch: its number.
     :ivar fence: the data version of `/consumers/coordinator_epoch` that identifies it.
     :ivar lease: while it is held, the term may write.
+    :ivar lines: bounds the log lines of collectors.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Term:
         self.problems = problems
         self.metrics = metrics or CoordinatorMetrics()
         self.lease = Lease(store, runtime, self.check, "coordinator")
+        self.lines = FirstLines(runtime)
 
     def check(self) -> None:
         """Read the fence.
@@ -97,7 +100,8 @@ class Term:
         except LeaseLapsed:
             return False
         except Refused as refused:
-            log.info("collection refused, retrying: what=%s refused=%s", what, refused.path)
+            if self.lines.take("collection refused"):
+                log.info("collection refused, retrying: what=%s refused=%s", what, refused.path)
             return False
         return True
 
