@@ -22,7 +22,7 @@ from coordinator.admin.groups import (
     read_group,
 )
 from coordinator.admin.topics import list_topics
-from coordinator.admin.verify import problems
+from coordinator.admin.verify import problems, unknown
 from coordinator.zk.errors import UsageError
 from coordinator.zk.znodes.group_state import COMPLETING, DEAD, EMPTY, FAILED, PREPARING
 from coordinator.zk.znodes.partitions import TopicPartition, by_topic
@@ -198,7 +198,8 @@ def verify(context: click.Context, group: str, zk: str, brokers: Brokers, output
         found = existing_group(reading, group)
         topics = list_topics(store, brokers)
     reading.problems.update({brokers.topic(each.name): each.error for each in topics if each.error})
-    wrong = problems(found, {each.name: each.topic for each in topics if each.topic is not None})
+    wrong = unknown(group, reading.problems)
+    wrong += problems(found, {each.name: each.topic for each in topics if each.topic is not None})
     if output == JSON:
         document = [{"what": each.what, "why": each.why} for each in wrong]
         print_json({"group": group, "healthy": not wrong, "problems": document})
