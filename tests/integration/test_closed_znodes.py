@@ -9,10 +9,11 @@ import pytest
 from click.testing import CliRunner
 from kazoo.security import ACL, Id, Permissions, make_digest_acl
 
+from consumer.membership.registration import register
 from coordinator.admin.status import read_status
 from coordinator.cli import main
 from coordinator.service import CoordinatorService
-from coordinator.zk.errors import AccessDenied, BadData
+from coordinator.zk.errors import AccessDenied, BadData, StoreError
 from coordinator.zk.store import DENIED, Create
 from coordinator.zk.znodes.commands import START_FETCHER, Command
 from coordinator.zk.znodes.group_state import FAILED
@@ -251,3 +252,13 @@ def test_every_command_ends_with_its_table_or_one_sentence_beside_a_closed_znode
         assert result.exception is None or isinstance(result.exception, SystemExit), (command, result.exception)
         if command[1:2] == ["verify"] and path in (PATHS.ids, PATHS.channels, PATHS.owners, PATHS.state):
             assert result.exit_code == 5 and f"{path}: " in result.output
+
+
+def test_consumer_whose_channel_was_closed_by_another_names_the_reason(world: World, mallory: Any) -> None:
+    world.topic("t", 2)
+    world.consumer("g", "other", {"t": 1}, log=MemoryLog(10))
+    eventually(lambda: world.registrations("g"), 5, "the group exists")
+    mallory.create(PATHS.channel("c1"), b"", acl=READ_ONLY)
+
+    with pytest.raises(StoreError, match=r"c1 cannot register: the ACL of .*/channel/c1"):
+        register(world.store, PATHS, "c1", Registration("i1", {"t": 1}), None)
