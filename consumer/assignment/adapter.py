@@ -13,6 +13,7 @@ from coordinator.assignors.claims import Claims
 from coordinator.zk.errors import BadData
 from coordinator.zk.znodes.names import shown
 from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.topic_filter import GroupFilters
 
 from .base import Assignment, ClientAssignor, Cluster, Held
 from .metadata import ConsumerMetadata
@@ -82,11 +83,17 @@ def group_subscription(protocol: str, cluster: Cluster, metadata: Mapping[str, b
     A member with unreadable metadata is logged, and subscribes to nothing.
     """
     shares = {name: topic.partitions for name, topic in cluster.topics.items() if topic.partitions}
+    read = {consumer: _read(protocol, consumer, metadata[consumer]) for consumer in sorted(metadata)}
+    filters = GroupFilters(wildcard for subscription in read.values() for wildcard in subscription.wildcards)
     members, racks = [], {}
-    for consumer in sorted(metadata):
-        subscription = _read(protocol, consumer, metadata[consumer])
+    for consumer, subscription in read.items():
+        try:
+            threads = subscription.threads_in(shares, filters)
+        except BadData as error:
+            threads = {}
+            _log_unreadable(protocol, consumer, error)
         racks[consumer] = subscription.rack
-        members.append(_subscriber(consumer, subscription, shares, cluster.members.get(consumer, Held())))
+        members.append(_subscriber(consumer, subscription, threads, cluster.members.get(consumer, Held())))
     subscribed = {topic for member in members for topic in member.threads}
     return GroupSubscription(in_order(members), {topic: shares[topic] for topic in sorted(subscribed)}, racks)
 
@@ -105,16 +112,18 @@ def _read(protocol: str, consumer: str, data: bytes) -> ConsumerMetadata:
     try:
         return ConsumerMetadata.parse(f"metadata of {consumer}", data)
     except BadData as error:
-        log.warning("ignoring unreadable metadata: consumer=%s protocol=%s reason=%s", shown(consumer), protocol, error)
+        _log_unreadable(protocol, consumer, error)
         return NOTHING
 
 
-def _subscriber(
-    consumer: str, subscription: ConsumerMetadata, shares: Mapping[str, Sequence[int]], held: Held
-) -> Subscriber:
+def _log_unreadable(protocol: str, consumer: str, error: BadData) -> None:
+    log.warning("ignoring unreadable metadata: consumer=%s protocol=%s reason=%s", shown(consumer), protocol, error)
+
+
+def _subscriber(consumer: str, subscription: ConsumerMetadata, threads: Mapping[str, int], held: Held) -> Subscriber:
     return Subscriber(
         consumer,
-        subscription.threads_in(shares),
+        threads,
         held.running,
         held.generation,
         _text(subscription.user_data),

@@ -52,7 +52,7 @@ class _SubscribedTopics:
             if known.pattern == STATIC:
                 names |= set(known.subscription)
             else:
-                wildcards += ((known.pattern, text) for text in known.subscription)
+                wildcards += known.wildcards
         return cls(frozenset(names), GroupFilters(wildcards).usable)
 
     def among(self, names: Iterable[str]) -> list[str]:

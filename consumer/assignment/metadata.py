@@ -17,7 +17,7 @@ from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.znodes.json_fields import Fields, compact
 from coordinator.zk.znodes.names import MAX_NAME, is_name
 from coordinator.zk.znodes.records import PATTERNS, STATIC
-from coordinator.zk.znodes.topic_filter import TopicFilter
+from coordinator.zk.znodes.topic_filter import GroupFilters, TopicFilter
 
 MAX_METADATA_BYTES = 65_536
 """Limit of one member's metadata (contract, rule 11)."""
@@ -75,16 +75,22 @@ class ConsumerMetadata:
             raise UsageError(f"member metadata of {len(data)} bytes, limit is {MAX_METADATA_BYTES}")
         return data
 
-    def threads_in(self, topics: Iterable[str]) -> dict[str, int]:
+    @property
+    def wildcards(self) -> list[tuple[str, str]]:
+        """(`pattern`, expression) of a wildcard."""
+        return [(self.pattern, text) for text in self.subscription] if self.pattern != STATIC else []
+
+    def threads_in(self, topics: Iterable[str], filters: GroupFilters | None = None) -> dict[str, int]:
         """Topic -> threads of this member, for its subscribed ones of `topics`; a wildcard is resolved.
 
-        :raises BadData: when the expression does not compile.
+        :param filters: the wildcards of all members, each resolved once; None for this one alone.
+        :raises BadData: when the expression does not compile, or does not fit beside the group's others.
         """
         if self.pattern == STATIC:
             return {topic: self.subscription[topic] for topic in topics if topic in self.subscription}
         ((text, threads),) = self.subscription.items()
-        topic_filter = TopicFilter(self.pattern, text)
-        return {topic: threads for topic in topics if topic_filter.allows(topic)}
+        selected = (filters or GroupFilters(self.wildcards)).selected((self.pattern, text), topics)
+        return {topic: threads for topic in topics if topic in selected}
 
 
 def _subscription(fields: Fields, pattern: str) -> dict[str, int]:

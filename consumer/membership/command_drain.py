@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from coordinator.zk.errors import BadData, Refused
+from coordinator.zk.first_lines import FirstLines
 from coordinator.zk.store import Delete, Store
 from coordinator.zk.znodes.commands import DRAIN, START_FETCHER, STOP_FETCHER, Command, Order
 from coordinator.zk.znodes.partitions import PartitionSet
@@ -55,6 +56,7 @@ class CommandDrain:
         self._paths = context.paths
         self._consumer = context.consumer
         self._wake = context.wake
+        self._lines = FirstLines(context.runtime)
         self._offsets = offsets
         self.stale = 0
         self.applied = 0
@@ -94,8 +96,20 @@ class CommandDrain:
         received_commands = []
         for name, path, node in zip(names, paths, nodes, strict=True):
             if node is not None:
-                received_commands.append(_parsed(name, path, node.data))
+                received_commands.append(self._parsed(name, path, node.data))
         return sorted(received_commands, key=lambda received: (received.order, received.name))
+
+    def _parsed(self, name: str, path: str, data: bytes) -> Received:
+        number = sequence(name)
+        try:
+            command = Command.parse(path, data)
+        except BadData as error:
+            if self._lines.take("unreadable command"):
+                log.warning("ignoring unreadable znode: path=%s problem=%s", path, error)
+            return Received(Order(0, 0, number or 0), name, None)
+        if number is None:
+            return Received(Order(0, 0, 0), name, None)
+        return Received(Order(command.epoch, command.generation, number), name, command)
 
     def _on_commands(self, path: str) -> None:
         self._wake.set()
@@ -110,6 +124,8 @@ class CommandDrain:
         fenced.guarded([Delete(self._paths.command(self._consumer, received.name))])
         self.stale += 1
         self._meter.command_removed()
+        if not self._lines.take("command discarded"):
+            return
         log.warning(
             "command discarded: consumer=%s command=%s epoch=%d generation=%d",
             self._consumer, received.name, received.order.epoch, received.order.generation,
@@ -187,15 +203,3 @@ class CommandDrain:
             "command applied: consumer=%s command=%s option=%s epoch=%d generation=%d partitions=%d refused=%d",
             self._consumer, name, command.option, command.epoch, command.generation, partitions, refused,
         )  # fmt: skip
-
-
-def _parsed(name: str, path: str, data: bytes) -> Received:
-    number = sequence(name)
-    try:
-        command = Command.parse(path, data)
-    except BadData as error:
-        log.warning("ignoring unreadable znode: path=%s problem=%s", path, error)
-        return Received(Order(0, 0, number or 0), name, None)
-    if number is None:
-        return Received(Order(0, 0, 0), name, None)
-    return Received(Order(command.epoch, command.generation, number), name, command)

@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from coordinator.zk.batching import ensure
-from coordinator.zk.errors import BadData, ConnectionLost, Refused
+from coordinator.zk.errors import BadData, ConnectionLost, Refused, StoreError
 from coordinator.zk.lease import LEASE_SHARE
-from coordinator.zk.store import MAX_OPERATIONS, Create, Delete, Operation, SetData, Store
+from coordinator.zk.store import MAX_OPERATIONS, NO_AUTHORITY, Create, Delete, Operation, SetData, Store
 from coordinator.zk.update import Failure, retried
 from coordinator.zk.znodes.error_codes import UNKNOWN_MEMBER_ID
 from coordinator.zk.znodes.group_state import GroupState
@@ -108,6 +108,8 @@ def register(
 
     def attempt(error: Failure | None) -> tuple[Channel, int]:
         if isinstance(error, Refused):
+            if error.reason == NO_AUTHORITY:
+                raise StoreError(f"{consumer} cannot register: the ACL of {error.path}, or of its parent, refuses")
             log.info("registration restarted: consumer=%s refused=%s reason=%s", consumer, error.path, error.reason)
             if error.reason == "no-node":
                 ensure(store, parents_of(error.path))

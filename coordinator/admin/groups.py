@@ -11,7 +11,7 @@ from ..zk.errors import AccessDenied, BadData, UsageError
 from ..zk.store import Node, Store
 from ..zk.znodes.commands import Command
 from ..zk.znodes.group_state import DEAD, GROUP_STATES, GroupState, Rebalance
-from ..zk.znodes.names import is_name, shown
+from ..zk.znodes.names import MAX_NAME, is_name, shown
 from ..zk.znodes.partitions import TopicPartition
 from ..zk.znodes.paths import (
     ANSWER,
@@ -48,7 +48,7 @@ class Reading:
         found = sorted(listing.names) if listing else []
         for name in found:
             if not is_name(name):
-                self.problems[f"{path}/{name!a}"] = "its name contains invalid characters"
+                self.problems[f"{path}/{shown(name, MAX_NAME)}"] = "its name contains invalid characters"
         return [name for name in found if is_name(name)]
 
     def parsed(self, path: str, parse: Callable[[str, Node], T]) -> T | None:

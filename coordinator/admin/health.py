@@ -18,6 +18,8 @@ from .status import GroupStatus, Status
 
 STUCK_AFTER_MS = 60_000
 NAMED = 3
+MOST_UNREADABLE = 20
+"""Unreadable znodes with a finding each."""
 ABORTED_IN_A_ROW = 3
 """Checkpoints of a region: each death of a member aborts one, so that fewer in a row mean little."""
 INTERVALS_LATE = 3
@@ -63,8 +65,10 @@ def findings(status: Status, now_ms: int, stuck_after_ms: int = STUCK_AFTER_MS) 
         found += [HealthFinding(name, None, message, region.name) for name, message in _region(status, region, clock)]
     found += [
         HealthFinding("unreadable", None, problem if path in problem else f"{path}: {problem}")
-        for path, problem in sorted(status.problems.items())
+        for path, problem in sorted(status.problems.items())[:MOST_UNREADABLE]
     ]
+    if (more := len(status.problems) - MOST_UNREADABLE) > 0:
+        found.append(HealthFinding("unreadable", None, f"{more} more znodes cannot be read"))
     return found
 
 

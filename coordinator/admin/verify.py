@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ..planning.target import filters_of, threads_of
 from ..zk.errors import BadData
 from ..zk.znodes.partitions import TopicPartition
+from ..zk.znodes.paths import GroupPaths
 from ..zk.znodes.records import Registration, Topic
 from .groups import ShownGroup, ShownMember, ShownPartition
 
@@ -60,6 +61,13 @@ def problems(group: ShownGroup, topics: Mapping[str, Topic]) -> list[Problem]:
     found += _in_topics(group, topics, live)
     reported = {problem.what for problem in found}
     return found + [Problem(what, why) for what, why in sorted(group.state.left_out.items()) if what not in reported]
+
+
+def unknown(group: str, unreadable: Mapping[str, str]) -> list[Problem]:
+    """Problems that hide all others: what the members share cannot be read."""
+    paths = GroupPaths(group)
+    shared = (paths.state, paths.ids, paths.channels, paths.seats, paths.owners)
+    return [Problem(path, unreadable[path]) for path in shared if path in unreadable]
 
 
 def _not_live(member: ShownMember) -> str | None:

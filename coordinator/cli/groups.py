@@ -23,7 +23,7 @@ from coordinator.admin.groups import (
     read_turn_times,
 )
 from coordinator.admin.topics import list_topics
-from coordinator.admin.verify import problems
+from coordinator.admin.verify import problems, unknown
 from coordinator.zk.errors import UsageError
 from coordinator.zk.znodes.group_state import COMPLETING, DEAD, EMPTY, FAILED, PREPARING
 from coordinator.zk.znodes.partitions import TopicPartition, by_topic
@@ -51,6 +51,8 @@ from .watching import Shot, show, watch_options
 if TYPE_CHECKING:
     from consumer.logs import Log
 
+MOST_LISTED = 100
+"""Findings of one kind that a command prints, before it only counts them."""
 LIST = ("GROUP", "STATE", "GENERATION", "STRATEGY", "MEMBERS", "PARTITIONS", "TURN-MS-PER-S", "REASON")
 OFFSETS = (
     "GROUP",
@@ -199,7 +201,8 @@ def verify(context: click.Context, group: str, zk: str, brokers: Brokers, output
         found = existing_group(reading, group)
         topics = list_topics(store, brokers)
     reading.problems.update({brokers.topic(each.name): each.error for each in topics if each.error})
-    wrong = problems(found, {each.name: each.topic for each in topics if each.topic is not None})
+    wrong = unknown(group, reading.problems)
+    wrong += problems(found, {each.name: each.topic for each in topics if each.topic is not None})
     if output == JSON:
         document = [{"what": each.what, "why": each.why} for each in wrong]
         print_json({"group": group, "healthy": not wrong, "problems": document})
@@ -225,8 +228,10 @@ def list_row(group: ShownGroup, times: TurnTimes | None) -> tuple[object, ...]:
 
 def report_problems(problems: dict[str, str]) -> None:
     """Report the unreadable znodes on stderr."""
-    for path, problem in sorted(problems.items()):
+    for path, problem in sorted(problems.items())[:MOST_LISTED]:
         report(problem if path in problem else f"{path}: {problem}")
+    if (more := len(problems) - MOST_LISTED) > 0:
+        report(f"{more} more znodes cannot be read")
 
 
 def state_message(group: ShownGroup) -> str | None:
@@ -243,8 +248,10 @@ def state_message(group: ShownGroup) -> str | None:
 
 def notes_of(reading: Reading) -> list[str]:
     """The unreadable znodes, as `report_problems` reports them."""
-    found = sorted(reading.problems.items())
-    return [f"error: {problem if path in problem else f'{path}: {problem}'}" for path, problem in found]
+    found = sorted(reading.problems.items())[:MOST_LISTED]
+    more = len(reading.problems) - len(found)
+    last = [f"error: {more} more znodes cannot be read"] if more else []
+    return [f"error: {problem if path in problem else f'{path}: {problem}'}" for path, problem in found] + last
 
 
 def _members_of(group: ShownGroup) -> list[ShownMember]:

@@ -24,7 +24,7 @@ from .common import (
     row_objects,
     zk_option,
 )
-from .groups import LIST, list_row
+from .groups import LIST, MOST_LISTED, list_row
 from .regions import LIST as REGION_LIST
 from .regions import list_row as region_row
 
@@ -95,13 +95,20 @@ def _print(found: Status, output: str) -> None:
     rows = [(group.group, what, why) for group in groups for what, why in sorted(group.state.left_out.items())]
     if rows:
         click.echo("\nLeft out:")
-        print_rows(("GROUP", "WHAT", "WHY"), rows, output)
+        print_rows(("GROUP", "WHAT", "WHY"), rows[:MOST_LISTED], output)
+        _print_more(len(rows))
     if found.regions:
         click.echo("\nConsistent regions:")
         print_rows(REGION_LIST, [region_row(region) for region in found.regions], output)
     if found.problems:
         click.echo("\nCannot be read:")
-        print_rows(("PATH", "PROBLEM"), sorted(found.problems.items()), output)
+        print_rows(("PATH", "PROBLEM"), sorted(found.problems.items())[:MOST_LISTED], output)
+        _print_more(len(found.problems))
+
+
+def _print_more(count: int) -> None:
+    if count > MOST_LISTED:
+        click.echo(f"and {count - MOST_LISTED} more")
 
 
 def _pause_of(found: Status, group: str) -> str | None:
@@ -128,5 +135,6 @@ def _document(found: Status) -> dict[str, object]:
             for group in found.groups
         ],
         "regions": row_objects(REGION_LIST, [region_row(region) for region in found.regions]),
-        "problems": found.problems,
+        "problems": dict(sorted(found.problems.items())[:MOST_LISTED]),
+        "problem_count": len(found.problems),
     }

@@ -65,10 +65,10 @@ def replaced_of(snapshot: Snapshot, generation: int) -> Rebalance | None:
 def in_order(records: Sequence[Rebalance]) -> list[Rebalance]:
     """The oldest first; a record that an older release left unfinished names its successor."""
     ordered = sorted(records, key=lambda record: record.generation)
-    following = [*(record.generation for record in ordered[1:]), None]
+    following: list[int | None] = [record.generation for record in ordered]
     return [
         replace(record, replaced_by=record.replaced_by or (after if record.finished_ms is None else None))
-        for record, after in zip(ordered, following, strict=True)
+        for record, after in zip(ordered, [*following[1:], None][: len(ordered)], strict=True)
     ]
 
 

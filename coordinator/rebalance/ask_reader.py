@@ -16,7 +16,7 @@ from ..term.bad_data import Findings
 from ..zk.errors import BadData
 from ..zk.store import Listing, Node, Store
 from ..zk.znodes.group_state import ClientSide
-from ..zk.znodes.names import is_name
+from ..zk.znodes.names import MAX_NAME, is_name, shown
 from ..zk.znodes.paths import MEMBER_PREFIX, GroupPaths, ask_number
 from ..zk.znodes.records import Topic
 from ..zk.znodes.sync import (
@@ -107,7 +107,7 @@ class AskReader:
             if ask_number(name):
                 found.append(name)
             else:
-                self._problems.report(f"{self._paths.sync}/{name!a}", "invalid name of an ask")
+                self._problems.report(f"{self._paths.sync}/{shown(name, MAX_NAME)}", "invalid name of an ask")
         return found
 
     def _with_answer(self, view: AskView, node: Node) -> AskView:

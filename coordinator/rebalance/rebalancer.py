@@ -262,7 +262,7 @@ class Rebalancer:
             log.info("turn restarted after a lost reply: group=%s", self._group)
         elif refused.reason == NO_AUTHORITY and not self._reader.channels.refused(refused.path):
             raise RebalanceFailed(f"the ACL of {refused.path}, or of its parent, refuses the coordinator's writes")
-        else:
+        elif self._term.lines.take("turn restarted"):
             log.info("turn restarted: group=%s refused=%s reason=%s", self._group, refused.path, refused.reason)
 
 

@@ -40,6 +40,7 @@ class Collector:
                 self._problems.report(error.path, str(error))
         self._memory.forget_unseen()
         self._problems.done()
+        self._term.lines.settle()
 
     def _collect_channels(self, paths: GroupPaths) -> None:
         """Remove channels of consumers that ended long ago.
@@ -59,7 +60,8 @@ class Collector:
             ):
                 continue
             if self._term.collect([Delete(paths.channel(name), channel.stat.version)], f"channel of {name}"):
-                log.info("channel removed: group=%s channel=%s", paths.group, name)
+                if self._term.lines.take("channel removed"):
+                    log.info("channel removed: group=%s channel=%s", paths.group, name)
                 self._term.metrics.collected(paths.group, channels=1)
 
     def _is_over(self, paths: GroupPaths, name: str, node: Node) -> bool:

@@ -81,6 +81,8 @@ class Queries:
         change = Delete(path, node.stat.version) if query.expired_ms else SetData(path, marked, node.stat.version)
         if not self._term.collect([SetData(paths.queries, b"", version), change], f"query {name}"):
             return False
+        if not self._term.lines.take("query expired"):
+            return True
         if query.expired_ms:
             log.info("expired query removed: group=%s query=%s", paths.group, name)
         else:

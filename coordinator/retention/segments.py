@@ -322,7 +322,8 @@ class SegmentCollector:
             except FileNotFoundError:
                 continue
             except (BadData, OSError, ValueError) as error:
-                log.warning("segment file removal failed: segment=%s reason=%s", name, error)
+                if self._term.lines.take("segment file removal failed"):
+                    log.warning("segment file removal failed: segment=%s reason=%s", name, error)
 
 
 def _known(path: str, node: Node) -> _Known:

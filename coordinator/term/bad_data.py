@@ -1,12 +1,14 @@
-"""Bad data from outside: logged once with its path, counted, and ignored."""
+"""Bad data from outside: logged once with its path (the first of each kind), counted, and ignored."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
 
+from ..zk.first_lines import FirstLines
 from ..zk.runtime import Runtime
-from ..zk.znodes.names import is_name
+from ..zk.znodes.names import MAX_NAME, is_name, shown
+from ..zk.znodes.paths import GROUPS
 from .metrics import CoordinatorMetrics
 
 log = logging.getLogger(__name__)
@@ -21,6 +23,7 @@ class Problems:
     def __init__(self, runtime: Runtime, metrics: CoordinatorMetrics | None = None) -> None:
         self._metrics = metrics or CoordinatorMetrics()
         self._lock = runtime.lock()
+        self._lines = FirstLines(runtime)
         self._current: dict[str, str] = {}
         self.count = 0
 
@@ -32,14 +35,22 @@ class Problems:
             self._current[path] = message
             self.count += 1
             self._metrics.bad_data_found(len(self._current))
-        log.warning("ignoring unreadable znode: path=%s problem=%s", path, message)
+            is_logged = self._lines.take(f"unreadable {_kind(path)}")
+        if is_logged:
+            log.warning("ignoring unreadable znode: path=%s problem=%s", path, message)
 
     def clear(self, path: str) -> None:
         """`path` is usable again, or gone."""
         with self._lock:
             if self._current.pop(path, None) is not None:
                 self._metrics.bad_data_mended(len(self._current))
-                log.info("unreadable znode recovered: path=%s", path)
+                if self._lines.take(f"recovered {_kind(path)}"):
+                    log.info("unreadable znode recovered: path=%s", path)
+
+    def settle(self) -> None:
+        """A round of reading is over: log what was only counted, once in an interval."""
+        with self._lock:
+            self._lines.settle()
 
     def current(self) -> dict[str, str]:
         """Path -> its current problem."""
@@ -66,10 +77,18 @@ class Findings:
             if is_name(name):
                 yield name
             else:
-                self.report(f"{path}/{name!a}", "its name contains invalid characters")
+                self.report(f"{path}/{shown(name, MAX_NAME)}", "its name contains invalid characters")
 
     def done(self) -> None:
         """Everything has been read again."""
-        for path in self._before - self._now:
+        for path in sorted(self._before - self._now):
             self._problems.clear(path)
         self._before, self._now = self._now, set()
+        self._problems.settle()
+
+
+def _kind(path: str) -> str:
+    """What is at `path`, without a name that others choose: `ids`, `channel`, `topics`."""
+    if path.startswith(f"{GROUPS}/"):
+        return (*path[len(GROUPS) + 1 :].split("/"), "group")[1]
+    return path.split("/")[2] if path.count("/") > 1 else "znode"

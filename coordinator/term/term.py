@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from ..zk.clear_below import clear_below
 from ..zk.errors import EpochOver, OutcomeUnknown, Refused
+from ..zk.first_lines import FirstLines
 from ..zk.lease import Lease
 from ..zk.runtime import Runtime
 from ..zk.store import MAX_OPERATIONS, Check, Create, Delete, Operation, SetData, Store
@@ -38,6 +39,7 @@ class Term:
     :ivar fence: the data version of `/consumers/coordinator_epoch` that identifies it.
     :ivar lease: while it is held, the term may write.
     :ivar turn_times: sums the time that the turns of each group take.
+    :ivar lines: bounds the log lines of collectors.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Term:
         self.metrics = metrics or CoordinatorMetrics()
         self.turn_times = TurnTimer(runtime, election.epoch)
         self.lease = Lease(store, runtime, self.check, "coordinator")
+        self.lines = FirstLines(runtime)
 
     def check(self) -> None:
         """Read the fence.
@@ -100,7 +103,8 @@ class Term:
         except LeaseLapsed:
             return False
         except Refused as refused:
-            log.info("collection refused, retrying: what=%s refused=%s", what, refused.path)
+            if self.lines.take("collection refused"):
+                log.info("collection refused, retrying: what=%s refused=%s", what, refused.path)
             return False
         return True
 

@@ -112,6 +112,7 @@ class KazooStore(TreeStore):
             logger=logging.getLogger("coordinator.zk.kazoo"),
             handler=Handler(max(connect_timeout_s / CONNECT_TRIES, 1.0)),
         )
+        self._sent: deque[Any] = deque()
         self._listeners: list[StateListener] = []
         self._client.add_listener(self._on_state)
         try:
@@ -242,7 +243,10 @@ class KazooStore(TreeStore):
             raise StoreError(f"the server lacks recursive watches: ZooKeeper 3.6 is required ({error})") from error
 
     def send_get(self, path: str) -> Callable[[], Node | None]:
+        if len(self._sent) == MOST_PATHS:
+            self._sent.popleft().wait(max(2 * self.negotiated_timeout_s, 1.0))
         answer = self._client.get_async(path)
+        self._sent.append(answer)
         return lambda: self._node(answer)
 
     def sync(self) -> None:

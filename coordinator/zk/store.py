@@ -208,7 +208,10 @@ class TreeStore(Store, Protocol):
         """
 
     def send_get(self, path: str) -> Callable[[], Node | None]:
-        """Send a read without waiting; the returned call waits for the answer, and raises as `get`."""
+        """Send a read without waiting for its answer (for that of an earlier one, when several have none yet).
+
+        The returned call waits for the answer, and raises as `get`.
+        """
 
 
 StoreFactory = Callable[[], Store]

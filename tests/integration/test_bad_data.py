@@ -379,3 +379,37 @@ def test_wrong_options_end_with_2_and_one_sentence(options: list[str], sentence:
     assert result.exit_code == 2, result.output
     assert sentence in result.stderr
     assert "Traceback" not in result.output
+
+
+# ---- many of them
+
+
+def test_many_bad_znodes_are_listed_in_bounds_with_their_number(world: World) -> None:
+    world.topic("t", 1)
+    for number in range(150):
+        world.store.commit([Create(world.brokers.topic(f"bad-{number:03}"), b"garbage")])
+
+    document = json.loads(CliRunner().invoke(main, ["status", "--zk", world.zk, "-o", "json"]).stdout)
+    table = CliRunner().invoke(main, ["status", "--zk", world.zk]).stdout
+    check = CliRunner().invoke(main, ["status", "--zk", world.zk, "--check"]).stdout
+
+    assert (len(document["problems"]), document["problem_count"]) == (100, 150)
+    assert table.count("holds no JSON") == 100 and table.endswith("and 50 more\n")
+    assert check.count("holds no JSON") == 20 and "130 more znodes cannot be read" in check
+
+
+def test_hundreds_of_bad_commands_are_removed_with_a_handful_of_lines(
+    world: World, service: CoordinatorService, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    world.topic("t", 2)
+    good = world.consumer("g", "good", {"t": 1}, log=(log := MemoryLog(10)))
+    world.stable("g", 1)
+
+    world.store.commit([Create(PATHS.command_prefix("good"), b"garbage", sequential=True)] * 300)
+
+    eventually(lambda: not world.names(PATHS.channel("good")), 20, "they are removed")
+    others_go_on(world, log, good)
+    lines = [line.getMessage() for line in caplog.records if "/channel/good/command" in line.getMessage()]
+    lines += [line.getMessage() for line in caplog.records if "command discarded" in line.getMessage()]
+    assert len(lines) <= 60  # ten of each of five kinds

@@ -6,15 +6,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from kazoo.security import ACL, Id, Permissions, make_digest_acl
 
+from consumer.membership.registration import register
 from coordinator.admin.status import read_status
+from coordinator.cli import main
 from coordinator.service import CoordinatorService
-from coordinator.zk.errors import AccessDenied, BadData
+from coordinator.zk.errors import AccessDenied, BadData, StoreError
 from coordinator.zk.store import DENIED, Create
 from coordinator.zk.znodes.commands import START_FETCHER, Command
 from coordinator.zk.znodes.group_state import FAILED
-from coordinator.zk.znodes.paths import GROUPS, PAUSED, Brokers, GroupPaths
+from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GROUPS, PAUSED, Brokers, GroupPaths
 from coordinator.zk.znodes.records import Channel, Registration
 from tests.support.clients import connected
 from tests.support.memlog import MemoryLog
@@ -198,3 +201,64 @@ def test_command_that_may_not_be_read_is_removed_and_nothing_stops(
 
     eventually(lambda: not mallory.exists(made), 10, "a command that nobody can read is removed")
     reads_on(log, good)
+
+
+COMMANDS = [
+    ["status"],
+    ["status", "--check"],
+    ["groups", "list"],
+    ["groups", "describe", "g"],
+    ["groups", "verify", "g"],
+    ["groups", "reset-offsets", "g", "--topic", "t", "--to-offset", "5", "--log-dir", "/tmp", "--execute"],
+    ["groups", "remove-members", "g", "--all-members", "--timeout", "0.2"],
+    ["groups", "delete-offsets", "g", "--topic", "t"],
+    ["groups", "delete", "g"],
+    ["channel", "show", "g"],
+    ["history", "g"],
+    ["queries", "list", "g"],
+    ["segments", "list", "g"],
+    ["topics", "list"],
+    ["regions", "list"],
+    ["pause", "g"],
+    ["resume", "g"],
+    ["rebalance", "g", "--timeout", "0.2"],
+]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(PATHS.root, PATHS.ids, PATHS.channels, PATHS.owners, PATHS.offsets, PATHS.segments, PATHS.queries),
+        *(PATHS.state, PATHS.history, PATHS.seats, PATHS.channel("c1"), PATHS.id("c1"), PATHS.offsets_of("t")),
+        *(PATHS.owners_of("t"), PATHS.offset("t", 0), GROUPS, PAUSED, Brokers().topics, Brokers().topic("t")),
+        COORDINATOR_EPOCH,
+    ],
+)
+def test_every_command_ends_with_its_table_or_one_sentence_beside_a_closed_znode(
+    world: World, mallory: Any, path: str
+) -> None:
+    service = world.coordinator(sweep_interval_ms=60_000)
+    world.topic("t", 2)
+    world.consumer("g", "c1", {"t": 1}, log=MemoryLog(10))
+    world.stable("g", 1)
+    world.stop_coordinator(service)
+    close(mallory, path)
+
+    for command in COMMANDS:
+        result = CliRunner().invoke(main, [*command, "--zk", world.zk])
+
+        assert result.exit_code in (0, 1, 2, 4, 5), (command, result.exit_code, result.output, result.exception)
+        assert "Traceback" not in result.output
+        assert result.exception is None or isinstance(result.exception, SystemExit), (command, result.exception)
+        if command[1:2] == ["verify"] and path in (PATHS.ids, PATHS.channels, PATHS.owners, PATHS.state):
+            assert result.exit_code == 5 and f"{path}: " in result.output
+
+
+def test_consumer_whose_channel_was_closed_by_another_names_the_reason(world: World, mallory: Any) -> None:
+    world.topic("t", 2)
+    world.consumer("g", "other", {"t": 1}, log=MemoryLog(10))
+    eventually(lambda: world.registrations("g"), 5, "the group exists")
+    mallory.create(PATHS.channel("c1"), b"", acl=READ_ONLY)
+
+    with pytest.raises(StoreError, match=r"c1 cannot register: the ACL of .*/channel/c1"):
+        register(world.store, PATHS, "c1", Registration("i1", {"t": 1}), None)

@@ -96,3 +96,6 @@ def test_reads_are_never_of_more_znodes_than_the_bound(world: World, monkeypatch
     assert [node.data.decode() for node in store.get_many(paths, watch=lambda path: None) if node] == paths
     assert [listing.names for listing in store.children_many(paths) if listing] == [[]] * len(paths)
     assert most == MOST_PATHS
+    answers = [store.send_get(path) for path in paths]
+    assert sum(not answer.ready() for answer in kept) <= MOST_PATHS
+    assert [node.data.decode() for answer in answers if (node := answer())] == paths

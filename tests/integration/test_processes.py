@@ -15,6 +15,7 @@ from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GROUPS, GroupPaths
 from coordinator.zk.znodes.records import CoordinatorRecord, EpochRecord
 from tests.support.clients import fresh_chroot
+from tests.support.hand import ManualStage
 from tests.support.memlog import MemoryLog
 from tests.support.processes import ProjectProcess, consumer_process, node_process
 from tests.support.wait import Waiting, eventually, within
@@ -72,6 +73,28 @@ def test_next_of_three_nodes_is_elected_after_sigterm_and_sigkill(
     world.delivered_once("t", 5, 100)
     for process in nodes.values():
         assert "Traceback" not in process.said()
+
+
+def test_node_beside_hostile_patterns_ends_on_sigterm_and_serves_other_groups(
+    world: World, stage: ManualStage, processes: ExitStack, tmp_path: Path
+) -> None:
+    """Python's `re` took minutes for one name, or gigabytes, and the process ignored signals meanwhile."""
+    hostile = ["(?#[)(.+)+1(?#])", "(?x)(.+#)\n)+1", "(){1000000000}t", "(a?){500}a{400}", "((a?){30}){30}b", "(a+)+b"]
+    world.topic("t", 4)
+    for number in range(50):
+        world.topic(f"{'a' * 240}-{number}", 1)
+    for number, pattern in enumerate(hostile):
+        stage.puppet("hostile", f"m{number}", {pattern: 1}, "white_list")
+
+    node = processes.enter_context(node_process(tmp_path, world.zk, "a"))
+    elected(world, 1)
+    good = world.consumer("g", "c1", {"t": 1}, log=MemoryLog(end=100))
+    world.stable("g", 1)
+    eventually(lambda: {"m0", "m1"} <= world.state("hostile").left_out.keys(), 10, "a turn has met all of them")
+
+    eventually(lambda: len(good.records) == 400, 10, "the other group reads")
+    node.signal(signal.SIGTERM)
+    assert node.ends(10) == 0, node.said()
 
 
 def mzxid(world: World, path: str) -> int:
