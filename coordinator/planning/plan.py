@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from ..assignors import Assignor
 from ..zk.znodes.commands import Command
 from ..zk.znodes.group_state import COMPLETING, EMPTY, FAILED, PREPARING, STABLE, GroupState, Rebalance, Target
+from ..zk.znodes.left_out import bounded
 from ..zk.znodes.partitions import NONE, PartitionSet
 from ..zk.znodes.records import Channel
 from ..zk.znodes.regions import CONSUMERS, GroupRegion
@@ -135,7 +136,7 @@ def plan(
         topics=assignment.topics,
         marks=tuple(members.marks),
         reason=_reason(members, reconciliation, asks),
-        left_out=dict(sorted({**unusable(snapshot, members), **assignment.left_out}.items())),
+        left_out=dict(sorted({**bounded(assignment.left_out), **bounded(unusable(snapshot, members))}.items())),
         client=asks.client,
         region=_group_region(snapshot, step, is_ready, tuple(sorted(assignment.target.keys() & members.away.keys()))),
     )
@@ -173,7 +174,7 @@ def _asking(
     assignor = assignors.get(members.strategy)
     if assignor is None or not members.everybody:
         return without_asks(snapshot, Wanted({}, {}, {}))
-    return without_asks(snapshot, wanted(snapshot, members.everybody, assignor))
+    return without_asks(snapshot, wanted(snapshot, members.everybody, assignor, members.marks))
 
 
 def _held(snapshot: Snapshot, members: Membership, asks: Asking, trigger: str, rules: GroupRules) -> Asking:
