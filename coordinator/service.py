@@ -26,6 +26,7 @@ from .term.metrics import CoordinatorMetrics
 from .term.operator_requests import Asked
 from .term.server_clock import ServerClock
 from .term.term import Term
+from .zk.below import unlink_segment
 from .zk.errors import CoordinatorError, EpochOver, Fenced, Retryable, StoreError
 from .zk.runtime import Event, Runtime, Task
 from .zk.store import SessionState, Store, StoreFactory
@@ -53,7 +54,7 @@ class CoordinatorService:
         runtime: Runtime,
         assignors: Mapping[str, Assignor] | None = None,
         metrics: CoordinatorMetrics | None = None,
-        remove_file: Callable[[Path], None] = Path.unlink,
+        remove_file: Callable[[Path], None] = unlink_segment,
     ) -> None:
         self._remove_file = remove_file
         self._config = config
