@@ -28,7 +28,7 @@ OVER_A_SESSION = (
     "(start more consumers)"
 )
 ROOM_BYTES = 470_000
-"""Bytes of the target in `state`, with the largest command beside it in one multi; the rest of a multi is for reasons."""
+"""Bytes of the target in `state` and of the largest command beside it, in one multi; the rest is for reasons."""
 BEYOND = f"the group's state holds no more: target and largest start have {ROOM_BYTES} bytes (use several groups)"
 LEAST_BESIDE = 64_000
 CUTS = 8
