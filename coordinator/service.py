@@ -66,6 +66,14 @@ class CoordinatorService:
         self._metrics = metrics or CoordinatorMetrics()
         self.problems = Problems(runtime, self._metrics)
         self.term: Term | None = None
+        self._session: _Session | None = None
+
+    def unhealthy(self) -> str:
+        """Why this node is neither elected nor standing by, empty when it is. For any thread."""
+        term, session = self.term, self._session
+        if term is not None:
+            return "" if term.lease.is_held else "elected, and its lease has expired"
+        return session.problem() if session is not None else "no session with ZooKeeper"
 
     def run(self) -> None:
         """Stand for election, coordinate, and repeat, until `stop`.
@@ -81,7 +89,7 @@ class CoordinatorService:
             except Exception:  # after any error the node must resign and stand again
                 log.exception("resigned after an unexpected error: node=%s", self._config.node)
             finally:
-                self.term = None
+                self.term = self._session = None
                 store.close()
             if self._stopping.wait(STAND_AGAIN_S):
                 log.info("stopped: node=%s", self._config.node)
@@ -107,6 +115,7 @@ class CoordinatorService:
         return None
 
     def _one_session(self, store: Store) -> None:
+        self._session = _Session(store, self._runtime)
         elector = Elector(store, self._runtime, self._config.node, socket.gethostname(), self._wake)
         election = elector.stand(self._stopping)
         if election is None:
@@ -115,6 +124,30 @@ class CoordinatorService:
         self.term = term
         self._runtime.record("elected", epoch=term.epoch, session=store.session_id)
         Coordinator(term, self._assignors, self._wake, self._remove_file).coordinate(self._stopping)
+
+
+class _Session:
+    """Whether a session with ZooKeeper lives: its end is reported only after a server has answered again."""
+
+    def __init__(self, store: Store, runtime: Runtime) -> None:
+        self._store = store
+        self._runtime = runtime
+        self._away_since: float | None = None
+        store.add_listener(self._on_state)
+
+    def _on_state(self, state: SessionState) -> None:
+        if state is SessionState.CONNECTED:
+            self._away_since = None
+        elif self._away_since is None:
+            self._away_since = self._runtime.monotonic()
+
+    def problem(self) -> str:
+        """Why it is over, empty while it lives."""
+        away_since = self._away_since
+        is_late = away_since is not None and (
+            self._runtime.monotonic() - away_since >= self._store.negotiated_timeout_s
+        )
+        return "the session with ZooKeeper is over" if self._store.lost or is_late else ""
 
 
 class Coordinator:

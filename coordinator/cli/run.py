@@ -33,8 +33,8 @@ HELPS = {
     "max_backlog_segments": "The same, in segments.",
     "backlog_interval_ms": "Interval of checking backlogs, and of collecting those over the limit.",
     "max_seals_per_s": "Limit of seals of all groups per second; above it fetchers seal less often.",
-    "metrics_port": "Port of /metrics for Prometheus; 0 for none.",
-    "metrics_host": "The address of /metrics.",
+    "metrics_port": "Port of /metrics for Prometheus, and of /healthz; 0 for none.",
+    "metrics_host": "The address to listen on; 0.0.0.0 for all of this host.",
     "history_dir": "Folder for this node's history, for the checker.",
 }
 
@@ -55,5 +55,5 @@ def run(log_level: str, log_format: str, **options: Any) -> None:
     on_signals((signal.SIGTERM, signal.SIGINT), lambda number: service.stop())
     # A long turn computes; the others mostly wait for answers, each time for a thread switch of 5 ms by default.
     sys.setswitchinterval(SWITCH_S)
-    with MetricsServer(metrics.registry, config.metrics_host, config.metrics_port, runtime):
+    with MetricsServer(metrics.registry, config.metrics_host, config.metrics_port, runtime, service.unhealthy):
         service.run()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass, field
 
-from ..zk.process.config import EVERYWHERE, require
+from ..zk.process.config import LOOPBACK, require
 from ..zk.znodes.names import checked_name
 
 MIN_SESSION_MS = 100
@@ -37,8 +37,8 @@ class CoordinatorConfig:
         that is not operator-driven needs more than 3 s.
     :ivar checkpoints_kept: number of complete checkpoints of a region that are kept.
     :ivar max_consecutive_resets: resets that a region's application may request without a new checkpoint.
-    :ivar metrics_port: port of `/metrics`; 0 for none.
-    :ivar metrics_host: address of `/metrics`.
+    :ivar metrics_port: port of `/metrics` and `/healthz`; 0 for none.
+    :ivar metrics_host: address to listen on; `0.0.0.0` for all of this host.
     :ivar history_dir: folder of the history, from which the checker decides invariants; empty for none.
     """
 
@@ -65,7 +65,7 @@ class CoordinatorConfig:
     checkpoints_kept: int = 10
     max_consecutive_resets: int = 5
     metrics_port: int = 0
-    metrics_host: str = EVERYWHERE
+    metrics_host: str = LOOPBACK
     history_dir: str = ""
 
     def __post_init__(self) -> None:
