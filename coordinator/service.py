@@ -18,6 +18,7 @@ from .listeners.listeners import Listeners
 from .planning.backpressure import Bounds
 from .rebalance.handlers import Handlers
 from .retention.channels import Collector
+from .retention.offsets import OffsetCollector
 from .retention.segments import SegmentCollector, SegmentRules
 from .term.bad_data import Problems
 from .term.config import CoordinatorConfig
@@ -173,6 +174,7 @@ class Coordinator:
         )
         self._clock = ServerClock(term.store, term.runtime)
         self._collector = Collector(term, self._clock)
+        self._offsets = OffsetCollector(term, lambda group: asked.pause_of(group) is not None)
         bounds = Bounds(config.max_backlog_segments, config.max_backlog_bytes)
         rules = SegmentRules(bounds, config.max_seals_per_s, config.query_retention_ms, config.sweep_interval_ms)
         self._segments = SegmentCollector(term, self._clock, rules, remove_file)
@@ -285,6 +287,7 @@ class Coordinator:
         while not self._ended.wait(self._term.config.sweep_interval_ms / 1000):
             self._listeners.look_again()
             self._collect(self._collector.collect)
+            self._collect(self._offsets.collect)
             self._collect(lambda groups: self._term.publish_turn_times())
 
     def _watch_backlog(self) -> None:

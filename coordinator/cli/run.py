@@ -27,7 +27,7 @@ HELPS = {
     "max_rebalance_retries": "Consecutive failed turns before a group is RebalanceFailed.",
     "rebalance_debounce_ms": "Changes of a group within this time after a turn share one turn.",
     "sweep_interval_ms": "Interval of reading everything again, in case a watch was lost.",
-    "channel_retention_ms": "Retention of the channel of a consumer that has left.",
+    "channel_retention_ms": "Retention of channels of consumers that have left, and of offsets of deleted topics.",
     "query_retention_ms": "Retention of segments for a query that is silent.",
     "max_backlog_bytes": "Limit of a group's unread segments in bytes; above it its fetchers pause.",
     "max_backlog_segments": "The same, in segments.",

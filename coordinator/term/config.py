@@ -26,7 +26,8 @@ class CoordinatorConfig:
     :ivar assignment_timeout_ms: under client-side assignment, a leader's time to answer before the next one is asked.
     :ivar group_max_size: limit of a group's members; more are refused.
     :ivar sweep_interval_ms: interval of reading everything again, in case a watch was lost.
-    :ivar channel_retention_ms: retention of the channel of a consumer that has left.
+    :ivar channel_retention_ms: retention of the channel of a consumer that has left, and of the offsets of a deleted
+        topic.
     :ivar query_retention_ms: time for which a silent query holds back the collection of segments.
     :ivar max_backlog_bytes: limit of a group's unread segments in bytes; above it its fetchers pause.
     :ivar max_backlog_segments: the same, in segments.
