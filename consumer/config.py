@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coordinator.zk.errors import BadData, UsageError
-from coordinator.zk.process.config import EVERYWHERE, require
+from coordinator.zk.process.config import LOOPBACK, require
 from coordinator.zk.znodes.names import checked_name
 from coordinator.zk.znodes.records import PATTERNS
 from coordinator.zk.znodes.topic_filter import TopicFilter
@@ -68,8 +68,8 @@ class ConsumerConfig:
     :ivar enable_auto_commit: commit what earlier polls returned every `auto_commit_interval_ms`, before partitions are
         revoked, and on close.
     :ivar offsets_interval_ms: interval at which changed offsets are also written into `offsets/`.
-    :ivar metrics_port: port of `/metrics`; 0 disables it.
-    :ivar metrics_host: address of `/metrics`.
+    :ivar metrics_port: port of `/metrics` and `/healthz`; 0 disables it.
+    :ivar metrics_host: address to listen on; `0.0.0.0` for all of this host.
     :ivar history_dir: folder for the history that the checker verifies; empty disables it.
     """
 
@@ -102,7 +102,7 @@ class ConsumerConfig:
     auto_commit_interval_ms: int = 5_000
     offsets_interval_ms: int = 60_000
     metrics_port: int = 0
-    metrics_host: str = EVERYWHERE
+    metrics_host: str = LOOPBACK
     history_dir: str = ""
 
     def __post_init__(self) -> None:

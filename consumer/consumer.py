@@ -130,7 +130,8 @@ class Consumer(Control):
         if self._region is not None:
             region = self._region
             self._meter.reads_drains(lambda: region.drain_ms, lambda: region.longest_drain_ms)
-        self._server = MetricsServer(metrics.registry, config.metrics_host, config.metrics_port, self._runtime)
+        host, port = config.metrics_host, config.metrics_port
+        self._server = MetricsServer(metrics.registry, host, port, self._runtime, metrics.unhealthy)
         self._server.start()
 
     # ---- the application's calls

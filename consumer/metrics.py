@@ -67,6 +67,7 @@ class ConsumerMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.leases: dict[tuple[str, str], Callable[[], float]] = {}
         self._families: list[Gauge | Counter | Histogram] = []
         version = ("version",)
         build = Gauge("zk_group_build_info", "1, with the version of this project.", version, registry=self.registry)
@@ -112,8 +113,15 @@ class ConsumerMetrics:
         """The meter of one consumer."""
         return Meter(self, group, consumer)
 
+    def unhealthy(self) -> str:
+        """Why a consumer is not at work, empty when every one is a member. For any thread."""
+        leases = dict(self.leases)
+        lapsed = sorted(name for (_, name), left_s in leases.items() if left_s() <= 0)
+        return "" if leases and not lapsed else f"no membership with a lease: {', '.join(lapsed) or 'no consumer'}"
+
     def forget(self, group: str, consumer: str) -> None:
         """Remove a consumer's series."""
+        self.leases.pop((group, consumer), None)
         self.partition_lags.forget(group, consumer)
         for family in self._families:
             family.remove_by_labels({"group": group, "consumer": consumer})
@@ -178,6 +186,7 @@ class Meter:
     def reads_member(self, lease_left_s: Callable[[], float], last_poll_age_s: Callable[[], float]) -> None:
         """Set the sources of the lease and of the last poll; other threads call these."""
         self._lease_left.set_function(lease_left_s)
+        self._metrics.leases[self._own] = lease_left_s
         self._last_poll.set_function(last_poll_age_s)
 
     def reads_log(

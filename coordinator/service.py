@@ -18,6 +18,7 @@ from .listeners.listeners import Listeners
 from .planning.backpressure import Bounds
 from .rebalance.handlers import Handlers
 from .retention.channels import Collector
+from .retention.offsets import OffsetCollector
 from .retention.segments import SegmentCollector, SegmentRules
 from .term.bad_data import Problems
 from .term.config import CoordinatorConfig
@@ -26,6 +27,7 @@ from .term.metrics import CoordinatorMetrics
 from .term.operator_requests import Asked
 from .term.server_clock import ServerClock
 from .term.term import Term
+from .zk.below import unlink_segment
 from .zk.errors import AccessDenied, CoordinatorError, EpochOver, Fenced, Retryable, StoreError
 from .zk.runtime import Event, Runtime, Task
 from .zk.store import SessionState, Store, StoreFactory
@@ -53,7 +55,7 @@ class CoordinatorService:
         runtime: Runtime,
         assignors: Mapping[str, Assignor] | None = None,
         metrics: CoordinatorMetrics | None = None,
-        remove_file: Callable[[Path], None] = Path.unlink,
+        remove_file: Callable[[Path], None] = unlink_segment,
     ) -> None:
         self._remove_file = remove_file
         self._config = config
@@ -65,6 +67,14 @@ class CoordinatorService:
         self._metrics = metrics or CoordinatorMetrics()
         self.problems = Problems(runtime, self._metrics)
         self.term: Term | None = None
+        self._session: _Session | None = None
+
+    def unhealthy(self) -> str:
+        """Why this node is neither elected nor standing by, empty when it is. For any thread."""
+        term, session = self.term, self._session
+        if term is not None:
+            return "" if term.lease.is_held else "elected, and its lease has expired"
+        return session.problem() if session is not None else "no session with ZooKeeper"
 
     def run(self) -> None:
         """Stand for election, coordinate, and repeat, until `stop`.
@@ -80,7 +90,7 @@ class CoordinatorService:
             except Exception:  # after any error the node must resign and stand again
                 log.exception("resigned after an unexpected error: node=%s", self._config.node)
             finally:
-                self.term = None
+                self.term = self._session = None
                 store.close()
             if self._stopping.wait(STAND_AGAIN_S):
                 log.info("stopped: node=%s", self._config.node)
@@ -106,6 +116,7 @@ class CoordinatorService:
         return None
 
     def _one_session(self, store: Store) -> None:
+        self._session = _Session(store, self._runtime)
         elector = Elector(store, self._runtime, self._config.node, socket.gethostname(), self._wake)
         election = elector.stand(self._stopping)
         if election is None:
@@ -114,6 +125,30 @@ class CoordinatorService:
         self.term = term
         self._runtime.record("elected", epoch=term.epoch, session=store.session_id)
         Coordinator(term, self._assignors, self._wake, self._remove_file).coordinate(self._stopping)
+
+
+class _Session:
+    """Whether a session with ZooKeeper lives: its end is reported only after a server has answered again."""
+
+    def __init__(self, store: Store, runtime: Runtime) -> None:
+        self._store = store
+        self._runtime = runtime
+        self._away_since: float | None = None
+        store.add_listener(self._on_state)
+
+    def _on_state(self, state: SessionState) -> None:
+        if state is SessionState.CONNECTED:
+            self._away_since = None
+        elif self._away_since is None:
+            self._away_since = self._runtime.monotonic()
+
+    def problem(self) -> str:
+        """Why it is over, empty while it lives."""
+        away_since = self._away_since
+        is_late = away_since is not None and (
+            self._runtime.monotonic() - away_since >= self._store.negotiated_timeout_s
+        )
+        return "the session with ZooKeeper is over" if self._store.lost or is_late else ""
 
 
 class Coordinator:
@@ -139,6 +174,7 @@ class Coordinator:
         )
         self._clock = ServerClock(term.store, term.runtime)
         self._collector = Collector(term, self._clock)
+        self._offsets = OffsetCollector(term, lambda group: asked.pause_of(group) is not None)
         bounds = Bounds(config.max_backlog_segments, config.max_backlog_bytes)
         rules = SegmentRules(bounds, config.max_seals_per_s, config.query_retention_ms, config.sweep_interval_ms)
         self._segments = SegmentCollector(term, self._clock, rules, remove_file)
@@ -251,6 +287,7 @@ class Coordinator:
         while not self._ended.wait(self._term.config.sweep_interval_ms / 1000):
             self._listeners.look_again()
             self._collect(self._collector.collect)
+            self._collect(self._offsets.collect)
             self._collect(lambda groups: self._term.publish_turn_times())
 
     def _watch_backlog(self) -> None:

@@ -47,8 +47,8 @@ HELPS = {
     "enable_auto_commit": "Commit periodically, before a rebalance and at the end, instead of after each poll.",
     "auto_commit_interval_ms": "Interval of automatic commits.",
     "offsets_interval_ms": "Interval at which changed offsets are also written into offsets/.",
-    "metrics_port": "Port of /metrics for Prometheus; 0 disables it.",
-    "metrics_host": "Address of /metrics.",
+    "metrics_port": "Port of /metrics for Prometheus, and of /healthz; 0 disables it.",
+    "metrics_host": "The address to listen on; 0.0.0.0 for all of this host.",
     "history_dir": "Folder for this consumer's history, for the checker.",
 }
 

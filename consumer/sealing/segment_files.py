@@ -10,6 +10,7 @@ folder, which is a local path or any URI that pyarrow has a file system for. How
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from pyarrow import fs
 
+from coordinator.zk import below
 from coordinator.zk.errors import UsageError
 from coordinator.zk.znodes.names import is_name, shown
 from coordinator.zk.znodes.records import Channel
@@ -142,11 +144,11 @@ class SegmentFolder:
         :returns: its bytes.
         :raises OSError: when it could not be written; no part of it remains under its name.
         """
-        return self._durably(self.path(file), lambda sink: _write_ipc(sink, batches))
+        return self._durably(file, lambda sink: _write_ipc(sink, batches))
 
     def write_bytes(self, file: str, data: bytes) -> int:
         """The same with unparsed bytes."""
-        return self._durably(self.path(file), lambda sink: int(sink.write(data)))
+        return self._durably(file, lambda sink: int(sink.write(data)))
 
     def read_bytes(self, file: str, size: int) -> bytes:
         """The bytes of a file.
@@ -154,14 +156,22 @@ class SegmentFolder:
         :raises OSError: when it is missing.
         :raises ValueError: when its size is not `size`.
         """
-        with self._fs.open_input_file(self.path(file)) as source:
+        with self._source(file) as source:
             _check_size(source.size(), size)
             return bytes(source.read(size))
 
-    def _durably(self, path: str, fill: Callable[[Any], int]) -> int:
+    def _source(self, file: str) -> Any:
+        path = self.path(file)
+        return _opened(self._root, file) if self._is_local else self._fs.open_input_file(path)
+
+    def _durably(self, file: str, fill: Callable[[Any], int]) -> int:
+        path = self.path(file)
         folder, _, name = path.rpartition("/")
         missing = _missing(folder) if self._is_local else []
-        if not self._is_object_store:  # which has no folders, only empty objects that look like some
+        if self._is_local:
+            with below.opened_folder(self._root, file.split("/")[:-1], makes=True):
+                pass  # no link leads out of the folder
+        elif not self._is_object_store:  # which has no folders, only empty objects that look like some
             self._fs.create_dir(folder, recursive=True)
         if not self._is_local:
             return self._put(path, fill)
@@ -198,8 +208,12 @@ class SegmentFolder:
 
         :raises OSError: when it cannot be removed.
         """
+        path = self.path(file)
         try:
-            self._fs.delete_file(self.path(file))
+            if self._is_local:
+                below.unlink(self._root, file.split("/"))
+            else:
+                self._fs.delete_file(path)
         except FileNotFoundError:
             return
 
@@ -208,7 +222,10 @@ class SegmentFolder:
 
         :raises OSError: when it cannot be listed.
         """
-        infos = self._fs.get_file_info(fs.FileSelector(self.path(parent), allow_not_found=True))
+        path = self.path(parent)
+        if self._is_local:
+            return below.folders(self._root, parent.split("/"))
+        infos = self._fs.get_file_info(fs.FileSelector(path, allow_not_found=True))
         return sorted(info.base_name for info in infos if info.type == fs.FileType.Directory)
 
     def remove_folder(self, folder: str, before_s: float) -> bool:
@@ -216,7 +233,13 @@ class SegmentFolder:
 
         :raises OSError: when it cannot be listed or removed.
         """
-        path = self.path(folder)
+        path, parts = self.path(folder), folder.split("/")
+        if self._is_local:
+            if any(found.st_mtime >= before_s for _, found in below.files(self._root, parts)):
+                return False
+            with suppress(FileNotFoundError):
+                below.remove_folder(self._root, parts)
+            return True
         infos = self._fs.get_file_info(fs.FileSelector(path, allow_not_found=True, recursive=True))
         if any(info.mtime.timestamp() >= before_s for info in infos if info.type == fs.FileType.File):
             return False
@@ -229,7 +252,10 @@ class SegmentFolder:
 
         :raises OSError: when the file system does not answer.
         """
-        infos = self._fs.get_file_info([self.path(file) for file in files])
+        paths = [self.path(file) for file in files]
+        if self._is_local:
+            return [below.size_of(self._root, file.split("/")) for file in files]
+        infos = self._fs.get_file_info(paths)
         return [int(info.size) if info.type == fs.FileType.File else None for info in infos]
 
     def list(self, group: str) -> list[FoundFile]:
@@ -237,6 +263,9 @@ class SegmentFolder:
 
         :raises OSError: when the folder cannot be listed.
         """
+        if self._is_local:
+            found = below.files(self._root, [group])
+            return [FoundFile(file, stat.st_mtime) for file, stat in found if incarnation_of(file)]
         root = self._root.rstrip("/") + "/"
         infos = self._fs.get_file_info(fs.FileSelector(root + group, allow_not_found=True, recursive=True))
         files = [info for info in infos if info.type == fs.FileType.File and incarnation_of(info.path)]
@@ -263,7 +292,7 @@ class SegmentFolder:
 
     def _read(self, file: str, size: int, rows: int) -> Iterator[pa.RecordBatch]:
         path = self.path(file)
-        with pa.memory_map(path) if self._is_local else self._fetched(path, size) as source:
+        with _mapped(self._root, file, size) if self._is_local else self._fetched(path, size) as source:
             _check_size(source.size(), size)
             reader = pa.ipc.open_file(source)
             if not reader.schema.equals(LOG_SCHEMA):
@@ -275,6 +304,21 @@ class SegmentFolder:
                 yield batch
         if rows:
             raise ValueError(f"it has {abs(rows)} records too {'few' if rows > 0 else 'many'}")
+
+
+def _opened(root: str, file: str) -> Any:
+    """A local file, which no link leads to."""
+    return pa.PythonFile(os.fdopen(below.open_file(root, file.split("/")), "rb"), mode="r")
+
+
+def _mapped(root: str, file: str, size: int) -> pa.BufferReader:
+    """The same, memory-mapped."""
+    descriptor = below.open_file(root, file.split("/"))
+    try:
+        _check_size(os.fstat(descriptor).st_size, size)
+        return pa.BufferReader(pa.py_buffer(mmap.mmap(descriptor, size, prot=mmap.PROT_READ)))
+    finally:
+        os.close(descriptor)
 
 
 def _check_size(actual: int, size: int) -> None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..zk.batching import batches
+from ..zk.below import unlink_segment
 from ..zk.errors import BadData, OutcomeUnknown
 from ..zk.store import MAX_OPERATIONS, Check, Delete, Node, Operation, SetData, Store
 from ..zk.update import Failure, retried
@@ -55,7 +56,7 @@ class _Step:
     segments: Sequence[Node] = ()
 
 
-def delete_group(store: Store, group: str, remove: Callable[[Path], None] = Path.unlink) -> Removed:
+def delete_group(store: Store, group: str, remove: Callable[[Path], None] = unlink_segment) -> Removed:
     """Remove a group.
 
     :param remove: removes a segment's file, after the multi that removes its znode.

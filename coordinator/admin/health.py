@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ..zk.znodes.group_state import COMPLETING, FAILED, PREPARING, STABLE
+from ..zk.znodes.left_out import partitions_of
 from ..zk.znodes.partitions import PartitionSet, TopicPartition, range_texts
 from ..zk.znodes.paths import COORDINATOR
 from ..zk.znodes.regions import ABORTED, RESETTING, RUNNING
@@ -144,6 +145,7 @@ def _assignment(status: Status, group: GroupStatus, clock: _Clock) -> Found:
         if state.topics.get(topic.name) == topic.id
         for number in topic.partitions
     } - assigned
+    missing -= partitions_of(state.left_out).keys()
     missing = {part for part in missing if not {str(part), part.topic} & state.left_out.keys()}
     if missing and state.target:
         yield "not-assigned", f"{_ranges(missing)} unassigned"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ..planning.target import filters_of, threads_of
 from ..zk.errors import BadData
+from ..zk.znodes.left_out import partitions_of
 from ..zk.znodes.partitions import TopicPartition
 from ..zk.znodes.paths import GroupPaths
 from ..zk.znodes.records import Registration, Topic
@@ -88,6 +89,7 @@ def _in_topics(group: ShownGroup, topics: Mapping[str, Topic], live: Mapping[str
     if is_client_side:  # only the leader interprets metadata: its answer contains the group's topics
         subscribed |= set(group.state.topics)
     shown = {each.partition: each for each in group.partitions}
+    left_out = partitions_of(group.state.left_out)
     for name in sorted(subscribed):
         topic = topics.get(name)
         if topic is None:
@@ -96,7 +98,7 @@ def _in_topics(group: ShownGroup, topics: Mapping[str, Topic], live: Mapping[str
             yield Problem(name, "the topic has no partitions")
         for number in topic.partitions if topic else ():
             partition = TopicPartition(name, number)
-            why = _unowned(group, shown.get(partition), partition)
+            why = _unowned(group, shown.get(partition), partition, left_out.get(partition))
             why = why or _misowned(shown[partition], topic, live, is_client_side)
             if why is not None:
                 yield Problem(str(partition), why)
@@ -108,10 +110,12 @@ def _in_topics(group: ShownGroup, topics: Mapping[str, Topic], live: Mapping[str
             yield Problem(str(partition), f"{each.thread} owns it, and its topic has no such partition")
 
 
-def _unowned(group: ShownGroup, shown: ShownPartition | None, partition: TopicPartition) -> str | None:
+def _unowned(
+    group: ShownGroup, shown: ShownPartition | None, partition: TopicPartition, left_out: str | None
+) -> str | None:
     if shown is not None and shown.thread is not None:
         return None
-    if why := group.state.left_out.get(str(partition)) or _left_out_by_the_leader(group, partition):
+    if why := left_out or group.state.left_out.get(str(partition)) or _left_out_by_the_leader(group, partition):
         return why
     for mark in group.state.marks:
         if partition in mark.partitions:

@@ -27,14 +27,14 @@ HELPS = {
     "max_rebalance_retries": "Consecutive failed turns before a group is RebalanceFailed.",
     "rebalance_debounce_ms": "Changes of a group within this time after a turn share one turn.",
     "sweep_interval_ms": "Interval of reading everything again, in case a watch was lost.",
-    "channel_retention_ms": "Retention of the channel of a consumer that has left.",
+    "channel_retention_ms": "Retention of channels of consumers that have left, and of offsets of deleted topics.",
     "query_retention_ms": "Retention of segments for a query that is silent.",
     "max_backlog_bytes": "Limit of a group's unread segments in bytes; above it its fetchers pause.",
     "max_backlog_segments": "The same, in segments.",
     "backlog_interval_ms": "Interval of checking backlogs, and of collecting those over the limit.",
     "max_seals_per_s": "Limit of seals of all groups per second; above it fetchers seal less often.",
-    "metrics_port": "Port of /metrics for Prometheus; 0 for none.",
-    "metrics_host": "The address of /metrics.",
+    "metrics_port": "Port of /metrics for Prometheus, and of /healthz; 0 for none.",
+    "metrics_host": "The address to listen on; 0.0.0.0 for all of this host.",
     "history_dir": "Folder for this node's history, for the checker.",
 }
 
@@ -55,5 +55,5 @@ def run(log_level: str, log_format: str, **options: Any) -> None:
     on_signals((signal.SIGTERM, signal.SIGINT), lambda number: service.stop())
     # A long turn computes; the others mostly wait for answers, each time for a thread switch of 5 ms by default.
     sys.setswitchinterval(SWITCH_S)
-    with MetricsServer(metrics.registry, config.metrics_host, config.metrics_port, runtime):
+    with MetricsServer(metrics.registry, config.metrics_host, config.metrics_port, runtime, service.unhealthy):
         service.run()

@@ -15,6 +15,7 @@ from ..zk.store import MAX_COMMIT_BYTES
 from ..zk.znodes.commands import Command
 from ..zk.znodes.group_state import COMPLETING, EMPTY, FAILED, PREPARING, STABLE, GroupState, Rebalance, Target
 from ..zk.znodes.json_fields import MAX_COUNT
+from ..zk.znodes.left_out import bounded
 from ..zk.znodes.partitions import NONE, PartitionSet
 from ..zk.znodes.records import Channel
 from ..zk.znodes.regions import CONSUMERS, GroupRegion
@@ -146,7 +147,7 @@ def plan(
         topics=assignment.topics,
         marks=tuple(members.marks),
         reason=_reason(members, reconciliation, asks),
-        left_out=dict(sorted({**unusable(snapshot, members), **assignment.left_out}.items())),
+        left_out=dict(sorted({**bounded(assignment.left_out), **bounded(unusable(snapshot, members))}.items())),
         client=asks.client,
         region=_group_region(snapshot, step, is_ready, tuple(sorted(assignment.target.keys() & members.away.keys()))),
         granted=next_grants(snapshot, assignment.target, reconciliation.starts),
@@ -187,7 +188,7 @@ def _asking(
     assignor = assignors.get(members.strategy)
     if assignor is None or not members.everybody:
         return without_asks(snapshot, Wanted({}, {}, {}))
-    return without_asks(snapshot, wanted(snapshot, members.everybody, assignor))
+    return without_asks(snapshot, wanted(snapshot, members.everybody, assignor, members.marks))
 
 
 def _held(snapshot: Snapshot, members: Membership, asks: Asking, trigger: str, rules: GroupRules) -> Asking:

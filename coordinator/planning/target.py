@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..assignors import Assignor, Subscriber, assigned
-from ..zk.errors import BadData
-from ..zk.znodes.group_state import Target
+from ..zk.errors import BadData, RebalanceFailed
+from ..zk.znodes.group_state import Mark, Target
+from ..zk.znodes.json_fields import compact
+from ..zk.znodes.left_out import keys_of, partitions_of
 from ..zk.znodes.partitions import NONE, PartitionSet, TopicPartition
 from ..zk.znodes.paths import GroupPaths
 from ..zk.znodes.ranges import MAX_PARTITION
@@ -20,6 +22,16 @@ from .snapshot import ChannelView, Member, Snapshot
 OWNER_PATHS_A_SESSION = 256_000
 """Bytes of owner paths per session: a server cannot restart from a session whose end exceeds its buffer
 (ZOOKEEPER-4306: 30,000 owners broke a 3.9.5, 10,000 did not)."""
+
+OVER_A_SESSION = (
+    f"its consumer owns as many partitions as one session may: {OWNER_PATHS_A_SESSION} bytes of owner paths "
+    "(start more consumers)"
+)
+ROOM_BYTES = 470_000
+"""Bytes of the target in `state` and of the largest command beside it, in one multi; the rest is for reasons."""
+BEYOND = f"the group's state holds no more: target and largest start have {ROOM_BYTES} bytes (use several groups)"
+LEAST_BESIDE = 64_000
+CUTS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +85,56 @@ def is_live(member: Member, view: ChannelView | None) -> bool:
     )
 
 
-def wanted(snapshot: Snapshot, members: Mapping[str, Registration], assignor: Assignor) -> Wanted:
+def wanted(
+    snapshot: Snapshot, members: Mapping[str, Registration], assignor: Assignor, marks: Sequence[Mark] = ()
+) -> Wanted:
     """Assign every assignable partition to the members, static ones that are away included.
 
-    :raises RebalanceFailed: when the assignor fails, or breaks its contract.
+    What does not fit into `state`, beside the largest command, is left out: partitions from the last topic's last one
+    on, the same ones until members or topics change, so that a sticky strategy comes to the same result again.
+
+    :param marks: evictions, which are in the state too.
+    :raises RebalanceFailed: when the assignor fails, or breaks its contract; or when the members alone do not fit.
     """
+    ids = {name: registration.incarnation for name, registration in members.items()}
+    room = max(ROOM_BYTES - sum(len(compact(mark.to_json())) for mark in marks), 2 * LEAST_BESIDE)
+    found, assignable = _assigned(snapshot, members, assignor, frozenset())
+    beyond = frozenset(partitions_of(snapshot.state.left_out)) & assignable
+    is_same = {name: one.incarnation for name, one in snapshot.state.target.items()} == ids
+    if not (beyond and is_same and snapshot.state.topics == found.topics):
+        beyond = NONE
+    size = _bytes_of(snapshot, found)
+    for _ in range(CUTS):
+        if size <= room and not beyond:
+            return found
+        if beyond:
+            found, _ = _assigned(snapshot, members, assignor, beyond)
+            size = _bytes_of(snapshot, found)
+            if size <= room:
+                return replace(found, left_out={**found.left_out, **keys_of(beyond, BEYOND)})
+        left = sorted(assignable - beyond)
+        beyond = frozenset(sorted(assignable)[int(len(left) * min(0.95, 0.98 * room / size)) :])
+    raise RebalanceFailed(
+        f"the group's {len(members)} members and their {len(found.topics)} topics take {size} bytes in its state, over "
+        f"the {room} that it may have: spread them over several groups"
+    )
+
+
+def _bytes_of(snapshot: Snapshot, found: Wanted) -> int:
+    """Bytes of a target in the state, and of the largest start beside it."""
+    targets = {name: target.to_json() for name, target in found.target.items()}
+    starts = [
+        (len(compact(targets[name])), {part.topic for part in target.partitions})
+        for name, target in found.target.items()
+    ]
+    largest = max((size + sum(len(t) + len(found.topics[t]) + 6 for t in topics) for size, topics in starts), default=0)
+    return len(compact({"target": targets, "topics": dict(found.topics)})) + max(largest, LEAST_BESIDE)
+
+
+def _assigned(
+    snapshot: Snapshot, members: Mapping[str, Registration], assignor: Assignor, beyond: PartitionSet
+) -> tuple[Wanted, PartitionSet]:
+    """The assignment without the partitions `beyond`, and all that could be assigned."""
     left_out: dict[str, str] = {}
     subscribers = []
     filters = filters_of(members.values())
@@ -100,8 +157,15 @@ def wanted(snapshot: Snapshot, members: Mapping[str, Registration], assignor: As
             )
         )
     topics = _assignable(subscribers, snapshot.topics, left_out)
-    shares = {name: topic.partitions for name, topic in topics.items()}
-    assigning = [_only(subscriber, topics) for subscriber in subscribers]
+    every = frozenset(TopicPartition(name, number) for name, topic in topics.items() for number in topic.partitions)
+    shares = {
+        name: tuple(number for number in topic.partitions if TopicPartition(name, number) not in beyond)
+        if beyond
+        else topic.partitions
+        for name, topic in topics.items()
+    }
+    shares = {name: numbers for name, numbers in shares.items() if numbers}
+    assigning = [_only(subscriber, shares) for subscriber in subscribers]
     assignment = assigned(assignor, assigning, shares)
     target = {
         member.consumer: Target(
@@ -110,7 +174,7 @@ def wanted(snapshot: Snapshot, members: Mapping[str, Registration], assignor: As
         )
         for member in assigning
     }
-    return Wanted(target, {name: topic.id for name, topic in sorted(topics.items())}, left_out)
+    return Wanted(target, {name: topic.id for name, topic in sorted(topics.items())}, left_out), every
 
 
 def _assignable(
@@ -127,7 +191,7 @@ def _assignable(
     return found
 
 
-def _only(subscriber: Subscriber, topics: Mapping[str, Topic]) -> Subscriber:
+def _only(subscriber: Subscriber, topics: Mapping[str, Sequence[int]]) -> Subscriber:
     return replace(subscriber, threads={topic: n for topic, n in subscriber.threads.items() if topic in topics})
 
 
@@ -157,11 +221,13 @@ def _bounded(
     if owner_path_bytes(group, (part for parts in threads.values() for part in parts)) <= room:
         return {thread: parts for thread, parts in threads.items() if parts}
     kept: dict[str, set[TopicPartition]] = {}
+    over = []
     every = [(part not in before, thread, part) for thread, parts in threads.items() for part in parts]
     for _, thread, partition in sorted(every):
         room -= len(paths.owner(*partition)) + 4
         if room >= 0:
             kept.setdefault(thread, set()).add(partition)
         else:
-            left_out[str(partition)] = "its consumer's session holds all the owner znodes that ZooKeeper bears"
+            over.append(partition)
+    left_out |= keys_of(over, OVER_A_SESSION)
     return {thread: frozenset(parts) for thread, parts in kept.items()}

@@ -38,7 +38,7 @@ def with_state(snapshot: Snapshot, nth: int, step: Step) -> list[Operation]:
     paths = GroupPaths(snapshot.group)
     data = step.state.to_bytes()
     if len(data) > MAX_COMMIT_BYTES:
-        raise RebalanceFailed(f"the group's target takes {len(data)} bytes, over what a znode may hold")
+        raise RebalanceFailed(f"the group's state has {len(data)} bytes, over the {MAX_COMMIT_BYTES} of a znode")
     return [
         SetData(paths.state, data, snapshot.state_version + nth),
         *step.operations,
@@ -75,7 +75,10 @@ def steps(snapshot: Snapshot, plan: Plan) -> Iterator[Step]:
     room = _room_beside(plan.state)
     largest = max((sum(operation_bytes(o) for o in unit) for unit in units), default=0)
     if largest > room:
-        raise RebalanceFailed("one consumer's command does not fit into a transaction: spread the group's partitions")
+        raise RebalanceFailed(
+            f"one change has {largest} bytes, over the {room} that the group's state leaves of a multi's "
+            f"{MAX_COMMIT_BYTES}: spread the group's partitions"
+        )
     written = list(batches(notices + units, ROOM, room)) or [[]]
     # `assignment-failed` is sent before `state` records it.
     notice_multis = len(list(batches(notices, ROOM, room)))

@@ -27,6 +27,7 @@ from ..planning.backpressure import (
 from ..term.bad_data import Findings
 from ..term.server_clock import ServerClock
 from ..term.term import Term
+from ..zk.below import unlink_segment
 from ..zk.errors import AccessDenied, BadData
 from ..zk.store import Check, Delete, Node, Operation, SetData
 from ..zk.znodes.cuts import Cut, GroupCuts
@@ -104,7 +105,7 @@ class SegmentCollector:
     """Manages the segments of all groups, round by round, for one term. Every write is fenced."""
 
     def __init__(
-        self, term: Term, clock: ServerClock, rules: SegmentRules, remove: Callable[[Path], None] = Path.unlink
+        self, term: Term, clock: ServerClock, rules: SegmentRules, remove: Callable[[Path], None] = unlink_segment
     ) -> None:
         self._term = term
         self._store = term.store

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass, field
 
-from ..zk.process.config import EVERYWHERE, require
+from ..zk.process.config import LOOPBACK, require
 from ..zk.znodes.names import checked_name
 
 MIN_SESSION_MS = 100
@@ -26,7 +26,8 @@ class CoordinatorConfig:
     :ivar assignment_timeout_ms: under client-side assignment, a leader's time to answer before the next one is asked.
     :ivar group_max_size: limit of a group's members; more are refused.
     :ivar sweep_interval_ms: interval of reading everything again, in case a watch was lost.
-    :ivar channel_retention_ms: retention of the channel of a consumer that has left.
+    :ivar channel_retention_ms: retention of the channel of a consumer that has left, and of the offsets of a deleted
+        topic.
     :ivar query_retention_ms: time for which a silent query holds back the collection of segments.
     :ivar max_backlog_bytes: limit of a group's unread segments in bytes; above it its fetchers pause.
     :ivar max_backlog_segments: the same, in segments.
@@ -37,8 +38,8 @@ class CoordinatorConfig:
         that is not operator-driven needs more than 3 s.
     :ivar checkpoints_kept: number of complete checkpoints of a region that are kept.
     :ivar max_consecutive_resets: resets that a region's application may request without a new checkpoint.
-    :ivar metrics_port: port of `/metrics`; 0 for none.
-    :ivar metrics_host: address of `/metrics`.
+    :ivar metrics_port: port of `/metrics` and `/healthz`; 0 for none.
+    :ivar metrics_host: address to listen on; `0.0.0.0` for all of this host.
     :ivar history_dir: folder of the history, from which the checker decides invariants; empty for none.
     """
 
@@ -65,7 +66,7 @@ class CoordinatorConfig:
     checkpoints_kept: int = 10
     max_consecutive_resets: int = 5
     metrics_port: int = 0
-    metrics_host: str = EVERYWHERE
+    metrics_host: str = LOOPBACK
     history_dir: str = ""
 
     def __post_init__(self) -> None:

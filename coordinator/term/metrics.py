@@ -106,6 +106,7 @@ class CoordinatorMetrics:
         self._generation = gauge("generation", "The group's generation.", "group")
         self._segments = counter("collected_segments", "Segments removed that every query had finished.", "group")
         self._channels = counter("collected_channels", "Channels of ended consumers removed.", "group")
+        self._offsets = counter("collected_offsets", "Offsets of deleted topics removed.", "group")
         self._checkpoints = counter("checkpoints", "Checkpoints that have ended.", "region", "result")
         self._checkpoint_s = histogram(
             "checkpoint_duration_seconds", "From its begin to its end.", REBALANCE_BUCKETS, "result"
@@ -118,7 +119,7 @@ class CoordinatorMetrics:
         self._gauges = (self._failed, self._members, self._partitions, self._generation)
         self._counters = (
             self._turns, self._rebalances, self._evictions, self._sent, self._withdrawn, self._stale,
-            self._segments, self._channels, self._assignments, self._group_turns,
+            self._segments, self._channels, self._offsets, self._assignments, self._group_turns,
         )  # fmt: skip
 
     # ---- the term
@@ -287,11 +288,12 @@ class CoordinatorMetrics:
         """A znode is usable again, or gone; `paths` are still unusable."""
         self._bad_paths.set(paths)
 
-    def collected(self, group: str, *, segments: int = 0, channels: int = 0) -> None:
+    def collected(self, group: str, *, segments: int = 0, channels: int = 0, offsets: int = 0) -> None:
         """Counts of a group's removals."""
         if group in self._states:
             self._segments.labels(group).inc(segments)
             self._channels.labels(group).inc(channels)
+            self._offsets.labels(group).inc(offsets)
 
     def _over(self, group: str, rebalance: Rebalance, result: str, at_ms: int) -> None:
         kind = kind_of(rebalance)

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
@@ -54,6 +55,14 @@ class Scraped:
             text = answer.read().decode()
         return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
 
+    def health(self) -> int:
+        """The status of `/healthz`."""
+        try:
+            with urlopen(f"http://127.0.0.1:{self._port}/healthz", timeout=5) as answer:
+                return int(answer.status)
+        except HTTPError as error:
+            return error.code
+
     def value(self, name: str, **labels: str) -> float:
         """The sum over the series with these labels, 0 when there is none."""
         wanted = f"zk_group_{name}"
@@ -85,9 +94,21 @@ def consumer(
     return processes.enter_context(made), Scraped(port)
 
 
-def write(world: World, log_dir: Path, records: int) -> None:
+def test_elected_node_standby_and_member_are_healthy(world: World, processes: ExitStack, tmp_path: Path) -> None:
+    world.topic("t", 1)
+    write(world, tmp_path / "log", 1, partitions=1)
+    _, elected = node(processes, tmp_path, world, "a")
+    elected.shows(1, "active_coordinator")
+    _, standby = node(processes, tmp_path, world, "b")
+    _, member = consumer(processes, tmp_path, world, "c1")
+
+    for scraped in (elected, standby, member):
+        eventually(lambda s=scraped: s.health() == 200, 30, "it is healthy", ignoring=(OSError,))  # type: ignore[misc]
+
+
+def write(world: World, log_dir: Path, records: int, partitions: int = 4) -> None:
     with Producer.for_store(world.store, log_dir, world.brokers) as producer:
-        for partition in range(4):
+        for partition in range(partitions):
             producer.send_batch("t", partition, [b"x"] * records)
 
 
@@ -240,7 +261,7 @@ def test_a_port_that_is_taken_is_one_sentence_and_exit_code_1(
         assert process.ends() == 1
 
     assert process.said() == (
-        f"error: cannot serve metrics at 0.0.0.0:{port} (Address already in use): "
+        f"error: cannot serve metrics at 127.0.0.1:{port} (Address already in use): "
         "choose a free metrics_port, and an address of this host as metrics_host\n"
     )
 

@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from socketserver import BaseServer
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
 from prometheus_client import CollectorRegistry
 
+from consumer.config import ConsumerConfig
 from consumer.fetching.fetcher import Fetcher
 from consumer.fetching.lag import READ_AGAIN_S, Lag, lag_readers
 from consumer.logs import LogError
@@ -27,6 +29,7 @@ from coordinator.planning.snapshot import AskView, ChannelView, SentCommand, Sna
 from coordinator.planning.target import Wanted
 from coordinator.planning.trigger_kinds import TRIGGERS, kind_of, trigger_kind
 from coordinator.term.bad_data import Findings, Problems
+from coordinator.term.config import CoordinatorConfig
 from coordinator.term.metrics import CoordinatorMetrics
 from coordinator.term.request_queue import RequestQueue
 from coordinator.zk.errors import CoordinatorError, UsageError
@@ -466,6 +469,47 @@ def test_metrics_are_served_until_the_end_with_those_of_the_process(port: int) -
             assert text.count("\nprocess_resident_memory_bytes ") == 1
         with pytest.raises(OSError):
             read(port)
+
+
+def answer_of(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_health_is_served_and_other_paths_are_not_found(port: int) -> None:
+    reason = [""]
+    with MetricsServer(ConsumerMetrics().registry, "127.0.0.1", port, ManualRuntime(), lambda: reason[0]):
+        assert answer_of(port, "/healthz") == (200, "ok\n")
+        reason[0] = "no session with ZooKeeper"
+        assert answer_of(port, "/healthz") == (503, "no session with ZooKeeper\n")
+        for path in ("/", "/metrics/", "/metric", "/favicon.ico", "/healthz/x", "/../metrics"):
+            assert answer_of(port, path)[0] == 404, path
+        assert "zk_group_build_info" in answer_of(port, "/metrics?name[]=zk_group_build_info")[1]
+
+
+def test_metrics_are_served_to_this_host_only_unless_told() -> None:
+    defaults = (CoordinatorConfig("z:1").metrics_host, ConsumerConfig("z:1", "g").metrics_host, slots().metrics_host)
+
+    assert defaults == ("127.0.0.1",) * 3
+
+
+def test_consumers_are_healthy_while_each_holds_its_lease() -> None:
+    metrics = ConsumerMetrics()
+    assert metrics.unhealthy() == "no membership with a lease: no consumer"
+    left = {"c1": 5.0, "c2": 5.0}
+    meters = {name: metrics.of("g", name) for name in left}
+    for name, meter in meters.items():
+        meter.reads_member(lambda name=name: left[name], lambda: 0.0)  # type: ignore[misc]
+    assert metrics.unhealthy() == ""
+
+    left["c2"] = 0.0
+
+    assert metrics.unhealthy() == "no membership with a lease: c2"
+    meters["c2"].gone()
+    assert metrics.unhealthy() == ""
 
 
 def test_port_0_serves_nothing() -> None:

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from coordinator.zk import below
+
 from ..errors import LogError, UnknownTopic
 from .chain import Chain
 from .files import write_file
@@ -37,7 +39,8 @@ class Appender:
         self._chain = Chain(self._folder, topic, partition)
         try:
             _make(self._folder)
-            sweep(self._folder)
+            with below.opened_folder(log_dir, self._folder.parts[-3:]):
+                sweep(self._folder)  # no link leads to another topic
         except OSError as error:
             raise LogError(f"cannot write to {self._folder}: {error.strerror}") from error
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from coordinator.zk.process.config import EVERYWHERE, require
+from coordinator.zk.process.config import LOOPBACK, require
 from coordinator.zk.znodes.names import checked_name
 from coordinator.zk.znodes.segments import SEAL_INTERVAL_MS
 
@@ -42,7 +42,7 @@ class SlotConfig:
     :ivar slot_cpus: CPUs of a slot's task, when the cluster manager supports fractions.
     :ivar executors_timeout_ms: time limit for the executors' registration at the start.
     :ivar metrics_port: slot n serves `/metrics` on this port + n, on any host; 0 disables it.
-    :ivar metrics_host: address of `/metrics`.
+    :ivar metrics_host: address to listen on; `0.0.0.0` for all of the executor's host.
     :ivar history_dir: a folder on each executor's machine for the slots' histories; empty disables them.
     """
 
@@ -73,7 +73,7 @@ class SlotConfig:
     slot_cpus: float = 0.25
     executors_timeout_ms: int = 120_000
     metrics_port: int = 0
-    metrics_host: str = EVERYWHERE
+    metrics_host: str = LOOPBACK
     history_dir: str = ""
 
     def __post_init__(self) -> None:

@@ -126,7 +126,8 @@ class Slot:
         config = spec.config.consumer_config(spec.number)
         metrics = ConsumerMetrics()
         self._meter = metrics.of(config.group, config.consumer)
-        self.server = MetricsServer(metrics.registry, config.metrics_host, config.metrics_port, runtime)
+        host, port = config.metrics_host, config.metrics_port
+        self.server = MetricsServer(metrics.registry, host, port, runtime, metrics.unhealthy)
         self._runtime = runtime
         self._consumer = config.consumer
         self._stopping: str | None = None

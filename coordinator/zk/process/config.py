@@ -17,8 +17,8 @@ from ..znodes.names import shown
 
 T = TypeVar("T")
 PREFIX = "ZK_GROUP_"
-EVERYWHERE = "0.0.0.0"
-"""Default address of the metrics server: Prometheus scrapes from another host, as of ZooKeeper's own exporter."""
+LOOPBACK = "127.0.0.1"
+"""Default address of the metrics server, which asks nobody for a password."""
 
 
 def load(

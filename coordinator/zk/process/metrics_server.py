@@ -1,8 +1,9 @@
-"""`/metrics` over HTTP for Prometheus. The server's thread is the library's."""
+"""`/metrics` over HTTP for Prometheus, and `/healthz`. The server's thread is the library's."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
@@ -13,15 +14,29 @@ from ..runtime import Runtime
 log = logging.getLogger(__name__)
 
 TRY_AGAIN_S = 10.0
+_TEXT = ("Content-Type", "text/plain; charset=utf-8")
+
+
+def _healthy() -> str:
+    return ""
 
 
 class MetricsServer:
     """Serves one registry, and the operating system's figures of the process.
 
     :param port: 0 disables the server.
+    :param unhealthy: why the process is not at work, empty when it is; called by another thread.
     """
 
-    def __init__(self, registry: CollectorRegistry, host: str, port: int, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        host: str,
+        port: int,
+        runtime: Runtime,
+        unhealthy: Callable[[], str] = _healthy,
+    ) -> None:
+        self._unhealthy = unhealthy
         self._registry = registry
         self._host = host
         self._port = port
@@ -47,9 +62,24 @@ class MetricsServer:
             ) from error
         # An error during a scrape concerns the client; the library would print a traceback.
         setattr(server, "handle_error", _ignore)  # noqa: B010  mypy reports the assignment as a redefinition
+        metrics = server.get_app()
+        server.set_app(lambda environ, respond: self._answer(metrics, environ, respond))
         self._server = server
         self._process = ProcessCollector(registry=self._registry)
         log.info("metrics server started: host=%s port=%d", self._host, self._port)
+
+    def _answer(self, metrics: Any, environ: dict[str, Any], respond: Any) -> Iterable[bytes]:
+        """`/metrics`, `/healthz` (503 with the reason), and 404 for every other path: the library answers to any."""
+        path = environ.get("PATH_INFO", "")
+        if path == "/metrics":
+            answer: Iterable[bytes] = metrics(environ, respond)
+            return answer
+        if path != "/healthz":
+            respond("404 Not Found", [_TEXT])
+            return [b"not found: there are /metrics and /healthz\n"]
+        why = self._unhealthy()
+        respond("503 Service Unavailable" if why else "200 OK", [_TEXT])
+        return [f"{why or 'ok'}\n".encode()]
 
     def keep(self) -> None:
         """Start unless started; a failure is logged once and retried later: metrics never end a process."""

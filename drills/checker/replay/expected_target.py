@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import b64decode
 
 from coordinator.zk.errors import BadData
+from coordinator.zk.znodes.left_out import partitions_of
 from coordinator.zk.znodes.records import STATIC, Registration
 from coordinator.zk.znodes.regions import FAILED
 from coordinator.zk.znodes.sync import CLIENT, CONSUMER
@@ -171,7 +172,12 @@ def _of_topics(world: Replay, group: GroupView, state: StateData, live: list[str
 
 
 def left_out(world: Replay, group: GroupView, state: StateData, topic: str) -> frozenset[int]:
-    """Partitions of a topic that the leader has left unassigned, by the state."""
+    """Partitions of a topic that the leader has left unassigned, by the state; or that did not fit, by their ranges."""
+    by_ranges = frozenset(part.partition for part in partitions_of(state.left_out) if part.topic == topic)
+    return by_ranges | _left_out_by_the_leader(world, group, state, topic)
+
+
+def _left_out_by_the_leader(world: Replay, group: GroupView, state: StateData, topic: str) -> frozenset[int]:
     view = world.topics.get(topic)
     if state.client is None or topic not in state.left_out or view is None or view.data is None:
         return frozenset()

@@ -1,0 +1,138 @@
+"""Removing the offsets of topics that were deleted long ago."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from ..term.first_seen import FirstSeen
+from ..term.term import Term
+from ..zk.batching import batches
+from ..zk.errors import BadData
+from ..zk.store import Delete, Node, Operation, SetData
+from ..zk.znodes.group_state import GroupState
+from ..zk.znodes.names import is_name
+from ..zk.znodes.paths import Brokers, GroupPaths
+from ..zk.znodes.records import Registration, parsed_channel
+from ..zk.znodes.seats import Seat
+from ..zk.znodes.segments import Segment
+from .channels import names_below
+
+log = logging.getLogger(__name__)
+
+ROOM = 395
+"""Operations beside the fence and the state."""
+SEGMENTS_READ = 2_000
+"""Of a group with more segments the offsets are kept for now: one of them may name the topic."""
+
+
+class OffsetCollector:
+    """Removes the offsets of deleted topics, group by group, for one term. Every removal is fenced.
+
+    Each has `setData(state, version)` with the version that was read before the channels: a turn that sends a start
+    meanwhile is refused, and begins anew without these offsets; or it came first, and the removal is refused.
+
+    :param is_paused: whether an operator has paused a group: then nothing of it is written.
+    """
+
+    def __init__(self, term: Term, is_paused: Callable[[str], bool] = lambda group: False) -> None:
+        self._is_paused = is_paused
+        self._term = term
+        self._store = term.store
+        self._topics = Brokers(term.config.brokers_path).topics
+        self._memory = FirstSeen(term.runtime)
+
+    def collect(self, groups: Iterable[str]) -> None:
+        """One round over `groups`.
+
+        A topic counts as gone from when this coordinator first saw it missing; while there is no topic at all, none does.
+
+        :raises Retryable: when ZooKeeper did not answer; the next round continues.
+        """
+        every = [GroupPaths(group) for group in groups]
+        listings = self._store.children_many([paths.offsets for paths in every])
+        topics = self._store.children(self._topics)
+        if topics is None or not topics.names:
+            self._memory = FirstSeen(
+                self._term.runtime
+            )  # another `brokers_path`, or topics that are still to come back
+            return
+        known = frozenset(topics.names)
+        for paths, listing in zip(every, listings, strict=True):
+            names = sorted(set(listing.names) - known) if listing is not None else []
+            gone = [name for name in names if is_name(name) and self._is_old(paths, name)]
+            if gone and not self._is_paused(paths.group):
+                self._collect(paths, gone)
+        self._memory.forget_unseen()
+
+    def _is_old(self, paths: GroupPaths, topic: str) -> bool:
+        return self._memory.age_s(paths.group, topic) * 1000 >= self._term.config.channel_retention_ms
+
+    def _collect(self, paths: GroupPaths, gone: Sequence[str]) -> None:
+        node = self._store.get(paths.state)
+        needed = self._needed(paths, node) if node is not None else None
+        if node is None or needed is None:
+            return
+        version = node.stat.version
+        for topic in gone:
+            if topic in needed or self._names(paths.owners_of(topic)):
+                continue
+            below = [f"{paths.offsets_of(topic)}/{name}" for name in self._names(paths.offsets_of(topic))]
+            units: list[list[Operation]] = [[Delete(path)] for path in sorted(below)]
+            units.append([Delete(paths.offsets_of(topic))])
+            for batch in batches(units, ROOM):
+                change = SetData(paths.state, node.data, version)
+                if not self._term.collect([change, *batch], f"offsets of {topic}"):
+                    return
+                version += 1
+            log.info("offsets removed: group=%s topic=%s partitions=%d", paths.group, topic, len(below))
+            self._term.metrics.collected(paths.group, offsets=len(below))
+
+    def _names(self, path: str) -> list[str]:
+        listing = self._store.children(path)
+        return listing.names if listing is not None else []
+
+    def _needed(self, paths: GroupPaths, node: Node) -> frozenset[str] | None:
+        """The topics that the group has in its target, its channels or its segments; None while that is not known.
+
+        Read after the state. A group in a consistent region keeps all: its cut names them, and leaving the region sets
+        them. With a command that is out, or an unreadable record, the next round looks again.
+        """
+        try:
+            state = GroupState.parse(paths.state, node.data)
+            if state.region is not None:
+                return None
+            needed = set(state.topics) | {part.topic for mark in state.marks for part in mark.partitions}
+            channels = self._store.get_many([paths.channel(name) for name in names_below(self._store, paths.channels)])
+            for channel in channels:
+                if channel is None:
+                    continue
+                if channel.stat.children:
+                    return None
+                needed |= {part.topic for part in parsed_channel(paths.channels, channel.data).running}
+            return frozenset(needed | self._subscribed(paths) | self._sealed(paths))
+        except BadData:
+            return None  # it is reported where it is used
+
+    def _subscribed(self, paths: GroupPaths) -> set[str]:
+        """The topics that members, and those away from their seats, name."""
+        ids, seats = (
+            self._store.get_many([f"{root}/{name}" for name in names_below(self._store, root)])
+            for root in (paths.ids, paths.seats)
+        )
+        found = {topic for node in ids if node for topic in Registration.parse(paths.ids, node.data).subscription}
+        return found | {
+            topic for node in seats if node for topic in Seat.parse(paths.seats, node.data).registration.subscription
+        }
+
+    def _sealed(self, paths: GroupPaths) -> set[str]:
+        """The topics of the segments that a query may still read.
+
+        :raises BadData: when there are too many to be read.
+        """
+        names = names_below(self._store, paths.segments)
+        if len(names) > SEGMENTS_READ:
+            raise BadData(f"{paths.segments} has {len(names)} segments")
+        nodes = self._store.get_many([paths.segment(name) for name in names])
+        ranges = (Segment.parse(paths.segments, node.data).ranges for node in nodes if node is not None)
+        return {each.topic for some in ranges for each in some}

@@ -1,0 +1,187 @@
+"""A link below a shared folder leads to no file of another group, topic or region."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from consumer.errors import SegmentError
+from consumer.logs.base import LOG_SCHEMA
+from consumer.logs.embedded.append import Appender
+from consumer.logs.embedded.remove import remove_topic
+from consumer.logs.errors import LogError
+from consumer.sealing.segment_check import SegmentCheck
+from consumer.sealing.segment_files import SegmentFolder
+from coordinator.zk.below import files, folders, open_file, opened_folder, remove_folder, size_of, unlink_segment
+from coordinator.zk.znodes.segments import Segment, local_file
+
+FILE = "c1/abc-0000000001.arrow"
+NOTHING = pa.RecordBatch.from_pylist([], schema=LOG_SCHEMA)
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """A folder in which `victim` has a file, and `evil` has none."""
+    (tmp_path / "victim" / "c1").mkdir(parents=True)
+    SegmentFolder(str(tmp_path)).write(f"victim/{FILE}", [NOTHING])
+    return tmp_path
+
+
+LINKS = {
+    "its folder": ("evil", "victim"),
+    "its folder by an absolute path": ("evil", "{root}/victim"),
+    "a consumer's folder": ("evil/c1", "../victim/c1"),
+    "the file": ("evil/c1/abc-0000000001.arrow", "../../victim/c1/abc-0000000001.arrow"),
+}
+
+
+@pytest.fixture(params=LINKS.values(), ids=LINKS.keys())
+def linked(shared: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """The same folder with a link of `evil`; the file of `victim` outlives the test."""
+    name, target = request.param
+    before = (shared / "victim" / FILE).read_bytes()
+    (shared / name).parent.mkdir(parents=True, exist_ok=True)
+    (shared / name).symlink_to(target.format(root=shared))
+    yield shared
+    assert (shared / "victim" / FILE).read_bytes() == before
+    assert sorted(each.name for each in (shared / "victim" / "c1").iterdir()) == ["abc-0000000001.arrow"]
+
+
+def is_link_or_gone(path: Path) -> bool:
+    return path.is_symlink() or not path.exists()
+
+
+def test_the_collector_removes_no_file_behind_a_link(linked: Path) -> None:
+    segment = Segment(f"evil/{FILE}", str(linked), 0, 1, (), "c1", "abc", 1)
+    path = local_file("evil", segment)
+    assert path is not None
+
+    try:
+        unlink_segment(path)
+    except OSError as error:
+        assert error.errno == errno.ELOOP
+    else:
+        assert not (linked / "evil" / FILE).is_symlink()
+
+
+def test_the_sweep_lists_and_removes_no_file_behind_a_link(linked: Path) -> None:
+    folder = SegmentFolder(str(linked))
+
+    try:
+        assert folder.list("evil") == []
+    except OSError as error:
+        assert error.errno == errno.ELOOP
+    try:
+        folder.remove(f"evil/{FILE}")
+    except OSError as error:
+        assert error.errno == errno.ELOOP
+
+
+def test_readers_and_verify_read_no_file_behind_a_link(linked: Path) -> None:
+    folder = SegmentFolder(str(linked))
+    size = (linked / "victim" / FILE).stat().st_size
+
+    assert folder.sizes([f"evil/{FILE}"]) == [None]
+    with pytest.raises(SegmentError, match="a link is in the way"):
+        list(folder.read(f"evil/{FILE}", size, 0))
+    with pytest.raises(OSError, match="a link is in the way"):
+        folder.read_bytes(f"evil/{FILE}", size)
+    segment = Segment(f"evil/{FILE}", str(linked), 0, size, (), "c1", "abc", 1)
+    problem = SegmentCheck().problem(segment)
+    assert problem is not None and problem.kind == "missing file"
+
+
+@pytest.mark.parametrize("name", ["evil", "evil/c1"])
+def test_a_sealer_writes_no_file_behind_a_link(shared: Path, name: str) -> None:
+    (shared / name).parent.mkdir(exist_ok=True)
+    (shared / name).symlink_to(shared / "victim" / "c1" if name == "evil/c1" else shared / "victim")
+
+    with pytest.raises(OSError, match="a link is in the way"):
+        SegmentFolder(str(shared)).write("evil/c1/abc-0000000002.arrow", [NOTHING])
+
+    assert [each.name for each in (shared / "victim" / "c1").iterdir()] == ["abc-0000000001.arrow"]
+
+
+def test_state_files_behind_a_link_are_neither_listed_nor_removed(shared: Path) -> None:
+    (shared / "evil").mkdir()
+    (shared / "evil" / "7").symlink_to(shared / "victim")
+    (shared / "other").symlink_to(shared / "victim")
+    folder = SegmentFolder(str(shared))
+
+    assert folder.folders("evil") == []
+    for refused in (
+        lambda: folder.folders("other"),
+        lambda: folder.remove_folder("evil/7", 1e12),
+        lambda: folder.remove_folder("other/c1", 1e12),
+    ):
+        with pytest.raises(OSError):
+            refused()
+
+    assert (shared / "victim" / FILE).exists()
+
+
+def test_a_removed_folder_loses_its_links_and_not_what_they_lead_to(shared: Path) -> None:
+    (shared / "evil" / "7").mkdir(parents=True)
+    (shared / "evil" / "7" / "state").symlink_to(shared / "victim" / FILE)
+    (shared / "evil" / "7" / "folder").symlink_to(shared / "victim")
+
+    assert SegmentFolder(str(shared)).remove_folder("evil/7", 1e12)
+
+    assert not (shared / "evil" / "7").exists()
+    assert (shared / "victim" / FILE).exists()
+
+
+def test_folder_that_is_itself_reached_through_a_link_is_used(shared: Path, tmp_path: Path) -> None:
+    (tmp_path / "there").symlink_to(shared)
+    folder = SegmentFolder(str(tmp_path / "there"))
+
+    assert [found.file for found in folder.list("victim")] == [f"victim/{FILE}"]
+    size = folder.sizes([f"victim/{FILE}"])[0]
+    assert size is not None
+    assert list(folder.read(f"victim/{FILE}", size, 0)) == []
+    folder.remove(f"victim/{FILE}")
+    assert folder.list("victim") == []
+
+
+def test_what_is_no_file_is_neither_read_nor_listed(tmp_path: Path) -> None:
+    (tmp_path / "g" / "c1").mkdir(parents=True)
+    os.mkfifo(tmp_path / "g" / FILE)
+
+    assert list(files(tmp_path, ["g"])) == []
+    assert size_of(tmp_path, ["g", *FILE.split("/")]) is None
+    os.close(open_file(tmp_path, ["g", *FILE.split("/")]))  # it does not wait for a writer
+
+
+def test_missing_folders_are_empty_and_made_where_asked_for(tmp_path: Path) -> None:
+    assert folders(tmp_path, ["g"]) == []
+    assert list(files(tmp_path, ["g", "c"])) == []
+    with opened_folder(tmp_path, ["g", "c"], makes=True):
+        assert (tmp_path / "g" / "c").is_dir()
+    remove_folder(tmp_path, ["g", "c"])
+    assert folders(tmp_path, ["g"]) == []
+
+
+def test_removing_a_topic_removes_no_other_topics_data(tmp_path: Path) -> None:
+    (tmp_path / "victim" / "id" / "0").mkdir(parents=True)
+    (tmp_path / "evil").symlink_to(tmp_path / "victim")
+    (tmp_path / "mean").mkdir()
+    (tmp_path / "mean" / "id").symlink_to(tmp_path / "victim" / "id")
+
+    for topic in ("evil", "mean"):
+        with pytest.raises(LogError, match="cannot remove"):
+            remove_topic(tmp_path, topic, "id")
+
+    assert (tmp_path / "victim" / "id" / "0").is_dir()
+
+
+def test_a_producer_writes_into_no_other_topics_folder(tmp_path: Path) -> None:
+    (tmp_path / "victim" / "id" / "0").mkdir(parents=True)
+    (tmp_path / "evil").symlink_to(tmp_path / "victim")
+
+    with pytest.raises(LogError, match="a link is in the way"):
+        Appender(tmp_path, "evil", "id", 0)

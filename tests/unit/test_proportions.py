@@ -1,0 +1,142 @@
+"""Groups whose assignment does not fit: what can be assigned is, and the rest is left out with the bound."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from coordinator.assignors import Assignor
+from coordinator.assignors.registry import assignors
+from coordinator.planning.plan import Plan, plan
+from coordinator.planning.snapshot import ChannelView, Member, Snapshot
+from coordinator.planning.target import BEYOND, OVER_A_SESSION
+from coordinator.rebalance.plan_operations import steps, with_state
+from coordinator.zk.store import MAX_COMMIT_BYTES, operation_bytes
+from coordinator.zk.znodes.group_state import COMPLETING, GroupState
+from coordinator.zk.znodes.left_out import MAX_BYTES, REST, bounded, keys_of, partitions_of
+from coordinator.zk.znodes.partitions import NONE, TopicPartition
+from coordinator.zk.znodes.records import Channel, Registration, Topic
+
+INSTALLED = assignors()
+
+
+def a_group(
+    members: int, partitions: int, strategy: str = "range", subscription: Mapping[str, int] | None = None
+) -> Snapshot:
+    """New members of a group, and a topic."""
+    names = [f"consumer-{number:03}" for number in range(members)]
+    incarnations = {name: f"{number:032x}" for number, name in enumerate(names)}
+    wanted = dict(subscription or {"t": 1})
+    return Snapshot(
+        "g",
+        1,
+        GroupState(epoch=1),
+        0,
+        {name: ChannelView(name, 1, Channel(incarnation)) for name, incarnation in incarnations.items()},
+        {
+            name: Member(name, 7, Registration(incarnation, wanted, protocols=(strategy,)))
+            for name, incarnation in incarnations.items()
+        },
+        topics={"t": Topic("t", "id", tuple(range(partitions)))},
+    )
+
+
+def fits(snapshot: Snapshot, decided: Plan) -> None:
+    """Every multi of the turn is within ZooKeeper's limits."""
+    for nth, step in enumerate(steps(snapshot, decided)):
+        assert sum(map(operation_bytes, with_state(snapshot, nth, step))) <= MAX_COMMIT_BYTES
+
+
+def assigned_of(decided: Plan) -> frozenset[TopicPartition]:
+    return frozenset().union(*(target.partitions for target in decided.state.target.values()))
+
+
+def decided_of(snapshot: Snapshot, installed: Mapping[str, Assignor] = INSTALLED) -> Plan:
+    decided = plan(snapshot, installed)
+    fits(snapshot, decided)
+    return decided
+
+
+@pytest.mark.parametrize("count", [6_000, 9_000, 15_000, 100_000])
+def test_one_member_gets_what_its_session_may_own_and_the_rest_is_left_out(count: int) -> None:
+    decided = decided_of(a_group(1, count))
+
+    assigned, left_out = assigned_of(decided), partitions_of(decided.state.left_out)
+    assert len(assigned) >= 6_000
+    assert assigned | left_out.keys() == {TopicPartition("t", number) for number in range(count)}
+    assert set(left_out.values()) <= {OVER_A_SESSION}
+    assert "256000 bytes of owner paths" in OVER_A_SESSION
+
+
+@pytest.mark.parametrize("strategy", ["round-robin", "cooperative-sticky"])
+def test_a_target_over_a_znodes_size_is_cut_and_stays_the_same(strategy: str) -> None:
+    snapshot = a_group(300, 95_000, strategy)
+
+    decided = decided_of(snapshot)
+
+    assigned, left_out = assigned_of(decided), partitions_of(decided.state.left_out)
+    assert decided.state.state == COMPLETING
+    assert len(assigned) > 60_000
+    assert assigned | left_out.keys() == {TopicPartition("t", number) for number in range(95_000)}
+    assert set(left_out.values()) <= {BEYOND}
+    again = decided_of(replace(snapshot, state=decided.state))
+    assert not again.is_new_generation
+    assert again.state.target == decided.state.target
+
+
+def test_range_assigns_a_hundred_thousand_partitions_of_300_members() -> None:
+    decided = decided_of(a_group(300, 100_000))
+
+    assert len(assigned_of(decided)) == 100_000
+    assert decided.state.left_out == {}
+
+
+def test_a_cut_target_grows_when_a_member_has_left() -> None:
+    snapshot = a_group(300, 95_000, "round-robin")
+    before = decided_of(snapshot)
+    left = {name: member for name, member in snapshot.members.items() if name < "consumer-050"}
+    channels = {name: snapshot.channels[name] for name in left}
+
+    after = decided_of(replace(snapshot, state=before.state, members=left, channels=channels))
+
+    assert after.is_new_generation
+    assert len(assigned_of(after)) >= len(assigned_of(before))
+
+
+def test_invented_topics_and_unreadable_members_do_not_fill_the_state() -> None:
+    snapshot = a_group(2, 4, subscription={"t": 1, **{f"invented-{number:05}": 1 for number in range(10_000)}})
+    stray = {f"stray-{number}": Member(f"stray-{number}", 1, None) for number in range(20_000)}
+
+    decided = decided_of(replace(snapshot, members={**snapshot.members, **stray}))
+
+    assert len(assigned_of(decided)) == 4
+    assert len(decided.state.to_bytes()) < 2 * MAX_BYTES + 10_000
+    assert decided.state.left_out[REST].endswith(" more are left out")
+
+
+def test_a_few_partitions_have_a_key_each_and_many_have_ranges() -> None:
+    few = [TopicPartition("t", number) for number in range(3)]
+    many = [TopicPartition("u", number) for number in (*range(20), 30)]
+
+    keys = keys_of([*many, *few], "why")
+
+    assert keys == {"t-0": "why", "t-1": "why", "t-2": "why", "u(0-19,30)": "why"}
+    assert partitions_of(keys) == dict.fromkeys(many, "why")
+    assert keys_of(NONE, "why") == {}
+
+
+@pytest.mark.parametrize("key", ["t", "t-1", "t(", "t(x)", "t(1", "(1)", "t(5-1)", "../x(1)", "t(0-9999999)", "*"])
+def test_other_keys_name_no_partitions_by_ranges(key: str) -> None:
+    assert partitions_of({key: "why"}) == {}
+
+
+def test_ranges_of_a_hostile_state_take_no_memory_out_of_proportion() -> None:
+    assert len(partitions_of({f"t{number}(0-999999)": "why" for number in range(1000)})) <= 2_000_000
+
+
+def test_reasons_within_their_bytes_are_all_kept() -> None:
+    reasons = {f"c{number}": "why" for number in range(100)}
+
+    assert bounded(reasons) == reasons
