@@ -94,6 +94,7 @@ PLACES = {
     "delete-offsets": f"{CHANGES}offsets",
     "export-offsets": f"{CHANGES}export",
     "reset-offsets": f"{CHANGES}offsets",
+    "lift-mark": f"{CHANGES}lift",
     "remove-members": f"{CHANGES}remove",
 }
 

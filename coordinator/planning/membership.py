@@ -19,6 +19,7 @@ from ..zk.znodes.regions import CONSUMERS as REGION_OF_CONSUMERS
 from ..zk.znodes.regions import RegionMembership
 from ..zk.znodes.sync import CLIENT, CONSUMER
 from .leases import UNKNOWN_LEASE_MS, is_exclusive, lease_ms
+from .obedience import STRIKES
 from .snapshot import ChannelView, SeatView, Snapshot
 from .strategy import ESTABLISHED, NEWCOMER, RETURNING, Candidate, choose
 from .target import is_live
@@ -158,12 +159,18 @@ def _evict(snapshot: Snapshot, found: Membership) -> None:
         limit_s = registration.max_poll_interval_ms / 1000
         waits_s = max((command.age_s for command in view.commands if not command.is_drain), default=0.0)
         waits_s = max(waits_s, view.waits_s)  # replaced commands do not postpone it
+        if view.strikes >= STRIKES:
+            reason = f"evicted: it disobeyed {view.strikes} commands in a row; the last: {view.disobeyed}"
+            _end_live(snapshot, found, name, reason)
+            continue
         if waits_s < limit_s and view.idle_s < limit_s:
             found.timers.append(limit_s - max(waits_s, view.idle_s))
             continue
         what, remedy = "gave no sign of life", "its process hangs, or max_poll_interval_ms is too short for it"
         if waits_s >= limit_s:
             what = "acknowledged no command"
+            if view.strikes:
+                what = f"obeyed no command ({view.disobeyed})"
             remedy = "raise max_poll_interval_ms, or lower max_poll_records so that it polls more often"
         reason = f"evicted: it {what} for {registration.max_poll_interval_ms} ms ({remedy})"
         _end_live(snapshot, found, name, reason)

@@ -25,8 +25,9 @@ from .grants import next_grants
 from .group import Asking
 from .kept import unreadable
 from .membership import End, GroupRules, Membership, keep_seats, membership, unusable
+from .obedience import STRIKES
 from .rebalance_history import history_of, replaced_of
-from .reconciliation import STRAGGLER_AFTER_S, Moves, Round, has_settled, moves
+from .reconciliation import STRAGGLER_AFTER_S, Moves, Round, Settled, has_settled, moves, with_pauses
 from .regional import RegionStep, region_step, regional_moves, sealing_moves
 from .snapshot import AskView, SeatView, SentCommand, Snapshot
 from .target import Wanted, wanted
@@ -58,6 +59,7 @@ class Plan:
     :ivar forgotten: generations with history to remove.
     :ivar outstanding: consumers with an unacknowledged command afterwards.
     :ivar asking: actions on asks of leaders.
+    :ivar unsettled: members that do not run yet what they shall.
     """
 
     state: GroupState
@@ -76,6 +78,7 @@ class Plan:
     again_s: float | None = None
     outstanding: frozenset[str] = frozenset()
     asking: Asking = NO_ASKING
+    unsettled: frozenset[str] = frozenset()
 
     def changes(self, before: GroupState) -> bool:
         """Whether there is anything to write."""
@@ -133,6 +136,7 @@ def plan(
     else:
         reconciliation = moves(now)
         reconciliation = sealing_moves(now, reconciliation, step.after) if step is not None else reconciliation
+    reconciliation = with_pauses(now, reconciliation)
     if step is not None and step.held_for and not assignment.target:
         waits = f"waits for checkpoint {step.held_for} of consistent region {step.name}"
         reconciliation = replace(reconciliation, blocked_by=waits)
@@ -165,10 +169,12 @@ def plan(
         drains=reconciliation.drains,
         draining=frozenset(reconciliation.draining).union(consumer for consumer, _ in reconciliation.drains),
         region=step,
-        rebalance=history_of(snapshot, state, is_new, reconciliation.are_stopping, asks.reason or trigger),
+        rebalance=history_of(
+            snapshot, state, is_new, reconciliation.are_stopping, asks.reason or _with_disobedience(members, trigger)
+        ),
         replaced=replaced_of(snapshot, generation) if is_new else None,
         forgotten=tuple(n for n in snapshot.history if n != generation)[: -(HISTORY_KEPT - 1)] if is_new else (),
-        again_s=_again_s(members, reconciliation, asks, is_held),
+        again_s=_again_s(snapshot, members, reconciliation, asks, is_held),
         outstanding=frozenset(reconciliation.kept).union(
             (consumer for consumer, _ in (*reconciliation.stops, *reconciliation.starts, *reconciliation.drains)),
             reconciliation.draining,
@@ -176,6 +182,7 @@ def plan(
             (asks.assign[0],) if asks.assign is not None else (),
         ),
         asking=asks,
+        unsettled=frozenset(n for n, step in reconciliation.steps.items() if not isinstance(step, Settled)),
     )
 
 
@@ -189,6 +196,12 @@ def _asking(
     if assignor is None or not members.everybody:
         return without_asks(snapshot, Wanted({}, {}, {}))
     return without_asks(snapshot, wanted(snapshot, members.everybody, assignor, members.marks))
+
+
+def _with_disobedience(members: Membership, trigger: str) -> str:
+    """The trigger for the history, with the members that are evicted for disobedience."""
+    found = [f"{end.view.consumer} {end.reason}" for end in members.ends if end.evicted and end.view.strikes >= STRIKES]
+    return "; ".join([trigger] * bool(trigger) + found)
 
 
 def _held(snapshot: Snapshot, members: Membership, asks: Asking, trigger: str, rules: GroupRules) -> Asking:
@@ -255,7 +268,7 @@ def _lost_owners(snapshot: Snapshot, name: str, is_eager: bool) -> PartitionSet:
     view, target = snapshot.channels[name], snapshot.state.target.get(name)
     assigned = target.partitions if target is not None else NONE
     settled = has_settled(view, assigned, snapshot.state.generation, is_eager)
-    return view.running - snapshot.owners if settled and not view.commands else NONE
+    return view.running - snapshot.owners if settled and not view.commands and view.pause_s <= 0 else NONE
 
 
 # ---- the state, and the next turn
@@ -292,12 +305,15 @@ def _reason(members: Membership, reconciliation: Moves, asks: Asking) -> str | N
     return f"{name} waits for {shown}{more} to become free"
 
 
-def _again_s(members: Membership, reconciliation: Moves, asks: Asking, is_held: bool) -> float | None:
+def _again_s(
+    snapshot: Snapshot, members: Membership, reconciliation: Moves, asks: Asking, is_held: bool
+) -> float | None:
     timers = [*members.timers, *reconciliation.timers, *asks.timers]
     if is_held:
         timers.append(WAITING_LOOK_S)
     if reconciliation.withdrawn or members.ends or members.given_up:
         timers.append(0.0)
+    timers += [view.pause_s for name, view in snapshot.channels.items() if name in members.live and view.pause_s > 0]
     if reconciliation.waiting or reconciliation.blocked_by:
         timers.append(WAITING_LOOK_S)
     if sum(len(view.children) + 1 for view in asks.unneeded) > ASK_ZNODES_A_TURN:

@@ -8,7 +8,7 @@ revoked first, which commands are withdrawn, and when a partition is free to be 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
 from ..zk.znodes.partitions import NONE, PartitionSet, topics_of, united
@@ -96,6 +96,7 @@ class Moves:
     :ivar timers: seconds until the steps may be others.
     :ivar drains: of a group in a consistent region: commands to contribute to the checkpoint that is open; `draining`
         are those that are sent.
+    :ivar deferred: members that get no command for now, because they have disobeyed.
     """
 
     steps: Mapping[str, Step]
@@ -104,17 +105,24 @@ class Moves:
     timers: tuple[float, ...] = ()
     drains: Commands = ()
     draining: Kept = field(default_factory=dict)
+    deferred: frozenset[str] = frozenset()
 
     @property
     def stops(self) -> Commands:
         """Stops to send."""
-        return tuple((name, step.stop) for name, step in self.steps.items() if isinstance(step, Unrevoked))
+        return tuple(
+            (name, step.stop)
+            for name, step in self.steps.items()
+            if isinstance(step, Unrevoked) and name not in self.deferred
+        )
 
     @property
     def starts(self) -> Commands:
         """Starts to send."""
         starting = ((name, step) for name, step in self.steps.items() if isinstance(step, Starting | Waiting))
-        return tuple((name, step.start) for name, step in starting if step.start is not None)
+        return tuple(
+            (name, step.start) for name, step in starting if step.start is not None and name not in self.deferred
+        )
 
     @property
     def kept(self) -> dict[str, SentCommand]:
@@ -204,6 +212,12 @@ def _to_revoke(now: Round, name: str) -> PartitionSet:
     # A claim makes owners only of what is new to the consumer: what has lost its owner is given up, to get one again.
     unowned = view.running - snapshot.owners if channel.generation != now.generation else NONE
     return (view.claimed - want.target[name].partitions) | frozenset(other_life) | unowned | view.uncounted
+
+
+def with_pauses(now: Round, found: Moves) -> Moves:
+    """`found` without commands to members that have just disobeyed one, until their pause is over."""
+    due = frozenset(name for name in found.steps if now.snapshot.channels[name].pause_s > 0)
+    return replace(found, deferred=due) if due else found
 
 
 # ---- commands that are out
@@ -304,4 +318,5 @@ def _straggles(now: Round, revoked: Mapping[str, PartitionSet], kept: Kept, with
     late = any(sent.age_s >= STRAGGLER_AFTER_S for sent in kept.values())
     is_being_freed = any(revoked.values()) or bool(withdrawn) or bool(now.membership.ends)
     is_unknown = any(view.channel is None for view in now.snapshot.channels.values())
-    return late or bool(now.membership.marks) or is_unknown or not is_being_freed
+    is_deferred = any(now.snapshot.channels[name].pause_s > 0 for name in revoked)
+    return late or bool(now.membership.marks) or is_unknown or is_deferred or not is_being_freed

@@ -40,7 +40,9 @@ class ChannelView:
     :ivar channel: None when its data cannot be read.
     :ivar version: its data version, the consumer's fence.
     :ivar idle_s: seconds since this coordinator saw its data change.
-    :ivar waits_s: seconds for which it has had commands without a break, replaced ones included.
+    :ivar waits_s: seconds since the first command was sent that it has not obeyed, replaced ones included.
+    :ivar pause_s: seconds until it gets its next command.
+    :ivar strikes: commands that it has disobeyed in a row; `disobeyed` says how it disobeyed the last one.
     :ivar uncounted: entries of `running` that no command has named to this incarnation.
     """
 
@@ -51,6 +53,9 @@ class ChannelView:
     idle_s: float = 0.0
     waits_s: float = 0.0
     uncounted: PartitionSet = NONE
+    pause_s: float = 0.0
+    strikes: int = 0
+    disobeyed: str = ""
 
     @property
     def running(self) -> PartitionSet:

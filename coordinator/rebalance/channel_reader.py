@@ -11,7 +11,7 @@ from ..term.parsed_records import ParsedRecords
 from ..zk.store import Node, Store, Watch
 from ..zk.znodes.commands import Command
 from ..zk.znodes.paths import COMMAND_PREFIX, GroupPaths, sequence
-from ..zk.znodes.records import Channel, parsed_channel
+from ..zk.znodes.records import parsed_channel
 
 CLOSED_S = 600.0
 """How long a member is left out whose channel refuses writes, before the next attempt."""
@@ -83,8 +83,7 @@ class ChannelReader:
             return ChannelView(name, node.stat.version, None)
         channel = self._records.parsed(self._paths.channel(name), node, parsed_channel)
         idle_s = self._memory.age_s("channel", name, str(node.stat.mzxid))
-        waits_s = self._waits_s(name, channel, [sent for sent in commands if not sent.is_drain]) if channel else 0.0
-        return ChannelView(name, node.stat.version, channel, tuple(commands), idle_s, waits_s)
+        return ChannelView(name, node.stat.version, channel, tuple(commands), idle_s)
 
     def _sent(self, consumers: Sequence[str]) -> dict[str, list[SentCommand]]:
         listings = self.watch(consumers)
@@ -112,17 +111,3 @@ class ChannelReader:
             age_s = self._memory.age_s("command", consumer, name, str(node.stat.czxid))
             found.setdefault(consumer, []).append(SentCommand(name, command, age_s))
         return found
-
-    def _waits_s(self, name: str, channel: Channel, commands: Sequence[SentCommand]) -> float:
-        """Seconds for which a consumer has had commands without applying one.
-
-        A turn that withdraws a start may send its successor only in the next one: one read without a command in
-        between does not end the wait.
-        """
-        key = ("waits", name, channel.incarnation, channel.command)
-        if commands:
-            self._memory.age_s("had commands", *key)
-        elif not self._memory.saw("had commands", *key):
-            return 0.0
-        age_s = self._memory.age_s(*key)
-        return age_s if commands else 0.0

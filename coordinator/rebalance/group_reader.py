@@ -7,12 +7,10 @@ model of the protocol finds two owners when a channel's data is read before its 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
 from ..planning.answers import outdated_topic
-from ..planning.grants import uncounted
 from ..planning.plan import Plan
 from ..planning.snapshot import AskView, ChannelView, Member, SeatView, Snapshot
 from ..planning.target import is_live
@@ -21,16 +19,19 @@ from ..term.bad_data import Findings
 from ..term.first_seen import FirstSeen
 from ..term.parsed_records import ParsedRecords
 from ..term.term import Term
-from ..zk.errors import AccessDenied, BadData
+from ..zk.errors import AccessDenied
 from ..zk.store import DENIED, Node, Watch
 from ..zk.znodes.group_state import GroupState, Mark, Rebalance
-from ..zk.znodes.partitions import NONE, PartitionSet, TopicPartition
+from ..zk.znodes.partitions import PartitionSet, TopicPartition
 from ..zk.znodes.paths import REBALANCE_PREFIX, GroupPaths, sequence
 from ..zk.znodes.ranges import is_partition
-from ..zk.znodes.records import OwnerRecord, Registration, Topic
+from ..zk.znodes.records import Registration, Topic
 from ..zk.znodes.seats import Seat
+from ..zk.znodes.sync import CONSUMER
 from .ask_reader import AskReader
 from .channel_reader import ChannelReader
+from .conduct import Conducts
+from .counted import with_counted
 
 T = TypeVar("T")
 
@@ -63,6 +64,7 @@ class GroupReader:
         self._asks = AskReader(self._store, self._paths, self._problems, self._memory.age_s)
         self._made: tuple[int, int] | None = None
         self._written: tuple[int, int] = 0, 0
+        self._conducts = Conducts(term.runtime)
         self._region = GroupRegionReader(self._store, group, self._problems, self._memory.age_s, bound)
 
     def read(self, topics: Mapping[str, Topic]) -> Snapshot | None:
@@ -109,7 +111,9 @@ class GroupReader:
             (self._paths.owners, self._problems.usable(self._paths.owners, owned)),
             (self._paths.offsets, self._problems.usable(self._paths.offsets, written)),
         )
-        channels = self._with_counted(state, channels, owners, offset_parents)
+        channels = with_counted(self._store, self._paths, state, channels, (owners, offset_parents))
+        has_owners = state.client is None or state.client.protocol_type == CONSUMER
+        channels = self._conducts.observed(channels, owners, has_owners)
         marks = {
             (m.consumer, m.incarnation): self._memory.age_s("mark", m.consumer, m.incarnation) for m in state.marks
         }
@@ -161,8 +165,13 @@ class GroupReader:
         asks = self._asks.with_entries(snapshot.asks, snapshot.state.client, snapshot.topics)
         return replace(snapshot, asks=asks)
 
+    def deciding(self, plan: Plan) -> None:
+        """A plan is about to be written."""
+        self._conducts.deciding(plan)
+
     def decided(self, plan: Plan) -> None:
         """Start the timers of the turn's own writes now, not at the next read."""
+        self._conducts.decided(plan)
         self._written = self._made[1] if self._made is not None else 0, plan.state.generation
         if plan.asking.made is not None:
             self._memory.age_s("ask", plan.asking.made[0])
@@ -250,31 +259,6 @@ class GroupReader:
             )
             for root, names in listed
         ]
-
-    def _with_counted(
-        self, state: GroupState, channels: Mapping[str, ChannelView], owners: PartitionSet, begun: frozenset[str]
-    ) -> dict[str, ChannelView]:
-        """`channels`, with the entries of `running` that do not count."""
-        found = {}
-        for name, view in channels.items():
-            granted = state.granted_to(name, view.channel.incarnation) if view.channel is not None else NONE
-            foreign = self._foreign(view, owners) if granted is None else NONE
-            if left := uncounted(granted, view, begun, foreign):
-                view = replace(view, uncounted=left)
-            found[name] = view
-        return found
-
-    def _foreign(self, view: ChannelView, owners: PartitionSet) -> PartitionSet:
-        """Partitions that it says it runs, and another incarnation owns."""
-        known = sorted(view.claimed & owners)
-        paths = [self._paths.owner(*partition) for partition in known]
-        incarnation = view.channel.incarnation if view.channel is not None else ""
-        found = set()
-        for partition, path, node in zip(known, paths, self._store.get_many(paths) if paths else [], strict=True):
-            with suppress(BadData):
-                if node is not None and OwnerRecord.parse(path, node.data).incarnation != incarnation:
-                    found.add(partition)
-        return frozenset(found)
 
     # ---- state and history
 

@@ -110,6 +110,7 @@ class Rebalancer:
             snapshot = self._reader.with_entries(self._with_topics_read_again(snapshot))
             decided = plan(snapshot, self._assignors, trigger, self._rules)
             if not decided.changes(snapshot.state):
+                self._reader.decided(decided)
                 self._reader.held(decided.region.held_for if decided.region is not None else 0)
                 return Turn(
                     decided.again_s,
@@ -126,6 +127,7 @@ class Rebalancer:
             if self._is_suspect(snapshot, decided):
                 continue
             snapshot, decided = self._reader.with_aborted(snapshot, decided)
+            self._reader.deciding(decided)
             if self._commit(snapshot, decided):
                 self._reader.decided(decided)
                 self._reader.held(decided.region.held_for if decided.region is not None else 0)

@@ -22,10 +22,6 @@ class FirstSeen:
         self._seen.add(key)
         return now - self._since.setdefault(key, now)
 
-    def saw(self, *key: str) -> bool:
-        """Whether `key` was requested before the last `forget_unseen` (and not dropped by it)."""
-        return key in self._since
-
     def forget_unseen(self) -> None:
         """Drop every key that was not requested since the last call."""
         self._since = {key: since for key, since in self._since.items() if key in self._seen}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
 
+from coordinator.zk.errors import Refused
+from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.json_fields import MAX_COUNT
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
@@ -112,7 +114,7 @@ def test_session_end_of_a_member_without_owners_moves_no_offset(
 def test_process_that_takes_a_name_over_writes_only_what_a_command_has_named(
     world: World, stage: ManualStage, lying: MakeLiar
 ) -> None:
-    hand, one = honest(stage)
+    honest(stage)
     before = world.owners("g")
     lying(running=said(range(4), 90), topic_ids={"t": "id-of-t"})
 
@@ -180,3 +182,117 @@ def test_generation_in_a_channel_delays_nobody_and_raises_nothing(world: World, 
 
     eventually(lambda: good.held == parts("t", 0, 1, 2, 3, 4), 10, "the good member goes on")
     assert world.state("g").generation <= before + 4
+
+
+# ---- what it does with commands
+
+
+def runs_what_it_is_told(bad: Liar, *, owns: bool) -> bool:
+    """Acknowledge a start with all that it names running, a stop with nothing changed."""
+    return bad.acknowledges(claims=True, owns=owns)
+
+
+DISOBEYS: dict[str, Callable[[Liar], bool]] = {
+    "acknowledges without claiming": lambda bad: bad.acknowledges(),
+    "removes commands without applying them": lambda bad: bad.acknowledges(is_named=False),
+    "runs without owners": lambda bad: runs_what_it_is_told(bad, owns=False),
+    "keeps what it has stopped": lambda bad: runs_what_it_is_told(bad, owns=True),
+}
+
+
+@pytest.mark.both_zookeepers
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+@pytest.mark.parametrize("how", DISOBEYS)
+def test_member_that_disobeys_is_evicted_after_three_commands(
+    world: World, lying: MakeLiar, how: str, strategy: str
+) -> None:
+    log = MemoryLog(10)
+    world.coordinator()
+    world.topic("t", 4)
+    bad = lying(protocols=(strategy,))
+
+    def acts(is_over: Callable[[], object]) -> Callable[[], object]:
+        return lambda: (DISOBEYS[how](bad) and False) or is_over()
+
+    if how == "keeps what it has stopped":
+        eventually(acts(lambda: len(bad.channel.running) == 4), 5, "it has all")
+    good = world.consumer("g", "good", {"t": 1}, log=log, protocols=(strategy,))
+
+    eventually(acts(lambda: bad.is_evicted), 5, "it is evicted")
+
+    assert (bad.channel.ended or "").startswith("evicted: it disobeyed 3 commands in a row; the last: it ")
+    assert world.created_commands("g", "bad") <= 8
+    assert world.state("g").generation <= 6
+    eventually(lambda: good.held == parts("t", 0, 1, 2, 3), 5, "the good member has all")
+    assert any("it disobeyed 3 commands" in record.trigger for record in world.history("g"))
+
+
+def test_starts_whose_free_partitions_a_member_refuses_are_sent_ever_more_rarely(world: World, lying: MakeLiar) -> None:
+    """It is not evicted: another session may have made the owner znodes, and removed them again."""
+    world.coordinator()
+    world.topic("t", 4)
+    bad = lying()
+
+    runtime = ThreadRuntime()
+    end = runtime.monotonic() + 20
+
+    def refuses() -> bool:
+        bad.acknowledges(refused=parts("t", 0, 1, 2, 3))
+        return runtime.monotonic() > end
+
+    eventually(refuses, 30, "20 s are over")
+
+    assert not bad.is_evicted
+    assert world.created_commands("g", "bad") <= 14
+
+
+def test_member_that_obeys_after_two_commands_that_it_did_not_is_kept(world: World, lying: MakeLiar) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    bad = lying()
+    for _ in range(2):
+        eventually(lambda: bad.acknowledges(), 5, "it has removed a start")
+
+    eventually(lambda: runs_what_it_is_told(bad, owns=True), 5, "it obeys")
+
+    world.stable("g", 1)
+    assert not bad.is_evicted
+    assert world.created_commands("g", "bad") == 3
+
+
+@pytest.mark.parametrize("limit_ms", [3000, 15000])
+@pytest.mark.both_zookeepers
+def test_unacknowledged_start_evicts_within_a_second_of_the_limit(world: World, lying: MakeLiar, limit_ms: int) -> None:
+    if limit_ms > 3000 and world.zk.startswith("127"):
+        limit_ms = 5000  # a real second is a real one
+    runtime = ThreadRuntime()
+    world.coordinator()
+    world.topic("t", 4)
+    bad = lying(max_poll_interval_ms=limit_ms)
+    eventually(bad.commands, 5, "a start is sent")
+    began = runtime.monotonic()
+
+    def is_evicted() -> bool:
+        if not bad.is_evicted:
+            with suppress(Refused):
+                bad.says(touched=bad.channel.touched + 1)  # only the command is late
+        return bad.is_evicted
+
+    eventually(is_evicted, limit_ms / 1000 + 5, "it is evicted")
+
+    assert limit_ms / 1000 - 0.2 <= runtime.monotonic() - began <= limit_ms / 1000 + 1
+    assert "acknowledged no command" in (bad.channel.ended or "")
+
+
+def test_acknowledging_without_obeying_does_not_stop_the_eviction_clock(world: World, lying: MakeLiar) -> None:
+    runtime = ThreadRuntime()
+    world.coordinator()
+    world.topic("t", 4)
+    bad = lying(max_poll_interval_ms=3000)
+    eventually(lambda: bad.acknowledges(), 5, "it has removed a start")
+    began = runtime.monotonic()
+
+    eventually(lambda: bad.is_evicted, 8, "it is evicted")
+
+    assert runtime.monotonic() - began <= 4
+    assert "obeyed no command (it removed a start without running t-0" in (bad.channel.ended or "")

@@ -1,4 +1,4 @@
-"""Explicit-state model of a member that lies about what it runs: A and B are honest, L writes into its channel what it likes.
+"""Explicit-state model of a member that lies about what it runs: A and B are honest, L writes what it likes.
 
 One partition. An honest owner takes records in one by one; whoever owns it next must begin exactly there. L never gets
 the partition by a command (from then on it could say what it likes of it). What counts of a channel is decided by
@@ -304,12 +304,11 @@ def _decided(config: Config, w: World, seen: Seen) -> Iterator[Step]:
         target = name, channels[name].incarnation
         if target != state.target and (spent := _spent(after, "moves")) is not None:
             yield from _with_target(config, spent, seen, over, running, target, bad)
-    if LIAR in live and (spent := _spent(after, "evict")) is not None:
-        if spent.channels[LIAR].version == channels[LIAR].version:
-            evicted, wrong = _ended(config, spent, LIAR, LIAR in counted)
-            evicted = _gone(_written(evicted, LIAR, run=NOTHING, ended=True, command=None), LIAR)
-            moved = evicted._replace(state=state._replace(version=state.version + 1))
-            yield "L is evicted", moved, bad or wrong
+    spent = _spent(after, "evict")
+    if LIAR in live and spent is not None and spent.channels[LIAR].version == channels[LIAR].version:
+        evicted, wrong = _ended(config, spent, LIAR, LIAR in counted)
+        evicted = _gone(_written(evicted, LIAR, run=NOTHING, ended=True, command=None), LIAR)
+        yield "L is evicted", evicted._replace(state=state._replace(version=state.version + 1)), bad or wrong
 
 
 def _counts(config: Config, w: World, state: State, channels: tuple[Channel, ...], name: int) -> bool:

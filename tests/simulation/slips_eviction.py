@@ -17,7 +17,7 @@ import coordinator.planning.reconciliation
 import coordinator.rebalance.plan_operations
 from consumer.errors import FencedInstanceId, UnknownMemberId
 from consumer.membership.channel import FencedChannel
-from coordinator.rebalance.channel_reader import ChannelReader
+from coordinator.rebalance.conduct import Conducts
 from coordinator.rebalance.rebalancer import Rebalancer
 from coordinator.zk.errors import BadData, IncarnationOver
 from coordinator.zk.store import Check
@@ -119,7 +119,7 @@ EVICTION: tuple[Mutation, ...] = (
     Mutation(
         "churn postpones evictions",
         "Eviction 1",
-        (constant(ChannelReader, "_waits_s", lambda *_: 0.0),),
+        (constant(Conducts, "observed", lambda self, channels, *_: channels),),
         of("L4"),
         ("aimed", "pauses"),
     ),

@@ -75,21 +75,22 @@ class Liar:
     def acknowledges(
         self,
         *,
-        running: Mapping[TopicPartition, int | None] | None = None,
+        claims: bool = False,
         owns: bool = False,
         is_named: bool = True,
         **fields: Any,
     ) -> bool:
-        """Remove its commands, with this `running` (None: as it was); whether there was any.
+        """Remove its commands; whether there was any.
 
-        :param owns: whether it makes the owner znodes of what a start names.
+        :param claims: whether it says that it runs what a start names; `owns`: whether it makes the owner znodes too.
         :param is_named: whether its channel says that the last one was applied.
         """
         commands = self.commands()
         if not commands or self.is_evicted:
             return False
         name, last = list(commands.items())[-1]
-        if running is not None:
+        if claims and last.option == START_FETCHER:
+            running = {**self.channel.running, **dict.fromkeys(last.started, 0)}
             fields |= {"running": running, "topics": {**self.channel.topics, **last.topics}}
         if is_named:
             fields |= {"command": name, "epoch": last.epoch, "generation": last.generation, "ask": last.ask}

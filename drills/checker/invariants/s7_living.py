@@ -38,7 +38,7 @@ class Living:
         for change in commit.channels:
             if is_coordinator:
                 self._judge_end(change, commit)
-            self._note(change, commit.event)
+            self._note(change, commit)
         for group, name in commit.seats if is_coordinator else ():
             member, view = group.members.get(name), group.channels.get(name)
             registration = member.registration if member is not None else None
@@ -51,13 +51,16 @@ class Living:
                     commit.event,
                 )
 
-    def _note(self, change: ChannelChange, event: Event) -> None:
+    def _note(self, change: ChannelChange, commit: Commit) -> None:
+        """A leader's answer is no sign: only a stop or start that is applied stops the clock of one."""
         before, after = change.before, change.after
         if after is None:
             return
         is_same = before is not None and before.incarnation == after.incarnation
-        if before is None or not is_same or before.command != after.command:
-            self._signs[change.view.group.name, change.view.consumer] = (after.incarnation, event)
+        applied = [c.data for view, c in commit.gone if view is change.view and c.name == after.command]
+        is_move = all(data is None or data.is_start or data.is_stop for data in applied)
+        if before is None or not is_same or (before.command != after.command and is_move):
+            self._signs[change.view.group.name, change.view.consumer] = (after.incarnation, commit.event)
 
     def _judge_end(self, change: ChannelChange, commit: Commit) -> None:
         view, before, after = change.view, change.before, change.after

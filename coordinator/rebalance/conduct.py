@@ -1,0 +1,135 @@
+"""How the members of a group have obeyed, for this term's coordinator.
+
+The eviction clock of a member counts from the sending of the first command that it has not obeyed: an acknowledgement
+alone does not stop it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from ..planning.obedience import disobeyed, has_refused, is_move, pause_after_s
+from ..planning.plan import Plan
+from ..planning.snapshot import ChannelView
+from ..zk.runtime import Runtime
+from ..zk.znodes.commands import DRAIN, START_FETCHER, Command
+from ..zk.znodes.partitions import NONE, PartitionSet
+
+
+@dataclass(slots=True)
+class _Conduct:
+    """One incarnation's.
+
+    :ivar sent: the stop or start to be judged once it is gone.  :ivar before: what the member ran then.
+    :ivar since: when the first command was sent that it has not obeyed; None: it has obeyed all.
+    :ivar strikes: option -> commands disobeyed in a row.  :ivar why: the last of them.
+    :ivar refusals: starts in a row with partitions refused, and free.
+    :ivar command: the last command that its channel names.
+    :ivar had_commands: whether it had commands in the last read.
+    """
+
+    incarnation: str
+    sent: Command | None = None
+    before: PartitionSet = NONE
+    claimed: PartitionSet = NONE
+    since: float | None = None
+    strikes: dict[str, int] = field(default_factory=dict)
+    why: str = ""
+    refusals: int = 0
+    not_before: float = 0.0
+    command: str = ""
+    had_commands: bool = False
+
+    @property
+    def worst(self) -> int:
+        return max(self.strikes.values(), default=0)
+
+    def judge(self, sent: Command, view: ChannelView, owners: PartitionSet, has_owners: bool, now: float) -> None:
+        """Judge a command that is gone from the channel."""
+        self.sent = None
+        if why := disobeyed(sent, self.before, view, owners, has_owners):
+            self.why = why
+            self.strikes[sent.option] = self.strikes.get(sent.option, 0) + 1
+        else:
+            self.strikes.pop(sent.option, None)
+            self.since = self.since if self.strikes else None
+        if sent.option == START_FETCHER:
+            self.refusals = self.refusals + 1 if has_refused(sent, view, owners) else 0
+        self.not_before = now + pause_after_s(self.strikes.get(sent.option, 0), self.refusals)
+
+
+def _is_begun(view: ChannelView) -> bool:
+    """Whether its channel names a pending command: one applied in several multis, or whose state is being restored."""
+    return view.channel is not None and view.channel.command in {sent.name for sent in view.commands}
+
+
+class Conducts:
+    """The conduct of each member of one group."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._of: dict[str, _Conduct] = {}
+
+    def observed(
+        self, channels: Mapping[str, ChannelView], owners: PartitionSet, has_owners: bool
+    ) -> dict[str, ChannelView]:
+        """`channels` as just read, with how their members have obeyed."""
+        now = self._runtime.monotonic()
+        found = {}
+        for name, view in channels.items():
+            found[name] = self._observed(view, owners, has_owners, now)
+        self._of = {name: one for name, one in self._of.items() if name in channels}
+        return found
+
+    def _observed(self, view: ChannelView, owners: PartitionSet, has_owners: bool, now: float) -> ChannelView:
+        channel = view.channel
+        if channel is None:
+            return view
+        if not channel.is_live:
+            self._of.pop(view.consumer, None)
+            return view
+        one = self._of.get(view.consumer)
+        if one is None or one.incarnation != channel.incarnation:
+            one = self._of[view.consumer] = _Conduct(channel.incarnation, command=channel.command)
+        pending = [sent.command for sent in view.commands if not sent.is_drain]
+        moves = [command for command in pending if command is not None and is_move(command)]
+        if moves and one.sent not in moves:
+            one.sent, one.before = moves[-1], view.claimed
+        elif not moves and one.sent is not None:
+            one.judge(one.sent, view, owners, has_owners, now)
+        elif not one.strikes and channel.command != one.command and (one.sent is None or _is_begun(view)):
+            one.since = None  # it has applied something that cannot be judged, or begins with what is pending
+        one.command, one.claimed = channel.command, view.claimed
+        self._wait(one, bool(pending), now)
+        waits_s = now - one.since if one.since is not None and (pending or one.strikes) else 0.0
+        pause_s = max(0.0, one.not_before - now)
+        return replace(view, waits_s=waits_s, pause_s=pause_s, strikes=one.worst, disobeyed=one.why)
+
+    def _wait(self, one: _Conduct, has_commands: bool, now: float) -> None:
+        """The clock goes on over one read without commands: a turn that withdraws one may send the next one later."""
+        if has_commands:
+            one.since = now if one.since is None else one.since
+        elif not one.strikes and not one.had_commands:
+            one.since = None
+        one.had_commands = has_commands
+
+    def deciding(self, plan: Plan) -> None:
+        """Before a plan is written: commands that it replaces are not judged, whatever of it is written."""
+        for name in {name for name, _ in (*plan.withdrawn, *plan.commands)} & self._of.keys():
+            self._of[name].sent = None
+
+    def decided(self, plan: Plan) -> None:
+        """A plan was written, or had nothing to write: the clocks of its commands start now."""
+        now = self._runtime.monotonic()
+        for name, command in plan.commands:
+            one = self._of.get(name)
+            if one is None or one.incarnation != command.incarnation or command.option == DRAIN:
+                continue
+            one.since = now if one.since is None else one.since
+            one.had_commands = True
+            if is_move(command):
+                one.sent, one.before = command, one.claimed
+        for name, one in self._of.items():
+            if name not in plan.unsettled and one.sent is None and now >= one.not_before:
+                one.strikes, one.refusals = {}, 0
