@@ -99,7 +99,7 @@ def wanted(
     ids = {name: registration.incarnation for name, registration in members.items()}
     room = max(ROOM_BYTES - sum(len(compact(mark.to_json())) for mark in marks), 2 * LEAST_BESIDE)
     found, assignable = _assigned(snapshot, members, assignor, frozenset())
-    beyond = frozenset(partitions_of(snapshot.state.left_out)) & assignable
+    beyond: PartitionSet = frozenset(partitions_of(snapshot.state.left_out)) & assignable
     is_same = {name: one.incarnation for name, one in snapshot.state.target.items()} == ids
     if not (beyond and is_same and snapshot.state.topics == found.topics):
         beyond = NONE

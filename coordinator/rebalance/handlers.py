@@ -36,6 +36,7 @@ LONGEST_REASON = 1000
 LONGEST_BACKOFF_S = 30.0
 
 
+# Large: one term's queue, threads and back-off, which change together.
 class Handlers:
     """The request queue and its handlers, for one term.
 

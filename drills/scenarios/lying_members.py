@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..base.lies import LIES
 from ..testbed.testbed import Stage
-from ..workloads.lying_member import LIES
 from .definition import Drill
 from .promises import GIVEN_UP, given_up_s
 

@@ -31,31 +31,13 @@ BOMB = "0-999999"
 Running = dict[str, dict[str, int | None]]
 """Topic -> partition -> next offset, as in a channel."""
 
-LIES: Mapping[str, str] = {
-    "false-offsets": "it says that it runs every partition, at an offset that it has made up",
-    "largest-generation": "it writes the largest generation that there is into its channel",
-    "impossible-generation": "it writes a generation beyond the bound of the format",
-    "acknowledges-only": "it acknowledges every command and claims nothing",
-    "removes-only": "it removes every command, and its channel names none",
-    "runs-without-owners": "it puts partitions into `running` without owner znodes",
-    "keeps-what-was-stopped": "it acknowledges a stop and keeps what it was to stop",
-    "refuses-everything": "it refuses every partition of a start, and a million more",
-    "longest-lease": "it registers with a lease of a day",
-    "another-incarnation": "its registration names another incarnation than its channel",
-    "no-incarnation": "its incarnation is empty",
-    "ended-while-registered": "its channel is ended while it stays registered",
-    "scribbles": "it writes what nobody can read, by turns into its registration and its channel",
-    "commands-itself": "it sends commands to its own channel",
-}
-"""Kind of lie -> what it does."""
-
 
 # Large: one member obeys all rules but one, so each lie is a branch of the rule that it breaks.
 class LyingMember:
     """One incarnation of a member that tells one kind of lie.
 
     :param topics: topic -> threads, its subscription.
-    :param lie: one of `LIES`.
+    :param lie: one of `drills.base.lies.LIES`.
     :ivar told: how often it has lied.
     """
 

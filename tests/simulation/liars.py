@@ -11,7 +11,8 @@ from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import StoreFactory
 from coordinator.zk.znodes.paths import GROUPS
-from drills.workloads.lying_member import LIES, LyingMember, lie_until
+from drills.base.lies import LIES
+from drills.workloads.lying_member import LyingMember, lie_until
 from tests.simulation.actors import Actor
 from tests.simulation.faults import Fault, _note
 from tests.simulation.world import SimulatedWorld

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from .json_fields import Fields, compact
 from .partitions import NONE, PartitionSet, partition_set, range_texts, united
-from .ranges import MAX_PARTITION
 from .regions import GroupRegion
 
 EMPTY = "Empty"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from coordinator.zk.znodes.records import parsed_channel
 from coordinator.zk.znodes.regions import Progress
@@ -41,7 +41,7 @@ class ChannelData:
         running: dict[Partition, int | None] | None = None,
         topics: Mapping[str, str] | None = None,
         ended: str | None = None,
-        refused: frozenset[Partition] = frozenset(),
+        refused: Set[Partition] = frozenset(),
         ask: str = "",
         region: Progress | None = None,
     ) -> None:
@@ -170,7 +170,7 @@ def _channel(path: str, data: bytes) -> ChannelData:
         {(topic, number): offset for (topic, number), offset in found.running.items()},
         found.topics,
         found.ended,
-        frozenset(found.refused),
+        found.refused,  # ranges, where a member names a million
         found.ask,
         found.region,
     )

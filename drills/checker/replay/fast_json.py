@@ -17,6 +17,9 @@ UNUSUAL = (ValueError, KeyError, TypeError, AttributeError, RecursionError, Stop
 """Exceptions of fast parsing for data of another release."""
 
 MOST_TEXTS = 20_000
+MOST_EXPANDED = 50_000
+"""Partitions of a range text; one with more is no data of ours, and stays ranges."""
+
 scan: Callable[[str, int], tuple[Any, int]] = getattr(json.JSONDecoder(), "scan_once")  # noqa: B009  no stub has it
 """Scans the JSON at an index of a text, and returns its end."""
 
@@ -37,7 +40,10 @@ class _Decoded(dict[str, tuple[int, ...]]):
     def __missing__(self, text: str) -> tuple[int, ...]:
         if len(self) >= MOST_TEXTS:
             self.clear()
-        numbers = self[text] = tuple(sorted(ranges.decode(text)))
+        decoded = ranges.decode(text)
+        if len(decoded) > MOST_EXPANDED:
+            raise ValueError(text)
+        numbers = self[text] = tuple(sorted(decoded))
         return numbers
 
 
