@@ -13,9 +13,9 @@ STRIKES = 3
 PAUSE_S = 1.0
 """Before the next command to a member that has disobeyed twice. The first is sent again at once: another client may
 have removed it."""
-REFUSALS = 2
-"""So many starts in a row whose free partitions a member refuses are sent again at once."""
-FIRST_REFUSED_PAUSE_S, LONGEST_REFUSED_PAUSE_S = 0.1, 10.0
+REFUSALS = 1
+"""So many starts in a row whose free partitions a member refuses are sent again at once. The eviction clock goes on."""
+FIRST_REFUSED_PAUSE_S, LONGEST_REFUSED_PAUSE_S = 1.0, 10.0
 SHOWN = 3
 
 

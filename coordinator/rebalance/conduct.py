@@ -42,20 +42,25 @@ class _Conduct:
     had_commands: bool = False
 
     @property
+    def is_late(self) -> bool:
+        """Whether it has not done what a command that is gone said."""
+        return bool(self.strikes or self.refusals)
+
+    @property
     def worst(self) -> int:
         return max(self.strikes.values(), default=0)
 
     def judge(self, sent: Command, view: ChannelView, owners: PartitionSet, has_owners: bool, now: float) -> None:
         """Judge a command that is gone from the channel."""
         self.sent = None
+        if sent.option == START_FETCHER:
+            self.refusals = self.refusals + 1 if has_refused(sent, view, owners) else 0
         if why := disobeyed(sent, self.before, view, owners, has_owners):
             self.why = why
             self.strikes[sent.option] = self.strikes.get(sent.option, 0) + 1
         else:
             self.strikes.pop(sent.option, None)
-            self.since = self.since if self.strikes else None
-        if sent.option == START_FETCHER:
-            self.refusals = self.refusals + 1 if has_refused(sent, view, owners) else 0
+            self.since = self.since if self.is_late else None
         self.not_before = now + pause_after_s(self.strikes.get(sent.option, 0), self.refusals)
 
 
@@ -98,11 +103,11 @@ class Conducts:
             one.sent, one.before = moves[-1], view.claimed
         elif not moves and one.sent is not None:
             one.judge(one.sent, view, owners, has_owners, now)
-        elif not one.strikes and channel.command != one.command and (one.sent is None or _is_begun(view)):
+        elif not one.is_late and channel.command != one.command and (one.sent is None or _is_begun(view)):
             one.since = None  # it has applied something that cannot be judged, or begins with what is pending
         one.command, one.claimed = channel.command, view.claimed
         self._wait(one, bool(pending), now)
-        waits_s = now - one.since if one.since is not None and (pending or one.strikes) else 0.0
+        waits_s = now - one.since if one.since is not None and (pending or one.is_late) else 0.0
         pause_s = max(0.0, one.not_before - now)
         return replace(view, waits_s=waits_s, pause_s=pause_s, strikes=one.worst, disobeyed=one.why)
 
@@ -110,7 +115,7 @@ class Conducts:
         """The clock goes on over one read without commands: a turn that withdraws one may send the next one later."""
         if has_commands:
             one.since = now if one.since is None else one.since
-        elif not one.strikes and not one.had_commands:
+        elif not one.is_late and not one.had_commands:
             one.since = None
         one.had_commands = has_commands
 
