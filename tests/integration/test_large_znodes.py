@@ -27,7 +27,7 @@ COUNT = 210
 @pytest.fixture(scope="module")
 def small_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
     """The data is in the heap already, and the last 500 transactions once more."""
-    config = EnsembleConfig(servers=1, tick_ms=1000, durable=False, heap_mb=768)
+    config = EnsembleConfig(servers=1, tick_ms=1000, durable=False, heap_mb=1000)
     with Ensemble(tmp_path_factory.mktemp("zookeeper-small"), config) as ensemble:
         yield ensemble
 
