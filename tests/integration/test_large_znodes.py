@@ -39,7 +39,7 @@ def zk(small_server: Ensemble) -> str:
 
 
 def test_group_with_210_mb_of_stray_channels_goes_on_and_its_server_too(world: World) -> None:
-    service = world.coordinator(sweep_interval_ms=500)
+    service = world.coordinator(sweep_interval_ms=3_000)
     world.topic("t", 4)
     log = MemoryLog(10)
     good = world.consumer("g", "good", {"t": 1}, log=log)
