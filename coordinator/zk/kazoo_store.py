@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from kazoo import exceptions as kz
 from kazoo.handlers.threading import SequentialThreadingHandler
@@ -41,7 +41,9 @@ from .store import (
     Watch,
     operation_bytes,
 )
-from .wire import MOST_PATHS, NO_AUTH, NO_NODE, Failure, Multi, MultiRead, stat_of
+from .wire import MOST_PATHS, MOST_UNANSWERED, NO_AUTH, NO_NODE, Failure, Multi, MultiRead, stat_of
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -195,7 +197,7 @@ class KazooStore(TreeStore):
     def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
         if watch is None and len(paths) > 1:
             return self._multi_read(paths)
-        answers = self._pipelined(self._client.get_async, paths, watch)
+        answers = _pipelined(lambda path: self._client.get_async(path, watch=_wrapped(watch, path)), paths)
         found = [self._node(answer) for answer in answers]
         for index in self._appeared(paths, found, watch):
             found[index] = self.get(paths[index], watch)
@@ -203,21 +205,10 @@ class KazooStore(TreeStore):
 
     def _multi_read(self, paths: Sequence[str]) -> list[Node | None]:
         absolute = [f"{self._client.chroot}{path}" for path in paths]
-        read: list[Node | Failure] = []
-        for first in range(0, len(absolute), MOST_PATHS):
-            read += self._read(self._ask(MultiRead(absolute[first : first + MOST_PATHS])))
+        requests = [MultiRead(absolute[first : first + MOST_PATHS]) for first in range(0, len(absolute), MOST_PATHS)]
+        answers = _pipelined(self._ask, requests, MOST_UNANSWERED // MOST_PATHS)
+        read = [one for answer in answers for one in self._read(answer)]
         return [_found(path, one) for path, one in zip(paths, read, strict=True)]
-
-    def _pipelined(
-        self, send: Callable[..., Any], paths: Sequence[str], watch: Watch | None, **options: Any
-    ) -> Iterator[Any]:
-        """The answers in the order of `paths`; at most `MOST_PATHS` requests are unanswered at once."""
-        waiting: deque[Any] = deque()
-        for path in paths:
-            if len(waiting) == MOST_PATHS:
-                yield waiting.popleft()
-            waiting.append(send(path, watch=_wrapped(watch, path), **options))
-        yield from waiting
 
     def _ask(self, request: Multi | MultiRead) -> Any:
         answer = self._client.handler.async_result()
@@ -228,7 +219,9 @@ class KazooStore(TreeStore):
         return self.children_many([path], watch)[0]
 
     def children_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Listing | None]:
-        answers = self._pipelined(self._client.get_children_async, paths, watch, include_data=True)
+        answers = _pipelined(
+            lambda path: self._client.get_children_async(path, watch=_wrapped(watch, path), include_data=True), paths
+        )
         found = [self._listing(path, answer) for path, answer in zip(paths, answers, strict=True)]
         for index in self._appeared(paths, found, watch):
             found[index] = self.children(paths[index], watch)
@@ -243,7 +236,7 @@ class KazooStore(TreeStore):
             raise StoreError(f"the server lacks recursive watches: ZooKeeper 3.6 is required ({error})") from error
 
     def send_get(self, path: str) -> Callable[[], Node | None]:
-        if len(self._sent) == MOST_PATHS:
+        if len(self._sent) == MOST_UNANSWERED:
             self._sent.popleft().wait(max(2 * self.negotiated_timeout_s, 1.0))
         answer = self._client.get_async(path)
         self._sent.append(answer)
@@ -274,7 +267,9 @@ class KazooStore(TreeStore):
     def _appeared(self, paths: Sequence[str], found: Sequence[object], watch: Watch | None) -> list[int]:
         """Set exist watches on the paths not `found`; the indexes of those created meanwhile."""
         missing = [index for index, one in enumerate(found) if one is None and watch is not None]
-        answers = self._pipelined(self._client.exists_async, [paths[i] for i in missing], watch)
+        answers = _pipelined(
+            lambda path: self._client.exists_async(path, watch=_wrapped(watch, path)), [paths[i] for i in missing]
+        )
         return [i for i, answer in zip(missing, answers, strict=True) if self._exists(answer)]
 
     def _exists(self, answer: Any) -> bool:
@@ -317,6 +312,16 @@ class KazooStore(TreeStore):
         except kz.ZookeeperError as error:
             raise Refused(0, operations[0].path, type(error).__name__) from error
         return _results(operations, results)
+
+
+def _pipelined(send: Callable[[T], Any], requests: Sequence[T], most: int = MOST_UNANSWERED) -> Iterator[Any]:
+    """The answers to `requests`, in their order; `most` of them at most are sent and unanswered at any time."""
+    waiting: deque[Any] = deque()
+    for request in requests:
+        if len(waiting) == most:
+            yield waiting.popleft()
+        waiting.append(send(request))
+    yield from waiting
 
 
 def _found(path: str, read: Node | Failure) -> Node | None:

@@ -16,8 +16,9 @@ from .store import Create, Delete, Node, Operation, SetData, Stat
 
 NO_NODE, NO_AUTH = -101, -102
 MOST_PATHS = 16
-"""Paths per request, and unanswered reads of one path each: a server builds an answer in its heap, whatever its size,
-and a znode can have 1 MB. 2,000 small znodes take 29 ms, and 13 ms in requests of 200."""
+"""Paths per request. A server builds an answer in its heap, whatever its size, and a znode can have 1 MB."""
+MOST_UNANSWERED = 2 * MOST_PATHS
+"""Paths that a caller's unanswered requests name together. 2,000 small znodes take 21 ms; without the bound 7 ms."""
 
 _CREATE, _DELETE, _GET_DATA, _SET_DATA, _CHECK, _ERROR = 1, 2, 4, 5, 13, -1
 _EPHEMERAL, _SEQUENTIAL = 1, 2

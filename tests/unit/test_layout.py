@@ -310,8 +310,8 @@ def test_a_node_loads_nothing_of_drills_and_of_the_checker() -> None:
 
 
 @pytest.mark.parametrize("program", ["import consumer.spark.fetchers.config", "import consumer.cli.rewind"])
-def test_slot_preparation_and_query_rewind_load_no_pyspark(program: str) -> None:
-    assert "pyspark" not in loaded_by(program)
+def test_slot_preparation_and_query_rewind_load_neither_pyspark_nor_re2(program: str) -> None:
+    assert {"pyspark", "re2"} & loaded_by(program) == set()
 
 
 def test_signal_handler_sets_no_event_that_its_thread_may_be_waiting_for() -> None:

@@ -66,7 +66,7 @@ class Ranges(Set[int]):
     __slots__ = ("_count", "_firsts", "_lasts")
 
     def __init__(self, pairs: Iterable[tuple[int, int]] = ()) -> None:
-        firsts, lasts = array("L"), array("L")
+        firsts, lasts = array("q"), array("q")
         for first, last in sorted(pairs):
             if lasts and first <= lasts[-1] + 1:
                 lasts[-1] = max(lasts[-1], last)

@@ -1,16 +1,15 @@
 """Wildcard subscriptions: Kafka's white and black lists, as regular expressions for a whole topic name.
 
-Expressions come from outside, and whoever matches them holds the process meanwhile: RE2 takes time in proportion to
-the name and to the expression's program, whatever the expression, in bounded memory.
+Expressions come from outside, and a match holds the process. RE2 takes time in proportion to the name and to the
+expression's program, for every expression, in bounded memory.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final
-
-import re2
+from functools import cache
+from typing import Any, Final
 
 from ..errors import BadData
 from .names import shown
@@ -21,12 +20,8 @@ MAX_PROGRAMS: Final = 20_000
 """Instructions of a group's expressions together: a name of 249 letters takes 20 ms at most (measured)."""
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 
-_OPTIONS: Final = re2.Options()
-_OPTIONS.max_mem = (
-    64_000  # bytes an expression, for the program and the states of its automata: about 1,000 instructions
-)
-_OPTIONS.log_errors = False
-_OPTIONS.never_capture = True  # groups would be located, name by name
+MAX_MEMORY: Final = 64_000
+"""Bytes of an expression, for its program and the states of its automata: about 1,000 instructions."""
 
 
 class TopicFilter:
@@ -43,9 +38,10 @@ class TopicFilter:
         if len(text) > MAX_PATTERN:
             raise BadData(f"the pattern {shown(text)} has {len(text)} characters; the limit is {MAX_PATTERN}")
         cleaned = text.strip().replace(",", "|").replace(" ", "").strip("\"'")
+        engine, options = _engine()
         try:
-            self._expression = re2.compile(cleaned.encode("utf-8", "surrogatepass"), _OPTIONS)
-        except re2.error as error:
+            self._expression = engine.compile(cleaned.encode("utf-8", "surrogatepass"), options)
+        except engine.error as error:
             raise BadData(f"the pattern {shown(text)} does not compile (RE2 syntax): {_reason(error)}") from error
         self.size = int(self._expression.programsize)
 
@@ -99,6 +95,18 @@ class GroupFilters:
             allows = self[wildcard].allows
             self._selected[wildcard] = frozenset(filter(allows, topics))
         return self._selected[wildcard]
+
+
+@cache
+def _engine() -> tuple[Any, Any]:
+    """RE2 and its options. Imported late: slots without wildcards run where it is not installed."""
+    import re2
+
+    options = re2.Options()
+    options.max_mem = MAX_MEMORY
+    options.log_errors = False
+    options.never_capture = True  # groups would be located, name by name
+    return re2, options
 
 
 def _compiled(pattern: str, text: str) -> TopicFilter | BadData:
