@@ -20,8 +20,8 @@ class OthersUnmoved(Invariant):
 
     A coordinator that ends an incarnation writes the offset of a partition only if that incarnation has had its owner
     znode, or a start that named it. It removes the owner znode of no other incarnation that lives, unless its channel
-    was edited manually. A generation is the next one of `state`, whatever channels say; not judged for the first state
-    after a manual write, nor under client-side assignment (S9).
+    was edited manually. A generation is the next one of `state`, or where that was lost of the group, whatever channels
+    say; not judged for the first state after a manual write, nor under client-side assignment (S9).
     """
 
     name = "S12"
@@ -31,6 +31,7 @@ class OthersUnmoved(Invariant):
     def __init__(self, world: Replay) -> None:
         super().__init__(world)
         self._given: dict[Life, set[Partition]] = {}
+        self._generations: dict[str, int] = {}
 
     def on_commit(self, commit: Commit) -> None:
         for view, command in commit.made:
@@ -94,10 +95,14 @@ class OthersUnmoved(Invariant):
     ) -> None:
         was = before.data if before is not None and not before.by_hand else None
         now = after.data if after is not None else None
-        if was is None or now is None or now.client is not None:
+        if now is None:
+            return
+        known = self._generations.get(group.name, 0)
+        self._generations[group.name] = max(known, now.generation)
+        if was is None or now.client is not None:
             return
         self.judged += 1
-        if now.generation not in (was.generation, was.generation + 1):
+        if not was.generation <= now.generation <= max(was.generation, known) + 1:
             self.broken(
                 f"generation {now.generation} of group {group.name} follows {was.generation} at {moment(commit.at)}",
                 before.written if before is not None else None,
