@@ -73,12 +73,14 @@ class Member:
     """An `ids` znode. Its identity is (name, czxid); `registration` is None when it cannot be read.
 
     :ivar age_s: seconds since this coordinator first saw it.
+    :ivar lease_ms: the longest lease that it has had here and that a session may have, 0 without one.
     """
 
     consumer: str
     czxid: int
     registration: Registration | None
     age_s: float = 0.0
+    lease_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,7 @@ class Snapshot:
     :ivar asks: in the order of their numbers.  :ivar has_sync: whether their parent exists.
     :ivar grown_age_s: seconds since this coordinator saw added partitions of a topic of the adopted answer.
     :ivar failed_age_s: seconds since this coordinator saw the last ask fail.
+    :ivar longest_lease_ms: of the longest session that ZooKeeper grants.
     :ivar region: the group's region, or that of its members' registrations.
     :ivar history: generations with a history znode.  :ivar rebalance: the newest one's record.
     """
@@ -208,3 +211,4 @@ class Snapshot:
     failed_age_s: float = 0.0
     grown_age_s: float = 0.0
     region: RegionView | None = None
+    longest_lease_ms: int = 40_000
