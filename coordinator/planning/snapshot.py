@@ -42,6 +42,7 @@ class ChannelView:
     :ivar idle_s: seconds since this coordinator saw its data change.
     :ivar waits_s: seconds since the first command was sent that it has not obeyed, replaced ones included.
     :ivar pause_s: seconds until it gets its next command.
+    :ivar loss_pause_s: seconds until the owner znodes that it has lost, again and again, begin a generation.
     :ivar strikes: commands that it has disobeyed in a row; `disobeyed` says how it disobeyed the last one.
     :ivar uncounted: entries of `running` that no command has named to this incarnation.
     """
@@ -54,6 +55,7 @@ class ChannelView:
     waits_s: float = 0.0
     uncounted: PartitionSet = NONE
     pause_s: float = 0.0
+    loss_pause_s: float = 0.0
     strikes: int = 0
     disobeyed: str = ""
 

@@ -11,7 +11,7 @@ import pytest
 
 from coordinator.zk.errors import Refused
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.store import SetData
+from coordinator.zk.store import Delete, SetData
 from coordinator.zk.znodes.json_fields import MAX_COUNT
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
@@ -298,6 +298,32 @@ def test_acknowledging_without_obeying_does_not_stop_the_eviction_clock(world: W
 
     assert runtime.monotonic() - began <= 4
     assert "obeyed no command (it removed a start without running t-0" in (bad.channel.ended or "")
+
+
+def test_member_that_loses_its_owners_again_and_again_begins_ever_fewer_generations(
+    world: World, lying: MakeLiar
+) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    bad = lying()
+    runtime = ThreadRuntime()
+    end = runtime.monotonic() + 20
+
+    def removes_its_owners() -> bool:
+        stops = any(command.option == "stop-fetcher" for command in bad.commands().values())
+        with suppress(Refused):
+            if bad.acknowledges(claims=True, owns=True, **({"running": {}} if stops else {})):
+                bad.store.commit([SetData(PATHS.id("bad"), bad.registration.to_bytes())])
+            owned = [PATHS.owner("t", int(number)) for number in world.names(PATHS.owners_of("t"))]
+            if len(owned) == 4 and world.state("g").state == "Stable":
+                bad.store.commit([Delete(path) for path in owned])
+                bad.store.commit([SetData(PATHS.id("bad"), bad.registration.to_bytes())])
+        return runtime.monotonic() > end
+
+    eventually(removes_its_owners, 30, "20 s are over")
+
+    assert not bad.is_evicted
+    assert 3 <= world.state("g").generation <= 9
 
 
 # ---- what it says of its lease
