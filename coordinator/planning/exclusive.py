@@ -12,7 +12,7 @@ from dataclasses import replace
 from ..zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
 from ..zk.znodes.group_state import Mark, Target
 from ..zk.znodes.partitions import NONE
-from .leases import UNKNOWN_LEASE_MS, is_exclusive, lease_ms
+from .leases import is_exclusive, lease_ms
 from .membership import Membership
 from .reconciliation import (
     Moves,
@@ -46,9 +46,9 @@ def mark_replaced(snapshot: Snapshot, membership: Membership, assignment: Wanted
         and not any(m.consumer == UNKNOWN for m in membership.marks)
     ):
         membership.marks.append(
-            Mark(UNKNOWN, f"epoch-{snapshot.epoch}", frozenset(), UNKNOWN_LEASE_MS, "the state was lost")
+            Mark(UNKNOWN, f"epoch-{snapshot.epoch}", frozenset(), snapshot.longest_lease_ms, "the state was lost")
         )
-        membership.timers.append(UNKNOWN_LEASE_MS / 1000)
+        membership.timers.append(snapshot.longest_lease_ms / 1000)
     known = {(mark.consumer, mark.incarnation) for mark in membership.marks}
     for name, before in sorted(snapshot.state.target.items()):
         if before.is_sent and _is_taken_over(snapshot, name, before) and (name, before.incarnation) not in known:

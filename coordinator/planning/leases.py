@@ -5,8 +5,9 @@ from __future__ import annotations
 from ..zk.znodes.sync import CONSUMER
 from .snapshot import Snapshot
 
-UNKNOWN_LEASE_MS = 40_000
-"""Lease of a member whose ask was removed: 2/3 of ZooKeeper's default maximum session timeout (60 s)."""
+LONGEST_LEASE_MS = 40_000
+"""Of a member that nothing is known of by default:
+2/3 of the longest session (60 s) of an ensemble with ticks of 3 s."""
 
 
 def is_exclusive(snapshot: Snapshot) -> bool:
@@ -25,5 +26,5 @@ def lease_ms(snapshot: Snapshot, consumer: str) -> int:
         if client is not None and view.name == client.ask and view.ask is not None and consumer in view.ask.members:
             asked = view.ask.members[consumer]
             # A seat may have had a later incarnation than the one in the ask, with another lease.
-            return asked.lease_ms if asked.lease_ms and not asked.is_seat else UNKNOWN_LEASE_MS
-    return UNKNOWN_LEASE_MS
+            return asked.lease_ms if asked.lease_ms and not asked.is_seat else snapshot.longest_lease_ms
+    return snapshot.longest_lease_ms

@@ -18,12 +18,13 @@ from ..zk.znodes.records import Registration
 from ..zk.znodes.regions import CONSUMERS as REGION_OF_CONSUMERS
 from ..zk.znodes.regions import RegionMembership
 from ..zk.znodes.sync import CLIENT, CONSUMER
-from .leases import UNKNOWN_LEASE_MS, is_exclusive, lease_ms
+from .leases import is_exclusive, lease_ms
 from .obedience import STRIKES
 from .snapshot import ChannelView, SeatView, Snapshot
 from .strategy import ESTABLISHED, NEWCOMER, RETURNING, Candidate, choose
 from .target import is_live
 
+LEASE_REMEDY = "that of the longest session (max_session_timeout_ms of the nodes: the maxSessionTimeout of ZooKeeper)"
 FORMING_AT_MOST = 3
 """A new group waits for more members for at most this many initial delays, even while members keep joining."""
 
@@ -184,8 +185,18 @@ def _end_live(snapshot: Snapshot, found: Membership, name: str, reason: str, err
     found.ends.append(End(view, reason, True, owners, error, seat))
     runs_unowned = _runs_unowned(snapshot, view)
     if view.running or runs_unowned:
-        lease = registration.lease_ms or (UNKNOWN_LEASE_MS if runs_unowned else 0)
+        lease = _lease_ms(snapshot, name, registration) or (snapshot.longest_lease_ms if runs_unowned else 0)
         _mark(found, Mark(name, registration.incarnation, view.running, lease, reason))
+
+
+def _lease_ms(snapshot: Snapshot, name: str, registration: Registration) -> int:
+    """How long an ended member may still fetch: never shorter than what it may have had.
+
+    A longer lease than any session's is believed only of a member that this coordinator has never seen with another.
+    """
+    if registration.lease_ms <= snapshot.longest_lease_ms:
+        return registration.lease_ms
+    return snapshot.members[name].lease_ms or registration.lease_ms
 
 
 def _runs_unowned(snapshot: Snapshot, view: ChannelView) -> bool:
@@ -264,6 +275,12 @@ def _refuse(snapshot: Snapshot, found: Membership, assignors: Mapping[str, Assig
     for name, registration in sorted(found.everybody.items()):
         if reason := _inconsistent(found.region, registration):
             _refuse_member(snapshot, found, name, f"refused: {reason}", INCONSISTENT_REGION)
+    for name, registration in sorted(found.live.items()):
+        if registration.lease_ms > snapshot.longest_lease_ms:
+            reason = (
+                f"refused: its lease_ms of {registration.lease_ms} is over {snapshot.longest_lease_ms}, {LEASE_REMEDY}"
+            )
+            _refuse_member(snapshot, found, name, reason, INCONSISTENT_GROUP_PROTOCOL)
     candidates = [
         Candidate(
             name,

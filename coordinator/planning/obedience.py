@@ -16,6 +16,9 @@ have removed it."""
 REFUSALS = 1
 """So many starts in a row whose free partitions a member refuses are sent again at once. The eviction clock goes on."""
 FIRST_REFUSED_PAUSE_S, LONGEST_REFUSED_PAUSE_S = 1.0, 10.0
+LOSSES, LOSSES_WITHIN_S = 2, 60.0
+"""So many generations in a row that a member's lost owner znodes begin come at once."""
+LONGEST_LOSS_PAUSE_S = 30.0
 SHOWN = 3
 
 
@@ -74,6 +77,11 @@ def pause_after_s(strikes: int, refusals: int) -> float:
         growing_s = FIRST_REFUSED_PAUSE_S * 2.0 ** min(refusals - REFUSALS - 1, 10)
         pause_s = max(pause_s, min(LONGEST_REFUSED_PAUSE_S, growing_s))
     return pause_s
+
+
+def pause_after_losses_s(losses: int) -> float:
+    """Seconds until owner znodes that a member has lost again begin a generation."""
+    return min(LONGEST_LOSS_PAUSE_S, 2.0 ** min(losses - LOSSES, 10)) if losses > LOSSES else 0.0
 
 
 def _shown(partitions: Iterable[TopicPartition]) -> str:

@@ -268,7 +268,8 @@ def _lost_owners(snapshot: Snapshot, name: str, is_eager: bool) -> PartitionSet:
     view, target = snapshot.channels[name], snapshot.state.target.get(name)
     assigned = target.partitions if target is not None else NONE
     settled = has_settled(view, assigned, snapshot.state.generation, is_eager)
-    return view.running - snapshot.owners if settled and not view.commands and view.pause_s <= 0 else NONE
+    is_due = not view.commands and max(view.pause_s, view.loss_pause_s) <= 0
+    return view.running - snapshot.owners if settled and is_due else NONE
 
 
 # ---- the state, and the next turn
@@ -313,7 +314,10 @@ def _again_s(
         timers.append(WAITING_LOOK_S)
     if reconciliation.withdrawn or members.ends or members.given_up:
         timers.append(0.0)
-    timers += [view.pause_s for name, view in snapshot.channels.items() if name in members.live and view.pause_s > 0]
+    pauses = (
+        s for name in members.live for s in (snapshot.channels[name].pause_s, snapshot.channels[name].loss_pause_s)
+    )
+    timers += [pause_s for pause_s in pauses if pause_s > 0]
     if reconciliation.waiting or reconciliation.blocked_by:
         timers.append(WAITING_LOOK_S)
     if sum(len(view.children) + 1 for view in asks.unneeded) > ASK_ZNODES_A_TURN:

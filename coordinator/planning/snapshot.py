@@ -42,6 +42,7 @@ class ChannelView:
     :ivar idle_s: seconds since this coordinator saw its data change.
     :ivar waits_s: seconds since the first command was sent that it has not obeyed, replaced ones included.
     :ivar pause_s: seconds until it gets its next command.
+    :ivar loss_pause_s: seconds until the owner znodes that it has lost, again and again, begin a generation.
     :ivar strikes: commands that it has disobeyed in a row; `disobeyed` says how it disobeyed the last one.
     :ivar uncounted: entries of `running` that no command has named to this incarnation.
     """
@@ -54,6 +55,7 @@ class ChannelView:
     waits_s: float = 0.0
     uncounted: PartitionSet = NONE
     pause_s: float = 0.0
+    loss_pause_s: float = 0.0
     strikes: int = 0
     disobeyed: str = ""
 
@@ -73,12 +75,14 @@ class Member:
     """An `ids` znode. Its identity is (name, czxid); `registration` is None when it cannot be read.
 
     :ivar age_s: seconds since this coordinator first saw it.
+    :ivar lease_ms: the longest lease that it has had here and that a session may have, 0 without one.
     """
 
     consumer: str
     czxid: int
     registration: Registration | None
     age_s: float = 0.0
+    lease_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +185,7 @@ class Snapshot:
     :ivar asks: in the order of their numbers.  :ivar has_sync: whether their parent exists.
     :ivar grown_age_s: seconds since this coordinator saw added partitions of a topic of the adopted answer.
     :ivar failed_age_s: seconds since this coordinator saw the last ask fail.
+    :ivar longest_lease_ms: of the longest session that ZooKeeper grants.
     :ivar region: the group's region, or that of its members' registrations.
     :ivar history: generations with a history znode.  :ivar rebalance: the newest one's record.
     """
@@ -208,3 +213,4 @@ class Snapshot:
     failed_age_s: float = 0.0
     grown_age_s: float = 0.0
     region: RegionView | None = None
+    longest_lease_ms: int = 40_000

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ..planning.obedience import disobeyed, has_refused, is_move, pause_after_s
+from ..planning.obedience import LOSSES_WITHIN_S, disobeyed, has_refused, is_move, pause_after_losses_s, pause_after_s
 from ..planning.plan import Plan
 from ..planning.snapshot import ChannelView
 from ..zk.runtime import Runtime
@@ -26,6 +26,8 @@ class _Conduct:
     :ivar strikes: option -> commands disobeyed in a row.  :ivar why: the last of them.
     :ivar refusals: starts in a row with partitions refused, and free.
     :ivar command: the last command that its channel names.
+    :ivar is_unowned: whether it has lost owner znodes.  :ivar losses: generations that this began in a row, the last
+        at `lost_at`.
     :ivar had_commands: whether it had commands in the last read.
     """
 
@@ -40,6 +42,9 @@ class _Conduct:
     not_before: float = 0.0
     command: str = ""
     had_commands: bool = False
+    is_unowned: bool = False
+    losses: int = 0
+    lost_at: float = float("-inf")
 
     @property
     def is_late(self) -> bool:
@@ -106,10 +111,15 @@ class Conducts:
         elif not one.is_late and channel.command != one.command and (one.sent is None or _is_begun(view)):
             one.since = None  # it has applied something that cannot be judged, or begins with what is pending
         one.command, one.claimed = channel.command, view.claimed
+        one.is_unowned = has_owners and not view.commands and not view.running <= owners
         self._wait(one, bool(pending), now)
         waits_s = now - one.since if one.since is not None and (pending or one.is_late) else 0.0
         pause_s = max(0.0, one.not_before - now)
-        return replace(view, waits_s=waits_s, pause_s=pause_s, strikes=one.worst, disobeyed=one.why)
+        loss_pause_s = max(0.0, one.lost_at + pause_after_losses_s(one.losses) - now) if one.is_unowned else 0.0
+        return replace(
+            view,
+            waits_s=waits_s, pause_s=pause_s, loss_pause_s=loss_pause_s, strikes=one.worst, disobeyed=one.why,
+        )  # fmt: skip
 
     def _wait(self, one: _Conduct, has_commands: bool, now: float) -> None:
         """The clock goes on over one read without commands: a turn that withdraws one may send the next one later."""
@@ -136,5 +146,8 @@ class Conducts:
             if is_move(command):
                 one.sent, one.before = command, one.claimed
         for name, one in self._of.items():
+            if plan.is_new_generation and one.is_unowned:
+                one.losses = one.losses + 1 if now - one.lost_at < LOSSES_WITHIN_S else 1
+                one.lost_at, one.is_unowned = now, False
             if name not in plan.unsettled and one.sent is None and now >= one.not_before:
                 one.strikes, one.refusals = {}, 0

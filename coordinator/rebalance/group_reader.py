@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
+from math import ceil
 from typing import TypeVar
 
 from ..planning.answers import outdated_topic
+from ..planning.leases import LONGEST_LEASE_MS
 from ..planning.plan import Plan
 from ..planning.snapshot import AskView, ChannelView, Member, SeatView, Snapshot
 from ..planning.target import is_live
@@ -20,6 +22,7 @@ from ..term.first_seen import FirstSeen
 from ..term.parsed_records import ParsedRecords
 from ..term.term import Term
 from ..zk.errors import AccessDenied
+from ..zk.lease import LEASE_SHARE
 from ..zk.store import DENIED, Node, Watch
 from ..zk.znodes.group_state import GroupState, Mark, Rebalance
 from ..zk.znodes.partitions import PartitionSet, TopicPartition
@@ -35,9 +38,9 @@ from .counted import with_counted
 
 T = TypeVar("T")
 
-UNKNOWN_LEASE_MS = 40_000
-"""When a group's state is unreadable, its evictions may be lost: the time for which a consumer may still run, at most
-(2/3 of the longest session that ZooKeeper grants by default, 60 s)."""
+UNKNOWN_LEASE_MS = LONGEST_LEASE_MS
+"""When a group's state is unreadable, its evictions may be lost: the time for which a consumer may still run, at most;
+as much more as `max_session_timeout_ms` is above its default."""
 
 
 class GroupReader:
@@ -65,6 +68,9 @@ class GroupReader:
         self._made: tuple[int, int] | None = None
         self._written: tuple[int, int] = 0, 0
         self._conducts = Conducts(term.runtime)
+        session_ms = max(term.config.max_session_timeout_ms, term.store.negotiated_timeout_s * 1000)
+        self._longest_lease_ms = ceil(session_ms * LEASE_SHARE)
+        self._leases: dict[str, tuple[int, int]] = {}
         self._region = GroupRegionReader(self._store, group, self._problems, self._memory.age_s, bound)
 
     def read(self, topics: Mapping[str, Topic]) -> Snapshot | None:
@@ -147,6 +153,7 @@ class GroupReader:
             failed_age_s=failed_age_s,
             grown_age_s=grown_age_s,
             region=region,
+            longest_lease_ms=self._longest_lease_ms,
         )
 
     def _grown_age_s(self, state: GroupState, asks: Sequence[AskView], topics: Mapping[str, Topic]) -> float:
@@ -211,9 +218,19 @@ class GroupReader:
             if node is not None:
                 registration = self._records.parsed(path, node, Registration.parse)
                 age_s = self._memory.age_s("member", name, str(node.stat.czxid))
-                members[name] = Member(name, node.stat.czxid, registration, age_s)
+                lease_ms = self._lease_ms(name, node.stat.czxid, registration)
+                members[name] = Member(name, node.stat.czxid, registration, age_s, lease_ms)
+        self._leases = {name: lease for name, lease in self._leases.items() if name in members}
         last = nodes[-1] if history else None
         return members, self._records.parsed(history[0], last, Rebalance.parse) if last else None
+
+    def _lease_ms(self, name: str, czxid: int, registration: Registration | None) -> int:
+        known, longest = self._leases.get(name, (czxid, 0))
+        longest = longest if known == czxid else 0
+        said = registration.lease_ms if registration is not None else 0
+        longest = max(longest, said if said <= self._longest_lease_ms else 0)
+        self._leases[name] = czxid, longest
+        return longest
 
     def _rebalance(self, generation: int) -> Rebalance | None:
         """The history's record of a generation; None when it is gone or unreadable."""
@@ -277,7 +294,9 @@ class GroupReader:
             record = self._rebalance(last)
             seen = last if record is not None and record.generation == last else seen
         if state is None or state.generation < seen:
-            mark = _anybody(topics, str(node.stat.czxid))
+            mark = _anybody(
+                topics, str(node.stat.czxid), UNKNOWN_LEASE_MS + max(0, self._longest_lease_ms - LONGEST_LEASE_MS)
+            )
             runs = any(view.channel is not None and view.channel.ask for view in channels.values())
             state = replace(
                 state or GroupState(), generation=seen, marks=(mark,) if mark.partitions or runs else (), granted=None
@@ -292,7 +311,7 @@ def _generations(names: Iterable[str]) -> tuple[int, ...]:
     return tuple(sorted(number for number in numbers if number is not None))
 
 
-def _anybody(topics: Mapping[str, Topic], life: str) -> Mark:
+def _anybody(topics: Mapping[str, Topic], life: str, lease_ms: int) -> Mark:
     """A mark on all partitions: the evictions before the state's loss are unknown, so all wait for a lease."""
     every = frozenset(TopicPartition(topic.name, number) for topic in topics.values() for number in topic.partitions)
-    return Mark("unknown", f"state-{life}", every, UNKNOWN_LEASE_MS, "the group's state was lost")
+    return Mark("unknown", f"state-{life}", every, lease_ms, "the group's state was lost")

@@ -25,6 +25,8 @@ class CoordinatorConfig:
         that, and a lone consumer is hardly delayed (Kafka's default is three seconds).
     :ivar assignment_timeout_ms: under client-side assignment, a leader's time to answer before the next one is asked.
     :ivar group_max_size: limit of a group's members; more are refused.
+    :ivar max_session_timeout_ms: the longest session that any server of the ensemble grants (its maxSessionTimeout): a
+        member with a longer lease is refused, since its partitions would wait for that after an eviction.
     :ivar sweep_interval_ms: interval of reading everything again, in case a watch was lost.
     :ivar channel_retention_ms: retention of the channel of a consumer that has left, and of the offsets of a deleted
         topic.
@@ -54,6 +56,7 @@ class CoordinatorConfig:
     group_initial_rebalance_delay_ms: int = 500
     group_max_size: int = 2**31 - 1
     assignment_timeout_ms: int = 30_000
+    max_session_timeout_ms: int = 60_000
     sweep_interval_ms: int = 10_000
     channel_retention_ms: int = 86_400_000
     query_retention_ms: int = 7 * 86_400_000
@@ -81,6 +84,9 @@ class CoordinatorConfig:
         require(self.group_initial_rebalance_delay_ms >= 0, "group_initial_rebalance_delay_ms must not be negative")
         require(self.assignment_timeout_ms >= 100, "assignment_timeout_ms must be 100 or more")
         require(self.group_max_size >= 1, "group_max_size must be 1 or more")
+        require(
+            1000 <= self.max_session_timeout_ms <= 86_400_000, "max_session_timeout_ms must be from 1000 to 86400000"
+        )
         require(self.sweep_interval_ms >= 100, "sweep_interval_ms must be 100 or more")
         require(
             self.channel_retention_ms >= 2 * self.session_timeout_ms,

@@ -228,7 +228,7 @@ def test_hole_7_a_consumer_that_never_acknowledges_holds_up_its_own_partitions_o
     stage: ManualStage, world: World
 ) -> None:
     hand = stage.hand()
-    stuck, two = stage.stable_pair(hand, max_poll_interval_ms=1000, lease_ms=60_000)
+    stuck, two = stage.stable_pair(hand, max_poll_interval_ms=1000, lease_ms=40_000)
     stage.puppet("g", "c3", {"unknown": 1})
     stage.topic("u", 1)
     three = stage.puppet("g", "c4", {"u": 1})

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from coordinator.zk.errors import Refused
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.store import Delete, SetData
 from coordinator.zk.znodes.json_fields import MAX_COUNT
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
@@ -296,3 +298,73 @@ def test_acknowledging_without_obeying_does_not_stop_the_eviction_clock(world: W
 
     assert runtime.monotonic() - began <= 4
     assert "obeyed no command (it removed a start without running t-0" in (bad.channel.ended or "")
+
+
+def test_member_that_loses_its_owners_again_and_again_begins_ever_fewer_generations(
+    world: World, lying: MakeLiar
+) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    bad = lying()
+    runtime = ThreadRuntime()
+    end = runtime.monotonic() + 20
+
+    def removes_its_owners() -> bool:
+        stops = any(command.option == "stop-fetcher" for command in bad.commands().values())
+        with suppress(Refused):
+            if bad.acknowledges(claims=True, owns=True, **({"running": {}} if stops else {})):
+                bad.store.commit([SetData(PATHS.id("bad"), bad.registration.to_bytes())])
+            owned = [PATHS.owner("t", int(number)) for number in world.names(PATHS.owners_of("t"))]
+            if len(owned) == 4 and world.state("g").state == "Stable":
+                bad.store.commit([Delete(path) for path in owned])
+                bad.store.commit([SetData(PATHS.id("bad"), bad.registration.to_bytes())])
+        return runtime.monotonic() > end
+
+    eventually(removes_its_owners, 30, "20 s are over")
+
+    assert not bad.is_evicted
+    assert 3 <= world.state("g").generation <= 9
+
+
+# ---- what it says of its lease
+
+
+@pytest.mark.both_zookeepers
+def test_member_with_a_longer_lease_than_any_session_is_refused_and_nothing_waits(
+    world: World, lying: MakeLiar
+) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    bad = lying(lease_ms=86_400_000)
+    good = world.consumer("g", "good", {"t": 1}, log=MemoryLog(10))
+
+    eventually(lambda: good.held == parts("t", 0, 1, 2, 3), 5, "the good member has all")
+
+    assert (bad.channel.ended or "").startswith("refused: its lease_ms of 86400000 is over 40000, ")
+    assert bad.channel.error == "InconsistentGroupProtocol"
+    assert world.created_commands("g", "bad") == 0
+    assert world.state("g").marks == ()
+
+
+def test_lease_that_is_raised_in_place_is_not_waited_for(world: World, lying: MakeLiar) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    bad = lying(lease_ms=700)
+    eventually(lambda: bad.acknowledges(claims=True, owns=True), 5, "it runs all")
+    world.stable("g", 1)
+    good = world.consumer("g", "good", {"t": 1}, log=MemoryLog(10))
+
+    bad.store.commit([SetData(PATHS.id("bad"), replace(bad.registration, lease_ms=86_400_000).to_bytes())])
+
+    eventually(lambda: good.held == parts("t", 0, 1, 2, 3), 5, "the good member has all")
+
+
+def test_longer_sessions_are_admitted_where_the_nodes_know_of_them(world: World, lying: MakeLiar) -> None:
+    world.coordinator(max_session_timeout_ms=120_000)
+    world.topic("t", 4)
+    bad = lying(lease_ms=80_000)
+    eventually(lambda: bad.acknowledges(claims=True, owns=True), 5, "it runs all")
+    world.stable("g", 1)
+
+    eventually(lambda: bad.acknowledges() or world.state("g").state == "Stable", 5, "it stays")
+    assert not bad.is_evicted

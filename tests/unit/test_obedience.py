@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.planning.obedience import disobeyed, pause_after_s
+from coordinator.planning.obedience import disobeyed, pause_after_losses_s, pause_after_s
 from coordinator.planning.plan import Plan
 from coordinator.planning.snapshot import ChannelView, SentCommand
 from coordinator.rebalance.conduct import Conducts
@@ -81,6 +81,10 @@ def test_member_without_owners_is_judged_by_the_ask_that_it_runs() -> None:
 def test_pauses_grow_and_end() -> None:
     assert [pause_after_s(strikes, 0) for strikes in range(4)] == [0, 0, 1, 1]
     assert [pause_after_s(0, n) for n in (0, 2, 3, 4, 5, 9, 10, 99)] == [0, 0, 0.1, 0.2, 0.4, 6.4, 10, 10]
+
+
+def test_generations_for_lost_owners_come_ever_more_rarely() -> None:
+    assert [pause_after_losses_s(n) for n in (0, 1, 2, 3, 4, 7, 99)] == [0, 0, 0, 2, 4, 30, 30]
 
 
 class Seen:
