@@ -202,8 +202,22 @@ def _to_revoke(now: Round, name: str) -> PartitionSet:
         return view.running
     other_life = {part for part in view.running if channel.topics.get(part.topic) != want.topics.get(part.topic)}
     # A claim makes owners only of what is new to the consumer: what has lost its owner is given up, to get one again.
-    unowned = view.running - snapshot.owners if channel.generation != now.generation else NONE
-    return (view.running - want.target[name].partitions) | frozenset(other_life) | unowned
+    is_new = channel.generation != now.generation
+    unowned = view.running - snapshot.owners if is_new else NONE
+    moved = _to_other_threads(now, name) if is_new else NONE
+    return (view.running - want.target[name].partitions) | frozenset(other_life) | unowned | moved
+
+
+def _to_other_threads(now: Round, name: str) -> PartitionSet:
+    """What a member runs in another of its threads than it shall: its owner znode names the thread, so it is stopped
+    and started as if it went to another member."""
+    running, on_thread = now.snapshot.channels[name].running, now.snapshot.on_thread
+    return frozenset(
+        part
+        for thread, parts in now.want.target[name].threads.items()
+        for part in parts & running
+        if on_thread.get(part, thread) != thread
+    )
 
 
 # ---- commands that are out

@@ -28,6 +28,7 @@ from ..zk.znodes.records import Registration, Topic
 from ..zk.znodes.seats import Seat
 from .ask_reader import AskReader
 from .channel_reader import ChannelReader
+from .owner_threads import OwnerThreads
 
 T = TypeVar("T")
 
@@ -58,6 +59,7 @@ class GroupReader:
             self._store, self._paths, self._problems, self._memory, self._records, on_acknowledge
         )
         self._asks = AskReader(self._store, self._paths, self._problems, self._memory.age_s)
+        self._threads = OwnerThreads(self._store, self._paths)
         self._made: tuple[int, int] | None = None
         self._region = GroupRegionReader(self._store, group, self._problems, self._memory.age_s, bound)
 
@@ -95,6 +97,7 @@ class GroupReader:
             (self._paths.owners, self._problems.usable(self._paths.owners, owned)),
             (self._paths.offsets, self._problems.usable(self._paths.offsets, written)),
         )
+        on_thread = self._threads.read(state, members, channels, owners)
         marks = {
             (m.consumer, m.incarnation): self._memory.age_s("mark", m.consumer, m.incarnation) for m in state.marks
         }
@@ -113,6 +116,7 @@ class GroupReader:
             members=members,
             seats=found_seats,
             owners=owners,
+            on_thread=on_thread,
             offsets=offsets,
             owner_parents=owner_parents,
             offset_parents=offset_parents,
