@@ -91,6 +91,7 @@ class ShownMember:
     """A consumer: registered, away from its seat, or with a channel only.
 
     :ivar seat: of a static member, else None.
+    :ivar changed_ms: when its registration or its channel was last written, on the server's wall clock.
     """
 
     consumer: str
@@ -98,6 +99,7 @@ class ShownMember:
     channel: Channel | None
     commands: tuple[ShownCommand, ...]
     seat: Seat | None = None
+    changed_ms: int | None = None
 
     @property
     def wants(self) -> Registration | None:
@@ -113,6 +115,7 @@ class ShownPartition:
 
     :ivar incarnation: the consumer's incarnation in the owner znode.
     :ivar runner: the consumer whose channel runs it.
+    :ivar session: the session that holds the owner znode, 0 for a persistent one, None without one.
     """
 
     partition: TopicPartition
@@ -122,6 +125,7 @@ class ShownPartition:
     offset: int | None
     incarnation: str | None = None
     runner: str | None = None
+    session: int | None = None
 
     def lag(self, end: int | None) -> int | None:
         """Records between the group's offset and the log end; None when one of them is unknown."""
@@ -283,10 +287,10 @@ def _member(reading: Reading, paths: GroupPaths, consumer: str) -> ShownMember:
         for name in names
         if name.startswith(COMMAND_PREFIX)
     )
-    channel = reading.parsed(paths.channel(consumer), lambda p, n: parsed_channel(p, n.data))
-    registration = reading.parsed(paths.id(consumer), lambda p, n: Registration.parse(p, n.data))
+    channel, at_ms = reading.timed(paths.channel(consumer), lambda p, n: parsed_channel(p, n.data))
+    registration, since_ms = reading.timed(paths.id(consumer), lambda p, n: Registration.parse(p, n.data))
     seat = reading.parsed(paths.seat(consumer), lambda p, n: Seat.parse(p, n.data))
-    return ShownMember(consumer, registration, channel, commands, seat)
+    return ShownMember(consumer, registration, channel, commands, seat, max(at_ms or 0, since_ms or 0) or None)
 
 
 def _partitions(reading: Reading, paths: GroupPaths, members: tuple[ShownMember, ...]) -> Iterator[ShownPartition]:
@@ -297,14 +301,21 @@ def _partitions(reading: Reading, paths: GroupPaths, members: tuple[ShownMember,
         for partition, offset in member.channel.running.items()
     }
     partitions = sorted({*running, *_below(reading, paths.owners), *_below(reading, paths.offsets)})
-    owners = reading.parsed_many([paths.owner(*p) for p in partitions], lambda p, n: OwnerRecord.parse(p, n.data))
+    sessions: dict[str, int] = {}
+
+    def owner_of(path: str, node: Node) -> OwnerRecord:
+        sessions[path] = node.stat.ephemeral_owner
+        return OwnerRecord.parse(path, node.data)
+
+    owners = reading.parsed_many([paths.owner(*p) for p in partitions], owner_of)
     offsets = reading.parsed_many([paths.offset(*p) for p in partitions], lambda p, n: OffsetRecord.parse(p, n.data))
     for partition, owner, written in zip(partitions, owners, offsets, strict=True):
         topic_id, offset, runner = running.get(partition, (None, None, None))
         if offset is None and written is not None:
             topic_id, offset = written.topic_id, written.offset
         thread, consumer, life = (owner.thread, owner.consumer, owner.incarnation) if owner else (None, None, None)
-        yield ShownPartition(partition, topic_id, thread, consumer, offset, life, runner)
+        session = sessions.get(paths.owner(*partition))
+        yield ShownPartition(partition, topic_id, thread, consumer, offset, life, runner, session)
 
 
 def _below(reading: Reading, root: str) -> set[TopicPartition]:

@@ -16,8 +16,11 @@ from ..zk.znodes.regions import ABORTED, RESETTING, RUNNING
 from ..zk.znodes.regions import FAILED as REGION_FAILED
 from .regions import OPEN, ShownCheckpoint, ShownRegion
 from .status import GroupStatus, Status
+from .verify import not_live
 
 STUCK_AFTER_MS = 60_000
+DIFFERS_AFTER_MS = 5_000
+"""A registration is read after its channel: another incarnation may have registered in between."""
 NAMED = 3
 MOST_UNREADABLE = 20
 """Unreadable znodes with a finding each."""
@@ -156,6 +159,15 @@ def _evictions(status: Status, group: GroupStatus, clock: _Clock) -> Found:
         yield "eviction", f"{_ranges(mark.partitions)} of {mark.consumer} wait for its lease: {mark.reason}"
 
 
+def _members(status: Status, group: GroupStatus, clock: _Clock) -> Found:
+    """Registrations that do not fit their channels: one multi writes both, so that they differ only for a moment."""
+    for member in group.shown.members:
+        why = not_live(member) if member.registration is not None and member.channel is not None else None
+        is_settled = member.changed_ms is None or clock.now_ms - member.changed_ms >= DIFFERS_AFTER_MS
+        if why is not None and is_settled:
+            yield "not-live", f"{member.consumer} has no part: {why}"
+
+
 def _commands(status: Status, group: GroupStatus, clock: _Clock) -> Found:
     for member in group.shown.members:
         old = [sent for sent in member.commands if clock.is_old(sent.sent_ms)]
@@ -229,6 +241,7 @@ CHECKS_OF_A_GROUP: tuple[Callable[[Status, GroupStatus, _Clock], Found], ...] = 
     _rebalance,
     _assignment,
     _evictions,
+    _members,
     _commands,
     _operators,
     _segments,

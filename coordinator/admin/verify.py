@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 from ..planning.target import filters_of, threads_of
 from ..zk.errors import BadData
+from ..zk.znodes.group_state import STABLE
 from ..zk.znodes.left_out import partitions_of
 from ..zk.znodes.partitions import TopicPartition
 from ..zk.znodes.paths import GroupPaths
-from ..zk.znodes.records import Registration, Topic
+from ..zk.znodes.records import Topic
 from .groups import ShownGroup, ShownMember, ShownPartition
 
 
@@ -52,7 +53,7 @@ def problems(group: ShownGroup, topics: Mapping[str, Topic]) -> list[Problem]:
     for member in group.members:
         if member.registration is None:
             continue
-        if why := _not_live(member):
+        if why := not_live(member):
             found.append(Problem(member.consumer, group.state.left_out.get(member.consumer, why)))
             continue
         try:
@@ -71,13 +72,17 @@ def unknown(group: str, unreadable: Mapping[str, str]) -> list[Problem]:
     return [Problem(path, unreadable[path]) for path in shared if path in unreadable]
 
 
-def _not_live(member: ShownMember) -> str | None:
-    channel = member.channel
+def not_live(member: ShownMember) -> str | None:
+    """Why a registered consumer is no live member, None when it is one."""
+    channel, registration = member.channel, member.registration
     if channel is None:
         return "its channel is missing or cannot be read"
+    if not channel.incarnation or (registration is not None and not registration.incarnation):
+        return (
+            f"it is registered, but the incarnation in its {'channel' if not channel.incarnation else 'ids'} is empty"
+        )
     if channel.ended is not None:
         return f"it is registered, but its incarnation is over: {channel.ended}"
-    registration: Registration | None = member.registration
     if registration is None or channel.incarnation != registration.incarnation:
         return "it is registered, but its channel is another incarnation's"
     return None
@@ -100,6 +105,7 @@ def _in_topics(group: ShownGroup, topics: Mapping[str, Topic], live: Mapping[str
             partition = TopicPartition(name, number)
             why = _unowned(group, shown.get(partition), partition, left_out.get(partition))
             why = why or _misowned(shown[partition], topic, live, is_client_side)
+            why = why or _not_in_target(group, shown[partition])
             if why is not None:
                 yield Problem(str(partition), why)
     for partition, each in sorted(shown.items()):
@@ -115,6 +121,8 @@ def _unowned(
 ) -> str | None:
     if shown is not None and shown.thread is not None:
         return None
+    if shown is not None and shown.session is not None:
+        return f"an owner znode that cannot be read is in the way{_held_by(shown)}"
     if why := left_out or group.state.left_out.get(str(partition)) or _left_out_by_the_leader(group, partition):
         return why
     for mark in group.state.marks:
@@ -131,6 +139,27 @@ def _left_out_by_the_leader(group: ShownGroup, partition: TopicPartition) -> str
     return None if is_assigned else group.state.left_out.get(partition.topic)
 
 
+def _not_in_target(group: ShownGroup, shown: ShownPartition) -> str | None:
+    """Why an owner is not that of a Stable group's target, None when it is."""
+    state = group.state
+    threads = [
+        thread for one in state.target.values() for thread, parts in one.threads.items() if shown.partition in parts
+    ]
+    if state.state != STABLE or not state.target or threads == [shown.thread]:
+        return None
+    where = f"assigns it to {threads[0]}" if threads else "does not assign it"
+    return f"its owner is {shown.thread}, and the state {where}"
+
+
+def _held_by(shown: ShownPartition) -> str:
+    """Whose session holds an owner znode, for a message; empty when that was not read."""
+    if shown.session is None:
+        return ""
+    if not shown.session:
+        return ": the znode is persistent, so no session's end removes it, and it keeps others from the partition"
+    return f": session 0x{shown.session:x} holds the znode, which keeps others from the partition"
+
+
 def _misowned(
     shown: ShownPartition, topic: Topic | None, live: Mapping[str, _Live], is_client_side: bool = False
 ) -> str | None:
@@ -141,9 +170,9 @@ def _misowned(
     owner = live.get(shown.consumer or "")
     number = (shown.thread or "").removeprefix(f"{shown.consumer}-")
     if owner is None:
-        return f"its owner {shown.thread} is of no live member"
+        return f"its owner {shown.thread} is of no live member{_held_by(shown)}"
     if shown.incarnation != owner.incarnation:
-        return f"its owner {shown.thread} is of an earlier incarnation of {shown.consumer}"
+        return f"its owner {shown.thread} is of an earlier incarnation of {shown.consumer}{_held_by(shown)}"
     threads = owner.threads.get(shown.partition.topic, 0)
     if not threads and not is_client_side:
         return f"its owner {shown.thread} has not subscribed to the topic"
@@ -151,7 +180,7 @@ def _misowned(
         return f"its owner {shown.thread} is not among the {threads} threads that {shown.consumer} registered"
     channel = owner.member.channel
     if channel is None or shown.partition not in channel.running:
-        return f"its owner {shown.thread} does not run it"
+        return f"its owner {shown.thread} does not run it{_held_by(shown)}"
     if topic is not None and channel.topics.get(topic.name) != topic.id:
         return f"its owner {shown.thread} runs it with another topic id"
     return None

@@ -117,13 +117,10 @@ class MemberListener:
         room = REGISTRATIONS_AT_ONCE
         for name, listing in zip(there, listings, strict=True):
             group = self._groups[name]
-            if is_all:
-                with self._lock:
-                    group.known.clear()
             if group.steps is not None:
                 group.is_behind = True
                 continue
-            group.steps = self._steps(name, group, listing)
+            group.steps = self._steps(name, group, listing, is_all)
             if room > 0:
                 self._step(name)
             else:
@@ -155,7 +152,7 @@ class MemberListener:
             group.is_behind = False
             self._later(name)
 
-    def _steps(self, name: str, group: _Group, listing: Listing | None) -> Iterator[None]:
+    def _steps(self, name: str, group: _Group, listing: Listing | None, is_all: bool) -> Iterator[None]:
         """Seed 000, `GroupMemberChangeListener`; a member is (name, czxid), and its data may change in place."""
         paths = GroupPaths(name)
         try:
@@ -165,6 +162,10 @@ class MemberListener:
             group.findings.done()
             group.members = group.members or {}
             return
+        for first in range(0, len(consumers) if is_all else 0, REGISTRATIONS_AT_ONCE):
+            if first:
+                yield
+            self._forget_changed(paths, group, consumers[first : first + REGISTRATIONS_AT_ONCE])
         with self._lock:
             members = {consumer: group.known[consumer] for consumer in consumers if consumer in group.known}
         unknown = [consumer for consumer in consumers if consumer not in members]
@@ -183,6 +184,15 @@ class MemberListener:
             group.members = after
         if after != before:
             self._ask(name, _who_changed(before or {}, after))
+
+    def _forget_changed(self, paths: GroupPaths, group: _Group, consumers: Sequence[str]) -> None:
+        """Those whose watch was lost are read again: of many, one request without watches shows the changes."""
+        nodes = self._store.get_many([paths.id(consumer) for consumer in consumers])
+        with self._lock:
+            for consumer, node in zip(consumers, nodes, strict=True):
+                known = group.known.get(consumer)
+                if known is not None and (node is None or known.life != (node.stat.czxid, node.stat.mzxid)):
+                    del group.known[consumer]
 
     def _read_some(
         self, paths: GroupPaths, group: _Group, consumers: Sequence[str], members: dict[str, _Known]

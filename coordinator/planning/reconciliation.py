@@ -210,14 +210,29 @@ def _to_revoke(now: Round, name: str) -> PartitionSet:
         return view.claimed
     other_life = {part for part in view.running if channel.topics.get(part.topic) != want.topics.get(part.topic)}
     # A claim makes owners only of what is new to the consumer: what has lost its owner is given up, to get one again.
-    unowned = view.running - snapshot.owners if channel.generation != now.generation else NONE
-    return (view.claimed - want.target[name].partitions) | frozenset(other_life) | unowned | view.uncounted
+    is_new = channel.generation != now.generation
+    unowned = view.running - snapshot.owners if is_new else NONE
+    moved = _to_other_threads(now, name) if is_new else NONE
+    given_up = view.claimed - want.target[name].partitions
+    return given_up | frozenset(other_life) | unowned | moved | view.uncounted
 
 
 def with_pauses(now: Round, found: Moves) -> Moves:
     """`found` without commands to members that have just disobeyed one, until their pause is over."""
     due = frozenset(name for name in found.steps if now.snapshot.channels[name].pause_s > 0)
     return replace(found, deferred=due) if due else found
+
+
+def _to_other_threads(now: Round, name: str) -> PartitionSet:
+    """What a member runs in another of its threads than it shall: its owner znode names the thread, so it is stopped
+    and started as if it went to another member."""
+    running, on_thread = now.snapshot.channels[name].running, now.snapshot.on_thread
+    return frozenset(
+        part
+        for thread, parts in now.want.target[name].threads.items()
+        for part in parts & running
+        if on_thread.get(part, thread) != thread
+    )
 
 
 # ---- commands that are out

@@ -177,6 +177,7 @@ class Snapshot:
     :ivar epoch: of this coordinator.
     :ivar state_version: data version of `state`.
     :ivar owners: partitions whose owner znode exists.  :ivar offsets: those whose offset znode exists.
+    :ivar on_thread: partition -> the thread in its owner znode, of members that have several threads.
     :ivar owner_parents: topics that have a parent znode below owners; `offset_parents` likewise.
     :ivar topics: every existing topic.
     :ivar czxid: of the group's own znode, its creation.
@@ -198,6 +199,7 @@ class Snapshot:
     members: Mapping[str, Member] = field(default_factory=dict)
     seats: Mapping[str, SeatView] = field(default_factory=dict)
     owners: PartitionSet = NONE
+    on_thread: Mapping[TopicPartition, str] = field(default_factory=dict)
     offsets: PartitionSet = NONE
     owner_parents: frozenset[str] = frozenset()
     offset_parents: frozenset[str] = frozenset()

@@ -35,6 +35,7 @@ from .ask_reader import AskReader
 from .channel_reader import ChannelReader
 from .conduct import Conducts
 from .counted import with_counted
+from .owner_threads import OwnerThreads
 
 T = TypeVar("T")
 
@@ -65,6 +66,7 @@ class GroupReader:
             self._store, self._paths, self._problems, self._memory, self._records, on_acknowledge
         )
         self._asks = AskReader(self._store, self._paths, self._problems, self._memory.age_s)
+        self._threads = OwnerThreads(self._store, self._paths)
         self._made: tuple[int, int] | None = None
         self._written: tuple[int, int] = 0, 0
         self._conducts = Conducts(term.runtime)
@@ -120,6 +122,7 @@ class GroupReader:
         channels = with_counted(self._store, self._paths, state, channels, (owners, offset_parents))
         has_owners = state.client is None or state.client.protocol_type == CONSUMER
         channels = self._conducts.observed(channels, owners, has_owners)
+        on_thread = self._threads.read(state, members, channels, owners)
         marks = {
             (m.consumer, m.incarnation): self._memory.age_s("mark", m.consumer, m.incarnation) for m in state.marks
         }
@@ -138,6 +141,7 @@ class GroupReader:
             members=members,
             seats=found_seats,
             owners=owners,
+            on_thread=on_thread,
             offsets=offsets,
             owner_parents=owner_parents,
             offset_parents=offset_parents,

@@ -45,8 +45,7 @@ class OffsetCollector:
     def collect(self, groups: Iterable[str]) -> None:
         """One round over `groups`.
 
-        A topic counts as gone from when this coordinator first saw it missing; while there is no topic at all, none
-        does.
+        A topic counts as gone from when this coordinator first saw it missing; none does while there are no topics.
 
         :raises Retryable: when ZooKeeper did not answer; the next round continues.
         """

@@ -29,7 +29,7 @@ from coordinator.rebalance.rebalancer import Rebalancer, Turn
 from coordinator.term.metrics import CoordinatorMetrics
 from coordinator.zk.errors import BadData, EpochOver, IncarnationOver, Refused, SessionLost
 from coordinator.zk.lease import LEASE_SHARE
-from coordinator.zk.store import Operation
+from coordinator.zk.store import Operation, SetData
 from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
@@ -184,6 +184,18 @@ class MemberProcess:
         self._previous = channel.incarnation
         self.fenced = FencedChannel(self.store, self._world.runtime, PATHS, self.name, channel, version)
         self._renewed_at = self._changed_at = now
+
+    def change_threads(self, count: int) -> None:
+        """The data of its registration changes in place."""
+        path = PATHS.id(self.name)
+        with suppress(SessionLost, BadData, Refused):
+            node = self.store.get(path)
+            if node is None:
+                return
+            before = Registration.parse(path, node.data)
+            after = replace(before, subscription=dict.fromkeys(before.subscription, count))
+            self.store.commit([SetData(path, after.to_bytes())])
+            self.subscription = dict.fromkeys(self.subscription, count)
 
     def _give_up(self, partitions: PartitionSet) -> None:
         self._giving_up = partitions

@@ -148,10 +148,16 @@ def resubscribe(world: GroupWorld, n: int) -> None:
         process.lose_session()
 
 
+def change_threads(world: GroupWorld, n: int) -> None:
+    """A member changes its number of threads in place."""
+    if process := _pick(world, n):
+        process.change_threads(1 + n % 3)
+
+
 ACTIONS: tuple[Callable[[GroupWorld, int], None], ...] = (
     turn, turn, turn, tend, tend, tend, tick, wait, join, die, leave, failover, lose_session, go_deaf, get_stuck,
     change_topics, remove_an_owner, write_nonsense, resubscribe, join_by_pattern, join_a_seat, join_a_seat,
-    remove_a_seat,
+    remove_a_seat, change_threads,
 )  # fmt: skip
 
 

@@ -7,9 +7,12 @@ from dataclasses import replace
 import pytest
 
 from coordinator.zk.store import Delete, SetData
-from coordinator.zk.znodes.group_state import PREPARING
+from coordinator.zk.znodes.group_state import PREPARING, GroupState, Target
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import Brokers
+from drills.checker.replay.expected_target import decided
+from drills.checker.replay.reading import StateData, read_state
+from drills.checker.replay.znode_views import GroupView
 from tests.support.made_story import Enough, G, StoryHistory
 from tests.support.spoilt import held, names, only, spoilt
 
@@ -190,3 +193,19 @@ def test_other_target_in_the_same_generation_breaks_it(what: str) -> None:
 
     assert "of group g has another target after the commit" in finding.why
     assert names(finding) == ["b#1 commit g/state", "b#1 commit g/state"]
+
+
+def test_seat_taken_since_the_state_before_was_one_for_the_turn() -> None:
+    def state(incarnation: str) -> StateData:
+        written = GroupState(generation=1, target={"s0": Target(incarnation, {})}).to_bytes().decode()
+        read = read_state("state", written, None)
+        assert read is not None
+        return read
+
+    group = GroupView("g")
+    assert decided(group, state("old"), 5.0) != decided(group, state("new"), 5.0)
+
+    group.seats_taken["s0"] = 6.0
+
+    assert decided(group, state("old"), 5.0) == decided(group, state("new"), 5.0)
+    assert decided(group, state("old"), 7.0) != decided(group, state("new"), 7.0)

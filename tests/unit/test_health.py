@@ -15,7 +15,7 @@ from coordinator.zk.znodes.commands import START_FETCHER, Command
 from coordinator.zk.znodes.group_state import COMPLETING, FAILED, PREPARING, STABLE, GroupState, Mark, Rebalance, Target
 from coordinator.zk.znodes.operator_requests import Pause, PausedRecord, TurnRequest
 from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.records import CoordinatorRecord, Topic
+from coordinator.zk.znodes.records import Channel, CoordinatorRecord, Registration, Topic
 from coordinator.zk.znodes.regions import CheckpointEnd, Region
 from coordinator.zk.znodes.segments import SegmentsRecord
 
@@ -249,3 +249,22 @@ def test_region_that_is_reset_again_and_again_is_unhealthy_by_the_age_of_its_cut
         values: dict[str, Any] = {"cut_ms": NOW_MS - 3001, "reset": 9, "cut_reset": 6, **changes}
         assert found(of_region(state="Resetting", since_ms=NOW_MS, **values)) == [], changes
     assert found(replace(restless, paused=PausedRecord(groups={"g": Pause("ann", NOW_MS, None)}))) == []
+
+
+@pytest.mark.parametrize(
+    ("registration", "channel", "why"),
+    [
+        ("", Channel(""), "the incarnation in its channel is empty"),
+        ("", Channel("life"), "the incarnation in its ids is empty"),
+        ("life", Channel("other"), "its channel is another incarnation's"),
+        ("life", Channel("life", ended="left"), "its incarnation is over: left"),
+    ],
+    ids=["empty in both", "empty in ids", "of another incarnation", "ended while registered"],
+)
+def test_registration_that_does_not_fit_its_channel_is_unhealthy(registration: str, channel: Channel, why: str) -> None:
+    member = ShownMember("odd", Registration(registration, {"t": 1}), channel, (), changed_ms=NOW_MS - 5_000)
+    (finding,) = found(of_group(replace(GROUP, members=(member,))))
+
+    assert (finding.check, finding.message) == ("not-live", f"odd has no part: it is registered, but {why}")
+    young = replace(member, changed_ms=NOW_MS - 4_999)
+    assert found(of_group(replace(GROUP, members=(young,)))) == []

@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.admin.groups import ShownGroup, ShownMember, ShownPartition
 from coordinator.admin.verify import problems
-from coordinator.zk.znodes.group_state import STABLE, ClientSide, GroupState, Mark, Target
+from coordinator.zk.znodes.group_state import PREPARING, STABLE, ClientSide, GroupState, Mark, Target
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import WHITE_LIST, Channel, Registration, Topic
 from coordinator.zk.znodes.sync import CLIENT
@@ -154,7 +154,8 @@ def led(left_out: dict[str, str] | None = None, target: frozenset[TopicPartition
 
 def test_topics_under_client_side_assignment_are_those_of_the_leader() -> None:
     wildcard = ShownMember("c", Registration("life", {}, CLIENT), WHOLE.members[0].channel, ())
-    group = replace(WHOLE, state=led(target=frozenset([T0, T1])), members=(wildcard,))
+    owners = (owned(T0), owned(T1))
+    group = replace(WHOLE, state=led(target=frozenset([T0, T1])), members=(wildcard,), partitions=owners)
 
     assert wrong(group) == []
     assert wrong(replace(group, partitions=(owned(T0),))) == ["t-1: no owner: it is assigned to c"]
@@ -168,3 +169,59 @@ def test_partition_left_out_by_a_leader_is_a_finding_with_the_coordinators_reaso
     group = replace(WHOLE, state=led({"t": why}, frozenset([T0])), partitions=(owned(T0),))
 
     assert wrong(group) == [f"t-1: {why}", f"t: {why}"]
+
+
+# ---- owners that nobody runs, and owners that differ from the state
+
+
+@pytest.mark.parametrize(
+    ("shown", "why"),
+    [
+        (
+            replace(owned(T1, "d-0", "d"), session=0x1A),
+            "its owner d-0 is of no live member: session 0x1a holds the znode, which keeps others from the partition",
+        ),
+        (
+            replace(owned(T1, "c-1", life="earlier"), session=0),
+            "its owner c-1 is of an earlier incarnation of c: the znode is persistent, so no session's end removes it, "
+            "and it keeps others from the partition",
+        ),
+        (
+            ShownPartition(T1, None, None, None, None, session=0x2B),
+            "an owner znode that cannot be read is in the way: session 0x2b holds the znode, which keeps others from "
+            "the partition",
+        ),
+    ],
+)
+def test_owner_in_the_way_is_shown_with_the_session_that_holds_it(shown: ShownPartition, why: str) -> None:
+    assert wrong(replace(WHOLE, partitions=(owned(T0), shown))) == [f"t-1: {why}"]
+
+
+def test_owners_of_a_stable_group_are_compared_with_its_target() -> None:
+    threads = {"c-0": frozenset([T0]), "c-1": frozenset([T1])}
+    stable = replace(WHOLE, state=GroupState(STABLE, target={"c": Target("life", threads)}))
+    assert wrong(stable) == []
+
+    changed = replace(stable, partitions=(owned(T0), owned(T1, "c-0")))
+    assert wrong(changed) == ["t-1: its owner is c-0, and the state assigns it to c-1"]
+    assert wrong(replace(changed, state=replace(changed.state, state=PREPARING))) == []
+
+    fewer = replace(stable.state, target={"c": Target("life", {"c-0": frozenset([T0])})})
+    assert wrong(replace(stable, state=fewer)) == ["t-1: its owner is c-1, and the state does not assign it"]
+
+
+# ---- registrations that do not fit their channels
+
+
+@pytest.mark.parametrize(
+    ("registration", "channel", "why"),
+    [
+        ("", "", "it is registered, but the incarnation in its channel is empty"),
+        ("", "life", "it is registered, but the incarnation in its ids is empty"),
+        ("life", "", "it is registered, but the incarnation in its channel is empty"),
+    ],
+)
+def test_empty_incarnation_is_a_finding(registration: str, channel: str, why: str) -> None:
+    odd = ShownMember("odd", Registration(registration, {"t": 1}), Channel(channel), ())
+
+    assert wrong(replace(WHOLE, members=(*WHOLE.members, odd))) == [f"odd: {why}"]

@@ -322,6 +322,8 @@ class Replay:
         if group.seats.pop(route.name, None) is not None:
             commit.mask |= SEAT
             commit.seats += ((group, route.name),)
+            if not self.process(commit.who).is_node:
+                group.seats_taken[route.name] = commit.at
         view = group.channels.get(route.name)
         has_left = view is None or (not view.is_live and view.written is not commit.event)
         if has_left and not commit.by_hand and self.process(commit.who).is_node:

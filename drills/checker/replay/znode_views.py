@@ -174,6 +174,7 @@ class GroupView:
     :ivar sealed: every segment ever, in the order of their czxid; `segments` the existing ones.
     :ivar begun: topic -> the topic as of the group's begin; None when that cannot be read.
     :ivar seats: static members with a seat, each with its czxid; while one is away, it keeps its part.
+    :ivar seats_taken: static members whose name a dynamic one has taken, with the seat, and when.
     :ivar asks: the existing ones.  :ivar newest_ask: the last one created, existing or not.
     :ivar requested: the commit of the leader's request for another ask, None without one.
     :ivar changed_at: the last join, leave or change of a member.
@@ -185,8 +186,8 @@ class GroupView:
 
     __slots__ = (
         "asks", "begun", "changed_at", "channels", "hand_at", "members", "name", "newest_ask", "offsets", "owners",
-        "queries", "readers_changed", "requested", "sealed", "seat_given_up_at", "seats", "segments", "state",
-        "state_hand_at",
+        "queries", "readers_changed", "requested", "sealed", "seat_given_up_at", "seats", "seats_taken", "segments",
+        "state", "state_hand_at",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
@@ -195,6 +196,7 @@ class GroupView:
         self.channels: dict[str, ChannelView] = {}
         self.members: dict[str, MemberView] = {}
         self.seats: dict[str, int] = {}
+        self.seats_taken: dict[str, float] = {}
         self.asks: dict[str, AskView] = {}
         self.newest_ask: AskView | None = None
         self.requested: Event | None = None
