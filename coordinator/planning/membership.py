@@ -170,7 +170,7 @@ def _evict(snapshot: Snapshot, found: Membership) -> None:
         what, remedy = "gave no sign of life", "its process hangs, or max_poll_interval_ms is too short for it"
         if waits_s >= limit_s:
             what = "acknowledged no command"
-            if view.strikes:
+            if view.disobeyed:
                 what = f"obeyed no command ({view.disobeyed})"
             remedy = "raise max_poll_interval_ms, or lower max_poll_records so that it polls more often"
         reason = f"evicted: it {what} for {registration.max_poll_interval_ms} ms ({remedy})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
-from ..zk.znodes.partitions import PartitionSet, TopicPartition
+from ..zk.znodes.partitions import NONE, PartitionSet, TopicPartition
 from .snapshot import ChannelView
 
 STRIKES = 3
@@ -44,13 +44,13 @@ def disobeyed(
     if command.option == STOP_FETCHER:
         kept = view.claimed & (command.partitions or before)
         if kept or (not has_owners and channel.ask):
-            return f"it acknowledged a stop, and still runs {_shown(kept) or channel.ask}"
+            return f"it acknowledged a stop, and still runs {shown_partitions(kept) or channel.ask}"
         return ""
     claims = command.started - before
     if missing := claims - view.claimed - channel.refused:
-        return f"it removed a start without running {_shown(missing)}"
+        return f"it removed a start without running {shown_partitions(missing)}"
     if unowned := (claims & view.claimed) - owners:
-        return f"it runs {_shown(unowned)} without an owner znode"
+        return f"it runs {shown_partitions(unowned)} without an owner znode"
     if channel.generation != command.generation or (command.ask and channel.ask != command.ask):
         return "it removed a start that its channel does not name"
     if command.region is not None and not _is_restored(command, view):
@@ -64,10 +64,10 @@ def _is_restored(command: Command, view: ChannelView) -> bool:
     return progress is not None and (progress.reset, progress.ready) == (reset, reset)
 
 
-def has_refused(command: Command, view: ChannelView, owners: PartitionSet) -> bool:
-    """Whether it refused partitions of a start that no owner znode keeps from it any more."""
+def refused_free(command: Command, view: ChannelView, owners: PartitionSet) -> PartitionSet:
+    """The partitions of a start that it refused, and that no owner znode keeps from it any more."""
     channel = view.channel
-    return channel is not None and bool((command.started & channel.refused) - owners - view.claimed)
+    return NONE if channel is None else (command.started & channel.refused) - owners - view.claimed
 
 
 def pause_after_s(strikes: int, refusals: int) -> float:
@@ -84,7 +84,8 @@ def pause_after_losses_s(losses: int) -> float:
     return min(LONGEST_LOSS_PAUSE_S, 2.0 ** min(losses - LOSSES, 10)) if losses > LOSSES else 0.0
 
 
-def _shown(partitions: Iterable[TopicPartition]) -> str:
+def shown_partitions(partitions: Iterable[TopicPartition]) -> str:
+    """The first of them, in words."""
     known = sorted(partitions)
     more = f" and {len(known) - SHOWN} more" if len(known) > SHOWN else ""
     return ", ".join(map(str, known[:SHOWN])) + more

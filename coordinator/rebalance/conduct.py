@@ -9,12 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ..planning.obedience import LOSSES_WITHIN_S, disobeyed, has_refused, is_move, pause_after_losses_s, pause_after_s
+from ..planning.obedience import (
+    LOSSES_WITHIN_S,
+    disobeyed,
+    is_move,
+    pause_after_losses_s,
+    pause_after_s,
+    refused_free,
+    shown_partitions,
+)
 from ..planning.plan import Plan
 from ..planning.snapshot import ChannelView
 from ..zk.runtime import Runtime
-from ..zk.znodes.commands import DRAIN, START_FETCHER, Command
+from ..zk.znodes.commands import DRAIN, START_FETCHER, STOP_FETCHER, Command
 from ..zk.znodes.partitions import NONE, PartitionSet
+
+CLAIM = "claim"
+"""The kind of strike of a member that runs what it was not given: it has to be stopped."""
 
 
 @dataclass(slots=True)
@@ -25,6 +36,7 @@ class _Conduct:
     :ivar since: when the first command was sent that it has not obeyed; None: it has obeyed all.
     :ivar strikes: option -> commands disobeyed in a row.  :ivar why: the last of them.
     :ivar refusals: starts in a row with partitions refused, and free.
+    :ivar uncounted: what it says it runs, and no start has named to it.
     :ivar command: the last command that its channel names.
     :ivar is_unowned: whether it has lost owner znodes.  :ivar losses: generations that this began in a row, the last
         at `lost_at`.
@@ -40,6 +52,7 @@ class _Conduct:
     why: str = ""
     refusals: int = 0
     not_before: float = 0.0
+    uncounted: PartitionSet = NONE
     command: str = ""
     had_commands: bool = False
     is_unowned: bool = False
@@ -55,14 +68,20 @@ class _Conduct:
     def worst(self) -> int:
         return max(self.strikes.values(), default=0)
 
+    def strike(self, kind: str, why: str) -> None:
+        """Another disobedience of this kind in a row."""
+        self.why = why
+        self.strikes[kind] = self.strikes.get(kind, 0) + 1
+
     def judge(self, sent: Command, view: ChannelView, owners: PartitionSet, has_owners: bool, now: float) -> None:
         """Judge a command that is gone from the channel."""
         self.sent = None
         if sent.option == START_FETCHER:
-            self.refusals = self.refusals + 1 if has_refused(sent, view, owners) else 0
+            refused = refused_free(sent, view, owners)
+            self.refusals = self.refusals + 1 if refused else 0
+            self.why = f"it refuses {shown_partitions(refused)}, which no owner znode keeps from it"
         if why := disobeyed(sent, self.before, view, owners, has_owners):
-            self.why = why
-            self.strikes[sent.option] = self.strikes.get(sent.option, 0) + 1
+            self.strike(sent.option, why)
         else:
             self.strikes.pop(sent.option, None)
             self.since = self.since if self.is_late else None
@@ -110,7 +129,7 @@ class Conducts:
             one.judge(one.sent, view, owners, has_owners, now)
         elif not one.is_late and channel.command != one.command and (one.sent is None or _is_begun(view)):
             one.since = None  # it has applied something that cannot be judged, or begins with what is pending
-        one.command, one.claimed = channel.command, view.claimed
+        one.command, one.claimed, one.uncounted = channel.command, view.claimed, view.uncounted
         one.is_unowned = has_owners and not view.commands and not view.running <= owners
         self._wait(one, bool(pending), now)
         waits_s = now - one.since if one.since is not None and (pending or one.is_late) else 0.0
@@ -118,7 +137,8 @@ class Conducts:
         loss_pause_s = max(0.0, one.lost_at + pause_after_losses_s(one.losses) - now) if one.is_unowned else 0.0
         return replace(
             view,
-            waits_s=waits_s, pause_s=pause_s, loss_pause_s=loss_pause_s, strikes=one.worst, disobeyed=one.why,
+            waits_s=waits_s, pause_s=pause_s, loss_pause_s=loss_pause_s, strikes=one.worst,
+            disobeyed=one.why if one.is_late else "",
         )  # fmt: skip
 
     def _wait(self, one: _Conduct, has_commands: bool, now: float) -> None:
@@ -145,6 +165,8 @@ class Conducts:
             one.had_commands = True
             if is_move(command):
                 one.sent, one.before = command, one.claimed
+            if command.option == STOP_FETCHER and one.uncounted:
+                one.strike(CLAIM, f"it runs {shown_partitions(one.uncounted)}, which no start has named to it")
         for name, one in self._of.items():
             if plan.is_new_generation and one.is_unowned:
                 one.losses = one.losses + 1 if now - one.lost_at < LOSSES_WITHIN_S else 1

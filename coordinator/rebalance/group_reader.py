@@ -44,6 +44,7 @@ UNKNOWN_LEASE_MS = LONGEST_LEASE_MS
 as much more as `max_session_timeout_ms` is above its default."""
 
 
+# Large: the reads of one turn, in the order that the protocol needs.
 class GroupReader:
     """Reads one group in one term.
 

@@ -230,7 +230,7 @@ def test_member_that_disobeys_is_evicted_after_three_commands(
 
 
 def test_starts_whose_free_partitions_a_member_refuses_are_sent_ever_more_rarely(world: World, lying: MakeLiar) -> None:
-    """It is not evicted: another session may have made the owner znodes, and removed them again."""
+    """Another session may have made the owner znodes, and removed them again: it is kept for its poll interval."""
     world.coordinator()
     world.topic("t", 4)
     bad = lying()
@@ -246,6 +246,22 @@ def test_starts_whose_free_partitions_a_member_refuses_are_sent_ever_more_rarely
 
     assert not bad.is_evicted
     assert world.created_commands("g", "bad") <= 14
+
+
+def test_member_that_refuses_free_partitions_for_its_poll_interval_is_evicted(world: World, lying: MakeLiar) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    bad = lying(max_poll_interval_ms=5000)
+    good = world.consumer("g", "good", {"t": 1}, log=MemoryLog(10))
+
+    def refuses() -> bool:
+        bad.acknowledges(refused=parts("t", 0, 1, 2, 3))
+        return bad.is_evicted
+
+    eventually(refuses, 8, "it is evicted")
+
+    assert "evicted: it obeyed no command (it refuses t-" in (bad.channel.ended or "")
+    eventually(lambda: good.held == parts("t", 0, 1, 2, 3), 8, "the good member has all")
 
 
 def test_member_that_obeys_after_two_commands_that_it_did_not_is_kept(world: World, lying: MakeLiar) -> None:

@@ -69,8 +69,14 @@ class Liar:
         return {name: Command.parse(name, node.data) for name, node in nodes if node is not None}
 
     def says(self, **fields: Any) -> None:
-        """Write its channel, as it was but for `fields`."""
-        self.store.commit([SetData(self.path, replace(self.channel, **fields).to_bytes())])
+        """Write its channel, as it was but for `fields`.
+
+        :raises Refused: when another has written it meanwhile.
+        """
+        node = self.store.get(self.path)
+        assert node is not None
+        now = parsed_channel(self.path, node.data)
+        self.store.commit([SetData(self.path, replace(now, **fields).to_bytes(), node.stat.version)])
 
     def acknowledges(
         self,

@@ -80,7 +80,7 @@ def test_member_without_owners_is_judged_by_the_ask_that_it_runs() -> None:
 
 def test_pauses_grow_and_end() -> None:
     assert [pause_after_s(strikes, 0) for strikes in range(4)] == [0, 0, 1, 1]
-    assert [pause_after_s(0, n) for n in (0, 2, 3, 4, 5, 9, 10, 99)] == [0, 0, 0.1, 0.2, 0.4, 6.4, 10, 10]
+    assert [pause_after_s(0, n) for n in (0, 1, 2, 3, 4, 5, 6, 99)] == [0, 0, 1, 2, 4, 8, 10, 10]
 
 
 def test_generations_for_lost_owners_come_ever_more_rarely() -> None:
@@ -155,6 +155,29 @@ def test_three_commands_in_a_row_are_three_strikes_and_obedience_ends_the_row() 
         some.sends(START)
         strikes.append(some.reads(seen, *owners, after_s=2).strikes)
     assert strikes == [1, 2, 0, 1, 2, 3]
+
+
+def test_eviction_clock_goes_on_while_a_member_refuses_what_is_free() -> None:
+    some = Seen()
+    some.reads(view())
+    for nth in range(3):
+        some.sends(START)
+        some.reads(view(sent=(START,)), after_s=1)
+        after = some.reads(view(refused=frozenset({P0, P1})), after_s=1)
+        assert (after.strikes, after.waits_s) == (0, 2 * (nth + 1))
+    some.sends(START)
+    assert some.reads(view(P0, P1), P0, P1, after_s=1).waits_s == 0
+
+
+def test_stops_of_what_no_start_has_named_are_strikes_although_they_are_obeyed() -> None:
+    some = Seen()
+    strikes = []
+    for _ in range(3):
+        some.reads(replace(view(P0), uncounted=frozenset({P0})), P0)
+        some.sends(STOP_ALL)
+        strikes.append(some.reads(view(), after_s=2).strikes)
+    assert strikes == [1, 2, 3]
+    assert "it runs t-0, which no start has named to it" in some.reads(view()).disobeyed
 
 
 def test_stops_that_are_obeyed_do_not_excuse_starts_that_are_not() -> None:
