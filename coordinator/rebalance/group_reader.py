@@ -13,7 +13,6 @@ from typing import TypeVar
 from ..planning.answers import outdated_topic
 from ..planning.plan import Plan
 from ..planning.snapshot import AskView, ChannelView, Member, SeatView, Snapshot
-from ..planning.target import is_live
 from ..regions.group_reader import GroupRegionReader
 from ..term.bad_data import Findings
 from ..term.first_seen import FirstSeen
@@ -87,7 +86,7 @@ class GroupReader:
         sync_request = self._asks.request() if sync is not None else None
         history = _generations(rebalances)
         members, rebalance = self._members(consumers, state.generation if state.generation in history else None)
-        found_seats = self._seats(seats, members, channels)
+        found_seats = self._seats(seats, members)
         region = self._region.read(state, members, channels)
         (owners, owner_parents), (offsets, offset_parents) = self._partitions_below(
             (self._paths.owners, self._problems.usable(self._paths.owners, owned)),
@@ -188,17 +187,17 @@ class GroupReader:
         last = nodes[-1] if history else None
         return members, self._records.parsed(history[0], last, Rebalance.parse) if last else None
 
-    def _seats(
-        self, names: Iterable[str], members: Mapping[str, Member], channels: Mapping[str, ChannelView]
-    ) -> dict[str, SeatView]:
-        """The seats of static members, and how long each has been empty."""
+    def _seats(self, names: Iterable[str], members: Mapping[str, Member]) -> dict[str, SeatView]:
+        """The seats of static members, and how long each has been empty.
+
+        A member with an `ids` znode is not away, even if its channel was read before it has registered.
+        """
         known = list(self._problems.usable(self._paths.seats, names))
         paths = [self._paths.seat(name) for name in known]
         found = {}
         for name, path, node in zip(known, paths, self._store.get_many(paths) if paths else [], strict=True):
             if node is not None:
-                here = name in members and is_live(members[name], channels.get(name))
-                away_s = 0.0 if here else self._memory.age_s("away", name, str(node.stat.mzxid))
+                away_s = 0.0 if name in members else self._memory.age_s("away", name, str(node.stat.mzxid))
                 seat = self._records.parsed(path, node, Seat.parse)
                 found[name] = SeatView(name, node.stat.version, seat, away_s, node.stat.czxid)
         return found
