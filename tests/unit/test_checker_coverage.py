@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.zk.store import Delete, SetData
+from coordinator.zk.store import Create, Delete, SetData
 from coordinator.zk.znodes.group_state import PREPARING
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import Brokers
@@ -190,3 +190,20 @@ def test_other_target_in_the_same_generation_breaks_it(what: str) -> None:
 
     assert "of group g has another target after the commit" in finding.why
     assert names(finding) == ["b#1 commit g/state", "b#1 commit g/state"]
+
+
+@pytest.mark.parametrize("is_since", [True, False])
+def test_static_is_also_who_has_lost_its_seat_since_the_state_before(is_since: bool) -> None:
+    def happen(history: StoryHistory) -> None:
+        state = history.states["g"]
+        history.commit("s0#1", Create(G.seat("s0"), b""))
+        if not is_since:
+            history.commit("s0#1", Delete(G.seat("s0")))
+        history.fenced("g", state)
+        if is_since:
+            history.commit("s0#1", Delete(G.seat("s0")))
+        other = replace(state.target["s0"], incarnation="s0-b")
+        history.fenced("g", replace(state, target={**state.target, "s0": other}, state=PREPARING))
+        raise Enough
+
+    assert (spoilt("joined", happen)["S2"].outcome == "broken") is not is_since

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..replay.commits import Commit
+from ..replay.conditions import FOREVER
 from ..replay.expected_target import decided
 from ..replay.reading import CommandData
 from ..replay.replay import Replay
@@ -62,8 +63,8 @@ class Repeats:
         now = after.data if after is not None else None
         if was is None or now is None or now.generation != was.generation + 1 or not now.target or now.client:
             return
-        target = decided(group, now)
-        if target is None or target != decided(group, was) or now.region != was.region:
+        target = decided(group, now, FOREVER)
+        if target is None or target != decided(group, was, FOREVER) or now.region != was.region:
             return
         if _lost_owners(group) or before is None:
             return

@@ -45,7 +45,8 @@ class Covering(Invariant):
     def _judge_generation(
         self, group: GroupView, was: StateData, now: StateData, before: StateView | None, commit: Commit
     ) -> None:
-        one, other = decided(group, was), decided(group, now)
+        since = before.written["at"] if before is not None else commit.at
+        one, other = decided(group, was, since), decided(group, now, since)
         if one is not None and other is not None and one != other:
             self.broken(
                 f"generation {now.generation} of group {group.name} has another target after the commit at "

@@ -15,6 +15,7 @@ from .znode_views import (
     GroupView,
     MemberView,
     OffsetView,
+    OwnerView,
     QueryView,
     SegmentView,
     StateView,
@@ -41,6 +42,8 @@ class Commit:
     :ivar sealed: segments created.  :ivar removed: segments removed.
     :ivar queries: (group, before, after).  :ivar topics: (name, before, after).
     :ivar seats: (group, consumer) of removed seats.
+    :ivar unowned: (group, partition, owner) of owner znodes that were removed or replaced.
+    :ivar left: channels whose process has left of its own accord, each with what it was still fetching.
     :ivar asks: writes at or below asks.  :ivar regions: likewise of consistent regions.
     """
 
@@ -56,6 +59,8 @@ class Commit:
     queries: tuple[tuple[GroupView, QueryView | None, QueryView | None], ...] = ()
     topics: tuple[tuple[str, TopicView | None, TopicView | None], ...] = ()
     seats: tuple[tuple[GroupView, str], ...] = ()
+    unowned: tuple[tuple[GroupView, Partition, OwnerView], ...] = ()
+    left: tuple[tuple[ChannelView, frozenset[Partition]], ...] = ()
     asks: tuple[AskChange, ...] = ()
     regions: tuple[RegionChange, ...] = ()
 
