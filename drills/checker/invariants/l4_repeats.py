@@ -21,10 +21,10 @@ Sent = tuple[object, ...]
 class Repeats:
     """The same start is sent three times within 2 s at most, and no generation has the target of the previous one.
 
-    The same start: of incarnation, generation, partitions, ask and reset. The same target: of members (static ones in
-    any incarnation), threads, topics and strategy; a generation has it only when a member runs partitions without owner
-    znodes. It is judged while neither members, topics nor a manual write have changed the group since the last write of
-    its state, and not under client-side assignment (S9).
+    The same start: of epoch, incarnation, generation, partitions, ask and reset. The same target: of members (static
+    ones in any incarnation), threads, topics and strategy; a generation has it only when a member runs partitions
+    without owner znodes. It is judged while neither members, topics nor a manual write have changed the group since the
+    last write of its state, and not under client-side assignment (S9).
     """
 
     def __init__(self, world: Replay, report: Callable[..., None]) -> None:
@@ -43,7 +43,7 @@ class Repeats:
             self._judge_generation(group, before, after, commit)
 
     def _judge_start(self, view: ChannelView, data: CommandData, commit: Commit) -> None:
-        start = (data.incarnation, data.generation, data.partitions, data.ask, data.region)
+        start = (data.epoch, data.incarnation, data.generation, data.partitions, data.ask, data.region)
         key = view.group.name, view.consumer
         known, times = self._sent.get(key, (start, []))
         times = [event for event in times if known == start and commit.at - event["at"] <= WITHIN_S]
