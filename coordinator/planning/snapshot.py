@@ -90,7 +90,7 @@ class SeatView:
     """A `seats` znode.
 
     :ivar seat: None when it cannot be read.
-    :ivar away_s: seconds since this coordinator first saw the seat without a live incarnation.
+    :ivar away_s: seconds since this coordinator first saw the seat without an `ids` znode.
     """
 
     instance: str

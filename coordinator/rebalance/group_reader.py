@@ -15,7 +15,6 @@ from ..planning.answers import outdated_topic
 from ..planning.leases import LONGEST_LEASE_MS
 from ..planning.plan import Plan
 from ..planning.snapshot import AskView, ChannelView, Member, SeatView, Snapshot
-from ..planning.target import is_live
 from ..regions.group_reader import GroupRegionReader
 from ..term.bad_data import Findings
 from ..term.first_seen import FirstSeen
@@ -112,7 +111,7 @@ class GroupReader:
         history = _generations(rebalances)
         state = self._state(state_node, channels, topics, history)
         members, rebalance = self._members(consumers, state.generation if state.generation in history else None)
-        found_seats = self._seats(seats, members, channels)
+        found_seats = self._seats(seats, members)
         region = self._region.read(state, members, channels)
         needed = {*topics, *state.topics, *(part.topic for view in channels.values() for part in view.running)}
         (owners, owner_parents), (offsets, offset_parents) = self._partitions_below(
@@ -243,17 +242,17 @@ class GroupReader:
         node = self._store.get(path)
         return self._records.parsed(path, node, Rebalance.parse) if node is not None else None
 
-    def _seats(
-        self, names: Iterable[str], members: Mapping[str, Member], channels: Mapping[str, ChannelView]
-    ) -> dict[str, SeatView]:
-        """The seats of static members, and how long each has been empty."""
+    def _seats(self, names: Iterable[str], members: Mapping[str, Member]) -> dict[str, SeatView]:
+        """The seats of static members, and how long each has been empty.
+
+        A member with an `ids` znode is not away, even if its channel was read before it has registered.
+        """
         known = list(self._problems.usable(self._paths.seats, names))
         paths = [self._paths.seat(name) for name in known]
         found = {}
         for name, path, node in zip(known, paths, self._store.get_many(paths) if paths else [], strict=True):
             if node is not None:
-                here = name in members and is_live(members[name], channels.get(name))
-                away_s = 0.0 if here else self._memory.age_s("away", name, str(node.stat.mzxid))
+                away_s = 0.0 if name in members else self._memory.age_s("away", name, str(node.stat.mzxid))
                 seat = self._records.parsed(path, node, Seat.parse)
                 found[name] = SeatView(name, node.stat.version, seat, away_s, node.stat.czxid)
         return found

@@ -9,6 +9,10 @@ from typing import Any
 
 from tests.simulation.corpus import Plan, known, load
 
+SCENE_EVERY, SCENE_AT = 5, 3
+"""Which seeds have a scene: the others draw what they drew before there were any. (Neither this nor the number of the
+aimed scenes has a factor in common with the length of `MIXTURE`, so that each of them comes there, too.)"""
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:
@@ -33,6 +37,8 @@ class Profile:
     :ivar kinds: how many kinds of `weights` a run draws its faults from, at least and at most; all without it. Few
         kinds that come often meet where many kinds seldom do (swarm testing, Groce et al. 2012).
     :ivar together: kinds of which two out of three runs with `kinds` draw one tuple, and the others beside it.
+    :ivar scenes: worlds that every fifth run takes in turn (`SCENE_EVERY`): the only kinds of its faults, which need
+        not be in `weights`, and circumstances that are not drawn.
     :ivar corpus: worlds that reached something new: every other run draws one, and changes it a little.
     :ivar circumstances: name of a field -> its values, of which each run draws one.
     :ivar sweeps: whether anything is read again without a reason: by sweeps of the coordinator, and by whatever else
@@ -71,6 +77,7 @@ class Profile:
     liars: float = 0.0
     kinds: tuple[int, int] | None = None
     together: tuple[tuple[str, ...], ...] = ()
+    scenes: tuple[Plan, ...] = ()
     corpus: tuple[Plan, ...] = ()
     circumstances: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     sweeps: bool = True
@@ -84,7 +91,7 @@ class Profile:
             name: values[plan.circumstances[name] % len(values)] for name, values in self.circumstances.items()
         }
         if self.kinds is not None:
-            fields["weights"] = {kind: self.weights[kind] for kind in plan.kinds}
+            fields["weights"] = {kind: self.weights.get(kind, 1.0) for kind in plan.kinds}
         return replace(self, **fields)
 
     def plan(self, seed: int) -> Plan:
@@ -93,6 +100,9 @@ class Profile:
         fresh = Plan(
             {name: random.randrange(len(values)) for name, values in self.circumstances.items()}, self._some(random)
         )
+        if self.scenes and seed % SCENE_EVERY == SCENE_AT:
+            scene = self.scenes[seed // SCENE_EVERY % len(self.scenes)]
+            return Plan({**fresh.circumstances, **scene.circumstances}, scene.kinds)
         if not self.corpus or random.random() < 0.5:
             return fresh
         return random.choice(self.corpus).mutated(random, fresh)
@@ -615,6 +625,29 @@ REGIONAL = replace(
 )
 """Nothing but groups in one consistent region, and what may happen to it."""
 
+_STANDING = {"tick_s": 2, "latency": 0, "led": 0, "regions": 0, "groups": 0}
+"""A session that is longer than most poll intervals, and one group, which the coordinator assigns."""
+
+AIMED = replace(
+    AIMED,
+    scenes=(
+        Plan({}, ("stale-bid", "consumer-joins")),
+        Plan({}, ("pause-then-failover",)),
+        Plan({"led": 0, "tick_s": 0}, ("seat-made-again", "consumer-joins")),
+        Plan({**_STANDING, "poll_intervals_ms": 0}, ("stop-then-silence", "consumer-joins")),
+        Plan({"led": 0, "regions": 0, "poll_intervals_ms": 3}, ("old-command-by-hand", "many-members")),
+        Plan({"latency": 0}, ("register-then-cut",)),
+        Plan({"tick_s": 2, "regions": 0, "led": 0, "latency": 0}, ("publish-then-take-over",)),
+        Plan({**_STANDING, "poll_intervals_ms": 3}, ("stop-then-silence", "consumer-joins", "consumer-leaves")),
+        Plan({"led": 0, "tick_s": 0, "groups": 0}, ("seat-made-again",)),
+        Plan({"led": 0, "regions": 0, "poll_intervals_ms": 3}, ("old-command-by-hand", "consumer-joins")),
+        Plan({"tick_s": 2, "regions": 0, "led": 0, "latency": 0}, ("publish-then-take-over", "consumer-joins")),
+    ),
+)
+SEALING = replace(
+    SEALING, scenes=(Plan({}, ("query-registers-late",)), Plan({}, ("query-registers-late", "query-restarts")))
+)
+LED = replace(LED, scenes=(Plan({}, ("failover-while-asked",)),))
 AIMED = replace(AIMED, corpus=tuple(plan for plan in load() if known(plan, AIMED.circumstances, AIMED.weights)))
 
 PROFILES = {

@@ -19,13 +19,14 @@ from tests.simulation.leaders import LEADERS
 from tests.simulation.liars import draw_liars
 from tests.simulation.profile import Profile
 from tests.simulation.regions import REGIONS
+from tests.simulation.scenes import SCENES
 from tests.simulation.scheduler import SimulationFailure
 from tests.simulation.tuning import bounds, tuned
 from tests.simulation.world import Alarm, SimulatedWorld
 
 FIRST_FAULT_S = 4.0
 STEP_S = 0.01
-ALL_FAULTS = {**FAULTS, **AIMED, **LEADERS, **REGIONS}
+ALL_FAULTS = {**FAULTS, **AIMED, **LEADERS, **REGIONS, **SCENES}
 
 LONGEST_STANDSTILL_S = 12.0
 """Only in a world that hangs nothing happens for so long: leases are renewed, and ZooKeeper is away for 8 s at most."""

@@ -138,7 +138,6 @@ ELECTION: tuple[Mutation, ...] = (
         (replaced(Elector, "_bid", _epoch_without_version),),
         of("S4"),
         ("aimed", "storm"),
-        OWN_ZNODE_NOT_CHECKED,
     ),
     Mutation(
         "an election does not raise the epoch",
@@ -176,7 +175,7 @@ ELECTION: tuple[Mutation, ...] = (
         "pauses are not read before the first turns",
         "Election 5",
         (replaced(Listeners, "start", _starts_without_pauses),),
-        of("L1", "L2"),
-        ("storm",),
+        of("S4"),
+        ("aimed", "storm"),
     ),
 )

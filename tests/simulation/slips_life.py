@@ -276,8 +276,7 @@ LIFE: tuple[Mutation, ...] = (
         "Life 4",
         fences.NO_OWNERS_IN_THE_WAY,
         of("S1"),
-        ("storm", "aimed"),
-        fences.OWNERS_NOT_ASKED,
+        ("aimed", "storm"),
     ),
     Mutation(
         "refused partitions are not listed",

@@ -92,7 +92,6 @@ def _end_without_version(original: Any) -> Any:
 
 BY_NAME: tuple[Patch, ...] = (
     replaced(coordinator.planning.membership, "is_live", _name_is_life),
-    replaced(coordinator.rebalance.group_reader, "is_live", _name_is_life),
     replaced(coordinator.rebalance.rebalancer, "is_live", _name_is_life),
 )
 
@@ -113,19 +112,6 @@ def _is_stable_too_soon(original: Any) -> Any:
         return STABLE if found == COMPLETING and not asks.waits else str(found)
 
     return state_name
-
-
-def _topics_as_before(original: Any) -> Any:
-    def needs(snapshot: Any, assignment: Any, *rest: Any) -> bool:
-        return bool(original(snapshot, replace(assignment, topics=snapshot.state.topics), *rest))
-
-    return needs
-
-
-TOPICS_MAKE_NO_GENERATION: tuple[Patch, ...] = (
-    replaced(coordinator.planning.plan, "_needs_new_generation", _topics_as_before),
-)
-"""Of a topic that is made again, the old partitions are revoked and the new ones started in the same generation."""
 
 
 # ---- 4: commands that are out
@@ -308,21 +294,6 @@ REBALANCE: tuple[Mutation, ...] = (
         ("aimed", "storm"),
     ),
     Mutation(
-        "a command for another life is kept",
-        "Rebalance 4",
-        _kept(lambda now, view: {"incarnation": view.channel.incarnation}),
-        of("L1", "L4", "S6"),
-        ("aimed", "storm"),
-    ),
-    Mutation(
-        "a command for another topic id is kept",
-        "Rebalance 4",
-        _kept(lambda now, view: {"topics": {}}),
-        of("L1", "L2", "S2", "S5"),
-        ("storm", "aimed"),
-        TOPICS_MAKE_NO_GENERATION,
-    ),
-    Mutation(
         "partitions of a topic made again are kept",
         "Rebalance 5",
         (replaced(coordinator.planning.reconciliation, "_to_revoke", _keeps_other_lives),),
@@ -393,7 +364,7 @@ REBALANCE: tuple[Mutation, ...] = (
         "a torn end does not begin with the fence",
         "Eviction 2",
         (replaced(coordinator.rebalance.plan_operations, "_torn_end", _fence_last),),
-        of("S1", "S3", "S5", "L1", "L2", "L4"),
+        of("S1", "S3", "S5", "S7", "L1", "L2", "L4"),
         ("large", "aimed"),
         fences.SMALL_STEPS,
     ),

@@ -21,7 +21,7 @@ from coordinator.retention.segments import SegmentCollector
 from coordinator.service import Coordinator
 from coordinator.term.request_queue import RequestQueue
 from coordinator.zk.batching import ensure
-from coordinator.zk.errors import OutcomeUnknown, Refused
+from coordinator.zk.errors import Refused
 from coordinator.zk.store import Create, SessionState, SetData
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR, GROUPS
@@ -80,27 +80,8 @@ def _latest_due(original: Any) -> Any:
     return request
 
 
-def _unknown_is_done(original: Any) -> Any:
-    def write(self: Rebalancer, operations: Any) -> bool:
-        try:
-            self._term.commit(operations)
-        except Refused as refused:
-            if refused.reason == "not-empty":
-                self._term._clear_below(refused.path)
-            return False
-        except OutcomeUnknown:
-            return True
-        return True
-
-    return write
-
-
 SILENT_LOSSES: tuple[Patch, ...] = (*NO_SWEEP, constant(Watches, "fire_all", nothing))
 """The store calls no watch when its connection is lost, and forgets none: only a second read shows what has changed."""
-
-
-NOTHING_READ_AGAIN: tuple[Patch, ...] = (*NO_SWEEP, replaced(Coordinator, "_on_state", _reads_nothing_again))
-"""All watches are called when a connection is lost: that is enough for what changes beside a turn."""
 
 
 # ---- seals
@@ -229,14 +210,6 @@ def _finishes_what_is_next(original: Any) -> Any:
 
 
 WATCHES: tuple[Mutation, ...] = (
-    Mutation(
-        "a turn's unknown outcome is taken for done",
-        "Rebalance 7",
-        (replaced(Rebalancer, "_write", _unknown_is_done),),
-        of("L1", "L2", "S2"),
-        ("watchful", "storm"),
-        NOTHING_READ_AGAIN,
-    ),
     Mutation(
         "the debounce swallows a change",
         "Rebalance",

@@ -191,6 +191,7 @@ def test_every_fault_that_a_profile_may_draw_is_known_and_drawn() -> None:
         for weights in (profile.weights, profile.leader_weights, profile.region_weights)
         for kind in weights
     }
+    drawn |= {kind for profile in PROFILES.values() for scene in profile.scenes for kind in scene.kinds}
     assert drawn == ALL_FAULTS.keys()
     assert {kind for profile in PROFILES.values() for each in profile.together for kind in each} <= drawn
 

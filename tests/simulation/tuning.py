@@ -61,6 +61,10 @@ NEVER_S = 600.0
 NOTICE_S = 3.0
 """Within this a change is acted upon whose watch events come."""
 
+TURN_S = 1.0
+"""Within this a coordinator takes the turn that is due, when nothing hinders it: its debounce, and a straggler's half
+second, are over by then."""
+
 SLOW_S = 8.0
 """A turn of some dozen requests, one after the other, takes so long on a slow connection that stalls."""
 
@@ -130,6 +134,7 @@ def bounds(profile: Profile) -> dict[str, float]:
         "channel_retention": profile.retention_ms / 1000,
         "collection": 2 * sweep_s + 2 * session_s,
         "notice": (2 * sweep_s + 1.0 if profile.sweeps else NOTICE_S) + (SLOW_S if profile.latency == WIDE else 0.0),
+        "turn": TURN_S + (SLOW_S if profile.latency == WIDE else 0.0),
         "hold": LONGEST_HOLD_S + 2 * DRAIN_TIMEOUT_MS / 1000,
         "reset_timeout": 3.0,
         "checkpoint_interval": CHECKPOINT_INTERVAL_MS / 1000,

@@ -6,13 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.zk.store import Delete, SetData
-from coordinator.zk.znodes.group_state import PREPARING, GroupState, Target
+from coordinator.zk.store import Create, Delete, SetData
+from coordinator.zk.znodes.group_state import PREPARING
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import Brokers
-from drills.checker.replay.expected_target import decided
-from drills.checker.replay.reading import StateData, read_state
-from drills.checker.replay.znode_views import GroupView
 from tests.support.made_story import Enough, G, StoryHistory
 from tests.support.spoilt import held, names, only, spoilt
 
@@ -195,17 +192,18 @@ def test_other_target_in_the_same_generation_breaks_it(what: str) -> None:
     assert names(finding) == ["b#1 commit g/state", "b#1 commit g/state"]
 
 
-def test_seat_taken_since_the_state_before_was_one_for_the_turn() -> None:
-    def state(incarnation: str) -> StateData:
-        written = GroupState(generation=1, target={"s0": Target(incarnation, {})}).to_bytes().decode()
-        read = read_state("state", written, None)
-        assert read is not None
-        return read
+@pytest.mark.parametrize("is_since", [True, False])
+def test_static_is_also_who_has_lost_its_seat_since_the_state_before(is_since: bool) -> None:
+    def happen(history: StoryHistory) -> None:
+        state = history.states["g"]
+        history.commit("s0#1", Create(G.seat("s0"), b""))
+        if not is_since:
+            history.commit("s0#1", Delete(G.seat("s0")))
+        history.fenced("g", state)
+        if is_since:
+            history.commit("s0#1", Delete(G.seat("s0")))
+        other = replace(state.target["s0"], incarnation="s0-b")
+        history.fenced("g", replace(state, target={**state.target, "s0": other}, state=PREPARING))
+        raise Enough
 
-    group = GroupView("g")
-    assert decided(group, state("old"), 5.0) != decided(group, state("new"), 5.0)
-
-    group.seats_taken["s0"] = 6.0
-
-    assert decided(group, state("old"), 5.0) == decided(group, state("new"), 5.0)
-    assert decided(group, state("old"), 7.0) != decided(group, state("new"), 7.0)
+    assert (spoilt("joined", happen)["S2"].outcome == "broken") is not is_since

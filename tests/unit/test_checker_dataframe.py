@@ -170,3 +170,37 @@ def test_query_may_fail_if_its_segments_were_collected_while_it_was_silent() -> 
         events.insert(events.index(last) + 1, failed)
 
     held(changed(fail))
+
+
+def test_a_run_that_was_replaced_writes_the_query_no_more() -> None:
+    def happen(history: StoryHistory) -> None:
+        history.finished("q#1", "g", "q", "r3", history.finished_by("q"))
+        history.finished("q#1", "g", "q", "r2", history.finished_by("q"))
+        raise Enough
+
+    finding = only(spoilt("joined", happen), "S5")
+
+    assert "a run of query q of group g wrote its znode" in finding.why
+    assert names(finding) == ["q#1 commit queries/q", "q#1 commit queries/q"]
+
+
+def collected(expires: bool) -> Verdicts:
+    """A query's only run registers, and fails because of segments that were collected."""
+
+    def happen(history: StoryHistory) -> None:
+        history.session("n#1")
+        history.query("n#1", "g", "n", "n1", 0, ephemeral=True)
+        if expires:
+            history.close("n#1")
+        why = "segments are gone: collected while query n was silent"
+        history.event("query-failed", "n#1", group="g", query="n", why=why)
+        raise Enough
+
+    return spoilt("joined", happen)
+
+
+def test_what_a_registration_holds_back_is_not_collected() -> None:
+    finding = only(collected(expires=False), "S5")
+
+    assert "query n of group g failed, though its registration after 0 held back what it lacks" in finding.why
+    held(collected(expires=True))

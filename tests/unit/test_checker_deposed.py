@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinator.zk.store import Create, Delete, Operation, SetData
-from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH
+from coordinator.zk.znodes.operator_requests import Pause, PausedRecord
+from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, PAUSED
 from coordinator.zk.znodes.records import EpochRecord
 from coordinator.zk.znodes.segments import Query, SegmentsRecord
+from drills.checker import Verdicts
 from tests.support.made_story import Enough, G, StoryHistory
 from tests.support.spoilt import changed, held, names, only, spoilt
 
@@ -157,3 +159,36 @@ def test_after_a_manual_edit_an_epoch_is_above_those_of_all_states() -> None:
     assert names(finding) == ["b#1 commit g/state", f"a#1 {BUMP}"]
     held(spoilt("joined", lambda history: happen(history, 3)))
     held(spoilt("failed over", unwritten))
+
+
+def paused_turn(before_the_election: bool, pause: bytes) -> Verdicts:
+    def happen(history: StoryHistory) -> None:
+        written = Create(PAUSED, pause)
+        if before_the_election:
+            history.hand(written)
+        history.close(history.coordinator)
+        history.session("a#1")
+        history.elect("a#1")
+        if not before_the_election:
+            history.hand(written)
+        history.states["g"] = replace(history.states["g"], epoch=history.epoch)
+        history.fenced("g", history.states["g"])
+        raise Enough
+
+    return spoilt("joined", happen)
+
+
+def test_a_turn_of_a_group_that_was_paused_before_the_election_breaks_it() -> None:
+    finding = only(paused_turn(True, PausedRecord(groups={"g": Pause("ann", 0)}).to_bytes()), "S4")
+
+    assert "a#1 took a turn of group g" in finding.why
+    assert names(finding) == ["hand commit consumers/paused", f"a#1 {BUMP}", "a#1 commit g/state"]
+
+
+def test_a_turn_that_began_before_the_pause_is_finished() -> None:
+    held(paused_turn(False, PausedRecord(everything=Pause("ann", 0)).to_bytes()))
+
+
+def test_another_groups_pause_or_one_that_cannot_be_read_keeps_no_turn_back() -> None:
+    held(paused_turn(True, PausedRecord(groups={"h": Pause("ann", 0)}).to_bytes()))
+    held(paused_turn(True, b"{"))

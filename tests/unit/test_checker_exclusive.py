@@ -229,7 +229,7 @@ def test_process_that_registers_again_without_releasing_partitions_breaks_it() -
 def test_consumer_that_left_in_zookeeper_does_not_fetch_though_its_process_hangs() -> None:
     def happen(history: StoryHistory) -> None:
         life = history.lives["s1"]
-        ended = replace(life.channel, running={}, topics={}, ended="poll was not called")
+        ended = replace(life.channel, running={}, topics={}, ended="poll was not called", error="UnknownMemberId")
         history.set_channel(life, ended, *history.released(life, [P2]), Delete(G.id("s1")))
         shares = {"s0": {"flights": "0-1"}, "s2": {"flights": "2-3"}}
         start = history.start("s2", shares["s2"], generation=history.states["g"].generation + 1)
@@ -246,7 +246,8 @@ def test_two_channels_that_run_a_partition_after_a_commit_break_it() -> None:
         life = history.lives["s0"]
         running = {**life.channel.running, P2: None}
         owner = Create(G.owner(*P2), OwnerRecord("s0-0", "s0", "s0-a", 2).to_bytes(), ephemeral=True)
-        history.set_channel(life, replace(life.channel, running=running), Delete(G.owner(*P2)), owner)
+        history.hand(Delete(G.owner(*P2)))
+        history.set_channel(life, replace(life.channel, running=running), owner)
         history.set_channel(life, life.channel.without([P2]), Delete(G.owner(*P2)))
 
     finding = only(spoilt("joined", happen), "S1")
@@ -379,3 +380,43 @@ def test_fetch_by_a_consumer_that_left_breaks_it() -> None:
     finding = only(spoilt("returned", happen), "S1")
 
     assert {"s2#1 begin", "s1#1 begin"} <= set(names(finding))
+
+
+def test_a_claim_that_removes_an_owner_znode_in_the_way_breaks_it() -> None:
+    def happen(history: StoryHistory) -> None:
+        life = history.lives["s0"]
+        running = {**life.channel.running, P2: None}
+        owner = Create(G.owner(*P2), OwnerRecord("s0-0", "s0", "s0-a", 2).to_bytes(), ephemeral=True)
+        history.set_channel(life, replace(life.channel, running=running), Delete(G.owner(*P2)), owner)
+        raise Enough
+
+    findings = spoilt("joined", happen)["S1"].findings
+
+    assert any("s0 of group g claimed flights-2" in each.why and "was in the way" in each.why for each in findings)
+
+
+def left(error: str = "", halts_after_s: float | None = None) -> Verdicts:
+    """s1 ends its incarnation, and stops fetching so much later, or never."""
+
+    def happen(history: StoryHistory) -> None:
+        life = history.lives["s1"]
+        ended = replace(life.channel, running={}, topics={}, ended="left", error=error)
+        history.set_channel(life, ended, *history.released(life, [P2]), Delete(G.id("s1")))
+        if halts_after_s is not None:
+            history.pass_(halts_after_s)
+            history.halt(life, frozenset({P2}), "left")
+        history.pass_(1)
+        raise Enough
+
+    return spoilt("joined", happen)
+
+
+def test_leaving_of_its_own_accord_while_still_fetching_breaks_it() -> None:
+    for verdicts in (left(), left(halts_after_s=0.01)):
+        finding = only(verdicts, "S1")
+        assert "s1#1 left group g" in finding.why and "while it still fetched flights-2" in finding.why
+
+
+def test_the_end_of_fetching_may_seem_to_be_a_millisecond_behind_the_leave() -> None:
+    held(left(halts_after_s=0.001))
+    held(left(error="UnknownMemberId"))

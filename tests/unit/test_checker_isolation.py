@@ -155,3 +155,45 @@ def test_consumer_still_stuck_at_calm_may_delay_no_other_group() -> None:
 
     assert [verdict.invariant for verdict in verdicts.broken] == ["L1", "L3"]
     assert names(verdicts["L3"].findings[0]) == ["server calm", "b#1 commit h/state"]
+
+
+def with_turns(begin: Happening, seconds: float) -> Verdicts:
+    """The same where a turn takes a second at most, when nothing hinders a coordinator."""
+
+    def happen(history: StoryHistory) -> None:
+        history.events[0]["bounds"]["turn"] = 1.0
+        history.events[:] = [event for event in history.events if event.get("kind") != "hang"]
+        begin(history)
+        history.pass_(seconds)
+        raise Enough
+
+    return spoilt("stuck", happen)
+
+
+def test_with_a_bound_for_turns_a_free_partition_waits_for_no_longer_and_for_nobody() -> None:
+    finding = only(with_turns(free_one, 4.0), "L3")
+
+    assert "flights-1 of group g was kept from s3 from" in finding.why
+    held(with_turns(free_one, 1.5))
+
+
+def test_what_hits_a_node_or_a_server_excuses_a_turn_and_what_hits_members_does_not() -> None:
+    def hit(**fault: Any) -> Happening:
+        def begin(history: StoryHistory) -> None:
+            free_one(history)
+            history.event("fault", "server", **fault)
+
+        return begin
+
+    for fault in ({"kind": "drop", "process": "b#1"}, {"kind": "cut-server"}):
+        held(with_turns(hit(**fault), 4.0))
+    for fault in ({"kind": "drop", "process": "s0#1"}, {"kind": "join", "group": "g"}):
+        only(with_turns(hit(**fault), 4.0), "L3")
+
+
+def test_a_member_with_a_command_to_obey_may_wait_for_more() -> None:
+    def begin(history: StoryHistory) -> None:
+        free_one(history)
+        history.fenced("g", history.states["g"], history.stop("s3", {"flights": "2"}))
+
+    held(with_turns(begin, 4.0))

@@ -9,6 +9,7 @@ import pytest
 
 from coordinator.zk.store import Create, Delete, Operation, SetData
 from coordinator.zk.znodes.records import Registration
+from coordinator.zk.znodes.seats import Seat
 from tests.support.made_story import Enough, G, StoryHistory
 from tests.support.spoilt import held, names, only, spoilt
 
@@ -137,3 +138,47 @@ def test_the_seat_of_a_member_whose_session_has_ended_is_removed() -> None:
         raise Enough
 
     held(spoilt("joined", happen))
+
+
+def test_a_registration_that_is_removed_while_its_channel_lives_breaks_it() -> None:
+    finding = only(spoilt("joined", lambda history: _fenced(history, IDS)), "S7")
+
+    assert "the registration of s2 in group g (incarnation s2-a) was removed" in finding.why
+    assert names(finding) == ["s2#1 commit channel/s2", "b#1 commit g/state"]
+
+
+def _fenced(history: StoryHistory, *operations: Operation) -> None:
+    history.fenced("g", history.states["g"], *operations)
+    raise Enough
+
+
+def left_for(seconds: float, in_target: bool = True, removed: str | None = None) -> Callable[[StoryHistory], None]:
+    """s2 leaves its seat of 6 s, which the coordinator removes after so many seconds."""
+
+    def happen(history: StoryHistory) -> None:
+        registration = Registration("s2-a", {"flights": 1}, instance_id="s2")
+        seat = Seat(registration, 6000, removed).to_bytes()
+        history.commit("s2#1", SetData(G.id("s2"), registration.to_bytes()), Create(G.seat("s2"), seat))
+        history.leave("s2")
+        if not in_target:
+            others = {name: target for name, target in history.states["g"].target.items() if name != "s2"}
+            history.fenced("g", replace(history.states["g"], target=others, generation=9))
+        history.pass_(seconds)
+        history.fenced("g", history.states["g"], Delete(G.seat("s2")))
+        raise Enough
+
+    return happen
+
+
+def test_the_seat_of_a_member_that_has_left_is_kept_for_its_session_timeout() -> None:
+    verdict = spoilt("joined", left_for(5.8))["S7"]
+
+    assert "the seat of s2 in group g was removed" in verdict.why and "kept for 6 s" in verdict.why
+    assert spoilt("joined", left_for(5.95))["S7"].outcome != "broken"
+
+
+@pytest.mark.parametrize("happen", [left_for(1.0, in_target=False), left_for(1.0, removed="an operator says so")])
+def test_a_seat_without_a_part_in_the_target_or_marked_as_removed_goes_at_once(
+    happen: Callable[[StoryHistory], None],
+) -> None:
+    assert spoilt("joined", happen)["S7"].outcome != "broken"

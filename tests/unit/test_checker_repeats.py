@@ -44,6 +44,20 @@ def test_other_starts_do_not_count() -> None:
     held(spoilt("joined", happen))
 
 
+def test_each_coordinator_may_send_a_start_again() -> None:
+    def happen(history: StoryHistory) -> None:
+        for node in ("a#1", "c#1", "d#1", "e#1"):
+            history.close(history.coordinator)
+            history.session(node)
+            history.elect(node)
+            history.states["g"] = replace(history.states["g"], epoch=history.epoch)
+            history.fenced("g", history.states["g"], history.start("s0", SHARE))
+            history.fenced("g", history.states["g"], Delete(history.command_of("s0")))
+        raise Enough
+
+    held(spoilt("joined", happen))
+
+
 def elect_another(history: StoryHistory) -> None:
     history.close(history.coordinator)
     history.session("a#1")

@@ -15,7 +15,7 @@ from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.znodes.group_state import COMPLETING, STABLE, GroupState, Mark, Rebalance, Target
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import Channel, Registration, Topic
-from tests.property.group_world import MAX_POLL_MS, PATHS, GroupWorld
+from tests.property.group_world import MAX_POLL_MS, PATHS, GroupWorld, MemberProcess
 from tests.property.test_convergence import CooperativeRange, assert_everything_is_assigned, settle
 from tests.support.strategies import RANGE, only
 
@@ -218,6 +218,33 @@ def test_static_member_joining_between_the_reads_of_ids_and_seats_keeps_its_seat
 
         if has_come():
             assert world.tree.children(PATHS.seats) == ["b"], requests
+
+
+@pytest.mark.parametrize("later", range(8, 24, 2))
+def test_seat_of_a_member_that_comes_and_leaves_during_a_turn_is_kept_in_full(later: int) -> None:
+    for requests in range(1, 14):
+        world = a_world()
+        world.start("a", {"t": 1})
+        world.start("b", {"t": 1}, is_static=True)
+        settle(world)
+        lives: list[MemberProcess] = []
+
+        def leave(world: GroupWorld, lives: list[MemberProcess] = lives) -> None:
+            world.tick(0.9 * SEAT_IS_OVER_S)
+            lives[0].leave()
+
+        def come(requests: int = requests, world: GroupWorld = world, lives: list[MemberProcess] = lives) -> None:
+            lives.append(world.start("b", {"t": 1}, is_static=True))
+            act_between(world, later, lambda: leave(world))
+
+        act_between(world, requests, come)
+        world.turn()
+        world.meddle = lambda world: None
+        world.turn()
+        world.tick(0.5 * SEAT_IS_OVER_S)
+        world.turn()
+
+        assert world.tree.children(PATHS.seats) == ["b"], requests
 
 
 def test_static_member_joining_between_decision_and_commit_keeps_its_seat() -> None:

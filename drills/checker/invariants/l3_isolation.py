@@ -5,7 +5,7 @@ from __future__ import annotations
 from coordinator.zk.znodes.group_state import STABLE
 
 from ..replay.commits import RUNNING, STATE, Commit
-from ..replay.conditions import Fault
+from ..replay.conditions import FOREVER, Fault
 from ..replay.expected_target import can_be_led, has_failed, hold_s, longest_ask_s, mismatches
 from ..replay.fast_json import Partition
 from ..replay.replay import Replay
@@ -18,15 +18,20 @@ MORE_S = 1.0
 """Seconds of a rebalance itself, on top of `notice`: the debounce, a straggler's half second, the round trips."""
 
 
+Wait = tuple[str, str, Partition, int]
+"""Group, consumer, partition, generation."""
+
+
 class Unhindered(Invariant):
     """A stuck group or consumer delays no partitions of others.
 
     While a process is stuck (a fault of kind `stuck`, `hang` or `pause` that did not hit a node) and no other fault is
     active: a group without it is Stable within `notice` + 1 s of its last change (with client-side assignment,
-    `assignment_timeout` more); and in its own group no free partition waits longer than that: free means that no
-    channel runs it, no command for another member names it, no mark covers it and it has no owner znode. In a
-    consistent region all members stop together, and wait for a checkpoint: `hold` is added, a fault of one of its
-    groups hits all, and no member is started with a part of its target.
+    `assignment_timeout` more); and no free partition waits longer than that in a generation. Free means that no channel
+    runs it, no start names it, no mark covers it, it has no owner znode, and its member has no stop or start to obey.
+    With the bound `turn`, partitions are judged by that instead of `notice`, whatever happens to members, as long as
+    no fault hits a server or a node. In a consistent region all members stop together, and wait for a checkpoint:
+    `hold` is added, a fault of one of its groups hits all, and no member is started with a part of its target.
     """
 
     name = "L3"
@@ -37,7 +42,7 @@ class Unhindered(Invariant):
     def __init__(self, world: Replay) -> None:
         super().__init__(world)
         self._unsettled: dict[str, float] = {}
-        self._waiting: dict[tuple[str, str, Partition], float] = {}
+        self._waiting: dict[Wait, float] = {}
 
     def on_commit(self, commit: Commit) -> None:
         if not self._unsettled and not self._waiting:
@@ -51,31 +56,53 @@ class Unhindered(Invariant):
                 del self._waiting[key]
 
     def on_tick(self, now: float) -> None:
+        if not self.world.bounds:
+            return
+        self._look_at_groups(now)
+        self._look_at_partitions(now)
+
+    def _look_at_groups(self, now: float) -> None:
         conditions = self.world.conditions
         stuck = [fault for fault in conditions.stuck if fault.until >= now]
-        able = conditions.undisturbed_since(now)
-        if not stuck or not self.world.bounds or able > now:
-            if self._unsettled or self._waiting:
-                self._unsettled.clear()
-                self._waiting.clear()
+        if not stuck or conditions.undisturbed_since(now) > now:
+            self._unsettled.clear()
             return
         able = max(conditions.acting_since(now), conditions.disturbed_until + self._effects_s)
         self.judged += able <= now
-        felt = [fault for fault in conditions.stuck if fault.until + self._effects_s >= now]
-        waiting: dict[tuple[str, str, Partition], float] = {}
+        felt = self._felt(now)
         for name, group in self.world.groups.items():
-            faults = [each for each in felt if hits(each, group, self.world)]
-            if faults:
-                self._unsettled.pop(name, None)
-                waiting |= {(name, *each): self._waiting.get((name, *each), now) for each in self._free(group, faults)}
-            elif not self._is_busy(group):
+            if any(hits(each, group, self.world) for each in felt) or not self._is_busy(group):
                 self._unsettled.pop(name, None)
             else:
                 since = self._unsettled.setdefault(name, now)
                 self._judge_group(group, stuck[0], max(since, able), now)
+
+    def _look_at_partitions(self, now: float) -> None:
+        conditions = self.world.conditions
+        acting, disturbed = conditions.acting_since(now), conditions.hindered_until
+        if "turn" not in self.world.bounds:
+            is_stuck = any(fault.until >= now for fault in conditions.stuck)
+            disturbed = conditions.disturbed_until if is_stuck else FOREVER
+        if max(acting, disturbed) > now:
+            self._waiting.clear()
+            return
+        able = max(acting, disturbed + self._effects_s)
+        felt, waiting = self._felt(now), {}
+        for name, group in self.world.groups.items():
+            is_judged = "turn" in self.world.bounds or any(hits(each, group, self.world) for each in felt)
+            if group.state is None or group.state.data is None or not is_judged:
+                continue
+            generation = group.state.data.generation
+            for consumer, partition in self._free(group, felt):
+                key = (name, consumer, partition, generation)
+                waiting[key] = self._waiting.get(key, now)
         self._waiting = waiting
-        for (name, consumer, partition), since in waiting.items():
+        for (name, consumer, partition, _), since in waiting.items():
             self._judge_partition(self.world.groups[name], consumer, partition, max(since, able), now)
+
+    def _felt(self, now: float) -> list[Fault]:
+        """Faults of stuck processes that may have effects."""
+        return [fault for fault in self.world.conditions.stuck if fault.until + self._effects_s >= now]
 
     @property
     def _effects_s(self) -> float:
@@ -128,20 +155,24 @@ class Unhindered(Invariant):
                 continue
             if is_whole and not share.partitions.isdisjoint(taken):
                 continue
+            if any(each.data is None or each.data.is_stop or each.data.is_start for each in view.commands.values()):
+                continue  # one command after the other
             if not any(fault.hit(name, view.owner) for fault in faults) and not view.by_hand:
                 found += [(name, partition) for partition in share.partitions - taken]
         return found
 
     def _judge_partition(self, group: GroupView, consumer: str, partition: Partition, since: float, now: float) -> None:
+        bounds = self.world.bounds
         since = max(since, group.hand_at, self.world.conditions.unpaused_since(group.name))
-        if now - since <= self._allowed_s:
+        if now - since <= bounds.get("turn", bounds["notice"]) + MORE_S + hold_s(self.world, group):
             return
-        self._waiting[group.name, consumer, partition] = float("inf")
-        fault = next(each for each in self.world.conditions.stuck if hits(each, group, self.world))
+        generation = group.state.data.generation if group.state is not None and group.state.data is not None else 0
+        self._waiting[group.name, consumer, partition, generation] = float("inf")
+        stuck = [each for each in self.world.conditions.stuck if hits(each, group, self.world)]
         self.broken(
             f"{partition[0]}-{partition[1]} of group {group.name} was kept from {consumer} from {moment(since)} to "
             f"{moment(now)}, though no other member had it",
-            fault.event,
+            stuck[-1].event if stuck else None,
             group.state.written if group.state is not None else None,
         )
 

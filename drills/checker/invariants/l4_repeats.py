@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..replay.commits import Commit
+from ..replay.conditions import FOREVER
 from ..replay.expected_target import decided
 from ..replay.reading import CommandData
 from ..replay.replay import Replay
@@ -22,10 +23,10 @@ Sent = tuple[object, ...]
 class Repeats:
     """The same start is sent four times within 2 s at most, and no generation has the target of the previous one.
 
-    The same start: of incarnation, epoch, generation, partitions, ask and reset. The same target: of members (static
+    The same start: of epoch, incarnation, generation, partitions, ask and reset. The same target: of members (static
     ones in any incarnation), threads, topics and strategy; a generation has it only when a member runs partitions
-    without owner znodes. It is judged while neither members, topics nor a manual write have changed the group since the last write of
-    its state, and not under client-side assignment (S9).
+    without owner znodes. It is judged while neither members, topics nor a manual write have changed the group since the
+    last write of its state, and not under client-side assignment (S9).
     """
 
     def __init__(self, world: Replay, report: Callable[..., None]) -> None:
@@ -44,7 +45,7 @@ class Repeats:
             self._judge_generation(group, before, after, commit)
 
     def _judge_start(self, view: ChannelView, data: CommandData, commit: Commit) -> None:
-        start = (data.incarnation, data.epoch, data.generation, data.partitions, data.ask, data.region)
+        start = (data.epoch, data.incarnation, data.generation, data.partitions, data.ask, data.region)
         key = view.group.name, view.consumer
         known, times = self._sent.get(key, (start, []))
         times = [event for event in times if known == start and commit.at - event["at"] <= WITHIN_S]
@@ -64,8 +65,8 @@ class Repeats:
         now = after.data if after is not None else None
         if was is None or now is None or now.generation != was.generation + 1 or not now.target or now.client:
             return
-        target = decided(group, now)
-        if target is None or target != decided(group, was) or now.region != was.region:
+        target = decided(group, now, FOREVER)
+        if target is None or target != decided(group, was, FOREVER) or now.region != was.region:
             return
         if _lost_owners(group) or before is None:
             return

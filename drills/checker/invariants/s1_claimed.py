@@ -14,12 +14,16 @@ from ..replay.znode_views import ChannelChange, ChannelView, OwnerView
 SOON_S = 0.005
 """Real transactions have times in milliseconds: a claim so soon after a begin may have been before it."""
 
+LATE_S = 0.0015
+"""Likewise the end of fetching so soon after the leave that it precedes."""
+
 
 class Claims:
     """A fetcher begins only with what its channel runs, and `running` and owner znodes change together.
 
     A partition that enters `running` has an owner znode of the same session after that commit, and one that leaves it
-    has none of that incarnation. A begin is judged while the channel has its incarnation, alive. Manually edited
+    has none of that incarnation; a claim replaces no owner znode of another session. Who leaves of its own accord has
+    stopped fetching before. A begin is judged while the channel has its incarnation, alive. Manually edited
     channels are not judged, nor manually created owner znodes.
     """
 
@@ -27,6 +31,7 @@ class Claims:
         self._world = world
         self._report = report
         self._unclaimed: list[tuple[Event, ChannelView, set[Partition]]] = []
+        self._unhalted: list[tuple[Event, ChannelView, set[Partition]]] = []
 
     # ---- owner znodes
 
@@ -43,6 +48,7 @@ class Claims:
             entered = now.keys() - was.keys()
             if entered and commit.session is not None:
                 self._judge_entered(view, entered, commit)
+                self._judge_replaced(view, entered, commit)
         if before is not None and (left := was.keys() - now.keys()):
             self._judge_left(view, before.incarnation, left, commit)
 
@@ -72,7 +78,20 @@ class Claims:
                 )
                 return
 
-    # ---- begins
+    def _judge_replaced(self, view: ChannelView, entered: set[Partition], commit: Commit) -> None:
+        for group, partition, owner, _ in commit.owners:
+            if owner is None or group is not view.group or partition not in entered:
+                continue
+            if owner.session != commit.session:
+                self._report(
+                    f"{view.consumer} of group {group.name} claimed {partition[0]}-{partition[1]} at "
+                    f"{moment(commit.at)}, and removed an owner znode that was in the way",
+                    owner.made,
+                    commit.event,
+                )
+                return
+
+    # ---- begins, and ends
 
     def on_begin(self, event: Event) -> None:
         """A process begins to fetch."""
@@ -90,6 +109,19 @@ class Claims:
         if missing:
             self._unclaimed.append((event, view, missing))
 
+    def on_left(self, commit: Commit) -> None:
+        """Processes have left."""
+        for view, fetched in commit.left:
+            if fetched and not view.by_hand:
+                self._unhalted.append((commit.event, view, set(fetched)))
+
+    def on_halt(self, event: Event) -> None:
+        """A process stops fetching."""
+        for left, view, fetched in self._unhalted:
+            if (left["who"], view.consumer) == (event["who"], event["consumer"]) and event["at"] - left["at"] <= LATE_S:
+                for topic, numbers in event["partitions"].items():
+                    fetched.difference_update((topic, NUMBERS[str(number)]) for number in numbers)
+
     def _is_judged(self, view: ChannelView, event: Event) -> bool:
         data = view.data
         return data is not None and data.is_live and not view.by_hand and data.incarnation == event["incarnation"]
@@ -100,7 +132,17 @@ class Claims:
                 missing.difference_update(view.data.running)
 
     def on_tick(self, now: float) -> None:
-        """Report what was begun without a claim."""
+        """Report what was begun without a claim, and what was still fetched by who had left."""
+        halts = [each for each in self._unhalted if now - each[0]["at"] > LATE_S]
+        self._unhalted = [each for each in self._unhalted if now - each[0]["at"] <= LATE_S]
+        for event, view, fetched in halts:
+            if fetched:
+                topic, number = min(fetched)
+                self._report(
+                    f"{event['who']} left group {view.group.name} at {moment(event['at'])} while it still fetched "
+                    f"{topic}-{number}",
+                    event,
+                )
         due = [each for each in self._unclaimed if now - each[0]["at"] > SOON_S]
         self._unclaimed = [each for each in self._unclaimed if now - each[0]["at"] <= SOON_S]
         for event, view, missing in due:

@@ -53,6 +53,7 @@ class Exclusive(Invariant):
             "fetch": self._on_fetch,
             "returned": self._judge_lease,
             "begin": self._claims.on_begin,
+            "halt": self._claims.on_halt,
             **self._leases.handlers(),
         }
 
@@ -162,6 +163,7 @@ class Exclusive(Invariant):
             claimed += self._note(change, commit.event)
             if not commit.by_hand:
                 self._claims.on_change(change, commit)
+        self._claims.on_left(commit)
         self._free.on_commit(commit)
         for key in claimed:
             channels = self.world.groups[key[0]].channels

@@ -45,7 +45,7 @@ class Covering(Invariant):
     def _judge_generation(
         self, group: GroupView, was: StateData, now: StateData, before: StateView | None, commit: Commit
     ) -> None:
-        since = before.written["at"] if before is not None else float("inf")
+        since = before.written["at"] if before is not None else commit.at
         one, other = decided(group, was, since), decided(group, now, since)
         if one is not None and other is not None and one != other:
             self.broken(

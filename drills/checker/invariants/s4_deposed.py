@@ -22,7 +22,8 @@ class Deposed(Invariant):
     are its own, until another one raises the epoch. State, commands, history, and regions with the begin and the end of
     their checkpoints are written by coordinators only (and manually). Each election has an epoch above that of the one
     before; where the epoch's znode was edited manually since, above those of all groups' states. No coordinator's lease
-    outlasts its session (`SessionLeases`).
+    outlasts its session (`SessionLeases`). A coordinator reads the pauses before its first turn: it does not write the
+    state of a group that has been paused since before its election.
     """
 
     name = "S4"
@@ -53,6 +54,7 @@ class Deposed(Invariant):
             self._bumps[commit.session] = commit.event
             return
         if commit.session == self._session and commit.who == self._elector:
+            self._judge_paused(commit)
             return
         if not mask & (IN_GROUP | REGION) or commit.by_hand or commit.who == SERVER:
             return
@@ -74,6 +76,18 @@ class Deposed(Invariant):
                 since,
                 commit.event,
             )
+
+    def _judge_paused(self, commit: Commit) -> None:
+        for group, _, _ in commit.states:
+            pause = self.world.conditions.paused_by(group.name)
+            if pause is not None and self._bump is not None and pause["zxid"] < self._bump["zxid"]:
+                self.broken(
+                    f"{commit.who} took a turn of group {group.name} at {moment(commit.at)}, which was paused at "
+                    f"{moment(pause['at'])}, before the election at {moment(self._bump['at'])}",
+                    pause,
+                    self._bump,
+                    commit.event,
+                )
 
     def _report(self, commit: Commit) -> None:
         if self._bump is None:

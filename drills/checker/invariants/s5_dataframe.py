@@ -7,10 +7,14 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
+from coordinator.zk.znodes.paths import GroupPaths
+
+from ..replay.commits import Commit
+from ..replay.event_schema import CREATE
 from ..replay.reading import Range
 from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
-from ..replay.znode_views import GroupView, SegmentView
+from ..replay.znode_views import GroupView, QueryView, SegmentView
 
 Rows = dict[tuple[str, str, int], list[tuple[int, int]]]
 """Topic, topic id, partition -> ranges, adjacent ones merged, in order."""
@@ -31,7 +35,9 @@ class DataFrames:
     delivers exactly the segments between its two offsets, in any run: so a repeated batch is the same, and no record is
     missing or duplicated. Of a range with `missing` offsets all but so many are delivered, whichever these are: no
     znode has that. Batches over manually created or removed segments are not judged. Nor may a query fail because a
-    segment that was not collected has lost its file.
+    segment that was not collected has lost its file; nor because segments were collected that its registration holds
+    back, as long as that is neither removed nor expired. A run that another one has replaced writes the query's znode
+    no more.
     """
 
     def __init__(self, world: Replay, report: Report) -> None:
@@ -39,6 +45,8 @@ class DataFrames:
         self._report = report
         self._chains: dict[tuple[str, str], dict[int, Event]] = {}
         self._started: dict[str, float] = {}
+        self._replaced: dict[tuple[str, str], dict[str, Event]] = {}
+        self._registered: dict[tuple[str, str, str], tuple[int, Event]] = {}
 
     def on_start(self, event: Event) -> None:
         self._started[event["who"]] = event["at"]
@@ -48,6 +56,50 @@ class DataFrames:
         why = str(event.get("why"))
         if any(text in why for text in LOST) and COLLECTED not in why:
             self._report(f"query {event['query']} of group {event['group']} failed: {why}", event)
+
+        self._judge_collected(event, why)
+
+    def on_query(self, group: GroupView, before: QueryView | None, after: QueryView | None, commit: Commit) -> None:
+        """A query's znode was written or removed."""
+        view = after or before
+        if view is None:
+            return
+        name, was, now = (
+            view.name,
+            before.data if before is not None else None,
+            after.data if after is not None else None,
+        )
+        if now is None or now.expired_ms:
+            for key in [key for key in self._registered if key[:2] == (group.name, name)]:
+                del self._registered[key]
+            return
+        replaced = self._replaced.setdefault((group.name, name), {})
+        if commit.by_hand or (was is not None and was.run == now.run):
+            return
+        if now.run in replaced:
+            self._report(
+                f"a run of query {name} of group {group.name} wrote its znode at {moment(commit.at)}, and had been "
+                f"replaced at {moment(replaced[now.run]['at'])}",
+                replaced[now.run],
+                commit.event,
+            )
+        if was is not None:
+            replaced[was.run] = commit.event
+        is_whole = all(each.gone is None for each in group.sealed[_first_after(group, now.finished) :])
+        if is_whole or _is_new(group, name, commit):
+            self._registered[group.name, name, commit.who] = (now.finished, commit.event)
+
+    def _judge_collected(self, event: Event, why: str) -> None:
+        """A query's error about collected segments."""
+        known = self._registered.get((event["group"], event["query"], event["who"]))
+        if COLLECTED not in why or known is None:
+            return
+        self._report(
+            f"query {event['query']} of group {event['group']} failed, though its registration after {known[0]} held "
+            f"back what it lacks: {why}",
+            known[1],
+            event,
+        )
 
     def on_batch(self, event: Event) -> None:
         chain = self._chains.setdefault((event["group"], event["query"]), {})
@@ -116,8 +168,19 @@ class DataFrames:
 def _between(group: GroupView, after: int, upto: int) -> list[SegmentView]:
     """The segments sealed after `after`, up to `upto`."""
     sealed = group.sealed
-    first = bisect_right(sealed, after, key=lambda segment: segment.czxid)
+    first = _first_after(group, after)
     return sealed[first : bisect_right(sealed, upto, key=lambda segment: segment.czxid)]
+
+
+def _is_new(group: GroupView, name: str, commit: Commit) -> bool:
+    """Whether a query registers that has had no batch yet: what was collected before is none of its own."""
+    path = GroupPaths(group.name).query(name)
+    return any(op["op"] == CREATE and op["path"] == path and op.get("ephemeral") for op in commit.event["ops"])
+
+
+def _first_after(group: GroupView, czxid: int) -> int:
+    """Index of the first segment sealed after `czxid`."""
+    return bisect_right(group.sealed, czxid, key=lambda segment: segment.czxid)
 
 
 def _expected(segment: SegmentView, delivered: Rows) -> list[Range]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from ..replay.channel_data import ChannelData
-from ..replay.commits import CHANNEL, COLLECTED, OFFSET, RUNNING, SEALED, Commit
+from ..replay.commits import CHANNEL, COLLECTED, OFFSET, QUERY, RUNNING, SEALED, Commit
 from ..replay.fast_json import Partition
 from ..replay.reading import OffsetData, Range
 from ..replay.replay import Replay
@@ -80,7 +80,7 @@ class SealedRanges(Invariant):
 
     name = "S5"
     sentence = "The sealed ranges of a partition join without gap or overlap, and the DataFrame holds exactly them."
-    wants = CHANNEL | OFFSET | SEALED | COLLECTED
+    wants = CHANNEL | OFFSET | SEALED | COLLECTED | QUERY
 
     def __init__(self, world: Replay) -> None:
         super().__init__(world)
@@ -114,6 +114,8 @@ class SealedRanges(Invariant):
                 self._sought.add((event["group"], event["incarnation"], (topic, int(number)), offset))
 
     def on_commit(self, commit: Commit) -> None:
+        for group, was, now in commit.queries:
+            self._frames.on_query(group, was, now, commit)
         if commit.by_hand:
             self._forget(commit)
             return

@@ -46,6 +46,7 @@ class Commit:
     :ivar queries: (group, before, after).  :ivar topics: (name, before, after).
     :ivar owners: (group, partition, before, after).
     :ivar seats: (group, consumer) of removed seats.
+    :ivar left: channels whose process has left of its own accord, each with what it was still fetching.
     :ivar asks: writes at or below asks.  :ivar regions: likewise of consistent regions.
     """
 
@@ -62,6 +63,7 @@ class Commit:
     topics: tuple[tuple[str, TopicView | None, TopicView | None], ...] = ()
     owners: tuple[tuple[GroupView, Partition, OwnerView | None, OwnerView | None], ...] = ()
     seats: tuple[tuple[GroupView, str], ...] = ()
+    left: tuple[tuple[ChannelView, frozenset[Partition]], ...] = ()
     asks: tuple[AskChange, ...] = ()
     regions: tuple[RegionChange, ...] = ()
 

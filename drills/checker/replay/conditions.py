@@ -18,6 +18,9 @@ FOREVER = float("inf")
 STUCK_KINDS = frozenset({"stuck", "hang", "pause"})
 """Faults of processes that live and do nothing."""
 
+CHANGES = frozenset({"join", "leave", "topic", "query"})
+"""Faults that only give a coordinator something to do."""
+
 _NO_PROCESS = frozenset({"server", "hand"})
 _NOT_NAMES = frozenset({"at", "event", "kind", "until"})
 
@@ -61,6 +64,7 @@ class Conditions:
     :ivar disturbed_until: the end of the last fault; `STUCK_KINDS` of processes other than nodes are kept separately,
         in `stuck`.
     :ivar lasting_until: the end of the last fault with a duration.
+    :ivar hindered_until: the end of the last fault that may delay coordinators: of servers, of nodes, of hands.
     """
 
     def __init__(self) -> None:
@@ -70,6 +74,7 @@ class Conditions:
         self.broken: Fault | None = None
         self.disturbed_until = NEVER
         self.lasting_until = NEVER
+        self.hindered_until = NEVER
         self.stuck: list[Fault] = []
         self._session: object = None
         self._until = NEVER
@@ -77,6 +82,7 @@ class Conditions:
         self._acting_since = FOREVER
         self._paused = NOTHING_PAUSED
         self._paused_changes: list[tuple[float, PausedRecord]] = []
+        self._pauses: list[tuple[Event, PausedRecord]] = []
 
     # ---- the coordinator
 
@@ -107,6 +113,8 @@ class Conditions:
         """
         :param is_private: whether it hit only processes other than nodes.
         """
+        if not is_private and fault.kind not in CHANGES:
+            self.hindered_until = max(self.hindered_until, fault.until)
         if fault.kind in STUCK_KINDS and is_private:
             if fault.until == fault.at:
                 fault.until = FOREVER
@@ -125,6 +133,7 @@ class Conditions:
             fault.until = FOREVER
             self.stuck.append(fault)
         self.disturbed_until = min(self.disturbed_until, event["at"])
+        self.hindered_until = min(self.hindered_until, event["at"])
 
     def undisturbed_since(self, now: float) -> float:
         """Since when a coordinator has acted without faults; infinity otherwise."""
@@ -137,12 +146,23 @@ class Conditions:
 
     # ---- pauses
 
-    def on_paused(self, at: float, text: str) -> None:
+    def on_paused(self, event: Event, text: str) -> None:
         try:
             self._paused = PausedRecord.parse(PAUSED, text.encode())
         except BadData:
-            return  # the coordinator keeps the last readable record
-        self._paused_changes.append((at, self._paused))
+            self._pauses.append((event, NOTHING_PAUSED))
+            return  # the coordinator keeps the last readable record, if it has read one
+        self._pauses.append((event, self._paused))
+        self._paused_changes.append((event["at"], self._paused))
+
+    def paused_by(self, group: str) -> Event | None:
+        """The commit since which the group has been paused, for every coordinator; None when it is not."""
+        found = None
+        for event, record in reversed(self._pauses):
+            if record.of(group) is None:
+                break
+            found = event
+        return found
 
     def unpaused_since(self, group: str) -> float:
         """Since when the group has turns; infinity while it is paused."""

@@ -229,18 +229,15 @@ def runs_but_refused(share_of: frozenset[tuple[str, int]], channel: ChannelData)
     return share_of - channel.refused <= channel.running.keys() <= share_of
 
 
-def decided(group: GroupView, state: StateData, since: float = float("inf")) -> object:
+def decided(group: GroupView, state: StateData, since: float) -> object:
     """What a generation is for: members (static ones in any incarnation) with their shares, topics and strategy.
 
-    A turn that has read a seat before a dynamic member took the name writes the static one's last incarnation.
-
-    :param since: the time of the state before: a seat taken later was a seat for that turn.
-
+    Static is who has a seat, or had one at `since` or later: a coordinator may have read it before it was removed.
     None under client-side assignment (S9), without members, or when the target has an unusual format.
     """
     if state.client is not None or not state.target or not isinstance(state.raw, dict):
         return None
-    static = group.seats.keys() | {name for name, at in group.seats_taken.items() if at > since}
+    static = group.seats.keys() | {name for name, at in group.seats_lost.items() if at >= since}
     target = {
         name: (share["ownershipMap"], "" if name in static else share["incarnation"])
         for name, share in state.raw.items()

@@ -14,6 +14,7 @@ from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.records import BegunRecord, EpochRecord, OffsetRecord, OwnerRecord, Registration, Topic
 from coordinator.zk.znodes.regions import GroupRegion, Order
+from coordinator.zk.znodes.seats import Seat
 from coordinator.zk.znodes.segments import Query, Segment
 
 from .fast_json import NUMBERS, UNUSUAL, Partition, loads, partitions, strictly
@@ -25,7 +26,7 @@ Range = tuple[str, str, int, int, int]
 _PARSE_STATE, _PARSE_COMMAND, _PARSE_SEGMENT = GroupState.parse, Command.parse, Segment.parse
 _PARSE_OFFSET, _PARSE_OWNER, _PARSE_EPOCH = OffsetRecord.parse, OwnerRecord.parse, EpochRecord.parse
 _PARSE_TOPIC, _PARSE_REGISTRATION, _PARSE_QUERY = Topic.parse, Registration.parse, Query.parse
-_PARSE_BEGUN = BegunRecord.parse
+_PARSE_BEGUN, _PARSE_SEAT = BegunRecord.parse, Seat.parse
 
 
 class TargetData:
@@ -293,6 +294,11 @@ def read_query(path: str, text: str) -> Query | None:
 def read_owner(path: str, text: str) -> OwnerRecord | None:
     """An owner; None when it cannot be read."""
     return strictly(_PARSE_OWNER, path, text)
+
+
+def read_seat(path: str, text: str) -> Seat | None:
+    """A seat; None when it cannot be read."""
+    return strictly(_PARSE_SEAT, path, text)
 
 
 def read_epoch(path: str, text: str) -> int | None:

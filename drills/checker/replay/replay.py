@@ -32,7 +32,6 @@ from .commits import (
     LIFE,
     MEMBER,
     NAMED,
-    OFFSET,
     OWNER,
     QUERY,
     RUNNING,
@@ -49,12 +48,11 @@ from .commits import (
 from .conditions import Conditions, Fault
 from .event_schema import CHECK, CREATE, DELETE, SET
 from .fetch_intervals import FetchIntervals
+from .offsets import on_begun, on_offset
 from .reading import (
-    read_begun,
     read_command,
     read_epoch,
     read_missing,
-    read_offset,
     read_query,
     read_registration,
     read_segment,
@@ -69,7 +67,6 @@ from .znode_views import (
     CommandView,
     GroupView,
     MemberView,
-    OffsetView,
     OwnerView,
     QueryView,
     SegmentView,
@@ -81,6 +78,8 @@ NO_GROUP = GroupView("")
 Place = tuple[Handler, GroupView, str]
 _SAMPLE = GroupPaths("g")
 _BELOW = len(_SAMPLE.root) + 1
+_ERROR = '"error":"'
+"""In the data of a channel that has not ended of its process's own accord."""
 
 
 # Large: a handler for each kind of znode, which all change the same views.
@@ -112,8 +111,8 @@ class Replay:
             (_SAMPLE.sync[_BELOW:], 1): on_ask,
             (_SAMPLE.sync[_BELOW:], 2): on_answer,
             (_SAMPLE.owners[_BELOW:], 2): self._on_owner,
-            (_SAMPLE.offsets[_BELOW:], 1): self._on_begun,
-            (_SAMPLE.offsets[_BELOW:], 2): self._on_offset,
+            (_SAMPLE.offsets[_BELOW:], 1): on_begun,
+            (_SAMPLE.offsets[_BELOW:], 2): on_offset,
             (_SAMPLE.segments[_BELOW:], 1): self._on_segment,
             (_SAMPLE.queries[_BELOW:], 1): self._on_query,
             (_SAMPLE.history[_BELOW:], 1): self._on_history,
@@ -188,7 +187,7 @@ class Replay:
             special = {own.state: self._on_state, own.sync_request: on_sync_request}.get(path)
         if special is not None:
             return Route(path, special, group)
-        if handler in (self._on_owner, self._on_offset) and not is_partition(name):
+        if handler in (self._on_owner, on_offset) and not is_partition(name):
             return Route(path, self._on_other, group)
         return Route(path, handler, group, parent, name)
 
@@ -234,6 +233,8 @@ class Replay:
         mask = commit.mask | CHANNEL | IN_GROUP
         if before is None or after is None or before.incarnation != after.incarnation or before.ended != after.ended:
             mask |= LIFE | RUNNING | NAMED
+            if after is not None and after.ended is not None and _ERROR not in op["data"]:
+                self._on_left(commit, view, after)
             self._on_life(commit, view, before)
         elif after.moved is None:
             if before.running.keys() != after.running.keys():
@@ -245,6 +246,12 @@ class Replay:
             self.fetching.suspend(group.name, route.name)
         commit.mask = mask
         commit.channels += (ChannelChange(view, before, after),)
+
+    def _on_left(self, commit: Commit, view: ChannelView, after: ChannelData) -> None:
+        """An incarnation ended, of its own accord if its own process has ended it."""
+        if view.owner == commit.who:
+            holds = self.fetching.of(view.group.name, view.consumer, after.incarnation)
+            commit.left += ((view, frozenset((key[1], key[3]) for key in holds)),)
 
     def _on_life(self, commit: Commit, view: ChannelView, before: ChannelData | None) -> None:
         after, group = view.data, view.group
@@ -318,12 +325,12 @@ class Replay:
         commit.mask |= IN_GROUP
         if verb != DELETE:
             group.seats.setdefault(route.name, commit.zxid)
+            group.seat_texts[route.name] = op.get("data") or ""
             return
         if group.seats.pop(route.name, None) is not None:
             commit.mask |= SEAT
+            group.seats_lost[route.name] = commit.at
             commit.seats += ((group, route.name),)
-            if not self.process(commit.who).is_node:
-                group.seats_taken[route.name] = commit.at
         view = group.channels.get(route.name)
         has_left = view is None or (not view.is_live and view.written is not commit.event)
         if has_left and not commit.by_hand and self.process(commit.who).is_node:
@@ -342,22 +349,6 @@ class Replay:
             session = commit.session if op.get("ephemeral") else None
             after = owners[route.partition] = OwnerView(op.get("data") or "", session, commit.event, commit.by_hand)
         commit.owners += ((route.group, route.partition, before, after),)
-
-    def _on_begun(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
-        commit.mask |= IN_GROUP
-        text = "" if verb == DELETE else op.get("data") or ""
-        route.group.begun[route.name] = read_begun(route.path, text) if text else None
-
-    def _on_offset(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
-        group = route.group
-        commit.mask |= OFFSET | IN_GROUP
-        if verb == DELETE:
-            view = OffsetView(None, commit.event, commit.by_hand)
-            group.offsets.pop(route.partition, None)
-        else:
-            view = OffsetView(read_offset(route.path, op.get("data") or ""), commit.event, commit.by_hand)
-            group.offsets[route.partition] = view
-        commit.offsets += ((group, route.partition, view),)
 
     def _on_segment(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
         group = route.group
@@ -418,4 +409,4 @@ class Replay:
             self.process(commit.who).is_node = True
 
     def _on_paused(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
-        self.conditions.on_paused(commit.at, "" if verb == DELETE else op.get("data") or "")
+        self.conditions.on_paused(commit.event, "" if verb == DELETE else op.get("data") or "")

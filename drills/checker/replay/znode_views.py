@@ -167,6 +167,7 @@ class TopicView:
         self.partitions = frozenset(data.partitions) if data is not None else frozenset()
 
 
+# Large: an attribute for each kind of znode below a group.
 class GroupView:
     """A group.
 
@@ -174,7 +175,8 @@ class GroupView:
     :ivar sealed: every segment ever, in the order of their czxid; `segments` the existing ones.
     :ivar begun: topic -> the topic as of the group's begin; None when that cannot be read.
     :ivar seats: static members with a seat, each with its czxid; while one is away, it keeps its part.
-    :ivar seats_taken: static members whose name a dynamic one has taken, with the seat, and when.
+    :ivar seats_lost: when each seat was last removed.
+    :ivar seat_texts: what was last written into a seat, whether or not it exists.
     :ivar asks: the existing ones.  :ivar newest_ask: the last one created, existing or not.
     :ivar requested: the commit of the leader's request for another ask, None without one.
     :ivar changed_at: the last join, leave or change of a member.
@@ -186,8 +188,8 @@ class GroupView:
 
     __slots__ = (
         "asks", "begun", "changed_at", "channels", "hand_at", "members", "name", "newest_ask", "offsets", "owners",
-        "queries", "readers_changed", "requested", "sealed", "seat_given_up_at", "seats", "seats_taken", "segments",
-        "state", "state_hand_at",
+        "queries", "readers_changed", "requested", "sealed", "seat_given_up_at", "seat_texts", "seats", "seats_lost",
+        "segments", "state", "state_hand_at",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
@@ -196,7 +198,8 @@ class GroupView:
         self.channels: dict[str, ChannelView] = {}
         self.members: dict[str, MemberView] = {}
         self.seats: dict[str, int] = {}
-        self.seats_taken: dict[str, float] = {}
+        self.seats_lost: dict[str, float] = {}
+        self.seat_texts: dict[str, str] = {}
         self.asks: dict[str, AskView] = {}
         self.newest_ask: AskView | None = None
         self.requested: Event | None = None
