@@ -61,6 +61,7 @@ class Settled(Invariant):
         self._stuck: Fault | None = None
         self._led: dict[str, float] = {}
         self._unsettled: dict[str, _Unsettled] = {}
+        self._marked: set[str] = set()
         self._rewritten: dict[str, float] = {}
         self._given_up: dict[str, float] = {}
         self._late: str | None = "there is no `calm` event"
@@ -76,6 +77,8 @@ class Settled(Invariant):
         shortest = bounds.get("shortest_poll_interval", bounds["poll_interval"])
         if shortest * SILENT_SHARE < bounds["session_timeout"]:
             found += bounds["lease"]  # one that has died may be evicted before its session expires
+        elif group.name in self._marked:
+            found += bounds["lease"]  # the next coordinator waits for it from its own election on
         if self._stuck is not None and any(self._is_stuck(group, name) for name in {*group.members, *group.channels}):
             found = max(found, bounds["poll_interval"] + bounds["lease"] + 1)
         if self.is_led(group):
@@ -181,6 +184,8 @@ class Settled(Invariant):
         self._stuck = Fault({**event, "kind": "stuck"}) if event.get("stuck") else None
         self._unsettled.clear()
         for group in self.world.groups.values():
+            if group.state is not None and group.state.data is not None and group.state.data.marks:
+                self._marked.add(group.name)
             if not is_settled(group):
                 self._unsettled[group.name] = _Unsettled(event, group)
 
