@@ -298,8 +298,9 @@ class GroupReader:
             record = self._rebalance(last)
             seen = last if record is not None and record.generation == last else seen
         if state is None or state.generation < seen:
+            # By its mzxid: a state that is lost again is waited for again.
             mark = _anybody(
-                topics, str(node.stat.czxid), UNKNOWN_LEASE_MS + max(0, self._longest_lease_ms - LONGEST_LEASE_MS)
+                topics, str(node.stat.mzxid), UNKNOWN_LEASE_MS + max(0, self._longest_lease_ms - LONGEST_LEASE_MS)
             )
             runs = any(view.channel is not None and view.channel.ask for view in channels.values())
             state = replace(

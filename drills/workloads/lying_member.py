@@ -278,6 +278,8 @@ def lie_until(is_over: Callable[[], bool], member: LyingMember, runtime: Runtime
             runtime.sleep(LOOK_S)
     except CoordinatorError as error:
         return f"error: {error}"
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"what it has read is not as expected: {error!r}"
     return "told to end"
 
 

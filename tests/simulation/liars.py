@@ -14,10 +14,11 @@ from coordinator.zk.znodes.paths import GROUPS
 from drills.base.lies import LIES
 from drills.workloads.lying_member import LyingMember, lie_until
 from tests.simulation.actors import Actor
-from tests.simulation.faults import Fault, _note
+from tests.simulation.faults import FAULTS, Fault, _note
 from tests.simulation.world import SimulatedWorld
 
 COMES_BACK_S = 1.0
+HANDS = tuple(sorted(kind for kind in FAULTS if kind.endswith("-by-hand")))
 
 
 @dataclass
@@ -60,18 +61,14 @@ class Liar(Actor):
 
 
 def draw_liars(world: SimulatedWorld) -> list[tuple[float, Fault]]:
-    """When which members join that lie, from a stream of their own."""
+    """When which members join that lie, and which hands scribble beside them, from a stream of their own."""
     lies = Random(f"lies {world.seed}")
     if lies.random() >= world.profile.liars:
         return []
     last = world.profile.calm_at - 2.0
-    return sorted(
-        (
-            (lies.uniform(4.0, last), _joins(f"liar{number}", lies.getrandbits(32)))
-            for number in range(lies.randint(1, 2))
-        ),
-        key=lambda each: each[0],
-    )
+    hands = [(lies.uniform(4.0, last), FAULTS[lies.choice(HANDS)]) for _ in range(lies.randint(0, 2))]
+    joins = [(lies.uniform(4.0, last), _joins(f"liar{n}", lies.getrandbits(32))) for n in range(lies.randint(1, 2))]
+    return sorted([*joins, *hands], key=lambda each: each[0])
 
 
 def _joins(name: str, seed: int) -> Fault:

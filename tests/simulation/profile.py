@@ -235,6 +235,7 @@ _PAUSING_REGIONS = {
     "change-while-draining": 2.0,
 }
 
+_LIARS = 0.2
 CALM = Profile(
     "calm",
     {kind: 1.0 for kind in _CALM},
@@ -246,6 +247,7 @@ CALM = Profile(
     regions=_REGIONS,
     region_weights=dict.fromkeys(_CALM_REGIONS, 1.0),
     region_faults=(0, 3),
+    liars=_LIARS,
 )
 _STARTS = ("committed", "end")
 STORM = Profile(
@@ -260,6 +262,7 @@ STORM = Profile(
     regions=_REGIONS,
     region_weights=REGIONS,
     region_faults=(4, 10),
+    liars=_LIARS,
 )
 PAUSES = Profile(
     "pauses",
@@ -272,6 +275,7 @@ PAUSES = Profile(
     regions=_REGIONS,
     region_weights=_PAUSING_REGIONS,
     region_faults=(3, 8),
+    liars=_LIARS,
 )
 SCALE = replace(
     STORM,

@@ -77,8 +77,9 @@ class Settled(Invariant):
         shortest = bounds.get("shortest_poll_interval", bounds["poll_interval"])
         if shortest * SILENT_SHARE < bounds["session_timeout"]:
             found += bounds["lease"]  # one that has died may be evicted before its session expires
-        elif group.name in self._marked:
-            found += bounds["lease"]  # the next coordinator waits for it from its own election on
+        elif group.name in self._marked or any(view.by_hand for view in group.channels.values()):
+            # The next coordinator waits for a mark from its own election on; a member that lies gives no sign of life.
+            found += bounds["lease"]
         if self._stuck is not None and any(self._is_stuck(group, name) for name in {*group.members, *group.channels}):
             found = max(found, bounds["poll_interval"] + bounds["lease"] + 1)
         if self.is_led(group):

@@ -19,7 +19,7 @@ class OthersUnmoved(Invariant):
     """What a member says about itself never moves an offset, an owner or a generation of another member.
 
     A coordinator that ends an incarnation writes the offset of a partition only if that incarnation has had its owner
-    znode, or a start that named it. It removes the owner znode of no other incarnation that lives, unless its channel
+    znode, or a start that named it; not judged once `state` was lost, which has what was given. It removes the owner znode of no other incarnation that lives, unless its channel
     was edited manually. A generation is the next one of `state`, or where that was lost of the group, whatever channels
     say; not judged for the first state after a manual write, nor under client-side assignment (S9).
     """
@@ -63,7 +63,7 @@ class OthersUnmoved(Invariant):
             for change in commit.channels
             if change.view.group is group and change.before is not None and partition in change.before.running
         ]
-        if not ended:
+        if not ended or group.state_hand_at > float("-inf"):
             return
         self.judged += 1
         if not any(partition in self._of(group, view.consumer, data.incarnation) for view, data in ended):
