@@ -294,7 +294,7 @@ def publish_then_take_over(world: SimulatedWorld) -> bool:
 def _offsets(commit: Commit, channel: str) -> dict[str, int]:
     """The offsets of a commit that does nothing but write the channel; none of another one."""
     written = [op for op in commit["ops"] if op["op"] != "check"]
-    if [op["path"] for op in written] != [channel]:
+    if [(op["op"], op["path"]) for op in written] != [("set", channel)]:
         return {}
     running = json.loads(written[0]["data"])["running"]
     return {
