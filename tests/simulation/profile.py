@@ -637,15 +637,15 @@ AIMED = replace(
     scenes=(
         Plan({}, ("stale-bid", "consumer-joins")),
         Plan({}, ("pause-then-failover",)),
-        Plan({"led": 0, "tick_s": 0}, ("seat-made-again", "consumer-joins")),
+        Plan({"led": 0, "tick_s": 0, "regions": 0, "latency": 0}, ("seat-made-again", "consumer-joins")),
         Plan({**_STANDING, "poll_intervals_ms": 0}, ("stop-then-silence", "consumer-joins")),
         Plan({"led": 0, "regions": 0, "poll_intervals_ms": 3}, ("old-command-by-hand", "many-members")),
-        Plan({"latency": 0}, ("register-then-cut",)),
+        Plan({"latency": 0, "led": 0, "regions": 0}, ("register-then-cut",)),
         Plan({"tick_s": 2, "regions": 0, "led": 0, "latency": 0}, ("publish-then-take-over",)),
         Plan({**_STANDING, "poll_intervals_ms": 3}, ("stop-then-silence", "consumer-joins", "consumer-leaves")),
-        Plan({"led": 0, "tick_s": 0, "groups": 0}, ("seat-made-again",)),
+        Plan({"led": 0, "tick_s": 0, "regions": 0, "latency": 0}, ("seat-made-again",)),
         Plan({"led": 0, "regions": 0, "poll_intervals_ms": 3}, ("old-command-by-hand", "consumer-joins")),
-        Plan({"tick_s": 2, "regions": 0, "led": 0, "latency": 0}, ("publish-then-take-over", "consumer-joins")),
+        Plan({"latency": 0, "led": 0, "regions": 0}, ("register-then-cut", "publish-then-take-over")),
     ),
 )
 SEALING = replace(

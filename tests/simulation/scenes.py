@@ -216,7 +216,10 @@ def failover_while_asked(world: SimulatedWorld) -> bool:
 def register_then_cut(world: SimulatedWorld) -> bool:
     """A consumer hangs when it has just registered; as soon as it goes on, its server is cut off from the leader."""
     session_s = world.profile.session_timeout_ms / 1000
-    seconds, later_s = world.random.uniform(0.5, 0.9) * session_s, world.random.uniform(0.003, world.profile.tick_s / 4)
+    seconds, later_s = (
+        world.random.uniform(0.75, 0.93) * session_s,
+        world.random.uniform(0.003, world.profile.tick_s / 6),
+    )
     group, name = f"g{world.random.randrange(world.profile.groups)}", f"c{world.random.randrange(8)}"
     scheduler = world.scheduler
 
@@ -252,7 +255,9 @@ def publish_then_take_over(world: SimulatedWorld) -> bool:
     config = life.actor.config
     paths = GroupPaths(config.group)
     channel, interval_s = paths.channel(config.consumer), 1.02 * config.offsets_interval_ms / 1000
-    published = [world.scheduler.now]
+    own = [event for event in world.history if event["who"] == life.process.life and event["event"] == "commit"]
+    last = [each["at"] for each in own if any(op["path"].startswith(f"{paths.offsets}/") for op in each["ops"])]
+    published = [last[-1] if last else world.scheduler.now]
 
     def look(event: str, commit: Commit) -> bool:
         if event != "commit" or life_of_session(world, commit["session"]) is not life:
@@ -289,7 +294,7 @@ def publish_then_take_over(world: SimulatedWorld) -> bool:
 def _offsets(commit: Commit, channel: str) -> dict[str, int]:
     """The offsets of a commit that does nothing but write the channel; none of another one."""
     written = [op for op in commit["ops"] if op["op"] != "check"]
-    if [op["path"] for op in written] != [channel]:
+    if [(op["op"], op["path"]) for op in written] != [("set", channel)]:
         return {}
     running = json.loads(written[0]["data"])["running"]
     return {
