@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import coordinator.listeners.members
 import coordinator.planning.membership
 import coordinator.planning.reconciliation
 import coordinator.rebalance.handlers
@@ -201,22 +202,10 @@ ONE_TOPIC_FOR_EVER: tuple[Patch, ...] = (replaced(TopicListener, "_parsed_topic"
 
 def _by_name(original: Any) -> Any:
     """Only new names, and names that are gone, ask for a turn."""
-
-    def group_member_change(self: Listeners, group: str) -> None:
-        before, asked = self._members.get(group), []
-        ask, self._ask = self._ask, lambda *what: asked.append(what)
-        try:
-            original(self, group)
-        finally:
-            self._ask = ask
-        if before is None or before.keys() != self._members[group].keys():
-            for what in asked:
-                ask(*what)
-
-    return group_member_change
+    return lambda path, node: original(path, node)._replace(life=(0, 0))
 
 
-BY_NAME: tuple[Patch, ...] = (replaced(Listeners, "group_member_change", _by_name),)
+BY_NAME: tuple[Patch, ...] = (replaced(coordinator.listeners.members, "_known", _by_name),)
 
 
 # ---- 11: removal cannot tell applied from discarded

@@ -14,7 +14,7 @@ from consumer.sealing.sealer import Sealer
 from consumer.sealing.segment_commit import SegmentCommit, channel_of
 from consumer.spark.source.query_znode import QueryPost
 from consumer.spark.source.stream_planner import Planner
-from coordinator.listeners.listeners import Listeners
+from coordinator.listeners.members import MemberListener
 from coordinator.rebalance.handlers import Handlers
 from coordinator.rebalance.rebalancer import Rebalancer
 from coordinator.retention.segments import SegmentCollector
@@ -24,7 +24,7 @@ from coordinator.zk.batching import ensure
 from coordinator.zk.errors import Refused
 from coordinator.zk.store import Create, SessionState, SetData
 from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import COORDINATOR, GROUPS
+from coordinator.zk.znodes.paths import COORDINATOR
 from tests.simulation.callbacks import Watches
 from tests.simulation.fences import NO_SWEEP
 from tests.simulation.mutation import Mutation, Patch, constant, nothing, of, replaced
@@ -44,13 +44,19 @@ def _swallows(original: Any) -> Any:
 
 
 def _watches_data_once(original: Any) -> Any:
-    def handle(self: Listeners, event: Any) -> None:
-        if event.kind == "members":
-            self.group_member_change(event.name[len(GROUPS) + 1 :].split("/", 1)[0])
-        else:
-            original(self, event)
+    watched: set[tuple[int, str]] = set()
 
-    return handle
+    def read_some(self: MemberListener, paths: Any, group: Any, consumers: Any, members: Any) -> None:
+        new = [name for name in consumers if (id(self), paths.id(name)) not in watched]
+        watched.update((id(self), paths.id(name)) for name in new)
+        original(self, paths, group, new, members)
+        watch, self._on_members = self._on_members, nothing
+        try:
+            original(self, paths, group, [name for name in consumers if name not in new], members)
+        finally:
+            self._on_members = watch
+
+    return read_some
 
 
 def _reads_nothing_again(original: Any) -> Any:
@@ -221,7 +227,7 @@ WATCHES: tuple[Mutation, ...] = (
     Mutation(
         "a watch on a registration is set once only",
         "Rebalance",
-        (replaced(Listeners, "_handle", _watches_data_once),),
+        (replaced(MemberListener, "_read_some", _watches_data_once),),
         of("L1", "L2", "S2"),
         ("watchful", "led"),
         NO_SWEEP,

@@ -29,6 +29,12 @@ def test_the_stock_simulation_finds_that(name: str) -> None:
     assert all(verdict.witness for verdict in shown)
 
 
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_every_mutation_finds_what_it_changes(name: str) -> None:
+    with MUTATIONS[name].applied():
+        pass
+
+
 def test_every_hole_of_the_draft_has_a_mutation_that_is_found() -> None:
     rules = [rule for name in FOUND for rule in MUTATIONS[name].rule.split(", ")]
 
