@@ -336,9 +336,10 @@ def test_an_expired_session_is_no_excuse_for_fetching_within_a_lease() -> None:
     assert names(fetching) == ["a#1 lease", "a#1 begin", "b#1 lease", "b#1 begin"]
 
 
-def leased(role: str, until: float, renewed: float, expired: float) -> list[Made]:
+def leased(role: str, until: float, renewed: float, expired: float, before: int = 2) -> list[Made]:
     lease = {"at": renewed, "who": "a#1", "event": "lease", "role": role, "session": 1, "until": until}
-    return [RUN, *sorted([lease, killed(1, expired, "expired")], key=lambda event: event["at"])]
+    others = [{**lease, "at": 0.1 * number, "until": 1.0} for number in range(before)]
+    return [RUN, *sorted([*others, lease, killed(1, expired, "expired")], key=lambda event: event["at"])]
 
 
 @pytest.mark.parametrize(("role", "invariant"), [("consumer", "S1"), ("coordinator", "S4")])
@@ -350,6 +351,11 @@ def test_no_lease_outlasts_its_session(role: str, invariant: str) -> None:
 
         assert sorted(names(finding)) == ["a#1 lease", "server closed"]
         assert finding.why == f"a#1 ({role}) had a lease until 5.1 s, and its session expired at 5 s"
+
+
+def test_first_two_leases_of_a_coordinator_are_not_judged() -> None:
+    held(check(leased("coordinator", until=9.0, renewed=1.0, expired=5.0, before=1)))
+    only(check(leased("consumer", until=9.0, renewed=1.0, expired=5.0, before=0)), "S1")
 
 
 def test_fetches_begun_after_manual_removal_are_not_judged_until_reregistration() -> None:

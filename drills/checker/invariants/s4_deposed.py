@@ -38,7 +38,7 @@ class Deposed(Invariant):
         self._epoch: int | None = None
         self._bumps: dict[object, Event] = {}
         self._is_edited = False
-        self._leases = SessionLeases("coordinator", self.broken)
+        self._leases = SessionLeases("coordinator", self.broken, unjudged=2)
 
     def handlers(self) -> Mapping[str, Callable[[Event], None]]:
         return self._leases.handlers()

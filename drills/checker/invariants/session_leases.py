@@ -17,10 +17,13 @@ class SessionLeases:
     Sessions that their client closed, or that another client ended with the password, are not judged.
 
     :param role: whose leases.  :param report: called with the violation and its witness.
+    :param unjudged: so many of a session count from their own syncs: its owner writes under another fence.
     """
 
-    def __init__(self, role: str, report: Callable[..., None]) -> None:
+    def __init__(self, role: str, report: Callable[..., None], unjudged: int = 0) -> None:
         self._role = role
+        self._unjudged = unjudged
+        self._renewals: dict[object, int] = {}
         self._report = report
         self._leases: dict[object, Event] = {}
         self._expired: dict[object, Event] = {}
@@ -33,6 +36,9 @@ class SessionLeases:
         if event["role"] != self._role:
             return
         session = event["session"]
+        self._renewals[session] = self._renewals.get(session, 0) + 1
+        if self._renewals[session] <= self._unjudged:
+            return
         known = self._leases.get(session)
         if known is None or event["until"] > known["until"]:
             self._leases[session] = event
