@@ -200,7 +200,8 @@ def _settled_s(stage: Stage) -> float:
     bounds = stage.bounds
     asked_s = bounds["assignment_timeout"] if stage.settings.strategy else 0.0
     held_s = bounds["hold"] if stage.settings.region else 0.0
-    return bounds["session_timeout"] + 2 * bounds["tick"] + SETTLE_S + asked_s + held_s
+    marked_s = bounds["lease"] if stage.has_liars else 0.0
+    return bounds["session_timeout"] + 2 * bounds["tick"] + SETTLE_S + asked_s + held_s + marked_s
 
 
 def _flows(stage: Stage, partitions: int) -> None:

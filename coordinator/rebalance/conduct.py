@@ -24,8 +24,9 @@ from ..zk.runtime import Runtime
 from ..zk.znodes.commands import DRAIN, START_FETCHER, STOP_FETCHER, Command
 from ..zk.znodes.partitions import NONE, PartitionSet
 
-CLAIM = "claim"
-"""The kind of strike of a member that runs what it was not given: it has to be stopped."""
+ASTRAY = "astray"
+"""The kind of strike of a member that has moved without a command: it runs what it was not given, or its channel has
+gone back. Others are forgotten once it has nothing left to do."""
 
 
 @dataclass(slots=True)
@@ -37,6 +38,7 @@ class _Conduct:
     :ivar strikes: option -> commands disobeyed in a row.  :ivar why: the last of them.
     :ivar refusals: starts in a row with partitions refused, and free.
     :ivar uncounted: what it says it runs, and no start has named to it.
+    :ivar at: epoch and generation of its channel, which never go back within an incarnation.
     :ivar command: the last command that its channel names.
     :ivar is_unowned: whether it has lost owner znodes.  :ivar losses: generations that this began in a row, the last
         at `lost_at`.
@@ -53,6 +55,7 @@ class _Conduct:
     refusals: int = 0
     not_before: float = 0.0
     uncounted: PartitionSet = NONE
+    at: tuple[int, int] = 0, 0
     command: str = ""
     had_commands: bool = False
     is_unowned: bool = False
@@ -62,7 +65,7 @@ class _Conduct:
     @property
     def is_late(self) -> bool:
         """Whether it has not done what a command that is gone said."""
-        return bool(self.strikes or self.refusals)
+        return bool(self.strikes.keys() - {ASTRAY} or self.refusals)
 
     @property
     def worst(self) -> int:
@@ -129,6 +132,10 @@ class Conducts:
             one.judge(one.sent, view, owners, has_owners, now)
         elif not one.is_late and channel.command != one.command and (one.sent is None or _is_begun(view)):
             one.since = None  # it has applied something that cannot be judged, or begins with what is pending
+        at = channel.epoch, channel.generation
+        if at < one.at:
+            one.strike(ASTRAY, f"its channel went from epoch and generation {one.at} back to {at}")
+        one.at = at
         one.command, one.claimed, one.uncounted = channel.command, view.claimed, view.uncounted
         one.is_unowned = has_owners and not view.commands and not view.running <= owners
         self._wait(one, bool(pending), now)
@@ -138,7 +145,7 @@ class Conducts:
         return replace(
             view,
             waits_s=waits_s, pause_s=pause_s, loss_pause_s=loss_pause_s, strikes=one.worst,
-            disobeyed=one.why if one.is_late else "",
+            disobeyed=one.why if one.is_late or one.worst else "",
         )  # fmt: skip
 
     def _wait(self, one: _Conduct, has_commands: bool, now: float) -> None:
@@ -166,10 +173,10 @@ class Conducts:
             if is_move(command):
                 one.sent, one.before = command, one.claimed
             if command.option == STOP_FETCHER and one.uncounted:
-                one.strike(CLAIM, f"it runs {shown_partitions(one.uncounted)}, which no start has named to it")
+                one.strike(ASTRAY, f"it runs {shown_partitions(one.uncounted)}, which no start has named to it")
         for name, one in self._of.items():
             if plan.is_new_generation and one.is_unowned:
                 one.losses = one.losses + 1 if now - one.lost_at < LOSSES_WITHIN_S else 1
                 one.lost_at, one.is_unowned = now, False
             if name not in plan.unsettled and one.sent is None and now >= one.not_before:
-                one.strikes, one.refusals = {}, 0
+                one.strikes, one.refusals = {kind: n for kind, n in one.strikes.items() if kind == ASTRAY}, 0

@@ -38,6 +38,7 @@ class Stage(Sight):
     :ivar notes: the drill's own events.
     :ivar wrong: violations that the drill has observed.
     :ivar applications: whether consumers without segments have taken part.
+    :ivar has_liars: whether members that lie have taken part.
     :ivar stuck: live consumers that do not poll.
     :ivar random: the only random generator, seeded by the drill.
     :ivar broker: the Kafka broker of the records, if any; it runs from `start_all` on.
@@ -67,6 +68,7 @@ class Stage(Sight):
         self.stuck: set[str] = set()
         self.wrong: list[str] = []
         self.applications = False
+        self.has_liars = False
         self._started: list[Process] = []
         self.bounds = settings.bounds(environment.tick_s)
         log_dir = "kafka:" if settings.kafka else str(folder / "log")
@@ -126,6 +128,7 @@ class Stage(Sight):
 
     def start_lying_member(self, name: str, lie: str) -> Process:
         """Start a member that lies."""
+        self.has_liars = True
         return self._start(self._commands.lying_member(name, lie))
 
     def start_spark(self) -> Process:

@@ -180,6 +180,16 @@ def test_stops_of_what_no_start_has_named_are_strikes_although_they_are_obeyed()
     assert "it runs t-0, which no start has named to it" in some.reads(view()).disobeyed
 
 
+def test_channel_that_goes_back_is_a_strike_that_is_not_forgotten() -> None:
+    some = Seen()
+    for nth in range(3):
+        some.reads(view(generation=2))
+        some.settles()
+        assert some.reads(view(generation=1)).strikes == nth + 1
+    assert "went from epoch and generation (1, 2) back to (1, 1)" in some.reads(view(generation=1)).disobeyed
+    assert some.reads(view(generation=1), after_s=1000).waits_s == 0
+
+
 def test_stops_that_are_obeyed_do_not_excuse_starts_that_are_not() -> None:
     some = Seen()
     some.reads(view())

@@ -167,6 +167,19 @@ def test_lost_state_hands_no_partition_on_while_earlier_evictions_are_unknown() 
     assert "unknown" not in {mark.consumer for mark in plan(after, world.assignors).state.marks}
 
 
+def test_state_that_is_lost_again_is_waited_for_again() -> None:
+    """An eviction between the two losses has its mark in neither."""
+    world = a_world()
+    some = reader(world)
+    for _ in range(2):
+        world.tree.commit([SetData(PATHS.state, b"{")], 0)
+        found = read(world, some)
+        world.runtime.now += 39.9
+        assert "unknown" in {mark.consumer for mark in plan(read(world, some), world.assignors).state.marks}
+    (mark,) = found.state.marks
+    assert mark.partitions
+
+
 def test_partition_running_without_an_owner_znode_is_not_reassigned() -> None:
     world = a_world()
     held = sorted(world.channels()["a"].running)

@@ -19,9 +19,10 @@ class OthersUnmoved(Invariant):
     """What a member says about itself never moves an offset, an owner or a generation of another member.
 
     A coordinator that ends an incarnation writes the offset of a partition only if that incarnation has had its owner
-    znode, or a start that named it; not judged once `state` was lost, which has what was given. It removes the owner znode of no other incarnation that lives, unless its channel
-    was edited manually. A generation is the next one of `state`, or where that was lost of the group, whatever channels
-    say; not judged for the first state after a manual write, nor under client-side assignment (S9).
+    znode, or a start that named it; not judged once `state` was lost, which has what was given. It removes the owner
+    znode of no other incarnation that lives, unless its channel was edited manually. A generation is the next one of
+    `state`, or where that was lost of the group, whatever channels say; not judged for the first state after a manual
+    write, nor under client-side assignment (S9).
     """
 
     name = "S12"
