@@ -120,12 +120,14 @@ class MemberListener:
             if group.steps is not None:
                 group.is_behind = True
                 continue
-            group.steps = self._steps(name, group, listing, is_all)
+            if (consumers := self._listed(name, group, listing)) is None:
+                continue
+            group.steps = self._steps(name, group, consumers, is_all)
             if room > 0:
                 self._step(name)
             else:
                 self._later(name)
-            room -= len(listing.names) if listing else 0
+            room -= len(consumers)
 
     def go_on(self, name: str) -> None:
         """Continue the read of a group; begin one where none is in progress."""
@@ -152,16 +154,19 @@ class MemberListener:
             group.is_behind = False
             self._later(name)
 
-    def _steps(self, name: str, group: _Group, listing: Listing | None, is_all: bool) -> Iterator[None]:
-        """Seed 000, `GroupMemberChangeListener`; a member is (name, czxid), and its data may change in place."""
-        paths = GroupPaths(name)
+    def _listed(self, name: str, group: _Group, listing: Listing | None) -> list[str] | None:
+        """The consumers in `ids`; None when it may not be read: the members stay as they were, and turns fail."""
         try:
-            consumers = sorted(group.findings.usable(paths.ids, listing.names if listing else ()))
-        except AccessDenied as error:  # the members stay as they were; the group's turns fail
+            return sorted(group.findings.usable(GroupPaths(name).ids, listing.names if listing else ()))
+        except AccessDenied as error:
             group.findings.report(error.path, str(error))
             group.findings.done()
             group.members = group.members or {}
-            return
+            return None
+
+    def _steps(self, name: str, group: _Group, consumers: Sequence[str], is_all: bool) -> Iterator[None]:
+        """Seed 000, `GroupMemberChangeListener`; a member is (name, czxid), and its data may change in place."""
+        paths = GroupPaths(name)
         for first in range(0, len(consumers) if is_all else 0, REGISTRATIONS_AT_ONCE):
             if first:
                 yield

@@ -131,7 +131,7 @@ def test_a_commit_over_the_size_of_a_request_is_not_sent(side: Side) -> None:
 
 def test_a_server_closes_the_connection_on_a_request_that_is_too_large(side: Side) -> None:
     with pytest.raises(ConnectionLost):
-        side.ask(lambda: side.store.get_many([f"/{'x' * 6000}{n}" for n in range(190)]))
+        side.ask(lambda: side.store.get_many([f"/{'x' * 70_000}{n}" for n in range(16)]))
 
     side.until(lambda: side.heard.all == ["suspended", "connected"])
     assert side.ask(lambda: side.store.get("/a")) is not None
