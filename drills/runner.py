@@ -17,6 +17,7 @@ from coordinator.zk.errors import CoordinatorError, StoreError
 from .base.settings import POOL, Settings
 from .base.waiting import NotReached, wait_for
 from .checker import check
+from .checker.invariants.l1_settles import SILENT_SHARE
 from .environments.base import Environment
 from .evidence.fetch_intervals import read_elsewhere
 from .evidence.files import point_latest, versions, write_history, write_json, write_reports, znodes
@@ -200,7 +201,8 @@ def _settled_s(stage: Stage) -> float:
     bounds = stage.bounds
     asked_s = bounds["assignment_timeout"] if stage.settings.strategy else 0.0
     held_s = bounds["hold"] if stage.settings.region else 0.0
-    marked_s = bounds["lease"] if stage.has_liars else 0.0
+    is_marked = stage.has_liars or bounds["poll_interval"] * SILENT_SHARE < bounds["session_timeout"]
+    marked_s = bounds["lease"] if is_marked else 0.0
     return bounds["session_timeout"] + 2 * bounds["tick"] + SETTLE_S + asked_s + held_s + marked_s
 
 

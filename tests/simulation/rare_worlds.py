@@ -55,11 +55,29 @@ BOUNCED_LEADERS = replace(
     groups=4,
     consumers=4,
 )
-CUT_BEHIND = replace(SHORT, name="cut behind", weights={"silence-then-cut": 1.0}, faults=(4, 8), seconds=22.0)
+CUT_BEHIND = replace(
+    SHORT,
+    name="cut behind",
+    weights={"silence-then-cut": 1.0},
+    faults=(4, 8),
+    seconds=30.0,
+    calm_at=20.0,
+    tick_s=0.9,
+    poll_intervals_ms=(60_000,),
+    channel_retention_ms=0,
+)
+EPOCH_REMOVED = replace(
+    SHORT,
+    name="epoch removed",
+    weights={"epoch-removed-by-hand": 2.0, "consumer-joins": 1.0},
+    faults=(8, 16),
+    seconds=22.0,
+)
 WORLDS = {
-    "a lease counts from the renewal before only": (CUT_BEHIND, 19),
-    "a lease is renewed without a look at the fence": (DEAF, 8),
+    "a new epoch znode stays at version 0": (EPOCH_REMOVED, 0),
+    "a lease counts from the renewal before only": (CUT_BEHIND, 44),
+    "a lease is renewed without a look at the fence": (DEAF, 58),
     "a leader looks at topics only when a watch tells": (DEAF_LEADERS, 7),
-    "a bounced static leader watches no topics": (BOUNCED_LEADERS, 96),
+    "a bounced static leader watches no topics": (BOUNCED_LEADERS, 74),
 }
 """Mutation -> the world, and the first seed that found it."""

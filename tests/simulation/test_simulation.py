@@ -28,6 +28,7 @@ SEEDS = 480
 """A bounded set over all profiles; `scripts/simulate` runs as many as one likes."""
 
 FIRST_SEED = 100_000
+RARE_SEEDS = 150
 
 PRINT_DIGEST = """
 import hashlib
@@ -84,6 +85,16 @@ def _run(seed: int) -> Run:
     return seed, outcome.profile, text, outcome.fired, reasons(outcome.verdicts)
 
 
+def took_effect(kind: str) -> bool:
+    """Whether a fault that no seed of the mixture has drawn in time does in other runs of a profile that draws it."""
+    profile = next(
+        profile
+        for profile in reversed(PROFILES.values())
+        if kind in {*profile.weights, *profile.leader_weights, *profile.region_weights}
+    )
+    return any(simulate(seed, profile).fired[kind] for seed in range(RARE_SEEDS))
+
+
 def said(outcome: Outcome) -> str:
     return "\n".join([outcome.verdicts.text(), *outcome.problems])
 
@@ -106,9 +117,9 @@ def test_no_invariant_is_broken_in_a_bounded_set_of_histories_over_all_profiles(
     ]
     assert not failed, f"{len(failed)} of {SEEDS} failed:\n" + "\n".join(failed[:3])
     fired = sum((fired for *_, fired, _ in results), Counter())
-    never = ALL_FAULTS.keys() - fired.keys()
+    never = [kind for kind in sorted(ALL_FAULTS.keys() - fired.keys()) if not took_effect(kind)]
     assert len(results) == SEEDS
-    assert not never, f"these faults never took effect: {sorted(never)}"
+    assert not never, f"these faults never took effect: {never}"
     decisions = Decisions()
     for _, profile, *_, found in results:
         decisions.add(profile, found)

@@ -529,9 +529,9 @@ class SimulatedWorld:
             self.scheduler.after(1.0, self.mend_region)
 
     def stuck(self) -> list[str]:
-        """Consumers that live and do not poll."""
-        apps = [life.actor for life in self.alive("consumer") if isinstance(life.actor, ApplicationActor)]
-        return [app.config.consumer for app in apps if app.is_stuck]
+        """Processes of consumers that live and do not poll."""
+        alive = self.alive("consumer")
+        return [life.process.life for life in alive if isinstance(life.actor, ApplicationActor) and life.actor.is_stuck]
 
     def broken(self) -> list[str]:
         """Consumers that live and whose assignors fail for good."""

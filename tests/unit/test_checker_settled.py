@@ -13,7 +13,7 @@ from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import PAUSED
 from drills.checker import Verdicts
 from tests.support.made_histories import Made
-from tests.support.made_story import G, StoryHistory
+from tests.support.made_story import Enough, G, StoryHistory
 from tests.support.spoilt import changed, held, names, only, spoilt
 
 P3 = TopicPartition("flights", 3)
@@ -51,11 +51,26 @@ def test_group_has_session_timeout_two_ticks_and_one_second_to_settle() -> None:
     assert names(finding) == ["server calm", "b#1 commit g/state", "b#1 commit g/state"]
 
 
+def test_consumer_that_is_stuck_since_the_calm_is_no_member_at_the_end() -> None:
+    def happen(history: StoryHistory) -> None:
+        history.event("calm", "server", stuck=["s1#1"])
+        history.to(history.now + after_s)
+        history.event("end", "server")
+        raise Enough
+
+    after_s = 15.9
+    held(spoilt("stable", happen))
+    after_s = 16.2
+    finding = only(spoilt("stable", happen), "L1")
+    assert "s1 of group g has not polled since" in finding.why
+
+
 def test_group_with_a_stuck_consumer_has_rebalance_timeout_lease_and_one_second() -> None:
-    held(until(83.9, stuck=["s1#1"]))
-    only(until(84.1, stuck=["s1#1"]), "L1")
-    held(until(83.9, stuck=["g/s1"]))
-    only(until(78.1, stuck=["c1#1"]), "L1")
+    def is_late(at: float, stuck: str) -> bool:
+        return any("was not settled" in each.why for each in until(at, stuck=[stuck])["L1"].findings)
+
+    assert not is_late(83.9, "s1#1") and is_late(84.1, "s1#1")
+    assert not is_late(83.9, "g/s1") and is_late(78.1, "c1#1")
 
 
 def test_a_group_that_does_not_stay_stable_breaks_it() -> None:

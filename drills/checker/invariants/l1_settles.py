@@ -38,6 +38,7 @@ class Settled(Invariant):
     """After the last fault the group is Stable within the negotiated timeout + 2 ticks + 1 s; with a live but stuck
     consumer, its rebalance timeout + lease + 1 s.
 
+    A consumer that is stuck from `calm` on has left after its poll interval and a session timeout.
     Where a member's poll interval is below the session timeout, a lease more: the dead may be evicted first.
     From then on until the end every group with live members is Stable and each of them runs its target. The time
     counts from `calm`; from when a coordinator has rewritten a manually edited state (and 40 s: its marks are lost); or
@@ -182,7 +183,8 @@ class Settled(Invariant):
 
     def _on_calm(self, event: Event) -> None:
         self._calm = event
-        self._stuck = Fault({**event, "kind": "stuck"}) if event.get("stuck") else None
+        stuck = {name: value for name, value in event.items() if name != "broken"}
+        self._stuck = Fault({**stuck, "kind": "stuck"}) if event.get("stuck") else None
         self._unsettled.clear()
         for group in self.world.groups.values():
             if group.state is not None and group.state.data is not None and group.state.data.marks:
@@ -205,6 +207,20 @@ class Settled(Invariant):
                 self.judged += 1
                 if name in self._unsettled:
                     self._report(group, self._unsettled[name], event)
+                self._judge_stuck(group, self._calm, event)
+
+    def _judge_stuck(self, group: GroupView, calm: Event, end: Event) -> None:
+        """A consumer that has not polled since the calm for its poll interval has left."""
+        limit = self.world.bounds["poll_interval"] + self.world.bounds["session_timeout"] + 1
+        for name, view in sorted(group.channels.items()):
+            if view.is_live and self._is_stuck(group, name) and end["at"] > calm["at"] + limit:
+                self.broken(
+                    f"{name} of group {group.name} has not polled since {moment(calm['at'])}, and is a member at "
+                    f"{moment(end['at'])}",
+                    view.since,
+                    calm,
+                    end,
+                )
 
     def undecided(self) -> tuple[str, bool] | None:
         if self._calm is not None and self._late is not None and not self._is_due:
