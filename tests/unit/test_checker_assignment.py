@@ -372,7 +372,8 @@ def test_unresponsive_leader_and_each_successor_extend_the_deadline(
 
     verdicts = check(led("calm", late))
 
-    assert (verdicts["L5"].outcome == HELD) == holds, verdicts.text()
+    is_late = any("was not settled" in each.why for each in verdicts["L5"].findings)
+    assert is_late != holds, verdicts.text()
 
 
 def test_a_group_in_which_every_assignor_is_broken_is_not_judged() -> None:
