@@ -79,9 +79,10 @@ class _Conduct:
     def judge(self, sent: Command, view: ChannelView, owners: PartitionSet, has_owners: bool, now: float) -> None:
         """Judge a command that is gone from the channel."""
         self.sent = None
+        refused = refused_free(sent, view, owners) if sent.option == START_FETCHER else NONE
         if sent.option == START_FETCHER:
-            refused = refused_free(sent, view, owners)
             self.refusals = self.refusals + 1 if refused else 0
+        if refused:
             self.why = f"it refuses {shown_partitions(refused)}, which no owner znode keeps from it"
         if why := disobeyed(sent, self.before, view, owners, has_owners):
             self.strike(sent.option, why)
