@@ -158,7 +158,7 @@ class Conducts:
         one.had_commands = has_commands
 
     def deciding(self, plan: Plan) -> None:
-        """Before a plan is written: commands that it replaces are not judged, whatever of it is written."""
+        """Before a plan is written: commands that it replaces are not judged, also when it is written in part."""
         for name in {name for name, _ in (*plan.withdrawn, *plan.commands)} & self._of.keys():
             self._of[name].sent = None
 

@@ -17,7 +17,7 @@ LIES: Mapping[str, str] = {
     "another-incarnation": "its registration names another incarnation than its channel",
     "no-incarnation": "its incarnation is empty",
     "ended-while-registered": "its channel is ended while it stays registered",
-    "scribbles": "it writes what nobody can read, by turns into its registration and its channel",
+    "scribbles": "it writes unreadable data, by turns into its registration and its channel",
     "commands-itself": "it sends commands to its own channel",
 }
 """Kind of lie -> what it does."""

@@ -11,7 +11,7 @@ from .promises import GIVEN_UP, given_up_s
 
 LIAR = "liar"
 KEEPS = "keeps-what-was-stopped"
-"""It is told to stop when another member joins."""
+"""It is sent a stop-fetcher when another member joins."""
 
 SHORT = ("false-offsets", "acknowledges-only", KEEPS)
 

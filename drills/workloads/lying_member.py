@@ -38,7 +38,7 @@ class LyingMember:
 
     :param topics: topic -> threads, its subscription.
     :param lie: one of `drills.base.lies.LIES`.
-    :ivar told: how often it has lied.
+    :ivar lies: number of lies so far.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class LyingMember:
         self._incarnation = "" if lie == "no-incarnation" else runtime.random_id()
         self._channel: dict[str, Any] = {}
         self._version = -1
-        self.told = 0
+        self.lies = 0
 
     # ---- registration
 
     def register(self) -> None:
-        """Register, over whatever stands under the name.
+        """Register, over an earlier incarnation of the name.
 
         :raises StoreError: when that was refused or not answered.
         """
@@ -150,7 +150,7 @@ class LyingMember:
         """Acknowledge a command in the way of the lie; by the rules where the lie is another one."""
         removed: list[Operation] = [Delete(f"{self._paths.channel(self._consumer)}/{name}")]
         if command.get("incarnation") != self._incarnation or self._lie == "removes-only":
-            self.told += self._lie == "removes-only"
+            self.lies += self._lie == "removes-only"
             with_channel = False
         else:
             self._channel |= {"command": name, "epoch": command["epoch"]}
@@ -165,7 +165,7 @@ class LyingMember:
 
     def _stop(self, command: Mapping[str, Any]) -> list[Operation]:
         if self._lie in ("keeps-what-was-stopped", "false-offsets"):
-            self.told += 1
+            self.lies += 1
             return []
         running: Running = self._channel["running"]
         named = command.get("partitions") or {topic: _ranges(map(int, parts)) for topic, parts in running.items()}
@@ -181,10 +181,10 @@ class LyingMember:
         given = _named(command["ownershipMap"].values())
         self._channel["refused"] = {}
         if self._lie == "acknowledges-only":
-            self.told += 1
+            self.lies += 1
             return []
         if self._lie == "refuses-everything":
-            self.told += 1
+            self.lies += 1
             self._channel["refused"] = {topic: BOMB for topic, _ in given}
             return []
         running: Running = self._channel["running"]
@@ -194,7 +194,7 @@ class LyingMember:
             if str(number) in running.get(topic, {}) and self._store.get(owner) is not None:
                 continue
             if self._lie == "runs-without-owners":
-                self.told += 1
+                self.lies += 1
             elif self._store.get(owner) is not None:
                 refused = self._channel["refused"]
                 refused[topic] = _ranges([*_numbers(refused.get(topic, "")), number])
@@ -234,13 +234,13 @@ class LyingMember:
     # ---- lies beside commands
 
     def _scribble(self, channel: str) -> None:
-        path = channel if self.told % 2 else self._paths.id(self._consumer)
-        self.told += 1
+        path = channel if self.lies % 2 else self._paths.id(self._consumer)
+        self.lies += 1
         self._commit([SetData(path, b'{"version":1,"incarnation":[' * 50)])
 
     def _stolen(self) -> dict[str, Any]:
         """A command that gives it everything."""
-        self.told += 1
+        self.lies += 1
         everything = self._everything()
         given = {topic: _ranges(map(int, parts)) for topic, parts in everything["running"].items()}
         return {
@@ -257,7 +257,7 @@ class LyingMember:
         self._commit([Create(path, data, sequential=True)])
 
     def _write(self, also: Sequence[Operation]) -> None:
-        self.told += self._channel["generation"] > LARGEST // 2
+        self.lies += self._channel["generation"] > LARGEST // 2
         if self._commit([SetData(self._paths.channel(self._consumer), _json(self._channel), self._version), *also]):
             self._version += 1
 
@@ -270,7 +270,7 @@ class LyingMember:
 
 
 def lie_until(is_over: Callable[[], bool], member: LyingMember, runtime: Runtime) -> str:
-    """Lie until told to end or evicted; why it ended."""
+    """Lie until the process is stopped, or the member evicted; the reason of the end."""
     try:
         while not is_over():
             if not member.look():
@@ -280,7 +280,7 @@ def lie_until(is_over: Callable[[], bool], member: LyingMember, runtime: Runtime
         return f"error: {error}"
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return f"what it has read is not as expected: {error!r}"
-    return "told to end"
+    return "stopped"
 
 
 def _numbers(ranges: str) -> list[int]:
@@ -314,7 +314,7 @@ def main(fields: Fields) -> None:
     member = LyingMember(store, runtime, group, consumer, topics_of(fields), fields.text("lie"), poll_ms)
     member.register()
     why = lie_until(gate.ended.is_set, member, runtime)
-    emit("ended", told=member.told, reason=why)
+    emit("ended", lies=member.lies, reason=why)
     store.close()
 
 

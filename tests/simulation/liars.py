@@ -26,7 +26,7 @@ class Liar(Actor):
     """A process with a member that lies; evicted, it comes back a few times.
 
     :ivar lies: one for each of its lives.
-    :ivar told: called with each kind of lie, once the member has registered.
+    :ivar on_lie: called with each kind of lie, once the member has registered.
     """
 
     group: str
@@ -34,7 +34,7 @@ class Liar(Actor):
     topics: Mapping[str, int]
     lies: tuple[str, ...]
     poll_interval_ms: int
-    told: Callable[[str], None]
+    on_lie: Callable[[str], None]
     kind: str = "liar"
     _is_ending: bool = False
 
@@ -42,13 +42,13 @@ class Liar(Actor):
         return {"group": self.group, "consumer": self.consumer}
 
     def run(self, runtime: Runtime, open_store: StoreFactory) -> str:
-        why = "told to end"
+        why = "stopped"
         for lie in self.lies:
             store = open_store()
             member = LyingMember(store, runtime, self.group, self.consumer, self.topics, lie, self.poll_interval_ms)
             with suppress(CoordinatorError):
                 member.register()
-                self.told(lie)
+                self.on_lie(lie)
                 why = lie_until(lambda: self._is_ending, member, runtime)
                 store.close()
             if self._is_ending:
@@ -79,10 +79,10 @@ def _joins(name: str, seed: int) -> Fault:
             return False
         group = lies.choice(groups)
         topics = lies.sample(sorted(world.topics), lies.randint(1, len(world.topics)))
-        told = tuple(lies.choice(sorted(LIES)) for _ in range(lies.randint(1, 3)))
+        chosen = tuple(lies.choice(sorted(LIES)) for _ in range(lies.randint(1, 3)))
         polls = lies.choice(world.profile.poll_intervals_ms)
-        _note(world, "member-lies", group=group, consumer=name, lies=list(told))
-        actor = Liar(group, name, dict.fromkeys(topics, 1), told, polls, lambda lie: world.fire(f"lie-{lie}"))
+        _note(world, "member-lies", group=group, consumer=name, lies=list(chosen))
+        actor = Liar(group, name, dict.fromkeys(topics, 1), chosen, polls, lambda lie: world.fire(f"lie-{lie}"))
         life = world.start(actor, name)
         world.scheduler.after(world.profile.calm_at - world.scheduler.now, lambda: world.crash(life))
         return False

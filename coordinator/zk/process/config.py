@@ -18,7 +18,7 @@ from ..znodes.names import shown
 T = TypeVar("T")
 PREFIX = "ZK_GROUP_"
 LOOPBACK = "127.0.0.1"
-"""Default address of the metrics server, which asks nobody for a password."""
+"""Default address of the metrics server, which has no authentication."""
 
 
 def load(

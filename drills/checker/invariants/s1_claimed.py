@@ -17,6 +17,9 @@ SOON_S = 0.005
 LATE_S = 0.0015
 """Likewise the end of fetching so soon after the leave that it precedes."""
 
+_Waiting = tuple[Event, ChannelView, set[Partition]]
+"""An event that is judged later, of a channel, with the partitions that would break the rule."""
+
 
 class Claims:
     """A fetcher begins only with what its channel runs, and `running` and owner znodes change together.
@@ -30,8 +33,8 @@ class Claims:
     def __init__(self, world: Replay, report: Callable[..., None]) -> None:
         self._world = world
         self._report = report
-        self._unclaimed: list[tuple[Event, ChannelView, set[Partition]]] = []
-        self._unhalted: list[tuple[Event, ChannelView, set[Partition]]] = []
+        self._unclaimed: list[_Waiting] = []
+        self._unhalted: list[_Waiting] = []
 
     # ---- owner znodes
 
@@ -133,9 +136,8 @@ class Claims:
 
     def on_tick(self, now: float) -> None:
         """Report what was begun without a claim, and what was still fetched by who had left."""
-        halts = [each for each in self._unhalted if now - each[0]["at"] > LATE_S]
-        self._unhalted = [each for each in self._unhalted if now - each[0]["at"] <= LATE_S]
-        for event, view, fetched in halts:
+        due, self._unhalted = _due(self._unhalted, now - LATE_S)
+        for event, view, fetched in due:
             if fetched:
                 topic, number = min(fetched)
                 self._report(
@@ -143,8 +145,7 @@ class Claims:
                     f"{topic}-{number}",
                     event,
                 )
-        due = [each for each in self._unclaimed if now - each[0]["at"] > SOON_S]
-        self._unclaimed = [each for each in self._unclaimed if now - each[0]["at"] <= SOON_S]
+        due, self._unclaimed = _due(self._unclaimed, now - SOON_S)
         for event, view, missing in due:
             if missing:
                 topic, number = min(missing)
@@ -154,6 +155,11 @@ class Claims:
                     view.written,
                     event,
                 )
+
+
+def _due(waiting: list[_Waiting], before: float) -> tuple[list[_Waiting], list[_Waiting]]:
+    """Those of events before a time, and the others."""
+    return [one for one in waiting if one[0]["at"] < before], [one for one in waiting if one[0]["at"] >= before]
 
 
 def _is_of(owner: OwnerView, consumer: str, incarnation: str) -> bool:
