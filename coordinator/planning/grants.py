@@ -7,11 +7,11 @@ A model of a member that lies (`tests/model/lying.py`) tests each rule by its ab
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ..zk.znodes.commands import START_FETCHER, Command
 from ..zk.znodes.group_state import Grant, Target
-from ..zk.znodes.partitions import NONE, PartitionSet
+from ..zk.znodes.partitions import NONE, PartitionSet, TopicPartition
 from .snapshot import ChannelView, Snapshot
 
 
@@ -58,15 +58,23 @@ def _is_implied(grant: Grant, one: Target | None) -> bool:
 
 
 def uncounted(
-    granted: PartitionSet | None, view: ChannelView, begun: frozenset[str], foreign: PartitionSet
+    granted: PartitionSet | None,
+    view: ChannelView,
+    begun: frozenset[str],
+    foreign: PartitionSet,
+    is_known: Callable[[TopicPartition], bool],
 ) -> PartitionSet:
     """The entries of `running` that do not count.
 
     :param granted: what commands have named to the incarnation; None when that is unknown: then an entry
-        counts unless its topic has had no start yet, or its owner znode is another incarnation's.
+        counts unless its topic has had no start yet, its owner znode is another incarnation's, or the partition neither
+        exists nor has an owner znode.
     :param begun: topics that have had a start.  :param foreign: partitions with another incarnation's owner znode.
+    :param is_known: whether a partition exists, or has an owner znode.
     """
     if granted is not None:
         return view.claimed - granted
     pending = _pending(view)
-    return frozenset(p for p in view.claimed if (p.topic not in begun or p in foreign) and p not in pending)
+    return frozenset(
+        p for p in view.claimed if (p.topic not in begun or p in foreign or not is_known(p)) and p not in pending
+    )

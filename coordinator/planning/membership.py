@@ -194,8 +194,6 @@ def _lease_ms(snapshot: Snapshot, name: str, registration: Registration) -> int:
 
     A longer lease than any session's is believed only of a member that this coordinator has never seen with another.
     """
-    if registration.lease_ms <= snapshot.longest_lease_ms:
-        return registration.lease_ms
     return snapshot.members[name].lease_ms or registration.lease_ms
 
 

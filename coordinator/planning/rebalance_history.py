@@ -6,8 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..zk.znodes.group_state import EMPTY, STABLE, GroupState, Rebalance
+from ..zk.znodes.json_fields import shortened
 from ..zk.znodes.sync import Ask
 from .snapshot import Snapshot
+
+LONGEST_TRIGGER = 1000
+"""Bytes of a trigger: many members may have left, or joined, in one turn."""
 
 
 def history_of(snapshot: Snapshot, state: GroupState, is_new: bool, stopping: bool, trigger: str) -> Rebalance | None:
@@ -19,7 +23,7 @@ def history_of(snapshot: Snapshot, state: GroupState, is_new: bool, stopping: bo
         return Rebalance(
             generation=state.generation,
             epoch=snapshot.epoch,
-            trigger=trigger or _seen_in_the_turn(joined, left),
+            trigger=shortened(trigger or _seen_in_the_turn(joined, left), LONGEST_TRIGGER),
             started_ms=snapshot.now_ms,
             joined=tuple(joined),
             left=tuple(left),

@@ -25,8 +25,11 @@ from ..zk.znodes.commands import DRAIN, START_FETCHER, STOP_FETCHER, Command
 from ..zk.znodes.partitions import NONE, PartitionSet
 
 ASTRAY = "astray"
-"""The kind of strike of a member that has moved without a command: it runs what it was not given, or its channel has
-gone back. Others are forgotten once it has nothing left to do."""
+"""The kind of strike of a member that has moved without a command: what it runs has changed, or its channel has gone
+back. Others are forgotten once it has nothing left to do."""
+
+REFUSED = "refused"
+"""The kind of reason of a start that it refuses, which is no strike."""
 
 
 @dataclass(slots=True)
@@ -35,7 +38,7 @@ class _Conduct:
 
     :ivar sent: the stop or start to be judged once it is gone.  :ivar before: what the member ran then.
     :ivar since: when the first command was sent that it has not obeyed; None: it has obeyed all.
-    :ivar strikes: option -> commands disobeyed in a row.  :ivar why: the last of them.
+    :ivar strikes: option (or `ASTRAY`) -> commands disobeyed in a row.  :ivar whys: the last of each kind.
     :ivar refusals: starts in a row with partitions refused, and free.
     :ivar uncounted: what it says it runs, and no start has named to it.
     :ivar at: epoch and generation of its channel, which never go back within an incarnation.
@@ -51,10 +54,11 @@ class _Conduct:
     claimed: PartitionSet = NONE
     since: float | None = None
     strikes: dict[str, int] = field(default_factory=dict)
-    why: str = ""
+    whys: dict[str, str] = field(default_factory=dict)
     refusals: int = 0
     not_before: float = 0.0
     uncounted: PartitionSet = NONE
+    ask: str = ""
     at: tuple[int, int] = 0, 0
     command: str = ""
     had_commands: bool = False
@@ -71,9 +75,15 @@ class _Conduct:
     def worst(self) -> int:
         return max(self.strikes.values(), default=0)
 
+    @property
+    def why(self) -> str:
+        """The last disobedience of the kind with most of them; without one the last refusal."""
+        kind = max(self.strikes, key=lambda kind: self.strikes[kind]) if self.strikes else REFUSED
+        return self.whys.get(kind, "") if self.strikes or self.refusals else ""
+
     def strike(self, kind: str, why: str) -> None:
         """Another disobedience of this kind in a row."""
-        self.why = why
+        self.whys[kind] = why
         self.strikes[kind] = self.strikes.get(kind, 0) + 1
 
     def judge(self, sent: Command, view: ChannelView, owners: PartitionSet, has_owners: bool, now: float) -> None:
@@ -83,7 +93,7 @@ class _Conduct:
         if sent.option == START_FETCHER:
             self.refusals = self.refusals + 1 if refused else 0
         if refused:
-            self.why = f"it refuses {shown_partitions(refused)}, which no owner znode keeps from it"
+            self.whys[REFUSED] = f"it refuses {shown_partitions(refused)}, which no owner znode keeps from it"
         if why := disobeyed(sent, self.before, view, owners, has_owners):
             self.strike(sent.option, why)
         else:
@@ -124,7 +134,9 @@ class Conducts:
             return view
         one = self._of.get(view.consumer)
         if one is None or one.incarnation != channel.incarnation:
-            one = self._of[view.consumer] = _Conduct(channel.incarnation, command=channel.command)
+            one = self._of[view.consumer] = _Conduct(
+                channel.incarnation, command=channel.command, claimed=view.claimed, ask=channel.ask
+            )
         pending = [sent.command for sent in view.commands if not sent.is_drain]
         moves = [command for command in pending if command is not None and is_move(command)]
         if moves and one.sent not in moves:
@@ -137,6 +149,11 @@ class Conducts:
         if at < one.at:
             one.strike(ASTRAY, f"its channel went from epoch and generation {one.at} back to {at}")
         one.at = at
+        had_none = not view.commands and not one.had_commands and one.sent is None
+        is_untouched = had_none and not view.uncounted and channel.command == one.command
+        if is_untouched and (view.claimed, channel.ask) != (one.claimed, one.ask):
+            one.strike(ASTRAY, "what it runs has changed without a command")
+        one.ask = channel.ask
         one.command, one.claimed, one.uncounted = channel.command, view.claimed, view.uncounted
         one.is_unowned = has_owners and not view.commands and not view.running <= owners
         self._wait(one, bool(pending), now)
@@ -146,7 +163,7 @@ class Conducts:
         return replace(
             view,
             waits_s=waits_s, pause_s=pause_s, loss_pause_s=loss_pause_s, strikes=one.worst,
-            disobeyed=one.why if one.is_late or one.worst else "",
+            disobeyed=one.why,
         )  # fmt: skip
 
     def _wait(self, one: _Conduct, has_commands: bool, now: float) -> None:
@@ -165,6 +182,10 @@ class Conducts:
     def decided(self, plan: Plan) -> None:
         """A plan was written, or had nothing to write: the clocks of its commands start now."""
         now = self._runtime.monotonic()
+        busy = plan.outstanding.union(plan.draining, (name for name, _ in (*plan.commands, *plan.withdrawn)))
+        for name in plan.unsettled - busy:
+            if (waiting := self._of.get(name)) is not None and now >= waiting.not_before:
+                waiting.since = None  # it waits for others, and has nothing to obey
         for name, command in plan.commands:
             one = self._of.get(name)
             if one is None or one.incarnation != command.incarnation or command.option == DRAIN:

@@ -11,9 +11,9 @@ from ..planning.snapshot import ChannelView
 from ..zk.errors import BadData
 from ..zk.store import Store
 from ..zk.znodes.group_state import GroupState
-from ..zk.znodes.partitions import NONE, PartitionSet
+from ..zk.znodes.partitions import NONE, PartitionSet, TopicPartition
 from ..zk.znodes.paths import GroupPaths
-from ..zk.znodes.records import OwnerRecord
+from ..zk.znodes.records import OwnerRecord, Topic
 
 
 def with_counted(
@@ -22,17 +22,23 @@ def with_counted(
     state: GroupState,
     channels: Mapping[str, ChannelView],
     owned: tuple[PartitionSet, frozenset[str]],
+    topics: Mapping[str, Topic],
 ) -> dict[str, ChannelView]:
     """`channels`, with the entries of `running` that do not count. Owner znodes are read only where grants are unknown.
 
     :param owned: the partitions that have an owner znode; and the topics that have had a start.
     """
     owners, begun = owned
+    numbers = {name: frozenset(topic.partitions) for name, topic in topics.items()} if state.granted is None else {}
+
+    def is_known(partition: TopicPartition) -> bool:
+        return partition in owners or partition.partition in numbers.get(partition.topic, ())
+
     found = {}
     for name, view in channels.items():
         granted = state.granted_to(name, view.channel.incarnation) if view.channel is not None else NONE
         foreign = _foreign(store, paths, view, owners) if granted is None else NONE
-        left = uncounted(granted, view, begun, foreign)
+        left = uncounted(granted, view, begun, foreign, is_known)
         found[name] = replace(view, uncounted=left) if left else view
     return found
 

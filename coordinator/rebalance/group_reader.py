@@ -72,7 +72,7 @@ class GroupReader:
         self._conducts = Conducts(term.runtime)
         session_ms = max(term.config.max_session_timeout_ms, term.store.negotiated_timeout_s * 1000)
         self._longest_lease_ms = ceil(session_ms * LEASE_SHARE)
-        self._leases: dict[str, tuple[int, int]] = {}
+        self._leases: dict[str, tuple[str, int]] = {}
         self._region = GroupRegionReader(self._store, group, self._problems, self._memory.age_s, bound)
 
     def read(self, topics: Mapping[str, Topic]) -> Snapshot | None:
@@ -119,7 +119,7 @@ class GroupReader:
             (self._paths.owners, self._problems.usable(self._paths.owners, owned)),
             (self._paths.offsets, self._problems.usable(self._paths.offsets, written)),
         )
-        channels = with_counted(self._store, self._paths, state, channels, (owners, offset_parents))
+        channels = with_counted(self._store, self._paths, state, channels, (owners, offset_parents), topics)
         has_owners = state.client is None or state.client.protocol_type == CONSUMER
         channels = self._conducts.observed(channels, owners, has_owners)
         on_thread = self._threads.read(state, members, channels, owners)
@@ -222,18 +222,18 @@ class GroupReader:
             if node is not None:
                 registration = self._records.parsed(path, node, Registration.parse)
                 age_s = self._memory.age_s("member", name, str(node.stat.czxid))
-                lease_ms = self._lease_ms(name, node.stat.czxid, registration)
+                lease_ms = self._lease_ms(name, registration)
                 members[name] = Member(name, node.stat.czxid, registration, age_s, lease_ms)
         self._leases = {name: lease for name, lease in self._leases.items() if name in members}
         last = nodes[-1] if history else None
         return members, self._records.parsed(history[0], last, Rebalance.parse) if last else None
 
-    def _lease_ms(self, name: str, czxid: int, registration: Registration | None) -> int:
-        known, longest = self._leases.get(name, (czxid, 0))
-        longest = longest if known == czxid else 0
-        said = registration.lease_ms if registration is not None else 0
-        longest = max(longest, said if said <= self._longest_lease_ms else 0)
-        self._leases[name] = czxid, longest
+    def _lease_ms(self, name: str, registration: Registration | None) -> int:
+        """The longest lease of this incarnation so far that a session can have; 0 without one."""
+        life, said = (registration.incarnation, registration.lease_ms) if registration is not None else ("", 0)
+        known, longest = self._leases.get(name, ("", 0))
+        longest = max(longest if known == life else 0, said if said <= self._longest_lease_ms else 0)
+        self._leases[name] = life, longest
         return longest
 
     def _rebalance(self, generation: int) -> Rebalance | None:
@@ -293,15 +293,16 @@ class GroupReader:
         state = self._records.parsed(self._paths.state, node, GroupState.parse)
         group, written = self._written
         seen = written if group == self._czxid(node) else 0
-        last = history[-1] if history else 0
-        if last > max(seen, state.generation if state is not None else 0):
-            record = self._rebalance(last)
-            seen = last if record is not None and record.generation == last else seen
+        seen = max(seen, state.generation if state is not None else 0)
+        for generation in reversed(history):  # the newest may be unreadable
+            record = self._rebalance(generation) if generation > seen else None
+            if generation <= seen or (record is not None and record.generation == generation):
+                seen = max(seen, generation)
+                break
         if state is None or state.generation < seen:
             # By its mzxid: a state that is lost again is waited for again.
-            mark = _anybody(
-                topics, str(node.stat.mzxid), UNKNOWN_LEASE_MS + max(0, self._longest_lease_ms - LONGEST_LEASE_MS)
-            )
+            longer_ms = max(0, self._longest_lease_ms - LONGEST_LEASE_MS)
+            mark = _anybody(topics, str(node.stat.mzxid), UNKNOWN_LEASE_MS + longer_ms)
             runs = any(view.channel is not None and view.channel.ask for view in channels.values())
             state = replace(
                 state or GroupState(), generation=seen, marks=(mark,) if mark.partitions or runs else (), granted=None

@@ -11,7 +11,8 @@ import pytest
 
 from coordinator.zk.errors import Refused
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.store import Delete, SetData
+from coordinator.zk.store import Create, Delete, SetData
+from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER
 from coordinator.zk.znodes.json_fields import MAX_COUNT
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
@@ -384,3 +385,136 @@ def test_longer_sessions_are_admitted_where_the_nodes_know_of_them(world: World,
 
     eventually(lambda: bad.acknowledges() or world.state("g").state == "Stable", 5, "it stays")
     assert not bad.is_evicted
+
+
+# ---- honest members beside others, and what a lie leaves behind
+
+
+def obeys(*members: Liar) -> None:
+    """Each obeys its commands, as an honest member."""
+    for each in members:
+        if any(command.option == STOP_FETCHER for command in each.commands().values()):
+            owned = list(each.channel.running)
+            each.acknowledges(running={})
+            each.store.commit([Delete(PATHS.owner(*partition)) for partition in owned])
+        else:
+            each.acknowledges(claims=True, owns=True)
+
+
+@pytest.mark.parametrize("how", ["its start is removed by another", "it was refused by an owner that has gone"])
+def test_member_that_waits_for_a_straggler_is_not_evicted(stage: ManualStage, lying: MakeLiar, how: str) -> None:
+    hand = stage.hand()
+    stage.topic("t", 2)
+    slow = lying("slow", max_poll_interval_ms=60_000)
+
+    def settled() -> bool:
+        hand.turn("g")
+        obeys(slow)
+        return len(slow.channel.running) == 2 and not slow.commands()
+
+    eventually(settled, 10, "slow runs both")
+    good = lying("good", max_poll_interval_ms=3000)
+
+    def is_sent() -> bool:
+        hand.turn("g")
+        obeys(slow)
+        return any(command.option == START_FETCHER for command in good.commands().values())
+
+    eventually(is_sent, 10, "a start is sent")
+    if how.startswith("its start"):
+        good.store.commit([Delete(PATHS.command("good", name)) for name in good.commands()])
+    else:
+        good.acknowledges(refused=parts("t", 0))
+    lying("a0", max_poll_interval_ms=60_000)  # its join moves partitions that slow does not give up
+    runtime = ThreadRuntime()
+    end = runtime.monotonic() + 12
+
+    def waits() -> bool:
+        hand.turn("g")
+        obeys(good)
+        with suppress(Refused):
+            good.says(touched=good.channel.touched + 1)
+        return good.is_evicted or runtime.monotonic() > end
+
+    eventually(waits, 30, "it has waited for four times its poll interval")
+
+    assert not good.is_evicted, good.channel.ended
+
+
+def test_member_that_drops_what_it_runs_without_a_command_is_evicted(world: World, lying: MakeLiar) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    bad = lying(max_poll_interval_ms=60_000)
+
+    def drops() -> bool:
+        with suppress(Refused):
+            if not bad.acknowledges(claims=True, owns=True) and len(bad.channel.running) == 4:
+                gone = [Delete(PATHS.owner("t", number)) for number in range(4)]
+                bad.store.commit([SetData(bad.path, replace(bad.channel, running={}).to_bytes()), *gone])
+                bad.store.commit([SetData(PATHS.id("bad"), bad.registration.to_bytes())])  # asks for a turn
+        return bad.is_evicted
+
+    eventually(drops, 30, "it is evicted")
+
+    assert world.created_commands("g", "bad") <= 20
+    assert "what it runs has changed without a command" in (bad.channel.ended or "")
+
+
+def test_registration_made_again_with_a_longer_lease_is_waited_for_no_longer(world: World, lying: MakeLiar) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    bad = lying(lease_ms=700)
+    eventually(lambda: bad.acknowledges(claims=True, owns=True), 5, "it runs all")
+    world.stable("g", 1)
+    good = world.consumer("g", "good", {"t": 1}, log=MemoryLog(10))
+
+    longer = replace(bad.registration, lease_ms=86_400_000).to_bytes()
+    bad.store.commit([Delete(PATHS.id("bad")), Create(PATHS.id("bad"), longer, ephemeral=True)])
+
+    eventually(lambda: good.held == parts("t", 0, 1, 2, 3), 10, "the good member has all")
+
+
+def test_generation_goes_on_after_many_evictions_and_a_lost_state(
+    world: World, stage: ManualStage, lying: MakeLiar
+) -> None:
+    hand = stage.hand()
+    topic = "t" * 200
+    stage.topic(topic, 40)
+    names = [f"b{number:02}" + "x" * 200 for number in range(20)]
+    bad = [lying(name, {topic: 1}, incarnation=name[:3], max_poll_interval_ms=60_000) for name in names]
+
+    def evicted() -> bool:
+        hand.turn("g")
+        for each in bad:
+            if not each.is_evicted:
+                each.acknowledges()
+        return all(each.is_evicted for each in bad)
+
+    eventually(evicted, 60, "all are evicted")
+    hand.turn("g")
+    before = world.state("g").generation
+    hand.close()
+    world.remove(PATHS.state)
+    stage.hand("other").turn("g")
+
+    assert world.state("g").generation >= before > 0
+    assert all(len(record.trigger) <= 1000 for record in world.history("g"))
+
+
+def test_partitions_that_do_not_exist_do_not_keep_grants_unknown(
+    world: World, stage: ManualStage, lying: MakeLiar
+) -> None:
+    hand, one = honest(stage)
+    written = world.state("g").to_bytes()
+    assert b',"granted":{}' in written
+    world.put(PATHS.state, written.replace(b',"granted":{}', b""))  # by a coordinator of an earlier release
+    odd = {TopicPartition("t", number): 7 for number in range(100_001, 190_001, 2)}
+    lying(running=odd, topic_ids={"t": "id-of-t"}, max_poll_interval_ms=86_400_000)
+
+    def is_granted() -> bool:
+        hand.turn("g")
+        one.obey()
+        one.touch()
+        return world.state("g").granted is not None
+
+    eventually(is_granted, 10, "what is granted is known again")
