@@ -37,7 +37,8 @@ class _Group:
 
     :ivar known: by name, while the watch that was set with the read has not fired.
     :ivar members: czxid and mzxid of each; None before the first read.
-    :ivar steps: a read in progress.  :ivar is_behind: whether data has changed that it may have read already.
+    :ivar steps: a read in progress.  :ivar is_behind: whether data has changed that it may have read
+        already; `is_all_behind` whether all is to be read again.
     """
 
     findings: Findings
@@ -45,6 +46,7 @@ class _Group:
     members: Mapping[str, tuple[int, int]] | None = None
     steps: Iterator[None] | None = None
     is_behind: bool = False
+    is_all_behind: bool = False
 
 
 class MemberListener:
@@ -100,7 +102,7 @@ class MemberListener:
             gone = sorted(self._groups.keys() - names)
             new = sorted(names - self._groups.keys())
             for group in gone:
-                self._groups.pop(group).findings.done()
+                self._groups.pop(group).findings.forget()
             for group in new:
                 self._groups[group] = _Group(Findings(self._term.problems))
         for group in gone:
@@ -118,7 +120,7 @@ class MemberListener:
         for name, listing in zip(there, listings, strict=True):
             group = self._groups[name]
             if group.steps is not None:
-                group.is_behind = True
+                group.is_behind, group.is_all_behind = True, group.is_all_behind or is_all
                 continue
             if (consumers := self._listed(name, group, listing)) is None:
                 continue
@@ -132,7 +134,9 @@ class MemberListener:
     def go_on(self, name: str) -> None:
         """Continue the read of a group; begin one where none is in progress."""
         if name in self._groups and not self._has_steps(name):
-            self.read([name])
+            group = self._groups[name]
+            is_all, group.is_all_behind = group.is_all_behind, False
+            self.read([name], is_all)
             return
         self._step(name)
 

@@ -32,6 +32,7 @@ class TopicListener:
         self._on_topics = on_topics
         self._on_topic = on_topic
         self._findings = Findings(term.problems)
+        self._unreadable: set[str] = set()
         self.topics: dict[str, Topic] = {}
 
     def topic_change(self, all_of_them: bool = False) -> None:
@@ -41,9 +42,11 @@ class TopicListener:
             names = set(self._findings.usable(self._brokers.topics, listing.names if listing else ()))
         except AccessDenied as error:
             self._findings.report(error.path, str(error))
-            return  # the topics stay as they were
+            names = set(self.topics)  # the topics stay as they were
         finally:
             self._findings.done()
+        for name in self._unreadable - names:
+            self._readable(name)
         gone = set(self.topics) - names
         self.topics = {name: topic for name, topic in self.topics.items() if name not in gone}
         for topic in sorted(gone):
@@ -67,17 +70,23 @@ class TopicListener:
         self.topics = {**topics, name: after} if after else topics
         self._concern(name, _what_happened(before, after))
 
+    def _readable(self, name: str) -> None:
+        """A topic is readable, or gone."""
+        self._unreadable.discard(name)
+        self._term.problems.clear(self._brokers.topic(name))
+
     def _parsed_topic(self, name: str, path: str, node: Node | None) -> Topic | None:
         """The topic; unreadable data leaves the last value."""
         if node is None:
-            self._term.problems.clear(path)
+            self._readable(name)
             return None
         try:
             topic = Topic.parse(path, name, node.data, node.stat.czxid)
         except BadData as error:
+            self._unreadable.add(name)
             self._term.problems.report(path, str(error))
             return self.topics.get(name)
-        self._term.problems.clear(path)
+        self._readable(name)
         return topic
 
     def _concern(self, topic: str, reason: str) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
+from ..term.bad_data import Findings
 from ..term.first_seen import FirstSeen
 from ..term.term import Term
 from ..zk.batching import batches
-from ..zk.errors import BadData
+from ..zk.errors import AccessDenied, BadData
 from ..zk.store import Delete, Node, Operation, SetData
 from ..zk.znodes.group_state import GroupState
 from ..zk.znodes.names import is_name
@@ -41,6 +42,7 @@ class OffsetCollector:
         self._store = term.store
         self._topics = Brokers(term.config.brokers_path).topics
         self._memory = FirstSeen(term.runtime)
+        self._findings = Findings(term.problems)
 
     def collect(self, groups: Iterable[str]) -> None:
         """One round over `groups`.
@@ -59,10 +61,14 @@ class OffsetCollector:
             return
         known = frozenset(topics.names)
         for paths, listing in zip(every, listings, strict=True):
-            names = sorted(set(listing.names) - known) if listing is not None else []
-            gone = [name for name in names if is_name(name) and self._is_old(paths, name)]
-            if gone and not self._is_paused(paths.group):
-                self._collect(paths, gone)
+            try:
+                names = sorted(set(listing.names) - known) if listing is not None else []
+                gone = [name for name in names if is_name(name) and self._is_old(paths, name)]
+                if gone and not self._is_paused(paths.group):
+                    self._collect(paths, gone)
+            except AccessDenied as error:
+                self._findings.report(error.path, str(error))
+        self._findings.done()
         self._memory.forget_unseen()
 
     def _is_old(self, paths: GroupPaths, topic: str) -> bool:

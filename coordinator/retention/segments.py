@@ -29,9 +29,8 @@ from ..term.server_clock import ServerClock
 from ..term.term import Term
 from ..zk.below import unlink_segment
 from ..zk.errors import AccessDenied, BadData
-from ..zk.store import Check, Delete, Node, Operation, SetData
+from ..zk.store import DENIED, Check, Delete, Node, Operation, SetData
 from ..zk.znodes.cuts import Cut, GroupCuts
-from ..zk.znodes.json_fields import MAX_NUMBER
 from ..zk.znodes.names import is_name
 from ..zk.znodes.paths import SEGMENT_PREFIX, GroupPaths, sequence
 from ..zk.znodes.records import Registration
@@ -211,12 +210,15 @@ class SegmentCollector:
         new = sorted(names - set(group.segments), key=lambda name: (sequence(name) or 0, name))
         batch = new[:READ_A_ROUND]
         nodes = self._store.get_many([group.paths.segment(name) for name in batch])
-        group.segments |= {
-            name: _known(group.paths.segment(name), node)
-            for name, node in zip(batch, nodes, strict=True)
-            if node is not None
-        }
-        group.unread = len(new) - len(batch)
+        closed = 0
+        for name, node in zip(batch, nodes, strict=True):
+            path = group.paths.segment(name)
+            if node is not None and node.data == DENIED:  # it is read again until it is open, or gone
+                closed += 1
+                self._problems.report(path, str(AccessDenied(path)))
+            elif node is not None:
+                group.segments[name] = _known(path, node)
+        group.unread = len(new) - len(batch) + closed
         if not group.unread:
             group.listed = (listing.stat.czxid, listing.stat.pzxid)
 
@@ -332,7 +334,7 @@ def _known(path: str, node: Node) -> _Known:
     try:
         return _Known(node.stat.czxid, Segment.parse(path, node.data).size)
     except BadData as error:
-        return _Known(node.stat.czxid or MAX_NUMBER, 0, str(error))  # one that may not be read is never collected
+        return _Known(node.stat.czxid, 0, str(error))
 
 
 def _own_interval_ms(path: str, node: Node) -> int | None:

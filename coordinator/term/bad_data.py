@@ -79,6 +79,11 @@ class Findings:
             else:
                 self.report(f"{path}/{shown(name, MAX_NAME)}", "its name contains invalid characters")
 
+    def forget(self) -> None:
+        """What was read is gone."""
+        self._before, self._now = self._before | self._now, set()
+        self.done()
+
     def done(self) -> None:
         """Everything has been read again."""
         for path in sorted(self._before - self._now):

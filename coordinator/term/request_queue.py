@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from ..zk.runtime import Runtime
@@ -19,6 +19,9 @@ FREE_S = 0.1
 """Seconds of turns that cost a group nothing: the order of groups that cost little is that of their requests."""
 HALF_LIFE_S = 10.0
 """After this time the seconds that a group's turns took count half."""
+LEAST_COSTS = 1000
+"""Accounts that are kept before those without a cost are dropped."""
+
 IDLE = "*"
 """The account that groups without members share: it is no name of a group."""
 
@@ -33,6 +36,7 @@ class Request(NamedTuple):
 @dataclass(slots=True)
 class _Pending:
     due: float
+    account: str
     reasons: dict[str, None] = field(default_factory=dict)
 
 
@@ -75,7 +79,9 @@ class RequestQueue:
         self._later: list[tuple[float, str]] = []
         self._cheap: list[_Entry] = []
         self._costly: list[_Entry] = []
+        self._idle: list[tuple[float, str]] = []  # by when they were due: what they cost moves all of them alike
         self._costs: dict[str, _Cost] = {}
+        self._most_costs = LEAST_COSTS
         self._taken: dict[str, float] = {}
         self._closed = False
 
@@ -88,9 +94,11 @@ class RequestQueue:
         """Request a turn of `group` in `delay_s` seconds; the earliest of several requests counts."""
         with self._changed:
             due = self._runtime.monotonic() + delay_s
-            pending = self._pending.get(group)
-            if pending is None or due < pending.due:
-                pending = self._pending[group] = _Pending(due, pending.reasons if pending is not None else {})
+            pending, account = self._pending.get(group), self._account(group)
+            if pending is None or due < pending.due or account != pending.account:
+                due = min(due, pending.due) if pending is not None else due
+                reasons = pending.reasons if pending is not None else {}
+                pending = self._pending[group] = _Pending(due, account, reasons)
                 if group not in self._taken:
                     heappush(self._later, (due, group))
             pending.reasons[reason] = None
@@ -155,32 +163,67 @@ class RequestQueue:
             if self._is_current(group, due):
                 self._put(group, due, now)
         is_last = self._handlers > 1 and len(self._taken) == self._handlers - 1
-        while heap := self._cheap if is_last else min(self._cheap, self._costly, key=_top):
+        if is_last:
+            self._relieve(now)
+        while True:
+            idle_at = self._idle_at(now, is_last)
+            heap = self._cheap if is_last else min(self._cheap, self._costly, key=_top)
+            if idle_at < _top(heap):
+                return heappop(self._idle)[1]
+            if not heap:
+                return None
             behind, group, due = heappop(heap)
             if not self._is_current(group, due):
                 continue
-            if self._turn_at(group, due, now)[0] <= behind:
+            if self._turn_at(self._account(group), due, now)[0] <= behind:
                 return group
             self._put(group, due, now)  # its cost has grown since it was put there
-        return None
 
-    def _is_current(self, group: str, due: float) -> bool:
+    def _idle_at(self, now: float, is_last: bool) -> float:
+        """When the next group without members has its turn; infinity without one, or when it may not have it."""
+        while self._idle and not self._is_current(self._idle[0][1], self._idle[0][0], IDLE):
+            heappop(self._idle)
+        if not self._idle:
+            return math.inf
+        due = self._idle[0][0]
+        at, is_costly = self._turn_at(IDLE, due, now)
+        return math.inf if is_last and is_costly else at
+
+    def _relieve(self, now: float) -> None:
+        """Groups whose cost has gone meanwhile are as those that cost little."""
+        kept = []
+        for entry in self._costly:
+            _, group, due = entry
+            if self._is_current(group, due):
+                if self._turn_at(self._account(group), due, now)[1]:
+                    kept.append(entry)
+                else:
+                    heappush(self._cheap, (due, group, due))
+        heapify(kept)
+        self._costly = kept
+
+    def _is_current(self, group: str, due: float, account: str = "") -> bool:
         pending = self._pending.get(group)
-        return pending is not None and pending.due == due and group not in self._taken
+        is_due = pending is not None and pending.due == due and group not in self._taken
+        return is_due and (not account or self._pending[group].account == account)
 
     def _put(self, group: str, due: float, now: float) -> None:
-        at, is_costly = self._turn_at(group, due, now)
+        account = self._pending[group].account = self._account(group)
+        if account == IDLE:
+            heappush(self._idle, (due, group))
+            return
+        at, is_costly = self._turn_at(account, due, now)
         heappush(self._costly if is_costly else self._cheap, (at, group, due))
 
     def _account(self, group: str) -> str:
         return IDLE if self._is_idle(group) else group
 
-    def _turn_at(self, group: str, due: float, now: float) -> tuple[float, bool]:
+    def _turn_at(self, account: str, due: float, now: float) -> tuple[float, bool]:
         """When a group that is due has its turn, were another due then; and whether that is later than it is due.
 
         From the end of the last turn of its account on: requests of a thousand groups are not a thousand turns at once.
         """
-        cost = self._costs.get(self._account(group))
+        cost = self._costs.get(account)
         waits_s = cost.left_s(now) - FREE_S if cost is not None else 0.0
         return (max(due, cost.at) + waits_s, True) if cost is not None and waits_s > 0 else (due, False)
 
@@ -188,5 +231,6 @@ class RequestQueue:
         account = self._account(group)
         before = self._costs.get(account, _Cost()).left_s(now)
         self._costs[account] = _Cost(before + seconds, now)
-        if len(self._costs) > 2 * len(self._pending) + 1000:
+        if len(self._costs) > self._most_costs:
             self._costs = {name: cost for name, cost in self._costs.items() if cost.left_s(now) > FREE_S / 100}
+            self._most_costs = max(LEAST_COSTS, len(self._costs) + LEAST_COSTS // 4)

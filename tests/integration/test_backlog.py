@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from kazoo.security import ACL, Id, Permissions, make_digest_acl
 
 from coordinator.planning.backpressure import HURRY_BYTES, Bounds
 from coordinator.retention.segments import SegmentCollector, SegmentRules
@@ -17,6 +18,7 @@ from coordinator.zk.store import Create, Delete, Operation, SetData, Store
 from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GroupPaths
 from coordinator.zk.znodes.records import EpochRecord, Registration
 from coordinator.zk.znodes.segments import Query, Segment, SegmentsRecord
+from tests.support.clients import connected
 from tests.support.cuts import HandMadeRegion
 from tests.support.stores import FrontStore
 from tests.support.terms import a_term
@@ -574,3 +576,26 @@ def test_unread_collection_record_is_written_only_with_a_collection(world: World
 
     assert unread == b"no json"
     assert backlog.record.collected == czxid and backlog.record.paused
+
+
+@pytest.mark.real_zookeeper("it is about ACLs")
+def test_segment_that_was_closed_and_is_open_again_is_collected(world: World, tmp_path: Path) -> None:
+    backlog = Backlog(world, tmp_path)
+    names = backlog.seal(3)
+    path = PATHS.segment(names[1])
+    collector = collector_on(world)
+    backlog.query("q", 0)
+    with connected(world.zk) as mallory:
+        mallory.add_auth("digest", "mallory:secret")
+        mallory.set_acls(path, [make_digest_acl("mallory", "secret", all=True)])
+        collector.collect(["g"])
+        assert path in collector._term.problems.current()
+        mallory.set_acls(path, [ACL(Permissions.ALL, Id("world", "anyone"))])
+
+    backlog.query("q", backlog.czxid(names[2]))
+    for _ in range(3):
+        collector.collect(["g"])
+
+    listing = world.store.children(PATHS.segments)
+    assert listing is not None and not listing.names
+    assert path not in collector._term.problems.current()

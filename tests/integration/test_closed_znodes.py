@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,22 +12,28 @@ from kazoo.security import ACL, Id, Permissions, make_digest_acl
 from consumer.membership.registration import register
 from coordinator.admin.status import read_status
 from coordinator.cli import main
+from coordinator.listeners.agenda import Event
+from coordinator.retention.offsets import OffsetCollector
 from coordinator.service import CoordinatorService
 from coordinator.zk.errors import AccessDenied, BadData, StoreError
-from coordinator.zk.store import DENIED, Create
+from coordinator.zk.store import DENIED, Create, Delete, SetData
 from coordinator.zk.znodes.commands import START_FETCHER, Command
-from coordinator.zk.znodes.group_state import FAILED
+from coordinator.zk.znodes.group_state import FAILED, GroupState
 from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GROUPS, PAUSED, Brokers, GroupPaths
-from coordinator.zk.znodes.records import Channel, Registration
+from coordinator.zk.znodes.records import Channel, EpochRecord, Registration
 from tests.support.clients import connected
+from tests.support.listening import Listening
 from tests.support.memlog import MemoryLog
+from tests.support.terms import a_term
 from tests.support.wait import eventually
 from tests.support.world import PollingConsumer, World
+from tests.unit.manual import ManualRuntime
 
 pytestmark = pytest.mark.real_zookeeper("it is about ACLs")
 PATHS = GroupPaths("g")
 CLOSED = [make_digest_acl("mallory", "secret", all=True)]
 """Only their owner may read, write or list below."""
+OPEN = [ACL(Permissions.ALL, Id("world", "anyone"))]
 READ_ONLY = [ACL(Permissions.READ, Id("world", "anyone"))]
 
 
@@ -262,3 +268,97 @@ def test_consumer_whose_channel_was_closed_by_another_names_the_reason(world: Wo
 
     with pytest.raises(StoreError, match=r"c1 cannot register: the ACL of .*/channel/c1"):
         register(world.store, PATHS, "c1", Registration("i1", {"t": 1}), None)
+
+
+# ---- what one group has closed, and what is open again
+
+
+@pytest.mark.parametrize("closed", ["offsets", "owners/gone"])
+def test_offsets_of_one_group_that_are_closed_stop_no_others_collection(
+    world: World, mallory: Any, closed: str
+) -> None:
+    world.topic("kept", 1)
+    for group in ("evil", "g"):
+        paths = GroupPaths(group)
+        for path in (paths.root, *paths.skeleton, paths.offsets_of("gone"), paths.owners_of("gone")):
+            world.put(path)
+        world.put(paths.state, GroupState(epoch=1).to_bytes())
+    world.store.commit([Delete(PATHS.owners_of("gone"))])
+    close(mallory, f"{GroupPaths('evil').root}/{closed}")
+    runtime = ManualRuntime()
+    world.put(COORDINATOR_EPOCH, EpochRecord(1).to_bytes())
+    collector = OffsetCollector(a_term(world.store, runtime, channel_retention_ms=30_000), lambda group: False)
+
+    for _ in range(2):
+        collector.collect(["evil", "g"])
+        runtime.now += 31
+
+    assert world.store.get(PATHS.offsets_of("gone")) is None
+
+
+def listening(world: World) -> tuple[Listening, Callable[..., None]]:
+    """Listeners without a thread, and what lets them handle an event, with all that follows from it."""
+    some = Listening(world.store)
+    some.listeners.start()
+    events = some.listeners._events
+
+    def handle(*kinds: Event) -> None:
+        for event in kinds:
+            some.listeners._handle(event)
+        while events._round or events._changes or events._long:
+            some.listeners._handle(events.take())
+
+    handle()
+    return some, handle
+
+
+def test_registration_that_is_open_again_is_read_although_its_group_always_changes(
+    world: World, mallory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coordinator.listeners.members.REGISTRATIONS_AT_ONCE", 2)
+    for path in (PATHS.root, *PATHS.skeleton):
+        world.put(path)
+    for number in range(6):
+        world.put(PATHS.id(f"c{number}"), Registration("i", {"t": 1}).to_bytes())
+    close(mallory, PATHS.id("c0"))
+    some, handle = listening(world)
+    assert PATHS.id("c0") in some.problems.current()
+    mallory.set_acls(PATHS.id("c0"), OPEN)
+    known = some.listeners._members._groups["g"]
+
+    def has_changed(names: set[str]) -> bool:
+        return not names & known.known.keys()
+
+    for sweep in range(3):
+        changed = {f"c{number}" for number in range(1, 6)}
+        data = Registration("i", {"t": 1, f"u{sweep}": 1}).to_bytes()
+        world.store.commit([SetData(PATHS.id(name), data) for name in sorted(changed)])
+        eventually(lambda names=changed: has_changed(names), 5, "the watches have fired")
+        some.listeners._handle(Event("members", "g"))  # its first slice; the others are long work
+        assert known.steps is not None
+        handle(Event("everything"))
+
+    assert PATHS.id("c0") not in some.problems.current()
+
+
+def test_problems_of_deleted_groups_and_topics_are_forgotten(
+    world: World, mallory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coordinator.listeners.members.REGISTRATIONS_AT_ONCE", 2)
+    some, handle = listening(world)
+    world.topic("doomed", 1)
+    close(mallory, world.brokers.topic("doomed"))
+    for path in (PATHS.root, *PATHS.skeleton, f"{PATHS.ids}/b d"):
+        world.put(path)
+    for number in range(6):
+        world.put(PATHS.id(f"c{number}"), Registration("i", {"t": 1}).to_bytes())
+    some.listeners._handle(Event("groups"))
+    some.listeners._handle(Event("unread"))  # its first slice
+    handle(Event("everything"))
+    assert some.problems.current()
+
+    mallory.delete(world.brokers.topic("doomed"), recursive=True)
+    mallory.delete(PATHS.root, recursive=True)
+    handle(Event("groups"), Event("everything"))
+
+    assert not some.problems.current()

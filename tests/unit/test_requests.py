@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -283,3 +284,39 @@ def test_costs_of_gone_groups_take_no_memory() -> None:
         busy(queue, runtime, f"g{number}", 0.2)
 
     assert len(queue._costs) < 1100
+
+
+def test_thousands_of_groups_without_members_cost_no_look_at_each_for_each_turn() -> None:
+    runtime, looks = ManualRuntime(), Counter[str]()
+
+    def is_idle(group: str) -> bool:
+        looks[group] += 1
+        return True
+
+    queue = RequestQueue(runtime, 4, is_idle)
+    for _ in range(2):
+        for number in range(1000):
+            queue.request(f"g{number}", "sweep")
+        for _ in range(1000):
+            taken = queue.take()
+            assert taken is not None
+            runtime.now += 0.001
+            queue.done(taken.group)
+
+    assert max(looks.values()) <= 10
+
+
+def test_group_that_gets_a_member_while_it_waits_may_have_the_last_handler() -> None:
+    runtime, members = ManualRuntime(), set[str]()
+    queue = RequestQueue(runtime, 2, lambda group: group.startswith("idle") and group not in members)
+    for _ in range(10):
+        busy(queue, runtime, "idle0", 0.1)  # groups without members have cost a second
+    queue.request("idle7", "sweep")
+    queue.request("long", "a change")
+    assert (queue.take() or Request("", ())).group == "long"
+    busy(queue, runtime, "other", 0.01)
+
+    members.add("idle7")
+    queue.request("idle7", "joined c1")
+
+    assert (queue.take() or Request("", ())).group == "idle7"
