@@ -66,7 +66,7 @@ def found_in_its_world(mutation: Mutation) -> Outcome | None:
     world, first = WORLDS.get(mutation.name, (None, 0))
     if world is None:
         return None
-    outcomes = (_shown(mutation, seed, world) for seed in range(first, first + SEEDS_OF_A_WORLD))
+    outcomes = (_shown(mutation, seed, world) for seed in (first, *range(SEEDS_OF_A_WORLD)))
     return next((outcome for outcome in outcomes if outcome is not None), None)
 
 
