@@ -139,7 +139,7 @@ class Handlers:
             log.warning(
                 "region turn deferred: region=%s reason=%s", request.group, _words(error), exc_info=not expected
             )
-            is_brief = expected and not isinstance(error, AccessDenied)
+            is_brief = expected and not isinstance(error, AccessDenied | RebalanceFailed)
             self._ask_again(request, ASK_AGAIN_S if is_brief else LONGEST_BACKOFF_S)
 
     def _take_turn(self, request: Request) -> None:

@@ -130,7 +130,7 @@ class RegionReader:
         unknown = [number for number in numbers if number not in self._ends and number != region.open]
         below = self._store.children_many([self._paths.checkpoint(number) for number in unknown])
         for number, each in zip(unknown, below, strict=True):
-            names = each.names if each is not None else []
+            names = each.names if each is not None and not each.denied else []  # reported when it is to be removed
             if how := next((end for end in (ABANDONED, ABORTED, COMPLETED) if end in names), ""):
                 self._ends[number] = how
         there = set(numbers) - {region.open}

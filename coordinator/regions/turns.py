@@ -6,12 +6,13 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
+from ..term.bad_data import Findings
 from ..term.metrics import OF_AN_APPLICATION, OF_AN_OPERATOR
 from ..term.term import Term
 from ..zk.batching import batches
 from ..zk.clear_below import ROOM
-from ..zk.errors import BadData, Refused
-from ..zk.store import MAX_COMMIT_BYTES, Check, Create, Delete, Operation, SetData
+from ..zk.errors import AccessDenied, BadData, RebalanceFailed, Refused
+from ..zk.store import MAX_COMMIT_BYTES, NO_AUTHORITY, Check, Create, Delete, Operation, SetData
 from ..zk.znodes.paths import GroupPaths, RegionPaths
 from ..zk.znodes.regions import (
     ABANDONED,
@@ -34,6 +35,8 @@ log = logging.getLogger(__name__)
 
 REFUSALS_A_TURN = 10
 REFUSED_PAUSE_S = 1.0
+"""After the first turn that was refused so often; it doubles with each further one in a row."""
+LONGEST_REFUSED_PAUSE_S = 30.0
 REMOVING_PAUSE_S = 0.05
 ABANDONED_AT_ONCE = 300
 
@@ -59,6 +62,8 @@ class RegionTurns:
         self._rules = rules
         self._reader = RegionReader(term, self._paths, is_paused, failure)
         self._timing = Timing(term.runtime)
+        self._findings = Findings(term.problems)
+        self._refused_turns = 0
         self._forget()
 
     def _forget(self) -> None:
@@ -77,6 +82,7 @@ class RegionTurns:
         :returns: delay of the next turn, and the groups that must take a turn now.
         :raises EpochOver: when another coordinator has been elected.
         :raises LeaseLapsed: when this coordinator must not act.
+        :raises RebalanceFailed: when an ACL refuses what it writes.
         :raises Retryable: when ZooKeeper did not answer.
         """
         for _ in range(REFUSALS_A_TURN):
@@ -98,11 +104,13 @@ class RegionTurns:
                 except BadData as error:  # the parts without a contributor would be lost
                     decided = aborted(snapshot, decided, f"the checkpoint before it cannot be read: {error}")
             if self._commit(read, decided, copies):
+                self._refused_turns = 0
                 self._note(snapshot, decided)
                 if decided.completed:
                     self._copies.completed(snapshot, decided.completed, copies)
                 return self._retire(decided, decided.again_s), self._news(decided.region, held)
-        return REFUSED_PAUSE_S, ()
+        self._refused_turns += 1
+        return min(LONGEST_REFUSED_PAUSE_S, REFUSED_PAUSE_S * 2 ** min(self._refused_turns - 1, 10)), ()
 
     def _news(self, region: Region, held: Collection[str]) -> tuple[str, ...]:
         """The groups with work since their last requested turn, by any cause."""
@@ -182,6 +190,8 @@ class RegionTurns:
         return self._term.write(operations, self._restarted)
 
     def _restarted(self, refused: Refused | None) -> None:
+        if refused is not None and refused.reason == NO_AUTHORITY:
+            raise RebalanceFailed(f"the ACL of {refused.path}, or of its parent, refuses the coordinator's writes")
         if refused is not None:
             log.info(
                 "region turn restarted: region=%s refused=%s reason=%s",
@@ -243,7 +253,12 @@ class RegionTurns:
             return again_s  # this turn's writes are read first
         complete, ended = self._reader.ended(COMPLETED), self._reader.ended(ABORTED, ABANDONED)
         old = to_retire(self._reader.numbers, complete, ended, decided.region.sequence, self._rules.kept)
-        self._is_retired = retire(self._store, self._paths, old, self._write)
+        try:
+            self._is_retired = retire(self._store, self._paths, old, self._write)
+        except (AccessDenied, RebalanceFailed) as error:  # of an old checkpoint: the next one is not hindered
+            self._findings.report(self._paths.checkpoint(old[0]), str(error))
+            self._is_retired = True
+        self._findings.done()
         for number in old:
             self._reader.read_again(number)
         return again_s if self._is_retired else 0.0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl
 
 from consumer.config import ConsumerConfig
 from consumer.consumer import Callbacks
@@ -24,6 +26,7 @@ from coordinator.zk.znodes.records import Channel, OffsetRecord
 from coordinator.zk.znodes.region_requests import CHECKPOINT, RESET, RegionRequest
 from coordinator.zk.znodes.regions import COMPLETED
 from tests.support.cli import run, run_json, run_ok
+from tests.support.clients import connected
 from tests.support.memlog import MemoryLog
 from tests.support.region import PATHS, Counting, checkpoint, contributions, exact, region, running
 from tests.support.stores import FrontStore
@@ -221,6 +224,54 @@ def test_members_remove_state_files_of_retired_checkpoints_and_no_others(
     log.end = 50
     exact(log, 2, back)
     exact(log, 2, one)
+
+
+@pytest.mark.real_zookeeper("it is about ACLs")
+def test_old_checkpoint_that_is_closed_does_not_hinder_the_next_ones(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    service = world.coordinator(checkpoints_kept=2)
+    world.topic("t", 2)
+    one = counting("c1")
+    running(world)
+    old = PATHS.checkpoint(checkpoint(world))
+    checkpoint(world)
+    with connected(world.zk) as mallory:
+        mallory.add_auth("digest", "mallory:secret")
+        mallory.set_acls(old, [make_digest_acl("mallory", "secret", all=True)])
+
+        checkpoint(world)
+        log.end += 10
+        checkpoint(world)
+
+        exact(log, 2, one)
+        eventually(lambda: any("ACL" in each for each in service.problems.current().values()), 10, "it is reported")
+        mallory.set_acls(old, OPEN_ACL_UNSAFE)
+    last = [PATHS.checkpoint(checkpoint(world)).rsplit("/", 1)[1] for _ in range(2)]
+    eventually(lambda: world.names(PATHS.checkpoints) == last, 15, "the old ones are removed")
+    assert not service.problems.current()
+
+
+@pytest.mark.real_zookeeper("it is about ACLs")
+def test_region_that_may_not_be_written_is_tried_again_only_after_a_while(
+    world: World, log: MemoryLog, counting: Callable[..., Counting], caplog: pytest.LogCaptureFixture
+) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    one = counting("c1")
+    running(world)
+    with connected(world.zk) as mallory:
+        mallory.set_acls(PATHS.root, [make_acl("world", "anyone", read=True, create=True)])
+
+        with caplog.at_level(logging.INFO, "coordinator"):
+            world.store.commit([Create(PATHS.request, RegionRequest("checkpoint", "a test").to_bytes())])
+            eventually(lambda: "region turn deferred" in caplog.text, 10, "it was tried")
+            log.end += 10
+            exact(log, 2, one)
+
+    assert caplog.text.count("region turn deferred") == 1
+    assert "the ACL of /consumers/regions/r, or of its parent" in caplog.text
+    assert "region turn restarted" not in caplog.text
 
 
 def test_unreadable_copied_contribution_aborts_a_checkpoint_and_counts_continue(
