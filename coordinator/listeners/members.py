@@ -17,7 +17,9 @@ from .interests import Interests
 from .topics import AskForTurn
 
 REGISTRATIONS_AT_ONCE = 500
-"""Registrations of one group that are read before the listeners continue with other groups."""
+BYTES_AT_ONCE = 4_000_000
+"""Of one group's registrations; then the listeners continue with other groups."""
+READ_AT_ONCE = 50
 
 
 class _Known(NamedTuple):
@@ -171,17 +173,12 @@ class MemberListener:
     def _steps(self, name: str, group: _Group, consumers: Sequence[str], is_all: bool) -> Iterator[None]:
         """Seed 000, `GroupMemberChangeListener`; a member is (name, czxid), and its data may change in place."""
         paths = GroupPaths(name)
-        for first in range(0, len(consumers) if is_all else 0, REGISTRATIONS_AT_ONCE):
-            if first:
-                yield
-            self._forget_changed(paths, group, consumers[first : first + REGISTRATIONS_AT_ONCE])
+        if is_all:
+            yield from _in_steps(consumers, lambda some: self._forget_changed(paths, group, some))
         with self._lock:
             members = {consumer: group.known[consumer] for consumer in consumers if consumer in group.known}
         unknown = [consumer for consumer in consumers if consumer not in members]
-        for first in range(0, len(unknown), REGISTRATIONS_AT_ONCE):
-            if first:
-                yield
-            self._read_some(paths, group, unknown[first : first + REGISTRATIONS_AT_ONCE], members)
+        yield from _in_steps(unknown, lambda some: self._read_some(paths, group, some, members))
         for consumer, known in sorted(members.items()):
             if known.problem:
                 group.findings.report(paths.id(consumer), known.problem)
@@ -194,19 +191,26 @@ class MemberListener:
         if after != before:
             self._ask(name, _who_changed(before or {}, after))
 
-    def _forget_changed(self, paths: GroupPaths, group: _Group, consumers: Sequence[str]) -> None:
-        """Those whose watch was lost are read again: of many, one request without watches shows the changes."""
+    def _forget_changed(self, paths: GroupPaths, group: _Group, consumers: Sequence[str]) -> int:
+        """Those whose watch was lost are read again: of many, one request without watches shows the changes.
+
+        :returns: the bytes that were read.
+        """
         nodes = self._store.get_many([paths.id(consumer) for consumer in consumers])
         with self._lock:
             for consumer, node in zip(consumers, nodes, strict=True):
                 known = group.known.get(consumer)
                 if known is not None and (node is None or known.life != (node.stat.czxid, node.stat.mzxid)):
                     del group.known[consumer]
+        return sum(len(node.data) for node in nodes if node is not None)
 
     def _read_some(
         self, paths: GroupPaths, group: _Group, consumers: Sequence[str], members: dict[str, _Known]
-    ) -> None:
-        """Read registrations with watches, into `members`. One whose watch fires meanwhile stays unknown."""
+    ) -> int:
+        """Read registrations with watches, into `members`. One whose watch fires meanwhile stays unknown.
+
+        :returns: the bytes that were read.
+        """
         unread = _Known((0, 0), None)
         with self._lock:
             group.known |= dict.fromkeys(consumers, unread)
@@ -229,6 +233,22 @@ class MemberListener:
                     del group.known[consumer]
                     with suppress(KeyError):
                         group.known[consumer] = found[consumer]
+        return sum(len(node.data) for node in nodes if node is not None)
+
+
+def _in_steps(names: Sequence[str], read: Callable[[Sequence[str]], int]) -> Iterator[None]:
+    """Read some of `names` at once; yields where other groups have their turn.
+
+    :param read: returns the bytes that it has read.
+    """
+    room, left = REGISTRATIONS_AT_ONCE, BYTES_AT_ONCE
+    for first in range(0, len(names), READ_AT_ONCE):
+        if room <= 0 or left <= 0:
+            yield
+            room, left = REGISTRATIONS_AT_ONCE, BYTES_AT_ONCE
+        some = names[first : first + READ_AT_ONCE]
+        left -= read(some)
+        room -= len(some)
 
 
 def _known(path: str, node: Node) -> _Known:

@@ -58,17 +58,16 @@ class TopicListener:
         listed = list(names)
         paths = [self._brokers.topic(name) for name in listed]
         nodes = self._store.get_many(paths, watch=self._on_topic)
+        topics, changed = dict(self.topics), []
         for name, path, node in zip(listed, paths, nodes, strict=True):
-            self._note_topic(name, path, node)
-
-    def _note_topic(self, name: str, path: str, node: Node | None) -> None:
-        before = self.topics.get(name)
-        after = self._parsed_topic(name, path, node)
-        if after == before:
-            return
-        topics = {other: topic for other, topic in self.topics.items() if other != name}
-        self.topics = {**topics, name: after} if after else topics
-        self._concern(name, _what_happened(before, after))
+            before, after = topics.pop(name, None), self._parsed_topic(name, path, node)
+            if after is not None:
+                topics[name] = after
+            if after != before:
+                changed.append((name, _what_happened(before, after)))
+        self.topics = topics
+        for name, reason in changed:
+            self._concern(name, reason)
 
     def _readable(self, name: str) -> None:
         """A topic is readable, or gone."""

@@ -316,6 +316,7 @@ def test_registration_that_is_open_again_is_read_although_its_group_always_chang
     world: World, mallory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("coordinator.listeners.members.REGISTRATIONS_AT_ONCE", 2)
+    monkeypatch.setattr("coordinator.listeners.members.READ_AT_ONCE", 2)
     for path in (PATHS.root, *PATHS.skeleton):
         world.put(path)
     for number in range(6):
@@ -345,6 +346,7 @@ def test_problems_of_deleted_groups_and_topics_are_forgotten(
     world: World, mallory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("coordinator.listeners.members.REGISTRATIONS_AT_ONCE", 2)
+    monkeypatch.setattr("coordinator.listeners.members.READ_AT_ONCE", 2)
     some, handle = listening(world)
     world.topic("doomed", 1)
     close(mallory, world.brokers.topic("doomed"))

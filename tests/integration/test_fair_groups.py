@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -23,6 +24,7 @@ from coordinator.zk.znodes.paths import GROUPS, TURN_TIMES, GroupPaths
 from coordinator.zk.znodes.records import Registration, Topic
 from coordinator.zk.znodes.segments import SegmentsRecord
 from coordinator.zk.znodes.turn_times import TurnTimes
+from tests.support.clients import connected
 from tests.support.stores import FrontStore
 from tests.support.terms import a_term
 from tests.support.wait import eventually
@@ -47,19 +49,24 @@ class Slices(FrontStore):
     def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
         found = super().get_many(paths, watch)
         if watch is not None and any(path.startswith(f"{BIG.ids}/") for path in paths):
-            self.count += 1
-            assert len(paths) <= REGISTRATIONS_AT_ONCE
-            if self.count == 1:
+            if not self.count:
                 self._world.put(SMALL.id("c2"), Registration("2", {"t": 1}).to_bytes())
+            self.count += sum(node is not None for node in found)
         return found
 
 
-def test_a_member_of_a_small_group_is_seen_while_a_big_group_is_still_being_read(world: World) -> None:
+@pytest.mark.parametrize(
+    ("registrations", "data", "before_it"),
+    [(6 * REGISTRATIONS_AT_ONCE, b"", REGISTRATIONS_AT_ONCE), (60, b"x" * 200_000, 50)],
+)
+def test_a_member_of_a_small_group_is_seen_while_a_big_group_is_still_being_read(
+    world: World, registrations: int, data: bytes, before_it: int
+) -> None:
     for paths in (BIG, SMALL):
         for path in (paths.root, paths.ids):
             world.put(path)
-    stray = [Create(BIG.id(f"stray-{number}")) for number in range(6 * REGISTRATIONS_AT_ONCE)]
-    created(world, stray)
+    stray = [Create(BIG.id(f"stray-{number}"), data) for number in range(registrations)]
+    created(world, stray, 4 if data else 300)
     asked: dict[str, int] = {}
     with closing(Slices(world)) as store:
         term = a_term(store, ThreadRuntime())
@@ -72,8 +79,8 @@ def test_a_member_of_a_small_group_is_seen_while_a_big_group_is_still_being_read
         listeners.stop()
         thread.join(10)
 
-    assert asked["small: joined c2"] <= 3
-    assert store.count == 6
+    assert asked["small: joined c2"] <= 3 * before_it
+    assert store.count == registrations
 
 
 @pytest.mark.real_zookeeper("the time that ZooKeeper's answers take is part of it")
@@ -92,6 +99,36 @@ def test_two_thousand_new_empty_groups_delay_no_member_of_another_group(world: W
     eventually(
         lambda: world.store.get(GroupPaths(names[-1]).state) is not None, 60, "they have their turns all the same"
     )
+
+
+@pytest.mark.real_zookeeper("the time that ZooKeeper's answers take is part of it")
+def test_group_that_changes_a_thousand_times_a_second_delays_no_other_group(world: World) -> None:
+    world.topic("t", 2)
+    world.coordinator()
+    for group in ("small", "big"):
+        world.consumer(group, "c1", {"t": 1})
+        world.stable(group, 1)
+    own = Registration.parse("", world.data(BIG.id("c1")) or b"")
+    is_over, changes = ThreadRuntime().event(), 0
+
+    def change() -> None:
+        nonlocal changes
+        with connected(world.zk) as client:
+            while not is_over.is_set():
+                others = [replace(own, subscription={"t": 1, f"u{changes + n}": 1}) for n in range(200)]
+                sent = [client.set_async(BIG.id("c1"), each.to_bytes()) for each in others]
+                changes += sum(answer.get(timeout=10).version > 0 for answer in sent)
+
+    writer = ThreadRuntime().spawn(change, "writer")
+    eventually(lambda: changes >= 1000, 10, "it changes")
+
+    world.consumer("small", "c2", {"t": 1})
+
+    eventually(lambda: "c2" in world.state("small").target, 2, "the member is assigned meanwhile")
+    eventually(lambda: changes >= 5000, 30, "it goes on changing")
+    is_over.set()
+    writer.join(20)
+    assert set(world.state("big").target) == {"c1"}
 
 
 def test_ten_thousand_unreadable_registrations_slow_down_no_fetchers_seals(world: World) -> None:
