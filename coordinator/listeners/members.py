@@ -204,9 +204,7 @@ class MemberListener:
                     del group.known[consumer]
         return sum(len(node.data) for node in nodes if node is not None)
 
-    def _read_some(
-        self, paths: GroupPaths, group: _Group, consumers: Sequence[str], members: dict[str, _Known]
-    ) -> int:
+    def _read_some(self, paths: GroupPaths, group: _Group, consumers: Sequence[str], members: dict[str, _Known]) -> int:
         """Read registrations with watches, into `members`. One whose watch fires meanwhile stays unknown.
 
         :returns: the bytes that were read.
