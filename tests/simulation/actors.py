@@ -39,10 +39,12 @@ POLL_MS = 500
 class Actor(Protocol):
     """What a process runs.
 
-    :ivar kind: for the history: `node`, `consumer`, `slot`, `driver` or `query`.
+    :ivar kind: for the history: `node`, `consumer`, `slot`, `driver`, `query` or `liar`.
+    :ivar is_stuck: whether it does nothing until this is False again. Its session lives.
     """
 
     kind: str
+    is_stuck: bool = False
 
     def names(self) -> dict[str, str]:
         """Its group, consumer and query, where it has them."""
@@ -85,7 +87,6 @@ class ApplicationActor(Actor, Callbacks):
 
     :ivar work_s: seconds between polls.
     :ivar commit_every: polls between commits.
-    :ivar is_stuck: it neither polls nor ends until this is False again.
     :ivar assignors: of a member that may decide the assignment; `troubles` is what they are about to do.
     :ivar wanted: what it is to subscribe to from the next poll on.
     """

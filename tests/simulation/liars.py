@@ -18,6 +18,10 @@ from tests.simulation.faults import FAULTS, Fault, _note
 from tests.simulation.world import SimulatedWorld
 
 COMES_BACK_S = 1.0
+STUCK_S = 0.5
+STAY = 0.5
+"""At the calm so many hang and stay, with their sessions: they have to be evicted. The others crash."""
+
 HANDS = tuple(sorted(kind for kind in FAULTS if kind.endswith("-by-hand")))
 
 
@@ -36,6 +40,7 @@ class Liar(Actor):
     poll_interval_ms: int
     on_lie: Callable[[str], None]
     kind: str = "liar"
+    is_stuck: bool = False
     _is_ending: bool = False
 
     def names(self) -> dict[str, str]:
@@ -49,12 +54,17 @@ class Liar(Actor):
             with suppress(CoordinatorError):
                 member.register()
                 self.on_lie(lie)
-                why = lie_until(lambda: self._is_ending, member, runtime)
+                why = lie_until(lambda: self._is_over(runtime), member, runtime)
                 store.close()
             if self._is_ending:
                 break
             runtime.sleep(COMES_BACK_S)
         return why
+
+    def _is_over(self, runtime: Runtime) -> bool:
+        while self.is_stuck:
+            runtime.sleep(STUCK_S)
+        return self._is_ending
 
     def stop(self) -> None:
         self._is_ending = True
@@ -83,8 +93,15 @@ def _joins(name: str, seed: int) -> Fault:
         polls = lies.choice(world.profile.poll_intervals_ms)
         _note(world, "member-lies", group=group, consumer=name, lies=list(chosen))
         actor = Liar(group, name, dict.fromkeys(topics, 1), chosen, polls, lambda lie: world.fire(f"lie-{lie}"))
+        stays = lies.random() < STAY
         life = world.start(actor, name)
-        world.scheduler.after(world.profile.calm_at - world.scheduler.now, lambda: world.crash(life))
+
+        def at_the_calm() -> None:
+            actor.is_stuck = stays
+            if not stays:
+                world.crash(life)
+
+        world.scheduler.after(world.profile.calm_at - world.scheduler.now, at_the_calm)
         return False
 
     return join

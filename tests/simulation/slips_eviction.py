@@ -124,7 +124,11 @@ EVICTION: tuple[Mutation, ...] = (
         ("aimed", "pauses"),
     ),
     Mutation(
-        "no member is evicted", "Eviction 1", (constant(_MEMBERSHIP, "_evict", nothing),), of("L1", "L4"), ("aimed",)
+        "no member is evicted",
+        "Eviction 1",
+        (constant(_MEMBERSHIP, "_evict", nothing),),
+        of("L1", "L4"),
+        ("aimed", "sealing"),
     ),
     Mutation(
         "an evicted consumer goes on",

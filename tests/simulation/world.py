@@ -529,9 +529,9 @@ class SimulatedWorld:
             self.scheduler.after(1.0, self.mend_region)
 
     def stuck(self) -> list[str]:
-        """Processes of consumers that live and do not poll."""
-        alive = self.alive("consumer")
-        return [life.process.life for life in alive if isinstance(life.actor, ApplicationActor) and life.actor.is_stuck]
+        """Members that live and do nothing: processes; names of those that lie, whose channel is judged as a hand's."""
+        stuck = [life for life in self.alive("consumer", "liar") if life.actor.is_stuck]
+        return [life.process.name if life.actor.kind == "liar" else life.process.life for life in stuck]
 
     def broken(self) -> list[str]:
         """Consumers that live and whose assignors fail for good."""

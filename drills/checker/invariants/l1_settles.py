@@ -213,7 +213,7 @@ class Settled(Invariant):
         """A consumer that has not polled since the calm for its poll interval has left."""
         limit = self.world.bounds["poll_interval"] + self.world.bounds["session_timeout"] + 1
         for name, view in sorted(group.channels.items()):
-            if view.is_live and self._is_stuck(group, name) and end["at"] > calm["at"] + limit:
+            if group.live(name) and self._is_stuck(group, name) and end["at"] > calm["at"] + limit:
                 self.broken(
                     f"{name} of group {group.name} has not polled since {moment(calm['at'])}, and is a member at "
                     f"{moment(end['at'])}",
