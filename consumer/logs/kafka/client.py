@@ -281,8 +281,9 @@ class KafkaClient:
         with self._making:  # for several threads; a dropped client drops its pending requests
             if self._admin is None:
                 options = {k: v for k, v in self._options.items() if not k.startswith(consumers_own)}
-                # Requests wait for a controller, and a broker that has just started knows none: refresh metadata soon.
-                options |= {"topic.metadata.refresh.interval.ms": "1000"}
+                # Requests wait for a controller, and a broker that has just started knows none, nor itself. Without
+                # topics of its own librdkafka asks again after ten intervals: a second.
+                options |= {"topic.metadata.refresh.interval.ms": "100"}
                 self._admin = self._made(ck_admin.AdminClient, {**options, "error_cb": self._on_admins_error})
             return self._admin
 

@@ -60,8 +60,8 @@ DEFAULTS = {
     "fetch.wait.max.ms": "100",
     # A sanity limit only; a broker may allow records of any size.
     "receive.message.max.bytes": "1073741824",
-    # With jitter half as much more: a broker that is back is asked within 2.3 s (drill `kafka-broker-sigkill`: 3 s).
-    "reconnect.backoff.max.ms": "1500",
+    # As Kafka's own clients. With jitter half as much more: a broker that is back is asked within 1.5 s.
+    "reconnect.backoff.max.ms": "1000",
     # Refresh interval of a topic that does not exist (yet).
     "topic.metadata.refresh.interval.ms": "30000",
     "topic.metadata.propagation.max.ms": "1000",
