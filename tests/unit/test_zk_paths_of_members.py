@@ -7,9 +7,14 @@ import re
 
 import pytest
 
-from tests.property.group_world import PATHS
-from tests.unit.test_member import Life
-from tests.unit.test_zk_paths import DOCUMENT
+from consumer.membership.claims import PARTITIONS_A_STEP
+from coordinator.zk.store import Delete
+from coordinator.zk.znodes.commands import STOP_FETCHER, Command
+from coordinator.zk.znodes.error_codes import UNKNOWN_MEMBER_ID
+from tests.property.group_world import PATHS, GroupWorld
+from tests.support.pages import ROOT
+from tests.unit.test_member import T0, T1, Life
+from tests.unit.test_zk_paths import DOCUMENT, section
 
 
 @pytest.fixture
@@ -69,3 +74,123 @@ def test_the_coordinator_creates_the_parents_of_a_topic_with_its_first_start(lif
     assert (tree.data(PATHS.owners_of("t")), json.loads(tree.data(PATHS.offsets_of("t")) or b"")["topic_id"]) == (
         b"", "t-1"
     )  # fmt: skip
+
+
+# ---- refused multis, large ends
+
+
+def stop_everything(life: Life) -> None:
+    life.send(Command(STOP_FETCHER, epoch=1, generation=1, incarnation=life.world.channels()["a"].incarnation))
+    life.poll()
+
+
+@pytest.fixture
+def stable() -> Life:
+    return settled(2)
+
+
+def settled(partitions: int) -> Life:
+    """A member that runs so many partitions."""
+    life = Life()
+    life.world.topic("t", partitions)
+    life.settle()
+    assert len(life.world.channels()["a"].running) == partitions
+    return life
+
+
+def test_a_stop_removes_no_owner_znode_that_is_missing(stable: Life) -> None:
+    assert "an owner znode that is missing is not removed" in DOCUMENT
+    stable.world.tree.commit([Delete(PATHS.owner("t", 1))], 0)
+
+    stop_everything(stable)
+
+    assert (stable.commands, dict(stable.world.channels()["a"].running)) == ([], {})
+    assert stable.world.owners() == frozenset()
+
+
+def test_a_stop_creates_an_offset_that_is_missing_and_sets_one_that_exists(stable: Life) -> None:
+    assert "an offset is set where there is one and otherwise created" in DOCUMENT
+    stable.member.advance({T0: 5, T1: 7})
+    stable.world.tree.commit([Delete(PATHS.offset("t", 1))], 0)
+
+    stop_everything(stable)
+
+    assert stable.commands == []
+    assert (stable.offset(T0), stable.offset(T1)) == (5, 7)
+
+
+def test_the_end_reads_owners_and_offsets_before_its_only_try(stable: Life) -> None:
+    assert "There is no second try: it reads owner and offset znodes before" in step("Leave")
+    stable.member.advance({T0: 5, T1: 7})
+    stable.world.tree.commit([Delete(PATHS.owner("t", 0)), Delete(PATHS.offset("t", 1))], 0)
+
+    stable.member.leave()
+
+    channel = stable.world.channels()["a"]
+    assert (channel.ended, channel.error, dict(channel.running)) == ("left", "", {})
+    assert (stable.offset(T0), stable.offset(T1)) == (5, 7)
+    assert stable.world.tree.data(PATHS.id("a")) is None
+
+
+def test_partitions_of_one_multi_are_as_many_as_the_document_says() -> None:
+    assert re.findall(r"more than (\d+)", DOCUMENT.split("### Life of a consumer")[1].split("\n### ")[0]) == [
+        str(PARTITIONS_A_STEP),
+        str(PARTITIONS_A_STEP),
+    ]
+
+
+def test_a_large_end_keeps_what_ran_and_the_coordinator_writes_it_out() -> None:
+    assert "the multi sets `ended` with `running` and `topics` as they are, and removes `ids`" in step("Leave")
+    life = settled(PARTITIONS_A_STEP + 1)
+    life.member.advance({T0: 5})
+
+    life.member.close()
+
+    channel = life.world.channels()["a"]
+    assert (channel.ended, len(channel.running), channel.topics) == ("left", PARTITIONS_A_STEP + 1, {"t": "t-1"})
+    assert life.world.tree.data(PATHS.id("a")) is None
+    life.world.turn()
+    channel = life.world.channels()["a"]
+    assert (channel.ended, dict(channel.running), life.offset(T0)) == ("left", {}, 5)
+    assert life.world.owners() == frozenset()
+
+
+def test_a_registration_in_several_multis_that_was_interrupted_is_no_fence_for_its_own_process() -> None:
+    assert "Only `incarnation` decides that." in step("Session lost")
+    life = settled(2 * PARTITIONS_A_STEP)
+    life.member.advance({T0: 5})
+    between: list[str] = []
+
+    def interrupt(world: GroupWorld) -> None:
+        channel = world.channels()["a"]
+        if channel.ended and channel.running and not between and life.member.store is not None:
+            between.append(channel.error)
+            life.member.store.close()
+
+    life.world.meddle = interrupt
+    assert life.member.store is not None
+    life.member.store.close()
+    for _ in range(6):
+        life.world.runtime.now += 1
+        life.poll()
+
+    assert between == [UNKNOWN_MEMBER_ID]
+    assert "`error` is `UnknownMemberId` in it" in step("Register")
+    life.settle()
+    channel = life.world.channels()["a"]
+    assert (channel.is_live, len(channel.running)) == (True, 2 * PARTITIONS_A_STEP)
+    assert life.held.starts[T0].offset == 5
+
+
+def test_no_process_writes_the_error_of_a_fenced_instance() -> None:
+    assert "`FencedInstanceId` (a newer process has the name: this one must not come back; read, but written by no" in (
+        section("channel/[consumer]")
+    )
+    writers = [
+        path
+        for top in ("consumer", "coordinator")
+        for path in (ROOT / top).rglob("*.py")
+        if "FENCED_INSTANCE_ID" in path.read_text() and path.name not in ("error_codes.py", "errors.py")
+    ]
+
+    assert writers == []
