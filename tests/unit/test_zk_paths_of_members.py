@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 
 from consumer.membership.claims import PARTITIONS_A_STEP
 from coordinator.zk.store import Delete
-from coordinator.zk.znodes.commands import STOP_FETCHER, Command
+from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.znodes.error_codes import UNKNOWN_MEMBER_ID
+from coordinator.zk.znodes.partitions import TopicPartition
 from tests.property.group_world import PATHS, GroupWorld
 from tests.support.pages import ROOT
 from tests.unit.test_member import T0, T1, Life
@@ -64,7 +66,7 @@ def test_a_registration_writes_the_channel_that_the_rule_describes(life: Life) -
     }  # fmt: skip
 
 
-def test_the_coordinator_creates_the_parents_of_a_topic_with_its_first_start(life: Life) -> None:
+def test_the_coordinator_creates_a_topics_parents_with_its_first_start(life: Life) -> None:
     tree = life.world.tree
     assert tree.data(PATHS.owners_of("t")) is None
 
@@ -139,7 +141,7 @@ def test_partitions_of_one_multi_are_as_many_as_the_document_says() -> None:
     ]
 
 
-def test_a_large_end_keeps_what_ran_and_the_coordinator_writes_it_out() -> None:
+def test_a_large_end_keeps_what_ran_for_the_coordinator_to_write() -> None:
     assert "the multi sets `ended` with `running` and `topics` as they are, and removes `ids`" in step("Leave")
     life = settled(PARTITIONS_A_STEP + 1)
     life.member.advance({T0: 5})
@@ -155,7 +157,7 @@ def test_a_large_end_keeps_what_ran_and_the_coordinator_writes_it_out() -> None:
     assert life.world.owners() == frozenset()
 
 
-def test_a_registration_in_several_multis_that_was_interrupted_is_no_fence_for_its_own_process() -> None:
+def test_a_registration_interrupted_between_multis_does_not_fence_its_own_process() -> None:
     assert "Only `incarnation` decides that." in step("Session lost")
     life = settled(2 * PARTITIONS_A_STEP)
     life.member.advance({T0: 5})
@@ -194,3 +196,62 @@ def test_no_process_writes_the_error_of_a_fenced_instance() -> None:
     ]
 
     assert writers == []
+
+
+# ---- the channel
+
+
+def raw(life: Life) -> Any:
+    """The channel's data."""
+    return json.loads(life.world.tree.data(PATHS.channel("a")) or b"")
+
+
+def test_a_position_that_was_read_is_in_the_channel_with_its_next_write(stable: Life) -> None:
+    assert "A consumer does not set the channel for what it reads there" in section("channel/[consumer]")
+    assert stable.held.starts.keys() == {T0, T1}
+    assert raw(stable)["running"] == {"t": {"0": None, "1": None}}
+
+    stable.member.advance({T0: 5})
+
+    assert raw(stable)["running"] == {"t": {"0": 5, "1": 0}}
+
+
+def test_refused_is_replaced_by_a_start_and_cleared_by_a_stop_and_by_the_end(life: Life) -> None:
+    assert "Each start that is applied replaces it, each stop clears it, and so does the end" in (
+        section("channel/[consumer]")
+    )
+    life.world.tree.put("/consumers/groups/g/owners/t", b"")
+    owner = PATHS.owner("t", 1)
+    incarnation = raw(life)["incarnation"]
+    orders: list[Any] = []
+
+    def apply(command: Command) -> None:
+        life.send(command)
+        life.poll()
+        orders.append(raw(life).get("refused"))
+
+    def start(*parts: TopicPartition) -> Command:
+        return Command(START_FETCHER, 1, 1, incarnation, {"a-0": frozenset(parts)}, topics={"t": "t-1"})
+
+    life.world.tree.put(owner, b"another")
+    apply(start(T0, T1))
+    apply(start(T0))
+    apply(start(T0, T1))
+    apply(Command(STOP_FETCHER, 1, 1, incarnation, partitions=frozenset([T0])))
+    apply(start(T0, T1))
+    life.member.leave()
+
+    assert orders == [{"t": "1"}, None, {"t": "1"}, None, {"t": "1"}]
+    assert (raw(life)["ended"], raw(life).get("refused")) == ("left", None)
+
+
+def test_the_generation_of_an_offset_is_that_of_the_channel_before_the_multi(stable: Life) -> None:
+    assert "`generation` of the writer's channel before the multi" in section("offsets/[topic]/[partition]")
+    began = json.loads(stable.world.tree.data(PATHS.offset("t", 0)) or b"")
+    stable.member.advance({T0: 5})
+    stable.send(Command(STOP_FETCHER, epoch=1, generation=9, incarnation=raw(stable)["incarnation"]))
+
+    stable.poll()
+
+    assert (began["generation"], raw(stable)["generation"]) == (1, 9)
+    assert json.loads(stable.world.tree.data(PATHS.offset("t", 0)) or b"")["generation"] == 1
