@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
+from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
 
+from consumer.membership.backoff import Backoff
 from consumer.membership.claims import PARTITIONS_A_STEP
+from consumer.membership.offsets import READ_AGAIN_S
+from coordinator.zk.errors import ConnectionLost
+from coordinator.zk.lease import Heard, Lease
 from coordinator.zk.store import Delete
 from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.znodes.error_codes import UNKNOWN_MEMBER_ID
 from coordinator.zk.znodes.partitions import TopicPartition
 from tests.property.group_world import PATHS, GroupWorld
+from tests.property.tree import MemoryTree
 from tests.support.pages import ROOT
+from tests.unit.manual import ManualRuntime
 from tests.unit.test_member import T0, T1, Life
 from tests.unit.test_zk_paths import DOCUMENT, section
 
@@ -255,3 +264,132 @@ def test_the_generation_of_an_offset_is_that_of_the_channel_before_the_multi(sta
 
     assert (began["generation"], raw(stable)["generation"]) == (1, 9)
     assert json.loads(stable.world.tree.data(PATHS.offset("t", 0)) or b"")["generation"] == 1
+
+
+# ---- stops and starts that differ from what runs
+
+
+def test_a_stop_goes_by_names_whatever_its_topic_ids(stable: Life) -> None:
+    assert "the ids in its `topics` are compared with nothing" in step("stop-fetcher")
+    order = Command(STOP_FETCHER, 1, 1, raw(stable)["incarnation"], partitions=frozenset([T0]), topics={"t": "other"})
+
+    stable.send(replace(order, partitions=frozenset([T0, TopicPartition("t", 9)])))
+    stable.poll()
+
+    assert (stable.commands, raw(stable)["running"], raw(stable)["topics"]) == ([], {"t": {"1": 0}}, {"t": "t-1"})
+
+
+def test_a_start_leaves_what_runs_alone_whatever_thread_it_names(stable: Life) -> None:
+    assert "Partitions that run already stay as they are" in step("start-fetcher")
+    owners = [stable.world.tree.node(PATHS.owner("t", number)) for number in (0, 1)]
+    stable.member.advance({T0: 5})
+
+    threads = {"a-7": frozenset([T0, T1])}
+    stable.send(Command(START_FETCHER, 1, 1, raw(stable)["incarnation"], threads, topics={"t": "t-1"}))
+    stable.poll()
+
+    assert (stable.commands, raw(stable)["running"]) == ([], {"t": {"0": 5, "1": 0}})
+    assert [stable.world.tree.node(PATHS.owner("t", number)) for number in (0, 1)] == owners
+
+
+def sent(life: Life) -> list[Command]:
+    """The commands of the next turn, while the member does not read its channel."""
+    life.world.turn()
+    return [Command.parse("a command", life.world.tree.data(PATHS.command("a", name)) or b"") for name in life.commands]
+
+
+def test_the_coordinator_stops_all_of_a_topic_before_it_starts_another_id(stable: Life) -> None:
+    stable.world.topic("t", 4, "t-2")
+
+    (order,) = sent(stable)
+
+    assert (order.option, order.partitions or frozenset([T0, T1])) == (STOP_FETCHER, frozenset([T0, T1]))
+    stable.poll()
+    (order,) = sent(stable)
+    assert (order.option, order.topics, len(order.started)) == (START_FETCHER, {"t": "t-2"}, 4)
+
+
+# ---- lease and back-off
+
+
+def until(renewals: list[tuple[float, float]], opened: float, timeout_s: float) -> float:
+    """When a lease ends by the document's rule.
+
+    :param renewals: when the sync of each was sent and answered; those without an answer are left out.
+    """
+    counted = [opened, opened]
+    answered = float("-inf")
+    for sent_at, answered_at in renewals:
+        if sent_at - answered >= 0.16 * timeout_s:
+            counted.append(sent_at)
+            answered = answered_at
+    return min(counted[-2] + timeout_s * 2 / 3, counted[-3] + timeout_s * 11 / 12)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_lease_ends_when_the_rule_says(seed: int) -> None:
+    rule = step("Lease")
+    assert "s(n-1) + 2/3 T or s(n-2) + 11/12 T, whichever is first" in rule
+    assert "0.16 T or more after the sync of the last one that counts was *answered*" in rule
+    draws, runtime, timeout_s = Random(seed), ManualRuntime(), 6.0
+    opened = runtime.now
+    takes_s, fails = 0.0, False
+
+    def answer() -> None:
+        runtime.now += takes_s
+        if fails:
+            raise ConnectionLost("no answer")
+
+    lease = Lease(MemoryTree().open(answer, timeout_s), runtime, lambda: None, "consumer", Heard(opened))
+    renewals: list[tuple[float, float]] = []
+    for _ in range(12):
+        takes_s, fails = draws.choice([0.0, 0.1, 0.9]), draws.random() < 0.2
+        sent_at = runtime.now
+        with suppress(ConnectionLost):
+            lease.renew()
+            renewals.append((sent_at, runtime.now))
+        expected = until(renewals, opened, timeout_s) - runtime.now if renewals else 0.0
+        assert lease.left_s == pytest.approx(max(0.0, expected))
+        runtime.now += draws.choice([0.0, 0.5, 0.9, 1.0, 1.5])
+
+
+def test_the_lease_is_renewed_at_once_after_registering(life: Life) -> None:
+    assert "renew it at once after registering (before that nothing may be fetched), and every T/6" in step("Lease")
+
+    assert life.member.may_fetch
+
+
+def test_the_back_off_between_registrations_is_the_documents() -> None:
+    rule = step("Back-off")
+    first, longest, refused = (
+        float(found[1])
+        for text in (r"begins ([\d.]+) s after", r"each, (\d) s at most", r"group: ([\d.]+) s")
+        if (found := re.search(text, rule))
+    )
+    runtime = ManualRuntime()
+    backoff = Backoff(runtime)
+
+    def wait_s() -> float:
+        began = runtime.now
+        while backoff.is_running:
+            runtime.now += 0.01
+        return round(runtime.now - began, 1)
+
+    def attempts(number: int) -> list[float]:
+        found = []
+        for _ in range(number):
+            backoff.attempt()
+            found.append(wait_s())
+        return found
+
+    assert attempts(8) == [min(longest, first * 2**number) for number in range(8)]
+    backoff.succeeded(is_member=False)
+    assert attempts(1) == [first]
+    for number in range(7):
+        backoff.succeeded(is_member=False)
+        backoff.refused()
+        assert wait_s() == min(longest, refused * 2**number)
+    backoff.succeeded(is_member=True)
+    backoff.refused()
+    assert wait_s() == refused
+    assert f"after {READ_AGAIN_S:.0f} s" in rule
