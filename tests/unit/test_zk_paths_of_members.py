@@ -131,7 +131,7 @@ def test_a_stop_creates_an_offset_that_is_missing_and_sets_one_that_exists(stabl
 
 
 def test_the_end_reads_owners_and_offsets_before_its_only_try(stable: Life) -> None:
-    assert "There is no second try: it reads owner and offset znodes before" in step("Leave")
+    assert "It reads owner and offset znodes before it sends" in step("Leave")
     stable.member.advance({T0: 5, T1: 7})
     stable.world.tree.commit([Delete(PATHS.owner("t", 0)), Delete(PATHS.offset("t", 1))], 0)
 
