@@ -96,6 +96,24 @@ def test_an_owner_that_gets_in_the_way_of_a_start_is_refused_and_then_mended(wor
     assert (puppet.running, world.channel("g", "c1").refused) == (parts("t", 0, 1), frozenset())
 
 
+@pytest.mark.both_zookeepers
+def test_stop_is_acknowledged_without_an_owner_and_an_offset_removed_by_hand(world: World, stage: ManualStage) -> None:
+    hand, puppet = stage.hand(), stage.puppet("g", "c1", {"t": 1})
+    stage.topic("t", 4)
+    hand.settle("g", puppet)
+    puppet.move(TopicPartition("t", 3), 7)
+    stage.puppet("g", "c2", {"t": 1})
+    hand.turn("g")
+    world.remove(PATHS.owner("t", 2))
+    world.remove(PATHS.offset("t", 3))
+
+    puppet.obey()
+
+    assert puppet.commands() == []
+    assert world.offsets("g")[TopicPartition("t", 3)] == 7
+    assert set(world.owners("g")) <= parts("t", 0, 1)
+
+
 def test_start_makes_a_parent_again_that_was_removed_meanwhile(world: World, stage: ManualStage) -> None:
     hand, puppet = stage.hand(), stage.puppet("g", "c1", {"t": 1})
     stage.topic("t", 2)
