@@ -157,6 +157,7 @@ class Consumer(Control):
         :raises AssignmentFailed: when the group's leader gave no assignment, once for each failure; fetching of
             assigned partitions continues.
         :raises ZooKeeperUnreachable: when no server has answered since the consumer was made.
+        :raises NotAuthorized: when an ACL refuses the first registration, or credentials are required.
         """
         self._meter.polled()
         deadline = self._runtime.monotonic() + timeout_ms / 1000

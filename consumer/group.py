@@ -125,6 +125,7 @@ class GroupMember:
         :raises InconsistentGroupProtocol: when the group has no protocol in common with this member.
         :raises GroupMaxSizeReached: when the group is full.
         :raises ZooKeeperUnreachable: when no server has answered since the member was made.
+        :raises NotAuthorized: when an ACL refuses the first registration, or credentials are required.
         """
         deadline = self._runtime.monotonic() + timeout_ms / 1000
         changes = self._role.changes

@@ -28,7 +28,7 @@ from .term.operator_requests import Asked
 from .term.server_clock import ServerClock
 from .term.term import Term
 from .zk.below import unlink_segment
-from .zk.errors import AccessDenied, CoordinatorError, EpochOver, Fenced, Retryable, StoreError
+from .zk.errors import AccessDenied, CoordinatorError, EpochOver, Fenced, NotAuthorized, Retryable, StoreError
 from .zk.runtime import Event, Runtime, Task
 from .zk.store import SessionState, Store, StoreFactory
 from .zk.znodes.paths import COORDINATOR
@@ -80,18 +80,23 @@ class CoordinatorService:
         """Stand for election, coordinate, and repeat, until `stop`.
 
         :raises ZooKeeperUnreachable: when no server answers at the start; later it retries.
+        :raises NotAuthorized: when an ACL refuses the first election, or credentials are required; later it retries.
         """
         store = self._open_store()
+        is_first = True
         while True:
             try:
                 self._one_session(store)
             except (StoreError, Fenced) as error:
+                if is_first and isinstance(error, NotAuthorized) and self.term is None:
+                    raise
                 log.warning("resigned: node=%s reason=%s", self._config.node, error)
             except Exception:  # after any error the node must resign and stand again
                 log.exception("resigned after an unexpected error: node=%s", self._config.node)
             finally:
                 self.term = self._session = None
                 store.close()
+            is_first = False
             if self._stopping.wait(STAND_AGAIN_S):
                 log.info("stopped: node=%s", self._config.node)
                 return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from coordinator.zk.errors import BadData, SessionLost, StoreError, ZooKeeperUnreachable
+from coordinator.zk.errors import BadData, NotAuthorized, SessionLost, StoreError, ZooKeeperUnreachable
 from coordinator.zk.lease import Lease
 from coordinator.zk.store import Store
 from coordinator.zk.znodes.records import Registration
@@ -97,7 +97,7 @@ class Registrar:
         self.backoff.attempt()
         try:
             store = self._session.open()
-        except ZooKeeperUnreachable:
+        except (ZooKeeperUnreachable, NotAuthorized):
             if self.registrations == 0:
                 raise
             return None

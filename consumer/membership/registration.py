@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from coordinator.zk.batching import ensure
-from coordinator.zk.errors import BadData, ConnectionLost, Refused, StoreError
+from coordinator.zk.errors import BadData, ConnectionLost, NotAuthorized, Refused, WriteDenied
 from coordinator.zk.lease import LEASE_SHARE
-from coordinator.zk.store import MAX_OPERATIONS, NO_AUTHORITY, Create, Delete, Operation, SetData, Store
+from coordinator.zk.store import MAX_OPERATIONS, Create, Delete, Operation, SetData, Store
 from coordinator.zk.update import Failure, retried
 from coordinator.zk.znodes.error_codes import UNKNOWN_MEMBER_ID
 from coordinator.zk.znodes.group_state import GroupState
@@ -101,6 +101,7 @@ def register(
     :param own: this process's incarnations under the name so far; None for a new process, which takes the name.
     :returns: the channel's data and version.
     :raises FencedInstanceId: when another process has taken the name.
+    :raises NotAuthorized: when an ACL refuses.
     :raises StoreError: when ZooKeeper did not answer, or too many znodes changed at once.
     """
     new = Channel(incarnation=registration.incarnation)
@@ -108,8 +109,6 @@ def register(
 
     def attempt(error: Failure | None) -> tuple[Channel, int]:
         if isinstance(error, Refused):
-            if error.reason == NO_AUTHORITY:
-                raise StoreError(f"{consumer} cannot register: the ACL of {error.path}, or of its parent, refuses")
             log.info("registration restarted: consumer=%s refused=%s reason=%s", consumer, error.path, error.reason)
             if error.reason == "no-node":
                 ensure(store, parents_of(error.path))
@@ -126,7 +125,10 @@ def register(
         return new, before.version + 1
 
     failure = f"{consumer} could not register in {TRIES} tries: its znodes keep changing"
-    return retried(store, attempt, lambda: failure, TRIES)
+    try:
+        return retried(store, attempt, lambda: failure, TRIES)
+    except WriteDenied as error:
+        raise NotAuthorized(f"{consumer} cannot register: {error}") from error
 
 
 def _look(store: Store, paths: GroupPaths, consumer: str) -> Predecessor:

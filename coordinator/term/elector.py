@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..zk.batching import ensure
-from ..zk.errors import BadData, OutcomeUnknown, Refused, Retryable, SessionLost
+from ..zk.errors import BadData, NotAuthorized, OutcomeUnknown, Refused, Retryable, SessionLost, WriteDenied
 from ..zk.runtime import Event, Runtime
 from ..zk.store import Create, Operation, SessionState, SetData, Store
 from ..zk.znodes.commands import Command
@@ -59,9 +59,11 @@ class Elector:
         """Try at once; while another node is elected, watch and try again after each removal (seed 000, A and B).
 
         :returns: the election that was won, or None once `stopping` is set.
+        :raises NotAuthorized: when an ACL refuses the first attempt; a later one is tried again.
         :raises SessionLost: when the session has ended.
         """
         log.info("election joined: node=%s", self._node)
+        is_admitted = False
         while not stopping.is_set():
             self._wake.clear()
             if stopping.is_set():
@@ -69,7 +71,10 @@ class Elector:
             try:
                 ensure(self._store, (CONSUMERS, GROUPS))
                 election = self._elect()
-            except Retryable as error:
+                is_admitted = True
+            except (Retryable, NotAuthorized) as error:
+                if isinstance(error, NotAuthorized) and not is_admitted:
+                    raise
                 log.info("election failed, retrying: node=%s reason=%s", self._node, error)
                 self._wake.wait(_RETRY_S)
                 continue
@@ -98,6 +103,8 @@ class Elector:
         record = CoordinatorRecord(self._node, self._host, epoch)
         try:
             self._store.commit([Create(COORDINATOR, record.to_bytes(), ephemeral=True), *operations])
+        except WriteDenied:
+            raise
         except Refused as refused:
             log.info(
                 "election refused, retrying: node=%s refused=%s reason=%s", self._node, refused.path, refused.reason

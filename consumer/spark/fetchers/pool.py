@@ -17,7 +17,7 @@ from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 import coordinator
-from coordinator.zk.errors import CoordinatorError, Refused, Retryable, StoreError, UsageError
+from coordinator.zk.errors import CoordinatorError, NotAuthorized, Refused, Retryable, StoreError, UsageError
 from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.process.config import load, require
 from coordinator.zk.runtime import Runtime, ThreadRuntime
@@ -92,6 +92,7 @@ class FetcherPool:
         """Start all slots, once the executors have registered. Slots register within a second or two.
 
         :raises ZooKeeperUnreachable: when no server answers.
+        :raises NotAuthorized: when an ACL refuses the pool's znode.
         :raises CoordinatorError: when no executor registers.
         """
         require(self._keeper is None, "a pool starts once: make another one")
@@ -231,6 +232,8 @@ class FetcherPool:
         for _ in range(POST_TRIES):
             try:
                 return self._post.keep(self.config.slots)
+            except NotAuthorized:
+                raise
             except (Retryable, Refused) as error:
                 log.info("pool znode rewritten: pool=%s reason=%s", self.config.pool, error)
             self._runtime.sleep(0.1)

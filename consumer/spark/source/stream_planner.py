@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 
 from coordinator.zk.batching import ensure
 from coordinator.zk.errors import Retryable, SessionLost, ZooKeeperUnreachable
+from coordinator.zk.hosts import checked_hosts
 from coordinator.zk.process.config import require
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Store, StoreFactory
@@ -70,7 +71,7 @@ class SourceConfig:
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        require(bool(self.zk), "name the ZooKeeper servers: option zk, HOST:PORT,HOST:PORT/CHROOT")
+        checked_hosts(self.zk)
         checked_name("group", self.group)
         if self.query:
             checked_name("query", self.query)
