@@ -32,6 +32,7 @@ from .config import SlotConfig, SlotSpec
 from .orphan_sweep import sweep
 from .pool_znode import UNANSWERED, PoolPost
 from .slot_jobs import SlotJobs
+from .slot_view import statuses
 from .supervisor import SlotStatus, SlotSupervisor
 
 log = logging.getLogger(__name__)
@@ -156,9 +157,13 @@ class FetcherPool:
         return self._is_released
 
     def status(self) -> list[SlotStatus]:
-        """All slots, in order."""
+        """All slots, in order: what each does, and why. Reads the group's znodes once.
+
+        Without an answer of ZooKeeper it returns after two session timeouts at most.
+        """
         slots = self._slots
-        return [slots[number].status for number in sorted(slots)]
+        found = [slots[number].status for number in sorted(slots)]
+        return statuses(self._post.living, self.config.group, self._subscription, found)
 
     def sweep(self) -> int:
         """Remove orphaned segment files; the number removed. The pool does so every ten minutes.
