@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -88,7 +87,6 @@ def run(servers: str, session_timeout_ms: int, **options: Any) -> int:
 
 
 def _run(options: DrillOptions) -> int:
-    logging.getLogger("coordinator.zk.kazoo").setLevel(logging.CRITICAL)  # connection losses are expected here
     chosen, left_out = options.chosen()
     for sentence in left_out:
         click.echo(f"skipped: {sentence}", err=True)

@@ -33,7 +33,7 @@ from .command_drain import CommandDrain
 from .context import MemberContext
 from .extensions import NO_EXTENSIONS, Extensions
 from .holding import Holding
-from .keeper import Keeper
+from .keeper import Keeper, log_retry
 from .offset_publisher import OffsetPublisher
 from .offsets import CommittedOffsets
 from .rebalance_listener import Consumption, NoPartitions
@@ -164,7 +164,7 @@ class ConsumerMember:
         except StoreError as error:
             if isinstance(error, NotAuthorized) and self.registrations == 0:
                 raise
-            log.info("ZooKeeper unavailable, retrying: consumer=%s reason=%s", self._context.consumer, error)
+            log_retry(self._context.consumer, error)
             self.wake.set()
             self._runtime.sleep(0.05)
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from coordinator.zk.errors import BadData, NotAuthorized, SessionLost, StoreError, ZooKeeperUnreachable
-from coordinator.zk.lease import Lease
+from coordinator.zk.lease import Lease, LeaseLog
 from coordinator.zk.store import Node, Store
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import STATIC, Registration
@@ -62,6 +62,7 @@ class Registrar:
         self.backoff = Backoff(context.runtime)
         self.fenced: FencedChannel | None = None
         self.lease: Lease | None = None
+        self._lease_log = LeaseLog(context.runtime, f"consumer {context.consumer}")
         self.registrations = 0
 
     @property
@@ -94,6 +95,7 @@ class Registrar:
         :raises ZooKeeperUnreachable: when no server has answered since the consumer was made.
         """
         fenced, store = self.fenced, self._session.store
+        self._lease_log.look(self.lease)
         if fenced is None:
             return None if self.backoff.is_running else self._register()
         if fenced.over is not None:

@@ -26,6 +26,7 @@ from ..zk.znodes.records import Channel, CoordinatorRecord, EpochRecord, parsed_
 log = logging.getLogger(__name__)
 
 _RETRY_S = 0.1
+_RETRY_REFUSED_S = 1.0
 _LOOK_AGAIN_S = 10.0
 _MOST_VERSIONS = 390
 _MOST_BELIEVED = MAX_COUNT // 2
@@ -73,10 +74,8 @@ class Elector:
                 election = self._elect()
                 is_admitted = True
             except (Retryable, NotAuthorized) as error:
-                if isinstance(error, NotAuthorized) and not is_admitted:
-                    raise
-                log.info("election failed, retrying: node=%s reason=%s", self._node, error)
-                self._wake.wait(_RETRY_S)
+                self._raise_unless_admitted(error, is_admitted)
+                self._wake.wait(_RETRY_S if isinstance(error, Retryable) else _RETRY_REFUSED_S)
                 continue
             if election is not None:
                 log.info("elected: node=%s epoch=%d", self._node, election.epoch)
@@ -85,6 +84,14 @@ class Elector:
             if self._store.lost:
                 raise SessionLost("the session ended while this node stood for election")
         return None
+
+    def _raise_unless_admitted(self, error: Retryable | NotAuthorized, is_admitted: bool) -> None:
+        if isinstance(error, Retryable):
+            log.debug("election request failed, retrying: node=%s reason=%s", self._node, error)
+            return
+        if not is_admitted:
+            raise error
+        log.warning("election failed, retrying: node=%s reason=%s", self._node, error)
 
     def _on_state(self, state: SessionState) -> None:
         self._wake.set()

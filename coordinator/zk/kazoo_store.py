@@ -30,6 +30,8 @@ from .errors import (
 )
 from .hosts import checked_hosts
 from .kazoo_client import CONNECT_TRIES, Handler, OneSession
+from .outages import OutageLog, QuietLog
+from .runtime import ThreadRuntime
 from .store import (
     DENIED,
     Listing,
@@ -105,9 +107,18 @@ def open_kazoo(
         raise ZooKeeperUnreachable(f"cannot talk to ZooKeeper at {hosts}: {error!r}") from error
 
 
-def kazoo_factory(hosts: str, session_timeout_ms: int, connect_timeout_s: float = 15.0) -> StoreFactory:
-    """A factory that opens a session each time it is called."""
-    return lambda: open_kazoo(hosts, session_timeout_ms, connect_timeout_s)
+def kazoo_factory(
+    hosts: str, session_timeout_ms: int, connect_timeout_s: float = 15.0, client: str = ""
+) -> StoreFactory:
+    """A factory that opens a session each time it is called.
+
+    :param client: whose sessions they are, as `node a`: their outages are logged. Empty for none.
+    """
+
+    def opened() -> KazooStore:
+        return open_kazoo(hosts, session_timeout_ms, connect_timeout_s)
+
+    return OutageLog(client, hosts, opened, ThreadRuntime()).open if client else opened
 
 
 class KazooStore(TreeStore):
@@ -120,7 +131,7 @@ class KazooStore(TreeStore):
             timeout=session_timeout_ms / 1000,
             connection_retry=retry,
             command_retry=KazooRetry(max_tries=0, ignore_expire=False),
-            logger=logging.getLogger("coordinator.zk.kazoo"),
+            logger=QuietLog(logging.getLogger("coordinator.zk.kazoo")),
             handler=Handler(max(connect_timeout_s / CONNECT_TRIES, 1.0)),
         )
         self._sent: deque[Any] = deque()

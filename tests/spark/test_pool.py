@@ -50,7 +50,7 @@ def test_query_delivers_every_record_exactly_once(spark: SparkSession, world: Wo
         eventually(lambda: sink.has_exactly("t", 4, 1000), 90, "each record is delivered once")
         produce(world, tmp_path / "log", "t", 500)
         eventually(lambda: sink.has_exactly("t", 4, 1500), 30, "later ones too")
-        assert [status.state for status in fetchers.status()] == ["running", "running"]
+        assert [status.state for status in fetchers.status()] == ["fetching", "fetching"]
         assert [status.last_error for status in fetchers.status()] == [None, None]
         assert fetchers.stop(30) is True
         assert world.owners("g") == {}
@@ -195,7 +195,7 @@ def test_pool_resized_under_load_leaves_the_remaining_slots_undisturbed(
         assert fetchers.resize(1) is True
         shrunk = world.stable("g", 1, timeout_s=60, above=grown.generation)
         assert incarnations(world, 1) == lives[:1]
-        assert [(status.slot, status.state, status.attempts) for status in fetchers.status()] == [(0, "running", 1)]
+        assert [(status.slot, status.state, status.attempts) for status in fetchers.status()] == [(0, "fetching", 1)]
         assert all(not world.channel("g", f"p-slot-{number}").is_live for number in range(1, 4))
         flows_on(sink)
 

@@ -75,7 +75,9 @@ class FetcherPool:
         self._folder = SegmentFolder(self.config.segments_dir)
         self.run = self._runtime.random_id()
         config = self.config
-        opener = kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
+        opener = kazoo_factory(
+            config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000, f"pool {config.pool}"
+        )
         self._post = PoolPost(opener, self._runtime, config.group, config.pool, self.run)
         self._posting = self._runtime.lock()
         self._stopping = self._runtime.event()
@@ -265,7 +267,7 @@ class FetcherPool:
                 self._end_all()
             except UNANSWERED as error:
                 self.problem = str(error)
-                log.info("pool znode write deferred: pool=%s reason=%s", self.config.pool, error)
+                log.debug("pool znode write deferred: pool=%s reason=%s", self.config.pool, error)
 
     def _sweep_quietly(self) -> None:
         try:

@@ -19,7 +19,6 @@ from typing import Any
 import coordinator
 from coordinator.zk.data_watch import WatchedNode
 from coordinator.zk.errors import BadData, StoreError, UsageError
-from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.process.metrics_server import MetricsServer
 from coordinator.zk.runtime import Runtime, ThreadRuntime
 from coordinator.zk.store import Node, Store, StoreFactory
@@ -36,6 +35,7 @@ from ...membership.context import MemberContext
 from ...membership.extensions import Extensions
 from ...membership.member import ConsumerMember
 from ...membership.rebalance_listener import Consumption
+from ...membership.session import opener_of
 from ...membership.start_offsets import Starts
 from ...metrics import ConsumerMetrics
 from ...operator.slots import SlotRegion
@@ -271,7 +271,7 @@ def run_slot(spec: SlotSpec) -> dict[str, Any]:
     files = SegmentFolder(config.segments_dir)
     check_folders(config.log_dir, files)
     source = open_log(config.log_dir, config.consumer_config(spec.number).kafka_place)
-    opener = kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
+    opener = opener_of(config.consumer_config(spec.number), "slot")
     runtime = ThreadRuntime(recorder_of(config.consumer_config(spec.number), "slot"))
     slot = Slot(spec, source, opener, runtime, files, MOST_FAILING_S)
     # PySpark's daemon sets these to their defaults before each task, and sends SIGHUP when the executor ends.

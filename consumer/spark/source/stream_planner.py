@@ -327,7 +327,7 @@ class Planner:
             except (Retryable, SessionLost, ZooKeeperUnreachable) as error:
                 if self._runtime.monotonic() >= deadline:
                     raise
-                log.info("ZooKeeper unavailable, retrying: group=%s reason=%s", self._config.group, error)
+                log.debug("request failed, retrying: group=%s reason=%s", self._config.group, error)
             self._runtime.sleep(TRY_AGAIN_S)
 
 
