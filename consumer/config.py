@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coordinator.zk.errors import BadData, UsageError
+from coordinator.zk.hosts import checked_hosts
 from coordinator.zk.process.config import LOOPBACK, require
 from coordinator.zk.znodes.names import checked_name
 from coordinator.zk.znodes.records import PATTERNS
@@ -115,7 +116,7 @@ class ConsumerConfig:
             )
             object.__setattr__(self, "consumer", self.group_instance_id)
         checked_name("consumer", self.consumer)
-        require(bool(self.zk), "name the ZooKeeper servers: --zk HOST:PORT,HOST:PORT/CHROOT")
+        checked_hosts(self.zk)
         require(self.session_timeout_ms >= 100, "session_timeout_ms must be 100 or more")
         require(self.connect_timeout_ms > 0, "connect_timeout_ms must be positive")
         require(1000 <= self.max_poll_interval_ms < 2**31, "max_poll_interval_ms must be 1000 or more")

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from coordinator.zk.errors import CoordinatorError, IncarnationOver, SessionLost, StoreError, UsageError
-from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.process.metrics_server import MetricsServer
 from coordinator.zk.runtime import Runtime, ThreadRuntime
 from coordinator.zk.store import StoreFactory
@@ -31,6 +30,7 @@ from .membership.context import MemberContext
 from .membership.extensions import Extensions
 from .membership.member import ConsumerMember
 from .membership.rebalance_listener import Consumption
+from .membership.session import opener_of
 from .membership.start_offsets import Starts
 from .metrics import ConsumerMetrics
 from .operator import final_checkpoint
@@ -121,7 +121,7 @@ class Consumer(Control):
         self._meter.reads_log(*lag_readers(self._log, self._polling, self._runtime))
         self._meter.reads_buffer(lambda: self._polling.retained, lambda: len(self._polling.paused))
         self._callbacks = callbacks or Callbacks()
-        opener = open_store or kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
+        opener = open_store or opener_of(config, "consumer")
         context = self._context = MemberContext(config, self._runtime, self._meter)
         self._client = client_assignment(context, self._log, assignors)
         self._region = RegionMember(context, self) if config.region else None
@@ -156,7 +156,7 @@ class Consumer(Control):
             region, which is `Failed` then: another poll obeys the coordinator, which stops all its members.
         :raises AssignmentFailed: when the group's leader gave no assignment, once for each failure; fetching of
             assigned partitions continues.
-        :raises ZooKeeperUnreachable: when no server has answered since the consumer was made.
+        :raises ZooKeeperUnreachable: when no server has answered since the consumer was made, or `NotAuthorized`.
         """
         self._meter.polled()
         deadline = self._runtime.monotonic() + timeout_ms / 1000

@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import NamedTuple
 
 from coordinator.zk.errors import UsageError
-from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.runtime import Runtime, ThreadRuntime
 from coordinator.zk.store import Store, StoreFactory
 from coordinator.zk.znodes.names import checked_name
@@ -34,6 +33,7 @@ from .membership.client_assignment import ClientAssignment, Decision, MemberMeta
 from .membership.context import MemberContext
 from .membership.extensions import Extensions
 from .membership.member import ConsumerMember
+from .membership.session import opener_of
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class GroupMember:
         config = ConsumerConfig(**known, **names, **options)  # type: ignore[arg-type]
         self._runtime = runtime or ThreadRuntime()
         self._role = _Role(protocol_type, protocols, assign, on_assigned, on_revoked, on_lost)
-        opener = open_store or kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
+        opener = open_store or opener_of(config, "member")
         context = MemberContext(config, self._runtime)
         self._client = ClientAssignment(context, self._role)
         self.name = config.consumer
@@ -125,6 +125,7 @@ class GroupMember:
         :raises InconsistentGroupProtocol: when the group has no protocol in common with this member.
         :raises GroupMaxSizeReached: when the group is full.
         :raises ZooKeeperUnreachable: when no server has answered since the member was made.
+        :raises NotAuthorized: when an ACL refuses the first registration, or credentials are required.
         """
         deadline = self._runtime.monotonic() + timeout_ms / 1000
         changes = self._role.changes

@@ -28,7 +28,17 @@ from .term.operator_requests import Asked
 from .term.server_clock import ServerClock
 from .term.term import Term
 from .zk.below import unlink_segment
-from .zk.errors import AccessDenied, CoordinatorError, EpochOver, Fenced, Retryable, StoreError
+from .zk.errors import (
+    AccessDenied,
+    CoordinatorError,
+    EpochOver,
+    Fenced,
+    NotAuthorized,
+    Retryable,
+    StoreError,
+    ZooKeeperUnreachable,
+)
+from .zk.lease import LeaseLog
 from .zk.runtime import Event, Runtime, Task
 from .zk.store import SessionState, Store, StoreFactory
 from .zk.znodes.paths import COORDINATOR
@@ -80,18 +90,23 @@ class CoordinatorService:
         """Stand for election, coordinate, and repeat, until `stop`.
 
         :raises ZooKeeperUnreachable: when no server answers at the start; later it retries.
+        :raises NotAuthorized: when an ACL refuses the first election, or credentials are required; later it retries.
         """
         store = self._open_store()
+        is_first = True
         while True:
             try:
                 self._one_session(store)
             except (StoreError, Fenced) as error:
+                if is_first and isinstance(error, NotAuthorized) and self.term is None:
+                    raise
                 log.warning("resigned: node=%s reason=%s", self._config.node, error)
             except Exception:  # after any error the node must resign and stand again
                 log.exception("resigned after an unexpected error: node=%s", self._config.node)
             finally:
                 self.term = self._session = None
                 store.close()
+            is_first = False
             if self._stopping.wait(STAND_AGAIN_S):
                 log.info("stopped: node=%s", self._config.node)
                 return
@@ -110,8 +125,11 @@ class CoordinatorService:
         while not self._stopping.is_set():
             try:
                 return self._open_store()
+            except ZooKeeperUnreachable as error:
+                log.debug("ZooKeeper unreachable, retrying: node=%s reason=%s", self._config.node, error)
+                self._stopping.wait(STAND_AGAIN_S)
             except CoordinatorError as error:
-                log.warning("ZooKeeper unreachable, retrying: node=%s reason=%s", self._config.node, error)
+                log.warning("session refused, retrying: node=%s reason=%s", self._config.node, error)
                 self._stopping.wait(STAND_AGAIN_S)
         return None
 
@@ -267,13 +285,15 @@ class Coordinator:
 
     def _keep_lease(self) -> None:
         """Renew every 1/6 of the session timeout; a lapsed lease stops all writing until it is renewed."""
+        lease_log = LeaseLog(self._term.runtime, f"coordinator {self._term.config.node}")
         while self._over is None:
             try:
                 self._term.lease.renew()
             except Retryable as error:
-                log.warning("lease renewal failed: left_s=%.1f reason=%s", self._term.lease.left_s, error)
+                log.debug("lease renewal failed: left_s=%.1f reason=%s", self._term.lease.left_s, error)
             except CoordinatorError as error:
                 self._end(str(error))
+            lease_log.look(self._term.lease)
             self._ended.wait(self._term.lease.due_s)
 
     def _listen(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ from rich.console import Console
 
 from coordinator.cli.common import TABLE, output_option, print_json, print_rows
 from coordinator.cli.common import report as say_error
-from coordinator.zk.errors import MissingProgram, UsageError, ZooKeeperUnreachable
+from coordinator.zk.errors import MissingProgram, NotAuthorized, UsageError, ZooKeeperUnreachable
 from drills.base import signals
 from drills.base.settings import Settings
 from drills.catalog import DRILLS
@@ -88,7 +87,6 @@ def run(servers: str, session_timeout_ms: int, **options: Any) -> int:
 
 
 def _run(options: DrillOptions) -> int:
-    logging.getLogger("coordinator.zk.kazoo").setLevel(logging.CRITICAL)  # connection losses are expected here
     chosen, left_out = options.chosen()
     for sentence in left_out:
         click.echo(f"skipped: {sentence}", err=True)
@@ -107,7 +105,7 @@ def _run(options: DrillOptions) -> int:
         with signals.taken(), _opened(options, external) as (environment, reader):
             for one, nth in product(chosen, range(options.repeat)):
                 done.append(_run_one(one, environment, reader, options, options.seed + nth, console))
-    except (UsageError, ZooKeeperUnreachable, MissingProgram):
+    except (UsageError, ZooKeeperUnreachable, MissingProgram, NotAuthorized):
         raise
     except BREAKS_OFF as error:
         say_error(f"aborted after {len(done)} drills: {error}")

@@ -37,6 +37,7 @@ __all__ = [
     "OffsetOutOfRange",
     "TopicIdPartition",
     "UnknownTopic",
+    "embedded_folder",
     "ends_of",
     "knows_topics",
     "open_log",
@@ -56,13 +57,22 @@ def open_log(url: str, kafka: KafkaPlace | None = None) -> Log:
     :raises UsageError: when `url` is neither, or an option of Kafka is wrong.
     :raises MissingProgram: when it is Kafka, and confluent-kafka is not installed.
     """
+    folder = embedded_folder(url)
+    return EmbeddedLog(folder) if folder is not None else open_kafka(url, kafka or KafkaPlace())
+
+
+def embedded_folder(url: str) -> Path | None:
+    """The folder of an embedded log; None for Kafka.
+
+    :raises UsageError: when `url` is neither.
+    """
     if not _SCHEME.match(url):
         if not url:
             raise UsageError("a log needs a place: give a folder, a file: URL, or kafka:")
-        return EmbeddedLog(Path(url))
+        return Path(url)
     parts = urlsplit(url)
     if parts.scheme == "kafka":
-        return open_kafka(url, kafka or KafkaPlace())
+        return None
     if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path:
         raise UsageError(f"{shown(url)} is no log that can be opened: give a folder, a file: URL, or kafka:")
-    return EmbeddedLog(Path(unquote(parts.path)))
+    return Path(unquote(parts.path))

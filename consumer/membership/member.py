@@ -11,7 +11,15 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from coordinator.zk.errors import CoordinatorError, IncarnationOver, Refused, SessionLost, StoreError, UsageError
+from coordinator.zk.errors import (
+    CoordinatorError,
+    IncarnationOver,
+    NotAuthorized,
+    Refused,
+    SessionLost,
+    StoreError,
+    UsageError,
+)
 from coordinator.zk.store import Operation, SessionState, Store, StoreFactory
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import Channel
@@ -25,7 +33,7 @@ from .command_drain import CommandDrain
 from .context import MemberContext
 from .extensions import NO_EXTENSIONS, Extensions
 from .holding import Holding
-from .keeper import Keeper
+from .keeper import Keeper, log_retry
 from .offset_publisher import OffsetPublisher
 from .offsets import CommittedOffsets
 from .rebalance_listener import Consumption, NoPartitions
@@ -41,7 +49,6 @@ class ConsumerMember:
     """One consumer of a group, over all its incarnations and sessions.
 
     :param consumption: None for a member of a group that assigns no partitions.
-
     :ivar paths: of the group.  :ivar wake: set when `tend` has work.
     """
 
@@ -117,7 +124,7 @@ class ConsumerMember:
         :raises GroupMaxSizeReached: when the group is full. After this and the one before, another call tries again.
         :raises NoOffsetForPartition: when the group has none, and `auto_offset_reset` is `none`; other work is done.
         :raises AssignmentFailed: when the group's leader gave no assignment; once for each failure, other work is done.
-        :raises ZooKeeperUnreachable: when no server has answered since the consumer was made.
+        :raises ZooKeeperUnreachable: when no server has answered since the consumer was made, or `NotAuthorized`.
         """
         self._keeper.last_poll = self._runtime.monotonic()
         if self._fenced_for_good is not None:
@@ -155,7 +162,9 @@ class ConsumerMember:
         except IncarnationOver as over:
             self._drop_everything(str(over))
         except StoreError as error:
-            log.info("ZooKeeper unavailable, retrying: consumer=%s reason=%s", self._context.consumer, error)
+            if isinstance(error, NotAuthorized) and self.registrations == 0:
+                raise
+            log_retry(self._context.consumer, error)
             self.wake.set()
             self._runtime.sleep(0.05)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
-from coordinator.zk.errors import BadData, SessionLost, StoreError, ZooKeeperUnreachable
-from coordinator.zk.lease import Lease
-from coordinator.zk.store import Store
-from coordinator.zk.znodes.records import Registration
+from coordinator.zk.errors import BadData, NotAuthorized, SessionLost, StoreError, ZooKeeperUnreachable
+from coordinator.zk.lease import Lease, LeaseLog
+from coordinator.zk.store import Node, Store
+from coordinator.zk.znodes.paths import Brokers
+from coordinator.zk.znodes.records import STATIC, Registration
 
 from ..config import Subscription
 from .backoff import Backoff
@@ -20,6 +22,14 @@ from .registration import changed_registration, register, registration_of
 from .session import ConsumerSession
 
 log = logging.getLogger(__name__)
+
+MOST_TOPICS = 100
+"""Topics whose existence is checked with a registration."""
+
+CREATE_IT = (
+    "check the name, or create it (zk-coordinator topics create {topic}; for Kafka 4 topics sync): "
+    "it is assigned as soon as it exists"
+)
 
 
 class Registrar:
@@ -48,9 +58,11 @@ class Registrar:
         self._client = client
         self._own_incarnations: set[str] = set()
         self._is_rejoining = False
+        self._missing: set[str] = set()
         self.backoff = Backoff(context.runtime)
         self.fenced: FencedChannel | None = None
         self.lease: Lease | None = None
+        self._lease_log = LeaseLog(context.runtime, f"consumer {context.consumer}")
         self.registrations = 0
 
     @property
@@ -83,6 +95,7 @@ class Registrar:
         :raises ZooKeeperUnreachable: when no server has answered since the consumer was made.
         """
         fenced, store = self.fenced, self._session.store
+        self._lease_log.look(self.lease)
         if fenced is None:
             return None if self.backoff.is_running else self._register()
         if fenced.over is not None:
@@ -97,7 +110,7 @@ class Registrar:
         self.backoff.attempt()
         try:
             store = self._session.open()
-        except ZooKeeperUnreachable:
+        except (ZooKeeperUnreachable, NotAuthorized):
             if self.registrations == 0:
                 raise
             return None
@@ -106,7 +119,7 @@ class Registrar:
         # Recorded before it is sent: when the reply is lost, an existing znode is still this process's own.
         self._own_incarnations.add(registration.incarnation)
         own = frozenset(self._own_incarnations) if self.registrations else None
-        channel, version = register(store, context.paths, context.consumer, registration, own)
+        channel, version = register(store, context.paths, context.consumer, registration, own, *self._looks_at_topics())
         self._own_incarnations = {channel.incarnation}
         fenced = FencedChannel(store, context.runtime, context.paths, context.consumer, channel, version)
         lease = self._session.lease(store, fenced.check)
@@ -122,6 +135,24 @@ class Registrar:
             context.config.group, context.consumer, channel.incarnation,
         )  # fmt: skip
         return fenced
+
+    def _looks_at_topics(self) -> tuple[list[str], Callable[[list[Node | None]], None]]:
+        """The znodes of the subscribed topics, and what reports each missing one, once."""
+        context, subscription = self._context, self._subscription
+        is_static = subscription is not None and subscription.pattern == STATIC
+        names = sorted(subscription.topics.keys() - self._missing)[:MOST_TOPICS] if subscription and is_static else []
+        paths = [Brokers(context.config.brokers_path).topic(name) for name in names]
+
+        def see(nodes: list[Node | None]) -> None:
+            for name, path, node in zip(names, paths, nodes, strict=True):
+                if node is None and name not in self._missing:
+                    self._missing.add(name)
+                    log.warning(
+                        "topic missing: group=%s consumer=%s topic=%s path=%s remedy=%s",
+                        context.config.group, context.consumer, name, path, CREATE_IT.format(topic=name),
+                    )  # fmt: skip
+
+        return paths, see
 
     def _registration(self, store: Store, incarnation: str) -> Registration:
         client = self._client.offer(self._subscription) if self._client is not None else None

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from coordinator.zk.batching import ensure
-from coordinator.zk.errors import BadData, ConnectionLost, Refused, StoreError
+from coordinator.zk.errors import BadData, ConnectionLost, NotAuthorized, Refused, WriteDenied
 from coordinator.zk.lease import LEASE_SHARE
-from coordinator.zk.store import MAX_OPERATIONS, NO_AUTHORITY, Create, Delete, Operation, SetData, Store
+from coordinator.zk.store import MAX_OPERATIONS, Create, Delete, Node, Operation, SetData, Store
 from coordinator.zk.update import Failure, retried
 from coordinator.zk.znodes.error_codes import UNKNOWN_MEMBER_ID
 from coordinator.zk.znodes.group_state import GroupState
@@ -94,13 +94,21 @@ def changed_registration(store: Store, paths: GroupPaths, consumer: str, registr
 
 
 def register(
-    store: Store, paths: GroupPaths, consumer: str, registration: Registration, own: frozenset[str] | None
+    store: Store,
+    paths: GroupPaths,
+    consumer: str,
+    registration: Registration,
+    own: frozenset[str] | None,
+    also: Sequence[str] = (),
+    see: Callable[[list[Node | None]], None] = lambda nodes: None,
 ) -> tuple[Channel, int]:
     """Register `consumer`.
 
     :param own: this process's incarnations under the name so far; None for a new process, which takes the name.
+    :param also: other znodes to read on the way; `see` gets them.
     :returns: the channel's data and version.
     :raises FencedInstanceId: when another process has taken the name.
+    :raises NotAuthorized: when an ACL refuses.
     :raises StoreError: when ZooKeeper did not answer, or too many znodes changed at once.
     """
     new = Channel(incarnation=registration.incarnation)
@@ -108,12 +116,10 @@ def register(
 
     def attempt(error: Failure | None) -> tuple[Channel, int]:
         if isinstance(error, Refused):
-            if error.reason == NO_AUTHORITY:
-                raise StoreError(f"{consumer} cannot register: the ACL of {error.path}, or of its parent, refuses")
             log.info("registration restarted: consumer=%s refused=%s reason=%s", consumer, error.path, error.reason)
             if error.reason == "no-node":
                 ensure(store, parents_of(error.path))
-        ensure(store, (*paths.skeleton, paths.channel(consumer)))
+        see(ensure(store, (*paths.skeleton, paths.channel(consumer)), also=also))
         before = _look(store, paths, consumer)
         if before.channel.incarnation == new.incarnation:
             return before.channel, before.version  # an earlier try, whose reply was lost, had succeeded
@@ -126,7 +132,10 @@ def register(
         return new, before.version + 1
 
     failure = f"{consumer} could not register in {TRIES} tries: its znodes keep changing"
-    return retried(store, attempt, lambda: failure, TRIES)
+    try:
+        return retried(store, attempt, lambda: failure, TRIES)
+    except WriteDenied as error:
+        raise NotAuthorized(f"{consumer} cannot register: {error}") from error
 
 
 def _look(store: Store, paths: GroupPaths, consumer: str) -> Predecessor:

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.lease import Heard, Lease
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import StateListener, Store, StoreFactory
+
+from ..config import ConsumerConfig
+
+
+def opener_of(config: ConsumerConfig, kind: str) -> StoreFactory:
+    """Opens sessions for a consumer, as its configuration has them.
+
+    :param kind: with the consumer's name the client in log lines: `consumer`, `slot`, `member`.
+    """
+    connect_timeout_s = config.connect_timeout_ms / 1000
+    return kazoo_factory(config.zk, config.session_timeout_ms, connect_timeout_s, f"{kind} {config.consumer}")
 
 
 class ConsumerSession:

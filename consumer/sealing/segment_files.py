@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -128,6 +129,16 @@ class SegmentFolder:
         self._is_local = isinstance(self._fs, fs.LocalFileSystem)
         self._is_object_store = self._fs.type_name in OBJECT_STORES
         self.url = self._root if self._is_local else place.rstrip("/")
+
+    def check(self) -> None:
+        """Create a local folder, and try to write into it; object stores are not tried.
+
+        :raises OSError: when that fails.
+        """
+        if self._is_local:
+            Path(self._root).mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=self._root) as file:
+                file.write(b"\0")
 
     def path(self, file: str) -> str:
         """A file's path in the file system.

@@ -66,6 +66,7 @@ OFFSETS = (
     "CLIENT-ID",
     "OWNER",
 )
+NO_LAG = "LOG-END-OFFSET and LAG are not known: add --log-dir with the group's log, or set ZK_GROUP_LOG_DIR"
 STATE = (
     "GROUP",
     "COORDINATOR (ID)",
@@ -181,7 +182,8 @@ def describe(
                 ends = _log_ends(log, found)
                 columns, rows = OFFSETS, [row for group in found for row in _offset_rows(group, ends)]
             messages = [message for group in found if (message := state_message(group)) is not None]
-            return Shot(columns, rows, [*messages, *notes_of(reading)])
+            lacks_lag = log is None and columns == OFFSETS and rows and output != JSON
+            return Shot(columns, rows, [*messages, *([NO_LAG] if lacks_lag else []), *notes_of(reading)])
 
         show(take, output, watch, times)
 

@@ -48,7 +48,9 @@ def run(log_level: str, log_format: str, **options: Any) -> None:
     """Stand for election and, while elected, coordinate every group. SIGTERM resigns cleanly."""
     log_to_stderr(log_level, log_format)
     config = built(CoordinatorConfig, options)
-    opener = kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
+    opener = kazoo_factory(
+        config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000, f"node {config.node}"
+    )
     runtime = ThreadRuntime(recorder_in(config.history_dir, config.node, kind="node"))
     metrics = CoordinatorMetrics()
     service = CoordinatorService(config, opener, runtime, metrics=metrics)

@@ -104,7 +104,7 @@ class Listeners:
             try:
                 self._handle(event)
             except Retryable as error:
-                log.info("watch read failed, retrying: what=%s name=%s reason=%s", event.kind, event.name, error)
+                log.debug("watch read failed, retrying: what=%s name=%s reason=%s", event.kind, event.name, error)
                 self._term.runtime.sleep(0.1)
                 self._events.put(event)
 

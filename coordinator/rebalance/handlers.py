@@ -166,7 +166,7 @@ class Handlers:
         except (Fenced, SessionLost) as error:
             self._on_over(str(error))
         except (LeaseLapsed, Retryable) as error:
-            log.info("turn deferred: group=%s reason=%s", group, _words(error))
+            log.debug("turn deferred: group=%s reason=%s", group, _words(error))
             self._term.metrics.turn_put_off(group)
             self._ask_again(request, ASK_AGAIN_S)
         except Exception as error:  # noqa: BLE001  a group's failure must not end the handler

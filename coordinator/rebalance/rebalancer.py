@@ -20,8 +20,8 @@ from ..planning.target import is_live
 from ..term.term import Term
 from ..zk.batching import ensure
 from ..zk.clear_below import clear_below
-from ..zk.errors import BadData, RebalanceFailed, Refused
-from ..zk.store import NO_AUTHORITY, Check, Create, Delete, Operation, SetData, Watch
+from ..zk.errors import BadData, RebalanceFailed, Refused, WriteDenied
+from ..zk.store import Check, Create, Delete, Operation, SetData, Watch
 from ..zk.znodes.commands import ASSIGN, ASSIGNMENT_FAILED, DRAIN, START_FETCHER, Command
 from ..zk.znodes.group_state import FAILED, GroupState
 from ..zk.znodes.paths import Brokers, GroupPaths, RegionPaths
@@ -262,7 +262,7 @@ class Rebalancer:
     def _restarted(self, refused: Refused | None) -> None:
         if refused is None:
             log.info("turn restarted after a lost reply: group=%s", self._group)
-        elif refused.reason == NO_AUTHORITY and not self._reader.channels.refused(refused.path):
+        elif isinstance(refused, WriteDenied) and not self._reader.channels.refused(refused.path):
             raise RebalanceFailed(f"the ACL of {refused.path}, or of its parent, refuses the coordinator's writes")
         elif self._term.lines.take("turn restarted"):
             log.info("turn restarted: group=%s refused=%s reason=%s", self._group, refused.path, refused.reason)

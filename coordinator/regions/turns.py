@@ -11,8 +11,8 @@ from ..term.metrics import OF_AN_APPLICATION, OF_AN_OPERATOR
 from ..term.term import Term
 from ..zk.batching import batches
 from ..zk.clear_below import ROOM
-from ..zk.errors import AccessDenied, BadData, RebalanceFailed, Refused
-from ..zk.store import MAX_COMMIT_BYTES, NO_AUTHORITY, Check, Create, Delete, Operation, SetData
+from ..zk.errors import AccessDenied, BadData, RebalanceFailed, Refused, WriteDenied
+from ..zk.store import MAX_COMMIT_BYTES, Check, Create, Delete, Operation, SetData
 from ..zk.znodes.paths import GroupPaths, RegionPaths
 from ..zk.znodes.regions import (
     ABANDONED,
@@ -190,7 +190,7 @@ class RegionTurns:
         return self._term.write(operations, self._restarted)
 
     def _restarted(self, refused: Refused | None) -> None:
-        if refused is not None and refused.reason == NO_AUTHORITY:
+        if isinstance(refused, WriteDenied):
             raise RebalanceFailed(f"the ACL of {refused.path}, or of its parent, refuses the coordinator's writes")
         if refused is not None:
             log.info(

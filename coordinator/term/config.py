@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass, field
 
+from ..zk.hosts import checked_hosts
 from ..zk.process.config import LOOPBACK, require
 from ..zk.znodes.names import checked_name
 
@@ -74,7 +75,7 @@ class CoordinatorConfig:
 
     def __post_init__(self) -> None:
         checked_name("node", self.node)
-        require(bool(self.zk), "name the ZooKeeper servers: --zk HOST:PORT,HOST:PORT/CHROOT")
+        checked_hosts(self.zk)
         require(self.brokers_path.startswith("/"), "brokers_path must begin with a slash")
         require(self.session_timeout_ms >= MIN_SESSION_MS, f"session_timeout_ms must be {MIN_SESSION_MS} or more")
         require(self.connect_timeout_ms > 0, "connect_timeout_ms must be positive")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..zk.batching import ensure
-from ..zk.errors import BadData, OutcomeUnknown, Refused, Retryable, SessionLost
+from ..zk.errors import BadData, NotAuthorized, OutcomeUnknown, Refused, Retryable, SessionLost, WriteDenied
 from ..zk.runtime import Event, Runtime
 from ..zk.store import Create, Operation, SessionState, SetData, Store
 from ..zk.znodes.commands import Command
@@ -26,6 +26,7 @@ from ..zk.znodes.records import Channel, CoordinatorRecord, EpochRecord, parsed_
 log = logging.getLogger(__name__)
 
 _RETRY_S = 0.1
+_RETRY_REFUSED_S = 1.0
 _LOOK_AGAIN_S = 10.0
 _MOST_VERSIONS = 390
 _MOST_BELIEVED = MAX_COUNT // 2
@@ -59,9 +60,11 @@ class Elector:
         """Try at once; while another node is elected, watch and try again after each removal (seed 000, A and B).
 
         :returns: the election that was won, or None once `stopping` is set.
+        :raises NotAuthorized: when an ACL refuses the first attempt; a later one is tried again.
         :raises SessionLost: when the session has ended.
         """
         log.info("election joined: node=%s", self._node)
+        is_admitted = False
         while not stopping.is_set():
             self._wake.clear()
             if stopping.is_set():
@@ -69,9 +72,10 @@ class Elector:
             try:
                 ensure(self._store, (CONSUMERS, GROUPS))
                 election = self._elect()
-            except Retryable as error:
-                log.info("election failed, retrying: node=%s reason=%s", self._node, error)
-                self._wake.wait(_RETRY_S)
+                is_admitted = True
+            except (Retryable, NotAuthorized) as error:
+                self._raise_unless_admitted(error, is_admitted)
+                self._wake.wait(_RETRY_S if isinstance(error, Retryable) else _RETRY_REFUSED_S)
                 continue
             if election is not None:
                 log.info("elected: node=%s epoch=%d", self._node, election.epoch)
@@ -80,6 +84,14 @@ class Elector:
             if self._store.lost:
                 raise SessionLost("the session ended while this node stood for election")
         return None
+
+    def _raise_unless_admitted(self, error: Retryable | NotAuthorized, is_admitted: bool) -> None:
+        if isinstance(error, Retryable):
+            log.debug("election request failed, retrying: node=%s reason=%s", self._node, error)
+            return
+        if not is_admitted:
+            raise error
+        log.warning("election failed, retrying: node=%s reason=%s", self._node, error)
 
     def _on_state(self, state: SessionState) -> None:
         self._wake.set()
@@ -98,6 +110,8 @@ class Elector:
         record = CoordinatorRecord(self._node, self._host, epoch)
         try:
             self._store.commit([Create(COORDINATOR, record.to_bytes(), ephemeral=True), *operations])
+        except WriteDenied:
+            raise
         except Refused as refused:
             log.info(
                 "election refused, retrying: node=%s refused=%s reason=%s", self._node, refused.path, refused.reason

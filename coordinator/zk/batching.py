@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from .errors import Refused
-from .store import MAX_COMMIT_BYTES, MAX_OPERATIONS, Create, Operation, Store, operation_bytes
+from .store import MAX_COMMIT_BYTES, MAX_OPERATIONS, Create, Node, Operation, Store, operation_bytes
 
 
-def ensure(store: Store, paths: Iterable[str], data: bytes = b"") -> None:
+def ensure(store: Store, paths: Iterable[str], data: bytes = b"", also: Sequence[str] = ()) -> list[Node | None]:
     """Create the persistent znodes that do not exist, in the order given (parents first).
 
     A znode created concurrently counts as created. A lost reply raises `OutcomeUnknown`: call again.
+
+    :param also: other znodes to read with the same request; only read.
+    :returns: those.
     """
     required = list(paths)
-    for path, node in zip(required, store.get_many(required), strict=True):
+    found = store.get_many([*required, *also])
+    for path, node in zip(required, found, strict=False):
         if node is not None:
             continue
         try:
@@ -22,6 +26,7 @@ def ensure(store: Store, paths: Iterable[str], data: bytes = b"") -> None:
         except Refused as refused:
             if refused.reason != "node-exists":
                 raise
+    return found[len(required) :]
 
 
 def batches(

@@ -10,8 +10,10 @@ CoordinatorError                     exit code 1
 │   │   ├── ConnectionLost               a read without an answer: retry
 │   │   └── OutcomeUnknown               a commit whose reply was lost: `sync`, then read its effect
 │   ├── AccessDenied                     a znode whose ACL refuses to read it: BadData too
+│   ├── NotAuthorized            77  an ACL, or the lack of credentials, refuses this client
 │   └── Final
 │       ├── Refused                      a commit that ZooKeeper refused; none of it took effect
+│       │   └── WriteDenied          77  a znode whose ACL refuses to write it: NotAuthorized too
 │       ├── TooLarge                     a request over the server's size limit; never sent
 │       └── SessionLost                  the session is over, and this store too
 ├── Fenced                               a newer process has taken over
@@ -66,6 +68,16 @@ class AccessDenied(StoreError, BadData):
         self.path = path
 
 
+GRANT = "zk-group-coordinator sends no credentials: its chroot needs the ACL world:anyone:cdrwa"
+"""What to do about a refusal by an ACL."""
+
+
+class NotAuthorized(StoreError):
+    """ZooKeeper refuses this client: by an ACL, or because it requires credentials. Starting again does not help."""
+
+    exit_code = 77
+
+
 class Retryable(StoreError):
     """The same request may be sent again."""
 
@@ -95,6 +107,16 @@ class Refused(Final):
         self.index = index
         self.path = path
         self.reason = reason
+
+
+class WriteDenied(Refused, NotAuthorized):
+    """A commit that the ACL of a znode, or of its parent, refused."""
+
+    def __init__(self, index: int, path: str) -> None:
+        super().__init__(index, path, "no-auth")
+
+    def __str__(self) -> str:
+        return f"the ACL of {self.path}, or of its parent, refuses to write it: {GRANT}"
 
 
 class TooLarge(Final):

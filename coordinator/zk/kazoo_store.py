@@ -14,8 +14,10 @@ from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
 from .errors import (
+    GRANT,
     ConnectionLost,
     Final,
+    NotAuthorized,
     OutcomeUnknown,
     Refused,
     Retryable,
@@ -23,12 +25,15 @@ from .errors import (
     StoreError,
     TooLarge,
     UsageError,
+    WriteDenied,
     ZooKeeperUnreachable,
 )
+from .hosts import checked_hosts
 from .kazoo_client import CONNECT_TRIES, Handler, OneSession
+from .outages import OutageLog, QuietLog
+from .runtime import ThreadRuntime
 from .store import (
     DENIED,
-    NO_AUTHORITY,
     Listing,
     Node,
     Operation,
@@ -48,7 +53,8 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _LARGEST_REQUEST = 1_000_000
-_GONE = (kz.SessionExpiredError, kz.ConnectionClosedError, kz.AuthFailedError)
+_GONE = (kz.SessionExpiredError, kz.ConnectionClosedError)
+_NO_CREDENTIALS = (kz.AuthFailedError, kz.SessionClosedRequireSaslError)
 _UNANSWERED = (kz.ConnectionLoss, kz.OperationTimeoutError, kz.SessionMovedError)
 _CONSEQUENCES = (kz.RolledBackError.code, kz.RuntimeInconsistency.code)
 _REASONS: dict[type[Exception], str] = {
@@ -56,7 +62,6 @@ _REASONS: dict[type[Exception], str] = {
     kz.NoNodeError: "no-node",
     kz.NodeExistsError: "node-exists",
     kz.NotEmptyError: "not-empty",
-    kz.NoAuthError: NO_AUTHORITY,
 }
 _NO_STAT = Stat(0, 0, 0, 0, 0, 0, 0)
 _DENIED = Node(DENIED, _NO_STAT)
@@ -88,17 +93,32 @@ def open_kazoo(
     :param hosts: `host:port,host:port/chroot`, as zkCli takes it.
     :param make_chroot: create the chroot when it does not exist.
     :raises ZooKeeperUnreachable: when no server answers within `connect_timeout_s` seconds.
-    :raises UsageError: when the chroot does not exist and `make_chroot` is False.
+    :raises NotAuthorized: when the ACL of the chroot refuses, or the ensemble requires credentials.
+    :raises UsageError: when `hosts` is malformed, or the chroot does not exist and `make_chroot` is False.
     """
+    checked_hosts(hosts)
     try:
         return KazooStore(hosts, session_timeout_ms, connect_timeout_s, make_chroot)
+    except kz.NoAuthError as error:
+        raise NotAuthorized(f"the ACL of the chroot, or of its parent, refuses at {hosts}: {GRANT}") from error
+    except _NO_CREDENTIALS as error:
+        raise _without_credentials() from error
     except (kz.KazooException, OSError, ValueError, SequentialThreadingHandler.timeout_exception) as error:
         raise ZooKeeperUnreachable(f"cannot talk to ZooKeeper at {hosts}: {error!r}") from error
 
 
-def kazoo_factory(hosts: str, session_timeout_ms: int, connect_timeout_s: float = 15.0) -> StoreFactory:
-    """A factory that opens a session each time it is called."""
-    return lambda: open_kazoo(hosts, session_timeout_ms, connect_timeout_s)
+def kazoo_factory(
+    hosts: str, session_timeout_ms: int, connect_timeout_s: float = 15.0, client: str = ""
+) -> StoreFactory:
+    """A factory that opens a session each time it is called.
+
+    :param client: whose sessions they are, as `node a`: their outages are logged. Empty for none.
+    """
+
+    def opened() -> KazooStore:
+        return open_kazoo(hosts, session_timeout_ms, connect_timeout_s)
+
+    return OutageLog(client, hosts, opened, ThreadRuntime()).open if client else opened
 
 
 class KazooStore(TreeStore):
@@ -111,7 +131,7 @@ class KazooStore(TreeStore):
             timeout=session_timeout_ms / 1000,
             connection_retry=retry,
             command_retry=KazooRetry(max_tries=0, ignore_expire=False),
-            logger=logging.getLogger("coordinator.zk.kazoo"),
+            logger=QuietLog(logging.getLogger("coordinator.zk.kazoo")),
             handler=Handler(max(connect_timeout_s / CONNECT_TRIES, 1.0)),
         )
         self._sent: deque[Any] = deque()
@@ -287,6 +307,8 @@ class KazooStore(TreeStore):
             return self._wait(answer)
         except (kz.NoNodeError, kz.NoAuthError):
             raise
+        except _NO_CREDENTIALS as error:
+            raise _without_credentials() from error
         except _GONE as error:
             raise SessionLost("the session with ZooKeeper is over") from error
         except (*_UNANSWERED, self._client.handler.timeout_exception) as error:
@@ -304,6 +326,8 @@ class KazooStore(TreeStore):
             raise TooLarge(f"a commit of {len(operations)} operations has {size} bytes, over {_LARGEST_REQUEST}")
         try:
             results = self._wait(self._ask(Multi(operations, self._client.chroot)))
+        except _NO_CREDENTIALS as error:
+            raise _without_credentials() from error
         except _GONE as error:
             # A request in flight when the session expired may have taken effect before.
             raise SessionLost("the session with ZooKeeper is over") from error
@@ -312,6 +336,10 @@ class KazooStore(TreeStore):
         except kz.ZookeeperError as error:
             raise Refused(0, operations[0].path, type(error).__name__) from error
         return _results(operations, results)
+
+
+def _without_credentials() -> NotAuthorized:
+    return NotAuthorized("ZooKeeper requires authentication, and zk-group-coordinator sends no credentials")
 
 
 def _pipelined(send: Callable[[T], Any], requests: Sequence[T], most: int = MOST_UNANSWERED) -> Iterator[Any]:
@@ -338,6 +366,8 @@ def _results(operations: Sequence[Operation], results: Sequence[str | Failure]) 
     """Created paths; the failed operation is the one whose code is not that of a rollback."""
     for index, result in enumerate(results):
         if isinstance(result, Failure) and result.code not in _CONSEQUENCES:
+            if result.code == NO_AUTH:
+                raise WriteDenied(index, operations[index].path)
             raise Refused(index, operations[index].path, _reason(result.code))
     done = [result for result in results if isinstance(result, str)]
     if len(done) < len(operations):

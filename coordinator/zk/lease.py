@@ -16,11 +16,14 @@ So a lease counts from the renewal before, and ends at 11/12 of the timeout from
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
 from .runtime import Runtime
 from .store import Store
+
+log = logging.getLogger(__name__)
 
 LEASE_SHARE = 2 / 3
 RENEWALS_A_TIMEOUT = 6
@@ -57,6 +60,31 @@ class Heard(NamedTuple):
     @property
     def _since(self) -> float:
         return self.certain if self.before is None else self.before
+
+
+class LeaseLog:
+    """The loss of a lease and its return, in the log, over all leases of one owner. For one thread.
+
+    :param owner: for the log, as `consumer c1`.
+    """
+
+    def __init__(self, runtime: Runtime, owner: str) -> None:
+        self._runtime = runtime
+        self._owner = owner
+        self._until: float | None = None
+        self._is_lost = False
+
+    def look(self, lease: Lease | None) -> None:
+        """Log what has changed since the last call; between two it may have lapsed and be held again."""
+        now, left_s = self._runtime.monotonic(), lease.left_s if lease is not None else 0.0
+        if left_s > 0:
+            if self._is_lost and self._until is not None:
+                log.warning("lease returned: owner=%s after_s=%.1f", self._owner, max(0.0, now - self._until))
+            self._until, self._is_lost = now + left_s, False
+        elif self._until is not None and not self._is_lost:
+            self._is_lost = True
+            self._until = min(self._until, now)
+            log.warning("lease lost: owner=%s consequence=%s", self._owner, "nothing is fetched or written without it")
 
 
 class Lease:

@@ -42,9 +42,6 @@ class Node(NamedTuple):
     stat: Stat
 
 
-NO_AUTHORITY: Final = "no-auth"
-"""Why a commit is refused by the ACL of a znode."""
-
 DENIED: Final = b"(not readable: its ACL refuses)"
 """Data of a znode that may not be read: to every parser it is bad data. Its stat is all zeros, and no watch is set."""
 
@@ -168,7 +165,7 @@ class Store(Protocol):
         """Apply all operations, or none, as one `multi`.
 
         :returns: for each operation the path that it created, or "".
-        :raises Refused: when ZooKeeper refused it; nothing took effect.
+        :raises Refused: when ZooKeeper refused it; nothing took effect. `WriteDenied` when an ACL did.
         :raises OutcomeUnknown: when the reply was lost.
         :raises TooLarge: when it is over a server's size limit; it was not sent.
         """
@@ -215,4 +212,4 @@ class TreeStore(Store, Protocol):
 
 
 StoreFactory = Callable[[], Store]
-"""Opens a new session. Raises `ZooKeeperUnreachable` when no server answers in time."""
+"""Opens a new session. Raises `ZooKeeperUnreachable` when no server answers in time, and `NotAuthorized`."""

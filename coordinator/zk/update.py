@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from .errors import OutcomeUnknown, Refused, StoreError
+from .errors import NotAuthorized, OutcomeUnknown, Refused, StoreError
 from .store import Create, Delete, Node, Operation, SetData, Store
 
 T = TypeVar("T")
@@ -59,12 +59,15 @@ def retried(store: Store, attempt: Callable[[Failure | None], T], failure: Calla
 
     :param attempt: its parameter is the error of the previous attempt, None in the first; other errors end the retries.
     :param failure: the message after the last attempt.
+    :raises NotAuthorized: when an ACL refuses; another attempt would be refused, too.
     :raises StoreError: after the last attempt.
     """
     before: Failure | None = None
     for _ in range(tries):
         try:
             return attempt(before)
+        except NotAuthorized:
+            raise
         except Refused as refused:
             before = refused
         except OutcomeUnknown as unknown:

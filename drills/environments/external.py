@@ -11,9 +11,9 @@ from pathlib import Path
 
 from coordinator.zk.embedded.ensemble import four_letter_word
 from coordinator.zk.errors import BadData, Refused, Retryable, UsageError, ZooKeeperUnreachable
+from coordinator.zk.hosts import Address, parsed_hosts
 from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.store import MAX_OPERATIONS, Delete, Store
-from coordinator.zk.znodes.names import shown
 
 from ..base.settings import Settings
 from ..base.waiting import wait_for
@@ -35,8 +35,6 @@ NEWEST_WITHOUT_ZXID = (3, 8)
 ADMIN_SESSION_MS = 10_000
 CLEARED_S = 20.0
 
-Address = tuple[str, int]
-
 
 class External:
     """See `Environment`.
@@ -53,7 +51,9 @@ class External:
 
     def __init__(self, hosts: str, session_timeout_ms: int) -> None:
         self._parsed, self.below = parsed_hosts(hosts)
-        self.addresses: tuple[str, ...] = tuple(hosts.partition("/")[0].split(","))
+        self.addresses: tuple[str, ...] = tuple(
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self._parsed
+        )
         self._least_ms, self._most_ms = self._granted(SHORTEST_MS), self._granted(LONGEST_MS)
         self.tick_s, longest_tick_s, why = self._ticks()
         wanted_ms = max(session_timeout_ms, round(1000 * TICKS_OF_A_SESSION * longest_tick_s))
@@ -202,28 +202,6 @@ def remove_tree(store: Store, root: str) -> bool:
     except (Refused, Retryable):
         return False
     return True
-
-
-def parsed_hosts(hosts: str) -> tuple[Sequence[Address], str]:
-    """The servers, and the chroot, "" for none.
-
-    :raises UsageError: when it is not `host:port,host:port/chroot`.
-    """
-    servers, slash, rest = hosts.partition("/")
-    chroot = slash + rest
-    addresses = []
-    for server in servers.split(","):
-        host, _, port = server.rpartition(":")
-        is_port = port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536
-        if not host or not is_port or any(not char.isprintable() or char in " @" for char in host):
-            raise UsageError(f"{shown(hosts)} is not a valid --zk: {shown(server)} is not host:port")
-        addresses.append((host.strip("[]"), int(port)))
-    names = chroot.split("/")[1:]
-    if chroot and (any(name in ("", ".", "..") for name in names) or not chroot.isprintable()):
-        raise UsageError(f"{shown(hosts)} is not a valid --zk: the chroot must be as /a or /a/b")
-    if names[:1] == ["zookeeper"]:
-        raise UsageError("/zookeeper is reserved for ZooKeeper: use another chroot in --zk")
-    return addresses, chroot
 
 
 def granted_ms(address: Address, asked_ms: int) -> int | None:

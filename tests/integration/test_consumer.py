@@ -178,6 +178,23 @@ def test_unreachable_zookeeper_is_reported_when_a_consumer_starts(world: World) 
     consumer.close()
 
 
+def test_missing_topic_is_a_warning_once_and_says_what_to_do(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.coordinator()
+    world.topic("known", 1)
+    consumer = world.consumer("g", "c1", {"known": 1, "t": 1})
+    world.stable("g", 1)
+    expire(consumer.consumer.member.store)
+    world.stable("g", 1)
+    eventually(lambda: consumer.consumer.member.registrations == 2, 10, "it registers again")
+
+    warnings = [record.getMessage() for record in caplog.records if "topic missing" in record.getMessage()]
+    assert len(warnings) == 1
+    assert "consumer=c1 topic=t path=/brokers/topics/t" in warnings[0]
+    assert "zk-coordinator topics create t" in warnings[0]
+    world.topic("t", 1)
+    eventually(lambda: TopicPartition("t", 0) in consumer.consumer.assignment(), 10, "it is assigned once it exists")
+
+
 class SlowToEnd(FrontStore):
     """Lets `meanwhile` run while the keeper is about to end the incarnation."""
 

@@ -203,14 +203,14 @@ def test_stop_while_an_elector_starts_to_look_is_not_lost(world: World, stage: M
 
 
 class RefusesElections(FrontStore):
-    """Refuses the multi of each election, as without the permission to write `/consumers`."""
+    """Refuses the multi of each election, as an overloaded server."""
 
     tries = 0
 
     def commit(self, operations: Sequence[Operation]) -> list[str]:
         if any(operation.path == COORDINATOR for operation in operations):
             self.tries += 1
-            raise Refused(2, CONSUMERS, "no-auth")
+            raise Refused(2, CONSUMERS, "ThrottledOpException")
         return self.behind.commit(operations)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from consumer.logs.embedded.producer import Producer
 from coordinator.admin.topics import create_topic
+from coordinator.cli.groups import NO_LAG
 from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, Store
 from coordinator.zk.znodes.group_state import COMPLETING, GROUP_STATES, PREPARING, STABLE
@@ -93,8 +94,10 @@ def test_a_bad_state_lists_nothing(zk: str, store: Store) -> None:
 
 
 def test_offsets_are_described_in_kafkas_columns_and_order(zk: str, shared: MadeGroup, topic: Topic) -> None:
-    lines = run_ok(zk, "groups", "describe", "g").stdout.splitlines()
+    done = run_ok(zk, "groups", "describe", "g")
+    lines = done.stdout.splitlines()
 
+    assert done.stderr == f"{NO_LAG}\n" and "--log-dir" in NO_LAG
     assert lines[0].split() == [*KAFKAS, "OWNER"]
     assert [line.split() for line in lines[1:]] == [
         ["g", "t", "1", "7", "-", "-", "big", "exec-1", "big", "big-0"],
@@ -111,6 +114,7 @@ def test_lag_is_the_log_end_less_the_offset(zk: str, shared: MadeGroup, topic: T
             producer.send("t", b"x", partition=number)
 
     rows = run_json(zk, "groups", "describe", "g", "--log-dir", str(tmp_path))
+    assert "LAG" not in run_ok(zk, "groups", "describe", "g", "--log-dir", str(tmp_path)).stderr
 
     found = {row["partition"]: (row["current_offset"], row["log_end_offset"], row["lag"]) for row in rows}
     assert found == {0: (5, 8, 3), 1: (7, 1, -6), 2: (None, 1, None), 3: (9, 0, -9), None: (None, None, None)}
@@ -161,7 +165,7 @@ def test_group_without_members_or_in_a_rebalance_is_reported(
 
     result = run_ok(zk, "groups", "describe", "g", option)
 
-    assert result.stderr == message
+    assert result.stderr == message + (f"{NO_LAG}\n" if option == "--offsets" else "")
     assert run_ok(zk, "groups", "describe", "g", "-o", "json").stderr == message
 
 

@@ -336,3 +336,17 @@ def test_a_slot_that_is_one_too_many_gives_its_seat_up_at_once(bench: SlotBench)
 
     bench.world.stable("g", 1, timeout_s=6, wait=within)  # and not only after the session timeout (8 s)
     assert bench.world.names(PATHS.seats) == ["p-slot-0"]
+
+
+def test_slot_whose_seals_keep_failing_ends_with_the_reason_and_others_go_on(bench: SlotBench) -> None:
+    failing, good = bench.slot(0, most_failing_s=1.0), bench.slot(1)
+    bench.end(100)
+    bench.all_sealed(4, 100)
+    bench.break_files(failing)
+
+    bench.end(500)
+
+    eventually(lambda: 0 in bench.results, 15, "it has ended")
+    assert "sealing fails: [Errno 28] No space left on device" in bench.results[0]["reason"]
+    bench.all_sealed(4, 500)
+    assert good.sealer.problem is None

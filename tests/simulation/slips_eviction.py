@@ -77,7 +77,7 @@ def _new_after_each_election(original: Any) -> Any:
 
 
 def _takes_it_back(original: Any) -> Any:
-    return lambda store, paths, name, registration, own: original(store, paths, name, registration, None)
+    return lambda store, paths, name, registration, own, *more: original(store, paths, name, registration, None, *more)
 
 
 # ---- seats

@@ -107,6 +107,6 @@ def test_dataframe_holds_exactly_kafkas_records_after_a_broker_restart(
             has_come(kafka, sink, topic, 1600)
             eventually(lambda: progress(stream) == ends(kafka, topic), 30, "the progress has Kafka's log end")
             assert in_dataframe(spark, world, group) == in_kafka(kafka, topic)
-            assert [(status.state, status.attempts) for status in fetchers.status()] == [("running", 1)] * 2
+            assert [(status.state, status.attempts) for status in fetchers.status()] == [("fetching", 1)] * 2
         finally:
             stream.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -49,7 +50,7 @@ def test_query_delivers_every_record_exactly_once(spark: SparkSession, world: Wo
         eventually(lambda: sink.has_exactly("t", 4, 1000), 90, "each record is delivered once")
         produce(world, tmp_path / "log", "t", 500)
         eventually(lambda: sink.has_exactly("t", 4, 1500), 30, "later ones too")
-        assert [status.state for status in fetchers.status()] == ["running", "running"]
+        assert [status.state for status in fetchers.status()] == ["fetching", "fetching"]
         assert [status.last_error for status in fetchers.status()] == [None, None]
         assert fetchers.stop(30) is True
         assert world.owners("g") == {}
@@ -112,6 +113,49 @@ def test_failed_slot_is_retried_and_its_status_has_the_reason(
         assert "is no log that can be opened" in str(fetchers.status()[0].last_error)
 
 
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        ("log_dir", r"UsageError: log_dir .*/nowhere is no folder on .*: give the log's folder"),
+        ("segments_dir", r"UsageError: segments_dir .*/file/segments cannot be written on .*: Not a directory"),
+    ],
+)
+def test_slot_without_its_folders_is_failing_and_says_why(
+    spark: SparkSession, world: World, tmp_path: Path, place: str, reason: str
+) -> None:
+    world.topic("t", 1)
+    world.coordinator()
+    (tmp_path / "file").touch()
+    places = {"log_dir": tmp_path / "nowhere", "segments_dir": tmp_path / "file" / "segments"}
+    with pool(spark, world, "g", tmp_path, {"t": 1}, slots=1, **{place: str(places[place])}) as fetchers:
+        eventually(lambda: fetchers.status()[0].state == "failing", 60, "it fails")
+        (status,) = fetchers.status()
+        assert re.search(reason, str(status.last_error))
+        if status.state == "failing":
+            assert status.reason == status.last_error
+
+
+def test_status_of_slots_names_what_each_waits_for(spark: SparkSession, world: World, tmp_path: Path) -> None:
+    with pool(spark, world, "g", tmp_path, {"t": 1, "typo": 1}) as fetchers:
+        eventually(lambda: {s.state for s in fetchers.status()} == {"unassigned"}, 90, "the slots are members")
+        assert {s.reason for s in fetchers.status()} == {"no coordinator is elected: start a node (zk-coordinator run)"}
+
+        world.coordinator()
+        missing = "topic t: no such topic (yet); topic typo: no such topic (yet)"
+        eventually(lambda: {s.reason for s in fetchers.status()} == {missing}, 30, "both topics are missing")
+        assert {s.state for s in fetchers.status()} == {"unassigned"}
+
+        world.topic("t", 1)
+        eventually(lambda: {s.state for s in fetchers.status()} == {"fetching", "unassigned"}, 30, "one partition")
+        assert {s.reason for s in fetchers.status()} == {"topic typo: no such topic (yet)"}
+
+        world.topic("typo", 1)
+        eventually(
+            lambda: any(s.state == "fetching" and s.reason is None for s in fetchers.status()), 30, "all is well"
+        )
+    assert {s.state for s in fetchers.status()} == {"ended"}
+
+
 def test_the_newest_driver_has_the_pool(spark: SparkSession, world: World, tmp_path: Path) -> None:
     world.coordinator()
     world.topic("t", 2)
@@ -123,7 +167,7 @@ def test_the_newest_driver_has_the_pool(spark: SparkSession, world: World, tmp_p
             produce(world, tmp_path / "log", "t", 100)
             world.stable("g", 2, timeout_s=60)
             assert older.stop(10) is True
-            eventually(lambda: {s.state for s in newer.status()} == {"running"}, 60, "the newer pool runs")
+            eventually(lambda: {s.state for s in newer.status()} == {"fetching"}, 60, "the newer pool runs")
 
 
 def incarnations(world: World, slots: int) -> list[str]:
@@ -151,7 +195,7 @@ def test_pool_resized_under_load_leaves_the_remaining_slots_undisturbed(
         assert fetchers.resize(1) is True
         shrunk = world.stable("g", 1, timeout_s=60, above=grown.generation)
         assert incarnations(world, 1) == lives[:1]
-        assert [(status.slot, status.state, status.attempts) for status in fetchers.status()] == [(0, "running", 1)]
+        assert [(status.slot, status.state, status.attempts) for status in fetchers.status()] == [(0, "fetching", 1)]
         assert all(not world.channel("g", f"p-slot-{number}").is_live for number in range(1, 4))
         flows_on(sink)
 
@@ -177,7 +221,7 @@ def test_slot_that_waits_for_its_next_attempt_leaves_too_and_restarts(
     fetchers = pool(spark, world, "g", tmp_path, {"t": 1}, slots=2, log_dir="nonsense:/log")
     with fetchers:
         eventually(lambda: fetchers.status()[1].attempts >= 3, 60, "it waits longer and longer")
-        eventually(lambda: fetchers.status()[1].state == "waiting", 30, "it waits")
+        eventually(lambda: fetchers.status()[1].state == "failing", 30, "it waits")
         assert fetchers.resize(1, timeout_s=10) is True
         assert [status.slot for status in fetchers.status()] == [0]
         assert fetchers.resize(2) is True
@@ -219,7 +263,7 @@ def test_a_pool_that_a_query_resizes_outlives_that_query(spark: SparkSession, wo
         produce(world, tmp_path / "log", "t", 10)
         eventually(lambda: sink.has_exactly("t", 2, 20), 60, "the slots fetch on")
         other.stop()
-        assert [(status.state, status.attempts) for status in fetchers.status()] == [("running", 1)] * 2
+        assert [(status.state, status.attempts) for status in fetchers.status()] == [("fetching", 1)] * 2
         assert world.state("g").generation == generation
 
 

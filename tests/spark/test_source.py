@@ -285,3 +285,11 @@ def test_killed_application_continues_from_its_checkpoint_with_the_same_batches(
                 eventually(lambda: total(tmp_path) >= 4 * 6000, 60, "all records are delivered")
             assert driver.is_running
     delivered_exactly(tmp_path, 4, 6000)
+
+
+@pytest.mark.parametrize("name", ["startingSegmnts", "subscribe"])
+def test_unknown_option_is_refused_in_a_stream_and_a_batch(spark: SparkSession, name: str) -> None:
+    register(spark)
+    for reader in (spark.read, spark.readStream):
+        with pytest.raises(PySparkException, match=f"the source has no option '(?i:{name})'"):
+            reader.format("zk_group").options(zk="127.0.0.1:1/x", group="g", **{name: "t"}).load()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +48,14 @@ class SlotBench:
         self.results: dict[int, dict[str, Any]] = {}
         self.running: list[tuple[Slot, Task]] = []
 
-    def slot(self, number: int, zk: str = "", **options: Any) -> Slot:
+    def slot(self, number: int, zk: str = "", most_failing_s: float = math.inf, **options: Any) -> Slot:
         options = {"seal_interval_ms": 20, "driver_gone_ms": 1000, "session_timeout_ms": SESSION_MS} | options
         config = SlotConfig(
             zk=zk or self.world.zk, group="g", pool="p", log_dir="m", segments_dir=self.folder.url, **options
         )
         spec = SlotSpec(config, Subscription({"t": 1}), number, "run-1", "0")
-        slot = Slot(spec, self.log, kazoo_factory(config.zk, config.session_timeout_ms), ThreadRuntime())
+        opener = kazoo_factory(config.zk, config.session_timeout_ms)
+        slot = Slot(spec, self.log, opener, ThreadRuntime(), most_failing_s=most_failing_s)
         task = ThreadRuntime().spawn(lambda: self.results.update({number: slot.run()}), f"slot-{number}")
         self.running.append((slot, task))
         return slot

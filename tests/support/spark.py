@@ -103,7 +103,8 @@ class Delivered:
 def pool(
     spark: SparkSession, world: World, group: str, folder: Path, topics: dict[str, int], **options: Any
 ) -> FetcherPool:
-    """A pool on the folders `log` and `segments` in `folder`."""
+    """A pool on the folders `log` and `segments` in `folder`; records may be produced later."""
+    (folder / "log").mkdir(exist_ok=True)
     places = {"log_dir": str(folder / "log"), "segments_dir": str(folder / "segments")}
     options = {"slots": 2, "session_timeout_ms": SESSION_MS, "pool": "p"} | places | options
     return FetcherPool(spark, topics, zk=world.zk, group=group, **options)

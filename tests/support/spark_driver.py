@@ -38,6 +38,7 @@ def session(name: str, folder: Path) -> SparkSession:
 
 def pool_of(spark: SparkSession, options: argparse.Namespace) -> FetcherPool:
     folder = Path(options.folder)
+    (folder / "log").mkdir(exist_ok=True)
     return FetcherPool(
         spark,
         {options.topic: 1},

@@ -20,7 +20,7 @@ from consumer.config import ConsumerConfig
 from consumer.spark.fetchers.config import SlotConfig
 from consumer.spark.source.stream_planner import SourceConfig
 from coordinator.term.config import CoordinatorConfig
-from coordinator.zk.errors import MissingProgram, UsageError
+from coordinator.zk.errors import MissingProgram, NotAuthorized, UsageError
 from coordinator.zk.process.config import load
 from tests.support.pages import parse, rows, shown_commands
 
@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 DOCUMENT = (ROOT / "docs" / "deploy.md").read_text()
 COLUMNS: tuple[Any, ...] = (CoordinatorConfig, ConsumerConfig, SlotConfig, SourceConfig)
+PERMANENT = (UsageError, MissingProgram, NotAuthorized)
 SECTIONS = {"Unit", "Service", "Install"}
 
 
@@ -175,7 +176,7 @@ def test_unit_command_parses_and_is_not_restarted_after_a_permanent_error(
     parse(shlex.join([Path(words[0]).name, *words[1:]]))
 
     assert found["Service.KillSignal"] == ["SIGTERM"]
-    assert found["Service.RestartPreventExitStatus"] == [f"{UsageError.exit_code} {MissingProgram.exit_code}"]
+    assert found["Service.RestartPreventExitStatus"] == [" ".join(str(each.exit_code) for each in PERMANENT)]
     longest_s = 2 * CoordinatorConfig("zk").session_timeout_ms / 1000
     assert int(found["Service.TimeoutStopSec"][0]) > 2 * longest_s
 

@@ -10,7 +10,7 @@ from coordinator.zk.errors import UsageError, ZooKeeperUnreachable
 from drills.base.settings import Settings
 from drills.catalog import DRILLS
 from drills.environments import external
-from drills.environments.external import External, parsed_hosts
+from drills.environments.external import External
 from drills.evidence.histories import granted_otherwise
 
 Servers = Callable[..., None]
@@ -33,34 +33,6 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
         monkeypatch.setattr(external, "open_kazoo", lambda *arguments, **options: NoStore())
 
     return answer
-
-
-@pytest.mark.parametrize(
-    ("hosts", "addresses", "chroot"),
-    [
-        ("zk1:2181", [("zk1", 2181)], ""),
-        ("zk1:2181,zk2:2182/team/test", [("zk1", 2181), ("zk2", 2182)], "/team/test"),
-        ("[::1]:2181", [("::1", 2181)], ""),
-    ],
-)
-def test_zk_option_names_servers_and_an_optional_chroot(
-    hosts: str, addresses: list[tuple[str, int]], chroot: str
-) -> None:
-    assert parsed_hosts(hosts) == (addresses, chroot)
-
-
-@pytest.mark.parametrize(
-    "hosts",
-    [
-        "", "zk1", "zk1:", ":2181", "zk1:0", "zk1:65536", "zk1:2181,", "zk1:2181/", "zk1:2181/a/", "zk1:2181//a",
-        "zk1:2181/a/../b", "zk1:2181/zookeeper/x", "user@zk1:2181", "zk1:2181/a\nb", "zk1:99999999999",
-    ],
-)  # fmt: skip
-def test_value_without_servers_is_refused_in_one_sentence(hosts: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        parsed_hosts(hosts)
-
-    assert "--zk" in str(refused.value) and "\n" not in str(refused.value)
 
 
 def test_tick_is_read_from_the_server(servers: Servers) -> None:

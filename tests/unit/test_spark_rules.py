@@ -132,6 +132,31 @@ def test_options_of_a_source_are_read_and_checked() -> None:
             source_config(options | {name: value})
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("startingSegmnts", "did you mean startingSegments?"),
+        ("startingOffsets", "did you mean startingSegments?"),
+        ("maxOffsetsPerTrigger", "did you mean maxRecordsPerTrigger?"),
+        ("groupp", "did you mean group?"),
+        ("subscribe", "topics are those of its FetcherPool"),
+        ("frobnicate", "known are zk, group, query, maxRecordsPerTrigger"),
+    ],
+)
+def test_unknown_option_of_a_source_is_refused_with_the_nearest_name(name: str, hint: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        source_config({"zk": "h:1", "group": "g", name: "x"})
+
+    assert str(refused.value).startswith(f"the source has no option '{name}': ")
+    assert hint in str(refused.value)
+
+
+def test_options_of_a_source_have_any_case_and_those_of_kafka_are_passed_on() -> None:
+    found = source_config({"zk": "h:1", "GROUP": "x", "group": "g", "kafka.Client.Id": "me"})
+
+    assert (found.group, found.kafka) == ("g", {"kafka.Client.Id": "me"})
+
+
 def test_offset_is_unchanged_after_a_checkpoint() -> None:
     offset = SourceOffset(2**40, 7, "q", "segment-0000000001")
     assert SourceOffset.parse(offset.to_dict()) == offset

@@ -17,7 +17,7 @@ from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 import coordinator
-from coordinator.zk.errors import CoordinatorError, Refused, Retryable, StoreError, UsageError
+from coordinator.zk.errors import CoordinatorError, NotAuthorized, Refused, Retryable, StoreError, UsageError
 from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.process.config import load, require
 from coordinator.zk.runtime import Runtime, ThreadRuntime
@@ -32,6 +32,7 @@ from .config import SlotConfig, SlotSpec
 from .orphan_sweep import sweep
 from .pool_znode import UNANSWERED, PoolPost
 from .slot_jobs import SlotJobs
+from .slot_view import statuses
 from .supervisor import SlotStatus, SlotSupervisor
 
 log = logging.getLogger(__name__)
@@ -74,7 +75,9 @@ class FetcherPool:
         self._folder = SegmentFolder(self.config.segments_dir)
         self.run = self._runtime.random_id()
         config = self.config
-        opener = kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
+        opener = kazoo_factory(
+            config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000, f"pool {config.pool}"
+        )
         self._post = PoolPost(opener, self._runtime, config.group, config.pool, self.run)
         self._posting = self._runtime.lock()
         self._stopping = self._runtime.event()
@@ -92,6 +95,7 @@ class FetcherPool:
         """Start all slots, once the executors have registered. Slots register within a second or two.
 
         :raises ZooKeeperUnreachable: when no server answers.
+        :raises NotAuthorized: when an ACL refuses the pool's znode.
         :raises CoordinatorError: when no executor registers.
         """
         require(self._keeper is None, "a pool starts once: make another one")
@@ -155,9 +159,13 @@ class FetcherPool:
         return self._is_released
 
     def status(self) -> list[SlotStatus]:
-        """All slots, in order."""
+        """All slots, in order: what each does, and why. Reads the group's znodes once.
+
+        Without an answer of ZooKeeper it returns after two session timeouts at most.
+        """
         slots = self._slots
-        return [slots[number].status for number in sorted(slots)]
+        found = [slots[number].status for number in sorted(slots)]
+        return statuses(self._post.living, self.config.group, self._subscription, found)
 
     def sweep(self) -> int:
         """Remove orphaned segment files; the number removed. The pool does so every ten minutes.
@@ -231,6 +239,8 @@ class FetcherPool:
         for _ in range(POST_TRIES):
             try:
                 return self._post.keep(self.config.slots)
+            except NotAuthorized:
+                raise
             except (Retryable, Refused) as error:
                 log.info("pool znode rewritten: pool=%s reason=%s", self.config.pool, error)
             self._runtime.sleep(0.1)
@@ -257,7 +267,7 @@ class FetcherPool:
                 self._end_all()
             except UNANSWERED as error:
                 self.problem = str(error)
-                log.info("pool znode write deferred: pool=%s reason=%s", self.config.pool, error)
+                log.debug("pool znode write deferred: pool=%s reason=%s", self.config.pool, error)
 
     def _sweep_quietly(self) -> None:
         try:

@@ -30,6 +30,12 @@ class PoolPost:
         self._watched = WatchedNode(runtime, self._path)
         self._is_posted = False
 
+    @property
+    def living(self) -> Store | None:
+        """The driver's session, None without one. For any thread."""
+        store = self._store
+        return store if store is not None and not store.lost else None
+
     def keep(self, slots: int) -> None:
         """Write `slots` into the znode: slots with lower numbers run. The newest run of a pool owns the name.
 

@@ -10,14 +10,15 @@ driver is dead). Spark itself sends no notice: a cancelled task runs on for two 
 from __future__ import annotations
 
 import logging
+import math
 import signal
+import socket
 from dataclasses import asdict
 from typing import Any
 
 import coordinator
 from coordinator.zk.data_watch import WatchedNode
 from coordinator.zk.errors import BadData, StoreError, UsageError
-from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.process.metrics_server import MetricsServer
 from coordinator.zk.runtime import Runtime, ThreadRuntime
 from coordinator.zk.store import Node, Store, StoreFactory
@@ -29,11 +30,12 @@ from ...errors import TURNED_AWAY, AssignmentFailed, FencedInstanceId
 from ...fetching.fetcher import Fetcher, Looks
 from ...fetching.lag import lag_readers
 from ...history import recorder_of
-from ...logs import Log, open_log
+from ...logs import Log, embedded_folder, open_log
 from ...membership.context import MemberContext
 from ...membership.extensions import Extensions
 from ...membership.member import ConsumerMember
 from ...membership.rebalance_listener import Consumption
+from ...membership.session import opener_of
 from ...membership.start_offsets import Starts
 from ...metrics import ConsumerMetrics
 from ...operator.slots import SlotRegion
@@ -49,6 +51,7 @@ LOOK_FOR_DATA_S = 0.02
 """Minimum interval between fetches from an empty log, and maximum delay of a signal."""
 
 MESSAGE = "stopped by its driver"
+MOST_FAILING_S = 60.0
 
 
 class Directions:
@@ -118,10 +121,18 @@ class Slot:
     """One slot. Built and run in the task's main thread; `stop` may be called from a signal handler.
 
     :param files: the segments folder; that of the configuration when omitted.
+    :param most_failing_s: after sealing has failed for so long, although the lease is held, the slot ends with the
+        reason; its partitions go to slots on other hosts.
     """
 
     def __init__(
-        self, spec: SlotSpec, source: Log, open_store: StoreFactory, runtime: Runtime, files: Files | None = None
+        self,
+        spec: SlotSpec,
+        source: Log,
+        open_store: StoreFactory,
+        runtime: Runtime,
+        files: Files | None = None,
+        most_failing_s: float = math.inf,
     ) -> None:
         config = spec.config.consumer_config(spec.number)
         metrics = ConsumerMetrics()
@@ -132,6 +143,8 @@ class Slot:
         self._consumer = config.consumer
         self._stopping: str | None = None
         self._is_for_good = False
+        self._most_failing_s = most_failing_s
+        self._failing_since: float | None = None
         self._looks = Looks(runtime)
         self._directions = Directions(spec, runtime)
         files = files or SegmentFolder(spec.config.segments_dir)
@@ -186,8 +199,19 @@ class Slot:
         self._read_directions()
         fetched = self._fetch()
         wait_s = self.sealer.seal_if_due(self._directions.segments.seal_interval_ms)
+        self._end_when_failing()
         if not fetched and self._stopping is None:
             self.member.wake.wait(min(wait_s, LOOK_FOR_DATA_S))
+
+    def _end_when_failing(self) -> None:
+        """Without the lease no seal is tried: a ZooKeeper that is away is waited for."""
+        if math.isinf(self._most_failing_s) or self.sealer.problem is None or not self.member.may_fetch:
+            self._failing_since = None
+            return
+        now = self._runtime.monotonic()
+        self._failing_since = self._failing_since if self._failing_since is not None else now
+        if now - self._failing_since >= self._most_failing_s:
+            self.stop(f"sealing fails: {self.sealer.problem}")
 
     def _fetch(self) -> int:
         if self._looks.wait_s:
@@ -216,10 +240,25 @@ class Slot:
             log.warning("fetching resumed: consumer=%s", self._consumer)
 
 
+def check_folders(log_dir: str, files: SegmentFolder) -> None:
+    """
+    :raises UsageError: when this host has no such log, or cannot write segments.
+    """
+    here = socket.gethostname()
+    folder = embedded_folder(log_dir)
+    if folder is not None and not folder.is_dir():
+        raise UsageError(f"log_dir {folder} is no folder on {here}: give the log's folder, as all executors mount it")
+    try:
+        files.check()
+    except OSError as error:
+        raise UsageError(f"segments_dir {files.url} cannot be written on {here}: {error.strerror or error}") from error
+
+
 def run_slot(spec: SlotSpec) -> dict[str, Any]:
     """Run one slot in this process, until it is stopped. For a Spark task, in its main thread.
 
-    :raises UsageError: when this executor has another version of the project than the driver.
+    :raises UsageError: when this executor has another version of the project than the driver, or cannot reach the
+        folder of the log or of the segments.
     :raises ZooKeeperUnreachable: when no server answered at the start.
     """
     if coordinator.__version__ != spec.release:
@@ -229,10 +268,12 @@ def run_slot(spec: SlotSpec) -> dict[str, Any]:
         )
     spare_modules()
     config = spec.config
+    files = SegmentFolder(config.segments_dir)
+    check_folders(config.log_dir, files)
     source = open_log(config.log_dir, config.consumer_config(spec.number).kafka_place)
-    opener = kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
+    opener = opener_of(config.consumer_config(spec.number), "slot")
     runtime = ThreadRuntime(recorder_of(config.consumer_config(spec.number), "slot"))
-    slot = Slot(spec, source, opener, runtime)
+    slot = Slot(spec, source, opener, runtime, files, MOST_FAILING_S)
     # PySpark's daemon sets these to their defaults before each task, and sends SIGHUP when the executor ends.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, frame: slot.stop(f"signal {received}"))

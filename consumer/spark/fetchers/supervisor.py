@@ -16,22 +16,27 @@ log = logging.getLogger(__name__)
 FIRST_BACKOFF_S = 0.2
 LONGEST_BACKOFF_S = 30.0
 GOOD_WHILE_S = 60.0
+NEW, RUNNING, WAITING, ENDED = "new", "running", "waiting", "ended"
 
 
 @dataclass(frozen=True, slots=True)
 class SlotStatus:
     """One slot as seen by the driver.
 
-    :ivar state: `new`, `running` (its job runs), `waiting` (for its next attempt) or `ended`.
+    :ivar state: `new`; `registering`, until it is a member; `unassigned`, while it waits for partitions; `fetching`;
+        `paused`, by the group's backlog; `failing`, until its next attempt; `ended`; or `unknown`, while ZooKeeper does
+        not answer. (A supervisor itself only knows its job: `running`, and `waiting` for its next attempt.)
     :ivar attempts: jobs started so far.
     :ivar last_error: the reason of the last unexpected end, None when there was none.
+    :ivar reason: why it is in this state, and what of its subscription it does not fetch; None without a reason.
     """
 
     slot: int
     consumer: str
-    state: str = "new"
+    state: str = NEW
     attempts: int = 0
     last_error: str | None = None
+    reason: str | None = None
 
 
 class SlotSupervisor:
@@ -71,17 +76,17 @@ class SlotSupervisor:
         backoff_s = FIRST_BACKOFF_S
         while not self._ending.is_set() and not self._is_over():
             started = self._runtime.monotonic()
-            self._note(state="running", attempts=self.status.attempts + 1)
+            self._note(state=RUNNING, attempts=self.status.attempts + 1)
             problem = self._job(self.number)
             if self._ending.is_set():
                 break
             if self._runtime.monotonic() - started >= GOOD_WHILE_S:
                 backoff_s = FIRST_BACKOFF_S
-            self._note(state="waiting", last_error=problem)
+            self._note(state=WAITING, last_error=problem)
             log.warning("slot restarted: slot=%d in_s=%.1f reason=%s", self.number, backoff_s, problem)
             self._ending.wait(backoff_s)
             backoff_s = min(LONGEST_BACKOFF_S, 2 * backoff_s)
-        self._note(state="ended")
+        self._note(state=ENDED)
 
     def _note(self, **changes: Any) -> None:
         self.status = replace(self.status, **changes)

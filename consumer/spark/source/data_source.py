@@ -154,7 +154,9 @@ class ZkGroupBatchReader(DataSourceReader):
 
 def opener_of(config: SourceConfig) -> StoreFactory:
     """Opens ZooKeeper sessions."""
-    return kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
+    return kazoo_factory(
+        config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000, f"query {config.query or config.group}"
+    )
 
 
 def records(segments: Sequence[Sealed], include_headers: bool, if_missing: str = "") -> Iterator[pa.RecordBatch]:

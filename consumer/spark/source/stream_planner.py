@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from coordinator.zk.batching import ensure
-from coordinator.zk.errors import Retryable, SessionLost, ZooKeeperUnreachable
+from coordinator.zk.errors import Retryable, SessionLost, UsageError, ZooKeeperUnreachable
+from coordinator.zk.hosts import checked_hosts
 from coordinator.zk.process.config import require
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Store, StoreFactory
@@ -30,6 +32,9 @@ EARLIEST = "earliest"
 LATEST = "latest"
 MOST_PROBLEMS = 5
 TRY_AGAIN_S = 0.1
+KAFKA = "kafka."
+TOPICS_OF_KAFKA = ("subscribe", "subscribepattern", "assign")
+"""Options of Spark's Kafka source for which there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,7 @@ class SourceConfig:
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        require(bool(self.zk), "name the ZooKeeper servers: option zk, HOST:PORT,HOST:PORT/CHROOT")
+        checked_hosts(self.zk)
         checked_name("group", self.group)
         if self.query:
             checked_name("query", self.query)
@@ -322,7 +327,7 @@ class Planner:
             except (Retryable, SessionLost, ZooKeeperUnreachable) as error:
                 if self._runtime.monotonic() >= deadline:
                     raise
-                log.info("ZooKeeper unavailable, retrying: group=%s reason=%s", self._config.group, error)
+                log.debug("request failed, retrying: group=%s reason=%s", self._config.group, error)
             self._runtime.sleep(TRY_AGAIN_S)
 
 
@@ -341,35 +346,58 @@ def packed(batch: Sequence[Sealed], readers: int) -> list[list[Sealed]]:
 def source_config(options: Mapping[str, str]) -> SourceConfig:
     """The options of a `readStream` or `read`, with names in Spark's style.
 
-    :raises UsageError: when one is missing or wrong.
+    :raises UsageError: when one is unknown, missing or wrong.
     """
+    known: list[str] = []
+
+    def text(name: str, default: str = "") -> str:
+        known.append(name)
+        return options.get(name, default)
 
     def flag(name: str, default: str) -> bool:
-        text = options.get(name, default).lower()
-        require(text in ("true", "false"), f"option {name} must be true or false")
-        return text == "true"
+        value = text(name, default).lower()
+        require(value in ("true", "false"), f"option {name} must be true or false")
+        return value == "true"
 
     def number(name: str, default: int) -> int:
-        text = options.get(name, str(default))
-        require(text.isascii() and text.isdigit(), f"option {name} must be a whole number")
-        return int(text)
+        value = text(name, str(default))
+        require(value.isascii() and value.isdigit(), f"option {name} must be a whole number")
+        return int(value)
 
-    return SourceConfig(
-        zk=options.get("zk", ""),
-        group=options.get("group", ""),
-        query=options.get("query", ""),
-        max_rows=number("maxRecordsPerTrigger", 0),
-        include_headers=flag("includeHeaders", "false"),
-        readers=number("readers", 2),
-        fail_on_data_loss=flag("failOnDataLoss", "true"),
-        starting_segments=options.get("startingSegments", EARLIEST).strip().lower(),
-        ending_segments=options.get("endingSegments", LATEST).strip().lower(),
-        align_checkpoints=flag("alignCheckpoints", "false"),
-        session_timeout_ms=number("sessionTimeoutMs", 10_000),
-        connect_timeout_ms=number("connectTimeoutMs", 15_000),
-        zk_wait_ms=number("zkWaitMs", 120_000),
-        log_dir=options.get("logDir", ""),
-        bootstrap_servers=options.get("bootstrapServers", ""),
-        brokers_path=options.get("brokersPath", "/brokers"),
-        kafka={name: value for name, value in options.items() if name.lower().startswith("kafka.")},
-    )
+    values: dict[str, Any] = {
+        "zk": text("zk"),
+        "group": text("group"),
+        "query": text("query"),
+        "max_rows": number("maxRecordsPerTrigger", 0),
+        "include_headers": flag("includeHeaders", "false"),
+        "readers": number("readers", 2),
+        "fail_on_data_loss": flag("failOnDataLoss", "true"),
+        "starting_segments": text("startingSegments", EARLIEST).strip().lower(),
+        "ending_segments": text("endingSegments", LATEST).strip().lower(),
+        "align_checkpoints": flag("alignCheckpoints", "false"),
+        "session_timeout_ms": number("sessionTimeoutMs", 10_000),
+        "connect_timeout_ms": number("connectTimeoutMs", 15_000),
+        "zk_wait_ms": number("zkWaitMs", 120_000),
+        "log_dir": text("logDir"),
+        "bootstrap_servers": text("bootstrapServers"),
+        "brokers_path": text("brokersPath", "/brokers"),
+        "kafka": {name: value for name, value in options.items() if name.lower().startswith(KAFKA)},
+    }
+    for name in options:
+        if not name.lower().startswith(KAFKA):
+            _check_known(name, known)
+    return SourceConfig(**values)
+
+
+def _check_known(name: str, known: Sequence[str]) -> None:
+    """
+    :raises UsageError: when the source has no such option; with the nearest name.
+    """
+    by_lower = {each.lower(): each for each in known}  # Spark's options are case-insensitive
+    if name.lower() in by_lower:
+        return
+    if name.lower() in TOPICS_OF_KAFKA:
+        raise UsageError(f"the source has no option {shown(name)}: the group's topics are those of its FetcherPool")
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    hint = f"did you mean {by_lower[near[0]]}?" if near else f"known are {', '.join(known)}"
+    raise UsageError(f"the source has no option {shown(name)}: {hint}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -181,8 +180,6 @@ def opened(zk: str, make_chroot: bool = False) -> Iterator[Store]:
     :param make_chroot: create the chroot when it does not exist; without it, a mistyped one is an error.
     :raises ZooKeeperUnreachable: when no server answers within `CONNECT_TIMEOUT_S`.
     """
-    # A failed command prints one line; kazoo's lines per attempt are for services.
-    logging.getLogger("coordinator.zk.kazoo").setLevel(logging.CRITICAL)
     store = open_kazoo(
         zk, session_timeout_ms=SESSION_TIMEOUT_MS, connect_timeout_s=CONNECT_TIMEOUT_S, make_chroot=make_chroot
     )

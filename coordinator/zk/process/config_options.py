@@ -63,11 +63,10 @@ def built(kind: type[T], options: Mapping[str, Any]) -> T:
 
 
 def log_to_stderr(level: str = "INFO", log_format: str = TEXT) -> None:
-    """One line per state change on stderr, in UTC. kazoo logs from WARNING on."""
+    """One line per state change on stderr, in UTC."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter(log_format))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    logging.getLogger("coordinator.zk.kazoo").setLevel(logging.WARNING)
 
 
 def log_options(command: Command) -> Command:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import signal
 import sys
 import tempfile
@@ -18,7 +17,6 @@ from coordinator.zk.process.cli import Cli
 @click.group(cls=Cli)
 def main() -> None:
     """Benchmark the product on real components. All files are in a temporary folder, which is removed at the end."""
-    logging.getLogger("coordinator.zk.kazoo").setLevel(logging.CRITICAL)
     for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: all started processes are stopped
         signal.signal(number, signal.default_int_handler)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import signal
 import sys
 from datetime import UTC, datetime
@@ -42,7 +41,6 @@ def main(servers: str, kafka: bool, runs: Path, as_json_line: bool) -> None:
     # Output to a file or a pipe is not wrapped.
     console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 200)
     console.print(f"run folder: {folder}")
-    logging.getLogger("coordinator.zk.kazoo").setLevel(logging.CRITICAL)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # each ends the started processes
         signal.signal(number, signal.default_int_handler)
     try:

@@ -51,7 +51,6 @@ def main(seconds: int, as_json: bool) -> None:
     One embedded server (tickTime 2000, every write synced), default timeouts, coordinator and fetchers in threads of
     this process, each with its own session. The figures are from the server's `mntr` and `srvr`.
     """
-    logging.getLogger("coordinator.zk.kazoo").setLevel(logging.CRITICAL)
     logging.getLogger("coordinator").setLevel(logging.ERROR)
     logging.getLogger("consumer").setLevel(logging.ERROR)
     if not as_json:

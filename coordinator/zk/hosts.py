@@ -1,0 +1,59 @@
+"""The connect string of ZooKeeper, `host:port,host:port/chroot`: what `--zk` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from .errors import UsageError
+
+DEFAULT_PORT: Final = 2181
+EXAMPLE: Final = "as in --zk zk1:2181,zk2:2181/groups"
+
+Address = tuple[str, int]
+
+
+def parsed_hosts(hosts: str) -> tuple[Sequence[Address], str]:
+    """The servers, and the chroot, "" for none. A server without a port has 2181.
+
+    :raises UsageError: when it is not `host:port,host:port/chroot`.
+    """
+    if not hosts.strip():
+        raise UsageError(f"--zk is empty: name the ZooKeeper servers, {EXAMPLE}")
+    servers, slash, rest = hosts.partition("/")
+    if not servers.strip():
+        raise UsageError(f"--zk {hosts!a} names no server: the servers stand before the chroot, {EXAMPLE}")
+    if rest.startswith("/") and servers.endswith(":"):
+        raise UsageError(f"--zk {hosts!a} is a URL: give servers and chroot only, {EXAMPLE}")
+    return [_address(hosts, server) for server in servers.split(",")], _chroot(hosts, slash + rest)
+
+
+def checked_hosts(hosts: str) -> str:
+    """`hosts`, when it is a connect string.
+
+    :raises UsageError: otherwise.
+    """
+    parsed_hosts(hosts)
+    return hosts
+
+
+def _address(hosts: str, server: str) -> Address:
+    host, colon, port = server.rpartition(":") if not server.endswith("]") else (server, "", "")
+    if not colon:
+        host, port = server, str(DEFAULT_PORT)
+    is_port = port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536
+    is_host = host and (":" not in host or (host[0] == "[" and host[-1] == "]"))
+    if not is_host or not is_port or any(not char.isprintable() or char in " @" for char in host):
+        raise UsageError(f"--zk {hosts!a}: {server!a} is not host:port, {EXAMPLE}")
+    return host.strip("[]"), int(port)
+
+
+def _chroot(hosts: str, chroot: str) -> str:
+    names = chroot.split("/")[1:]
+    if chroot == "/":
+        return ""
+    if chroot and (any(name in ("", ".", "..") for name in names) or not chroot.isprintable()):
+        raise UsageError(f"--zk {hosts!a}: the chroot is not a path as /a or /a/b, {EXAMPLE}")
+    if names[:1] == ["zookeeper"]:
+        raise UsageError("/zookeeper is reserved for ZooKeeper: use another chroot in --zk")
+    return chroot

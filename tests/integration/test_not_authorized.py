@@ -1,0 +1,186 @@
+"""ZooKeeper refuses the client, by an ACL or for lack of credentials: exit code 77, with a sentence, at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kazoo.security import ACL, Id, Permissions, make_digest_acl
+
+from consumer.config import ConsumerConfig, Subscription
+from consumer.consumer import Consumer
+from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
+from coordinator.zk.errors import NotAuthorized, Refused, WriteDenied
+from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.runtime import Event, ThreadRuntime
+from coordinator.zk.store import Create, Node, Store, Watch
+from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, PAUSED, GroupPaths
+from tests.support.clients import connected
+from tests.support.memlog import MemoryLog
+from tests.support.stores import FrontStore
+from tests.support.wait import eventually
+from tests.support.world import World
+
+pytestmark = pytest.mark.real_zookeeper("it is about ACLs")
+CLOSED = [make_digest_acl("boss", "secret", all=True)]
+READ_ONLY = [*CLOSED, ACL(Permissions.READ, Id("world", "anyone"))]
+OPEN = [ACL(Permissions.ALL, Id("world", "anyone"))]
+NODE = ["coordinator.cli", "run", "--node", "a"]
+CONSUMER = ["consumer.cli", "run", "--group", "g", "--topics", "t", "--log-dir", "/tmp"]
+
+
+@pytest.fixture
+def boss(world: World) -> Iterator[Any]:
+    """A client with credentials, which the product does not have."""
+    with connected(world.zk) as client:
+        client.add_auth("digest", "boss:secret")
+        yield client
+
+
+def run(zk: str, words: list[str]) -> tuple[int, str]:
+    """A command's exit code, and its last line on stderr."""
+    done = subprocess.run(
+        [sys.executable, "-m", *words, "--zk", zk], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("chroot", ["/closed", "/closed/below"])
+def test_closed_chroot_ends_every_command_with_its_own_exit_code(world: World, boss: Any, chroot: str) -> None:
+    boss.create("/closed", acl=CLOSED)
+
+    with pytest.raises(NotAuthorized, match="the ACL of the chroot, or of its parent, refuses"):
+        open_kazoo(world.zk + chroot, 2000)
+    for words in (NODE, CONSUMER):
+        code, line = run(world.zk + chroot, words)
+        assert code == 77
+        assert "world:anyone:cdrwa" in line and "Error(" not in line
+
+
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [(NODE, ""), (NODE, CONSUMERS), (CONSUMER, ""), (CONSUMER, CONSUMERS), (CONSUMER, GROUPS)],
+)
+def test_start_ends_where_an_acl_refuses_to_write(world: World, boss: Any, words: list[str], path: str) -> None:
+    boss.create("/chroot")
+    if path:
+        boss.ensure_path(f"/chroot{path}")
+    boss.set_acls(f"/chroot{path}", READ_ONLY)
+
+    code, line = run(f"{world.zk}/chroot", words)
+
+    assert code == 77
+    assert "or of its parent, refuses to write it: zk-group-coordinator sends no credentials" in line
+
+
+def test_node_ends_where_an_acl_refuses_its_election(world: World, boss: Any) -> None:
+    boss.ensure_path(GROUPS)
+    boss.create(COORDINATOR_EPOCH, b'{"version":1,"epoch":3}', acl=READ_ONLY)
+
+    code, line = run(world.zk, NODE)
+
+    assert code == 77 and COORDINATOR_EPOCH in line
+
+
+class Seen(FrontStore):
+    """Signals the first read of the elected node."""
+
+    def __init__(self, store: Store, has_looked: Event) -> None:
+        super().__init__(store)
+        self._has_looked = has_looked
+
+    def get(self, path: str, watch: Watch | None = None) -> Node | None:
+        node = super().get(path, watch)
+        if path == COORDINATOR:
+            self._has_looked.set()
+        return node
+
+
+def test_node_that_stood_by_outlasts_an_acl_that_refuses(
+    world: World, boss: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    first, has_looked = world.coordinator("a"), ThreadRuntime().event()
+    eventually(lambda: first.term is not None, 5, "the first is elected")
+    second = world.coordinator("b", wrap=lambda store: Seen(store, has_looked))
+    eventually(has_looked.is_set, 5, "the second stands by")
+    boss.set_acls(COORDINATOR_EPOCH, READ_ONLY)
+
+    world.stop_coordinator(first)
+    eventually(lambda: "election failed, retrying: node=b" in caplog.text, 5, "the second is refused")
+    boss.set_acls(COORDINATOR_EPOCH, OPEN)
+
+    eventually(lambda: second.term is not None, 10, "the second is elected")
+
+
+def test_command_is_refused_at_once_and_not_tried_again(world: World, boss: Any) -> None:
+    boss.ensure_path(GROUPS)
+    boss.create(PAUSED, b"", acl=READ_ONLY)
+
+    code, line = run(world.zk, ["coordinator.cli", "pause"])
+
+    assert code == 77
+    assert line.startswith(f"error: the ACL of {PAUSED}, or of its parent, refuses")
+
+
+def test_commit_that_an_acl_refuses_is_a_refusal_too(world: World, boss: Any) -> None:
+    boss.create("/closed", acl=CLOSED)
+
+    with pytest.raises(WriteDenied) as raised:
+        world.store.commit([Create("/open"), Create("/closed/child")])
+
+    assert isinstance(raised.value, Refused) and isinstance(raised.value, NotAuthorized)
+    assert (raised.value.index, raised.value.path, raised.value.reason) == (1, "/closed/child", "no-auth")
+    assert world.store.get("/open") is None
+
+
+def test_consumer_that_was_a_member_outlasts_an_acl_that_refuses(
+    world: World, boss: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    paths = GroupPaths("g")
+    world.coordinator()
+    world.topic("t", 1)
+    consumer = world.consumer("g", "c1", {"t": 1}, log=MemoryLog(10))
+    world.stable("g", 1)
+    boss.set_acls(paths.ids, READ_ONLY)
+    boss.delete(paths.channel("c1"), recursive=True)
+
+    eventually(lambda: "c1 cannot register: the ACL of" in caplog.text, 20, "it is refused")
+    assert consumer.error is None
+    boss.set_acls(paths.ids, OPEN)
+
+    world.stable("g", 1)
+    assert consumer.error is None
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+    """A server that requires authentication."""
+    rules = {"enforce.auth.enabled": "true", "enforce.auth.schemes": "digest"}
+    config = EnsembleConfig(servers=1, tick_ms=200, durable=False, extra=rules)
+    with Ensemble(tmp_path_factory.mktemp("strict"), config) as ensemble:
+        yield ensemble
+
+
+@pytest.mark.parametrize("words", [NODE, CONSUMER, ["coordinator.cli", "status"]], ids=["node", "consumer", "command"])
+@pytest.mark.parametrize("chroot", ["", "/below"])
+def test_ensemble_that_requires_credentials_is_named(strict: Ensemble, words: list[str], chroot: str) -> None:
+    code, line = run(strict.hosts + chroot, words)
+
+    assert code == 77
+    assert "ZooKeeper requires authentication" in line
+
+
+def test_application_is_told_by_its_first_poll(world: World, boss: Any) -> None:
+    boss.create("/closed", acl=READ_ONLY)
+    config = ConsumerConfig(f"{world.zk}/closed", "g", "c1")
+    consumer = Consumer(config, Subscription({"t": 1}), source=MemoryLog())
+
+    with pytest.raises(NotAuthorized, match="c1 cannot register: the ACL of /consumers, or of its parent"):
+        consumer.poll(0)
+    consumer.close()
