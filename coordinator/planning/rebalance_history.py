@@ -52,15 +52,13 @@ def history_of(
     since_ms = stands.since_ms
     stood_ms = max(0, snapshot.now_ms - since_ms) if since_ms is not None and state.state == STABLE else None
     updated = replace(
-        record,
-        stopped_ms=stopped_ms,
-        finished_ms=finished_ms,
-        standing_since_ms=stands.standing_since_ms,
-        silent_since_ms=stands.silent_since_ms,
-        uncertain_ms=stands.uncertain_ms,
-        standstill_ms=stood_ms,
+        record, stopped_ms=stopped_ms, finished_ms=finished_ms, standing_since_ms=stands.standing_since_ms
     )
-    return updated if updated != record else None
+    if updated == record:
+        return None  # another member's last sign is written with the next of these
+    return replace(
+        updated, silent_since_ms=stands.silent_since_ms, uncertain_ms=stands.uncertain_ms, standstill_ms=stood_ms
+    )
 
 
 def adopted_ask(snapshot: Snapshot, state: GroupState) -> Ask | None:
