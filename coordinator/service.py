@@ -25,7 +25,6 @@ from .term.config import CoordinatorConfig
 from .term.elector import Elector
 from .term.metrics import CoordinatorMetrics
 from .term.operator_requests import Asked
-from .term.server_clock import ServerClock
 from .term.term import Term
 from .zk.below import unlink_segment
 from .zk.errors import (
@@ -190,12 +189,11 @@ class Coordinator:
         self._listeners = Listeners(
             term, self._interests, self._handlers.ask, asked, self._handlers.forget, self._handlers.regions
         )
-        self._clock = ServerClock(term.store, term.runtime)
-        self._collector = Collector(term, self._clock)
+        self._collector = Collector(term, term.clock)
         self._offsets = OffsetCollector(term, lambda group: asked.pause_of(group) is not None)
         bounds = Bounds(config.max_backlog_segments, config.max_backlog_bytes)
         rules = SegmentRules(bounds, config.max_seals_per_s, config.query_retention_ms, config.sweep_interval_ms)
-        self._segments = SegmentCollector(term, self._clock, rules, remove_file)
+        self._segments = SegmentCollector(term, term.clock, rules, remove_file)
         term.store.add_listener(self._on_state)
 
     def coordinate(self, stopping: Event) -> None:
@@ -231,7 +229,7 @@ class Coordinator:
         `_on_state`; 6 starts the request handlers.
         """
         self._term.lease.renew()
-        self._clock.begin()
+        self._term.clock.begin()
         self._listeners.start()
         parts = {
             "lease": self._keep_lease,

@@ -38,9 +38,13 @@ TRIES = 50
 
 @dataclass(frozen=True, slots=True)
 class Predecessor:
-    """The znodes under the name when a registration begins."""
+    """The znodes under the name when a registration begins.
+
+    :ivar written_ms: when its channel was written, by ZooKeeper's clock; 0 unless its incarnation lives.
+    """
 
     version: int
+    written_ms: int
     channel: Channel
     commands: tuple[str, ...]
     has_id: bool
@@ -113,8 +117,10 @@ def register(
     """
     new = Channel(incarnation=registration.incarnation)
     session_timeout_ms = round(store.negotiated_timeout_s * 1000)
+    took_over_ms = 0
 
     def attempt(error: Failure | None) -> tuple[Channel, int]:
+        nonlocal took_over_ms
         if isinstance(error, Refused):
             log.info("registration restarted: consumer=%s refused=%s reason=%s", consumer, error.path, error.reason)
             if error.reason == "no-node":
@@ -125,10 +131,12 @@ def register(
             return before.channel, before.version  # an earlier try, whose reply was lost, had succeeded
         if own is not None and before.channel.incarnation not in ("", *own):
             raise FencedInstanceId(f"another process has registered as {consumer}")
+        took_over_ms = before.written_ms or took_over_ms  # before the fence moves
         while operations := _next_of_the_end(paths, consumer, before):
             store.commit(operations)
             before = _look(store, paths, consumer)
-        store.commit(_beginning(paths, consumer, before, new, registration, session_timeout_ms))
+        taken = replace(registration, took_over_ms=took_over_ms)
+        store.commit(_beginning(paths, consumer, before, new, taken, session_timeout_ms))
         return new, before.version + 1
 
     failure = f"{consumer} could not register in {TRIES} tries: its znodes keep changing"
@@ -155,6 +163,7 @@ def _look(store: Store, paths: GroupPaths, consumer: str) -> Predecessor:
     offsets = store.get_many([paths.offset(*partition) for partition in running])
     return Predecessor(
         version=node.stat.version,
+        written_ms=node.stat.mtime_ms if channel.is_live else 0,
         channel=channel,
         commands=tuple(sorted(listing.names if listing else ())),
         has_id=store.get(paths.id(consumer)) is not None,

@@ -123,6 +123,8 @@ def _existing(store: Store, group: str) -> GroupPaths:
 def resign(store: Store, node: str | None = None) -> tuple[CoordinatorRecord, int]:
     """End the term of the elected coordinator: its znode is removed, under the fence of its epoch.
 
+    A process that lives resigns then; one that is dead or cut off cannot be told apart from it here.
+
     :param node: the node that must be elected, None for any.
     :returns: the node that was elected, and the current epoch: the next election is above it.
     :raises UsageError: when another node than `node` is elected.

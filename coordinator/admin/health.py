@@ -21,6 +21,8 @@ from .verify import not_live
 STUCK_AFTER_MS = 60_000
 DIFFERS_AFTER_MS = 5_000
 """A registration is read after its channel: another incarnation may have registered in between."""
+BEHIND_RECORDS, BEHIND_SEGMENTS, BEHIND_BYTES = 1_000_000, 5_000, 2**30
+"""From any of these on a silent query is far behind; the last two are a quarter of the default bounds of a backlog."""
 NAMED = 3
 MOST_UNREADABLE = 20
 """Unreadable znodes with a finding each."""
@@ -195,6 +197,15 @@ def _segments(status: Status, group: GroupStatus, clock: _Clock) -> Found:
         yield "fetching-paused", f"its fetchers are paused: {group.segments.paused}"
 
 
+def _queries(status: Status, group: GroupStatus, clock: _Clock) -> Found:
+    for query in group.silent:
+        if query.rows < BEHIND_RECORDS and query.segments < BEHIND_SEGMENTS and query.size < BEHIND_BYTES:
+            continue
+        held = f"holds back {query.rows:,} records in {query.segments:,} segments"
+        remedy = f"start it again, or release them: `queries remove {group.shown.group} {query.query} --execute`"
+        yield "query-silent", f"query {query.query} is silent for {clock.age(query.seen_ms)} and {held} ({remedy})"
+
+
 # ---- consistent regions
 
 
@@ -245,6 +256,7 @@ CHECKS_OF_A_GROUP: tuple[Callable[[Status, GroupStatus, _Clock], Found], ...] = 
     _commands,
     _operators,
     _segments,
+    _queries,
 )
 """In the order of their findings; a new check is one more function."""
 

@@ -67,13 +67,26 @@ def read_queries(reading: Reading, group: str, now_ms: int) -> list[ShownQuery]:
     return found
 
 
+def silent_queries(reading: Reading, group: str, now_ms: int) -> list[ShownQuery]:
+    """The silent queries of a group. Its segments are read only when there is one."""
+    paths = GroupPaths(group)
+    names = reading.names(paths.queries)
+    nodes = reading.store.get_many([paths.query(name) for name in names]) if names else []
+    if not any(node is not None and _is_silent(node, now_ms) for node in nodes):
+        return []
+    return [one for one in read_queries(reading, group, now_ms) if one.state == SILENT]
+
+
 def _state(query: Query | None, node: Node, now_ms: int) -> str:
     if query is None:
         return UNREADABLE
     if query.expired_ms:
         return EXPIRED
-    is_silent = not node.stat.ephemeral_owner and now_ms - node.stat.mtime_ms >= SILENT_AFTER_MS
-    return SILENT if is_silent else ACTIVE
+    return SILENT if _is_silent(node, now_ms) else ACTIVE
+
+
+def _is_silent(node: Node, now_ms: int) -> bool:
+    return not node.stat.ephemeral_owner and now_ms - node.stat.mtime_ms >= SILENT_AFTER_MS
 
 
 def _behind(listed: Sequence[ListedSegment], finished: int) -> list[ListedSegment]:

@@ -15,6 +15,7 @@ from ..zk.znodes.sync import CLIENT
 from ..zk.znodes.topic_filter import TopicFilter
 from ..zk.znodes.turn_times import TurnTimes
 from .groups import Reading, ShownGroup, group_names, read_group, read_turn_times
+from .queries import ShownQuery, silent_queries
 from .regions import ShownRegion, read_region, region_names
 from .topics import list_topics
 
@@ -32,12 +33,14 @@ class GroupStatus:
 
     :ivar rebalance: the record of its last rebalance.
     :ivar request: a requested turn that has not been taken yet.
+    :ivar silent: its silent queries.
     """
 
     shown: ShownGroup
     segments: SegmentsRecord = field(default_factory=SegmentsRecord)
     rebalance: Rebalance | None = None
     request: TurnRequest | None = None
+    silent: tuple[ShownQuery, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +62,15 @@ class Status:
     turn_times: TurnTimes | None = None
 
 
-def read_status(store: Store, brokers: Brokers) -> Status:
-    """Read the complete status."""
+def read_status(store: Store, brokers: Brokers, now_ms: int | None = None) -> Status:
+    """Read the complete status.
+
+    :param now_ms: the wall clock; None to read no queries.
+    """
     reading = Reading(store)
     epoch, elected = _coordinator(reading)
     paused = reading.parsed(PAUSED, lambda p, n: PausedRecord.parse(p, n.data)) or NOTHING_PAUSED
-    groups = tuple(_group(reading, name) for name in group_names(reading))
+    groups = tuple(_group(reading, name, now_ms) for name in group_names(reading))
     regions = tuple(read_region(reading, name, NEWEST_CHECKPOINTS) for name in region_names(reading))
     topics = list_topics(store, brokers)
     reading.problems.update({brokers.topic(t.name): t.error for t in topics if t.error})
@@ -93,14 +99,15 @@ def _coordinator(reading: Reading) -> tuple[EpochRecord | None, tuple[Coordinato
     return epoch, elected
 
 
-def _group(reading: Reading, name: str) -> GroupStatus:
+def _group(reading: Reading, name: str, now_ms: int | None) -> GroupStatus:
     paths = GroupPaths(name)
     shown = read_group(reading, name)
     segments = reading.parsed(paths.segments, lambda p, n: SegmentsRecord.parse(p, n.data))
     path = paths.rebalance(shown.state.generation)
     rebalance = reading.parsed(path, lambda p, n: Rebalance.parse(p, n.data))
     request = reading.parsed(paths.request, lambda p, n: TurnRequest.parse(p, n.data))
-    return GroupStatus(shown, segments or SegmentsRecord(), rebalance, request)
+    silent = tuple(silent_queries(reading, name, now_ms)) if now_ms is not None else ()
+    return GroupStatus(shown, segments or SegmentsRecord(), rebalance, request, silent)
 
 
 def _bad_patterns(group: ShownGroup) -> dict[str, str]:

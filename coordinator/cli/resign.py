@@ -1,4 +1,4 @@
-"""`zk-coordinator resign`: make the elected node resign."""
+"""`zk-coordinator resign`: depose the elected node."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ from .common import JSON, opened, output_option, print_json, printable, zk_optio
 @zk_option
 @output_option
 def resign(node: str | None, timeout_s: float, zk: str, output: str) -> None:
-    """Make the elected node resign, and show the next one.
+    """Depose the elected node, so that it resigns, and show the next one.
 
-    It stands for election again after the others: with one node, the same is elected again.
+    Its term is over when its znode is removed, whether or not its process lives. One that lives resigns, and stands for
+    election again after the others: with one node, the same is elected again.
     """
     runtime = ThreadRuntime()
     with opened(zk) as store:
@@ -36,13 +37,13 @@ def resign(node: str | None, timeout_s: float, zk: str, output: str) -> None:
         took_ms = round(1000 * (runtime.monotonic() - started))
     if after is None:
         raise CoordinatorError(
-            f"node {before.node} has resigned (epoch {before.epoch}), but no node was elected within {timeout_s:g} s: "
-            "check that nodes run (`zk-coordinator run`)"
+            f"node {before.node} is deposed (epoch {before.epoch}), but no node was elected within {timeout_s:g} s: "
+            "neither it nor another node runs, or none reaches ZooKeeper (start one: `zk-coordinator run`)"
         )
     if output == JSON:
-        records = (("resigned", before), ("elected", after))
+        records = (("deposed", before), ("elected", after))
         found = {what: {"node": r.node, "host": r.host, "epoch": r.epoch} for what, r in records}
         print_json({**found, "took_ms": took_ms})
         return
-    click.echo(printable(f"RESIGNED  {before.node} ({before.host}), epoch {before.epoch}"))
-    click.echo(printable(f"ELECTED   {after.node} ({after.host}), epoch {after.epoch}, after {took_ms} ms"))
+    click.echo(printable(f"DEPOSED  {before.node} ({before.host}), epoch {before.epoch}"))
+    click.echo(printable(f"ELECTED  {after.node} ({after.host}), epoch {after.epoch}, after {took_ms} ms"))

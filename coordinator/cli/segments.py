@@ -21,14 +21,15 @@ from coordinator.admin.segments import (
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.segments import Segment
 
-from .common import opened, output_option, print_rows, report, zk_option
+from .common import UNHEALTHY, opened, output_option, print_rows, report, zk_option
 from .groups import report_problems
 from .queries import shown_time
 
 LIST = ("SEGMENT", "CZXID", "SEALED-AT", "CONSUMER", "INCARNATION", "ROWS", "BYTES", "RANGES", "FILE", "ERROR")
 FINDINGS = ("SEVERITY", "KIND", "SEGMENT", "FILE", "PROBLEM")
-UNHEALTHY = 5
 MOST_RANGES = 8
+UNCHECKED = 1
+"""Exit code of a check that was not made."""
 
 
 @click.group()
@@ -64,26 +65,34 @@ def verify(group: str, segments_dir: str, zk: str, output: str) -> None:
     """Check every segment of GROUP: its znode, its file, its offsets, and that the ranges of a partition join.
 
     Reads all files. Lists damaged segments, and files without a segment (left over: they only take space; a fetcher
-    pool removes them eventually). Exits 5 when a segment is damaged, else 0. A flipped bit inside a value is not
-    detected: segments have no checksum.
+    pool removes them eventually). Exits 5 when a segment is damaged, 1 when the files could not be checked for such
+    without a segment, else 0. A flipped bit inside a value is not detected: segments have no checksum.
     """
     with opened(zk) as store:
         reading = Reading(store)
         # The group's offsets are read before the segments: what is sealed meanwhile is in a segment then.
         offsets = positions(existing_group(reading, group))
         listed = read_segments(reading, GroupPaths(group))
-        findings = [*znode_findings(listed, offsets), *_file_findings(reading, group, listed, segments_dir)]
+        unchecked: list[str] = []
+        files = _file_findings(reading, group, listed, segments_dir, unchecked)
+        findings = [*znode_findings(listed, offsets), *files]
     print_rows(FINDINGS, [tuple(value or None for value in finding) for finding in findings], output)
     report_problems(reading.problems)
     damaged = sum(finding.severity == DAMAGED for finding in findings)
     click.echo(f"{len(listed)} segments, {damaged} problems, {len(findings) - damaged} files left over", err=True)
-    if damaged:
-        sys.exit(UNHEALTHY)
+    for why in unchecked:
+        report(why)
+    if damaged or unchecked:
+        sys.exit(UNHEALTHY if damaged else UNCHECKED)
 
 
 def _file_findings(
-    reading: Reading, group: str, listed: Sequence[ListedSegment], segments_dir: str
+    reading: Reading, group: str, listed: Sequence[ListedSegment], segments_dir: str, unchecked: list[str]
 ) -> Iterator[SegmentFinding]:
+    """The findings in files.
+
+    :param unchecked: gets the reason for which files without a segment were not checked.
+    """
     from consumer.sealing.segment_check import SegmentCheck, may_seal  # loads pyarrow, needed only here
 
     check = SegmentCheck(segments_dir)
@@ -94,16 +103,17 @@ def _file_findings(
         yield from file_findings(listed, problems, remaining)
     known = list(readable.values())
     if not known and not segments_dir:
-        report("no segment contains the folder of the files: give --segments-dir to check for files without a segment")
+        unchecked.append("no segment names the folder of the files: give --segments-dir to check it")
+        return
     try:
         files = sorted(check.files(group, known))
     except OSError as error:
-        report(f"files without a segment were not checked: {error}")
+        unchecked.append(f"files without a segment were not checked: {error}")
         return
     may = may_seal(reading.store, group, files)
     unnamed = unnamed_findings(files, listed, read_segments(reading, GroupPaths(group), listed), may)
     if unnamed is None:
-        report("files without a segment were not checked: an unreadable segment znode may name them")
+        unchecked.append("files without a segment were not checked: an unreadable segment znode may name them")
     yield from unnamed or ()
 
 

@@ -49,12 +49,14 @@ def status(context: click.Context, check: bool, stuck_after_ms: int, zk: str, br
 
     With --check, unhealthy is: no elected node, or a coordinator's znode that no elected node holds; a group that is
     RebalanceFailed; partitions that are left out or unassigned; evictions whose lease still runs; fetchers paused by
-    back-pressure; a consistent region that is Failed, whose last three checkpoints or more were aborted, or that is
+    back-pressure; a query that has been silent for three minutes and holds back 1,000,000 records, 5,000 segments or 1
+    GiB; a consistent region that is Failed, whose last three checkpoints or more were aborted, or that is
     Running, not paused, and without a checkpoint for three intervals; unreadable znodes; and, for longer than
     --stuck-after-ms, a rebalance, an unacknowledged command, a requested turn, a pause, or a region's reset.
     """
     with opened(zk) as store:
-        found = read_status(store, brokers)
+        now_ms = ThreadRuntime().wall_ms()
+        found = read_status(store, brokers, now_ms if check else None)
     if check:
         unhealthy = findings(found, ThreadRuntime().wall_ms(), stuck_after_ms)
         _print_check(found, unhealthy, output)

@@ -170,7 +170,12 @@ def plan(
         draining=frozenset(reconciliation.draining).union(consumer for consumer, _ in reconciliation.drains),
         region=step,
         rebalance=history_of(
-            snapshot, state, is_new, reconciliation.are_stopping, asks.reason or _with_disobedience(members, trigger)
+            snapshot,
+            state,
+            is_new,
+            reconciliation.are_stopping,
+            asks.reason or _with_disobedience(members, trigger),
+            _gone(snapshot, members),
         ),
         replaced=replaced_of(snapshot, generation) if is_new else None,
         forgotten=tuple(n for n in snapshot.history if n != generation)[: -(HISTORY_KEPT - 1)] if is_new else (),
@@ -184,6 +189,16 @@ def plan(
         asking=asks,
         unsettled=frozenset(n for n, step in reconciliation.steps.items() if not isinstance(step, Settled)),
     )
+
+
+def _gone(snapshot: Snapshot, members: Membership) -> list[str]:
+    """Members of the target before this turn whose incarnation there is over."""
+    return [
+        name
+        for name, target in snapshot.state.target.items()
+        if name not in members.away
+        and (name not in members.live or members.live[name].incarnation != target.incarnation)
+    ]
 
 
 def _asking(

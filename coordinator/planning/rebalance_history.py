@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ..zk.znodes.group_state import EMPTY, STABLE, GroupState, Rebalance
 from ..zk.znodes.json_fields import shortened
 from ..zk.znodes.sync import Ask
 from .snapshot import Snapshot
+from .standstill import standing
 
 LONGEST_TRIGGER = 1000
 """Bytes of a trigger: many members may have left, or joined, in one turn."""
 
 
-def history_of(snapshot: Snapshot, state: GroupState, is_new: bool, stopping: bool, trigger: str) -> Rebalance | None:
-    """The record of the generation of `state`: new, or with the times known now; None to leave it."""
+def history_of(
+    snapshot: Snapshot, state: GroupState, is_new: bool, stopping: bool, trigger: str, gone: Iterable[str] = ()
+) -> Rebalance | None:
+    """The record of the generation of `state`: new, or with the times known now; None to leave it.
+
+    :param gone: members of the target before this turn that run nothing of it any more.
+    """
     before = snapshot.state
     if is_new:
         ask = adopted_ask(snapshot, state)
         joined, left = sorted(_lives(state) - _lives(before)), sorted(_lives(before) - _lives(state))
+        stands = standing(snapshot, gone, stopping)
         return Rebalance(
             generation=state.generation,
             epoch=snapshot.epoch,
@@ -30,7 +37,9 @@ def history_of(snapshot: Snapshot, state: GroupState, is_new: bool, stopping: bo
             moved=_moved(before, state),
             stopped_ms=None if stopping else snapshot.now_ms,
             finished_ms=snapshot.now_ms if state.state in (STABLE, EMPTY) else None,
-            standing_since_ms=_standing_since(snapshot.rebalance) or (snapshot.now_ms if stopping else None),
+            standing_since_ms=stands.standing_since_ms,
+            silent_since_ms=stands.silent_since_ms,
+            uncertain_ms=stands.uncertain_ms,
             assignment_ms=max(0, snapshot.now_ms - ask.since_ms) if ask is not None else None,
             attempts=ask.attempt if ask is not None else None,
         )
@@ -39,16 +48,17 @@ def history_of(snapshot: Snapshot, state: GroupState, is_new: bool, stopping: bo
         return None
     stopped_ms = record.stopped_ms or (None if stopping else snapshot.now_ms)
     finished_ms = snapshot.now_ms if state.state in (STABLE, EMPTY) else None
-    since_ms = record.standing_since_ms or (snapshot.now_ms if stopping else None)
+    stands = standing(snapshot, gone, stopping)
+    since_ms = stands.since_ms
     stood_ms = max(0, snapshot.now_ms - since_ms) if since_ms is not None and state.state == STABLE else None
     updated = replace(
-        record,
-        stopped_ms=stopped_ms,
-        finished_ms=finished_ms,
-        standing_since_ms=since_ms,
-        standstill_ms=stood_ms,
+        record, stopped_ms=stopped_ms, finished_ms=finished_ms, standing_since_ms=stands.standing_since_ms
     )
-    return updated if updated != record else None
+    if updated == record:
+        return None  # another member's last sign is written with the next of these
+    return replace(
+        updated, silent_since_ms=stands.silent_since_ms, uncertain_ms=stands.uncertain_ms, standstill_ms=stood_ms
+    )
 
 
 def adopted_ask(snapshot: Snapshot, state: GroupState) -> Ask | None:
@@ -74,11 +84,6 @@ def in_order(records: Sequence[Rebalance]) -> list[Rebalance]:
         replace(record, replaced_by=record.replaced_by or (after if record.finished_ms is None else None))
         for record, after in zip(ordered, [*following[1:], None][: len(ordered)], strict=True)
     ]
-
-
-def _standing_since(record: Rebalance | None) -> int | None:
-    """When partitions stopped for an unfinished rebalance: its members still wait."""
-    return record.standing_since_ms if record is not None and record.finished_ms is None else None
 
 
 def _seen_in_the_turn(joined: list[str], left: list[str]) -> str:

@@ -40,6 +40,7 @@ class ChannelView:
     :ivar channel: None when its data cannot be read.
     :ivar version: its data version, the consumer's fence.
     :ivar idle_s: seconds since this coordinator saw its data change.
+    :ivar written_ms: when its data was written, by ZooKeeper's clock.
     :ivar waits_s: seconds since the first command was sent that it has not obeyed, replaced ones included.
     :ivar pause_s: seconds until it gets its next command.
     :ivar loss_pause_s: seconds until the owner znodes that it has lost, again and again, begin a generation.
@@ -58,6 +59,7 @@ class ChannelView:
     loss_pause_s: float = 0.0
     strikes: int = 0
     disobeyed: str = ""
+    written_ms: int = 0
 
     @property
     def running(self) -> PartitionSet:
@@ -76,6 +78,7 @@ class Member:
 
     :ivar age_s: seconds since this coordinator first saw it.
     :ivar lease_ms: the longest lease that it has had here and that a session may have, 0 without one.
+    :ivar created_ms: when it was created, by ZooKeeper's clock.
     """
 
     consumer: str
@@ -83,6 +86,7 @@ class Member:
     registration: Registration | None
     age_s: float = 0.0
     lease_ms: int = 0
+    created_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +175,14 @@ class RegionView:
 
 
 @dataclass(frozen=True, slots=True)
+class Silence:
+    """How long ago an incarnation last fetched: between these two."""
+
+    most_ms: int
+    least_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """One group, as a turn read it: state, channels (commands before data), asks, ids, owners, in this order.
 
@@ -189,6 +201,8 @@ class Snapshot:
     :ivar longest_lease_ms: of the longest session that ZooKeeper grants.
     :ivar region: the group's region, or that of its members' registrations.
     :ivar history: generations with a history znode.  :ivar rebalance: the newest one's record.
+    :ivar silences: member of the target that has run something -> how long ago its incarnation there last fetched, if
+        it is over now.
     """
 
     group: str
@@ -216,3 +230,4 @@ class Snapshot:
     grown_age_s: float = 0.0
     region: RegionView | None = None
     longest_lease_ms: int = 40_000
+    silences: Mapping[str, Silence] = field(default_factory=dict)

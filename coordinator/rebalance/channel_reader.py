@@ -83,7 +83,7 @@ class ChannelReader:
             return ChannelView(name, node.stat.version, None)
         channel = self._records.parsed(self._paths.channel(name), node, parsed_channel)
         idle_s = self._memory.age_s("channel", name, str(node.stat.mzxid))
-        return ChannelView(name, node.stat.version, channel, tuple(commands), idle_s)
+        return ChannelView(name, node.stat.version, channel, tuple(commands), idle_s, written_ms=node.stat.mtime_ms)
 
     def _sent(self, consumers: Sequence[str]) -> dict[str, list[SentCommand]]:
         listings = self.watch(consumers)

@@ -34,6 +34,7 @@ from .ask_reader import AskReader
 from .channel_reader import ChannelReader
 from .conduct import Conducts
 from .counted import with_counted
+from .last_signs import LastSigns
 from .owner_threads import OwnerThreads
 
 T = TypeVar("T")
@@ -70,24 +71,26 @@ class GroupReader:
         self._made: tuple[int, int] | None = None
         self._written: tuple[int, int] = 0, 0
         self._conducts = Conducts(term.runtime)
+        self._signs = LastSigns()
         session_ms = max(term.config.max_session_timeout_ms, term.store.negotiated_timeout_s * 1000)
         self._longest_lease_ms = ceil(session_ms * LEASE_SHARE)
         self._leases: dict[str, tuple[str, int]] = {}
         self._region = GroupRegionReader(self._store, group, self._problems, self._memory.age_s, bound)
 
-    def read(self, topics: Mapping[str, Topic]) -> Snapshot | None:
+    def read(self, topics: Mapping[str, Topic], changed_s: float = 0.0) -> Snapshot | None:
         """A snapshot, or None when the group has no state znode yet.
 
+        :param changed_s: seconds since the first change was seen that this turn is for.
         :raises Retryable: when ZooKeeper did not answer.
         :raises AccessDenied: when a znode that all members share may not be listed; it is reported.
         """
         try:
-            return self._read(topics)
+            return self._read(topics, changed_s)
         except AccessDenied as error:
             self._problems.report(error.path, str(error))
             raise
 
-    def _read(self, topics: Mapping[str, Topic]) -> Snapshot | None:
+    def _read(self, topics: Mapping[str, Topic], changed_s: float) -> Snapshot | None:
         state_node = self._store.get(self._paths.state)
         if state_node is None:
             self._problems.done()
@@ -123,6 +126,8 @@ class GroupReader:
         has_owners = state.client is None or state.client.protocol_type == CONSUMER
         channels = self._conducts.observed(channels, owners, has_owners)
         on_thread = self._threads.read(state, members, channels, owners)
+        now_ms = self._term.clock.now_ms()
+        silences = self._signs.observed(state, channels, members, now_ms, now_ms - round(1000 * changed_s))
         marks = {
             (m.consumer, m.incarnation): self._memory.age_s("mark", m.consumer, m.incarnation) for m in state.marks
         }
@@ -158,6 +163,7 @@ class GroupReader:
             grown_age_s=grown_age_s,
             region=region,
             longest_lease_ms=self._longest_lease_ms,
+            silences=silences,
         )
 
     def _grown_age_s(self, state: GroupState, asks: Sequence[AskView], topics: Mapping[str, Topic]) -> float:
@@ -179,6 +185,7 @@ class GroupReader:
     def deciding(self, plan: Plan) -> None:
         """A plan is about to be written."""
         self._conducts.deciding(plan)
+        self._signs.deciding(plan.ends)
 
     def decided(self, plan: Plan) -> None:
         """Start the timers of the turn's own writes now, not at the next read."""
@@ -223,7 +230,7 @@ class GroupReader:
                 registration = self._records.parsed(path, node, Registration.parse)
                 age_s = self._memory.age_s("member", name, str(node.stat.czxid))
                 lease_ms = self._lease_ms(name, registration)
-                members[name] = Member(name, node.stat.czxid, registration, age_s, lease_ms)
+                members[name] = Member(name, node.stat.czxid, registration, age_s, lease_ms, node.stat.ctime_ms)
         self._leases = {name: lease for name, lease in self._leases.items() if name in members}
         last = nodes[-1] if history else None
         return members, self._records.parsed(history[0], last, Rebalance.parse) if last else None

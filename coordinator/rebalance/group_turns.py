@@ -26,6 +26,7 @@ class GroupTurns:
     :ivar not_before: the next turn is not taken before this time, however often it is requested.
     :ivar refused: consecutive turns that ZooKeeper refused.  :ivar idle: consecutive turns without a change.
     :ivar taken_at: when the last turn ended.
+    :ivar changed_at: when the first change since the last turn began was seen; None without one.
     """
 
     rebalancer: Rebalancer | None = None
@@ -38,6 +39,7 @@ class GroupTurns:
     refused: int = 0
     idle: int = 0
     taken_at: float = float("-inf")
+    changed_at: float | None = None
 
     def pace(self, turn: Turn, now: float) -> None:
         """Put off the next turn after one that was refused, or after many that changed nothing: a growing pause."""

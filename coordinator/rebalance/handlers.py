@@ -84,8 +84,11 @@ class Handlers:
     def ask(self, group: str, reason: str) -> None:
         """A change requests a turn: at once, or together with others soon after the last one."""
         with self._lock:
-            kept = self._groups.get(group)
-            delay_s = kept.quiet_until - self._runtime.monotonic() if kept is not None else 0.0
+            kept, delay_s = self._groups.get(group), 0.0
+            if kept is not None:
+                now = self._runtime.monotonic()
+                delay_s = kept.quiet_until - now
+                kept.changed_at = now if kept.changed_at is None else kept.changed_at
         self.requests.request(group, reason, max(0.0, delay_s))
 
     def on_acknowledge(self, path: str) -> None:
@@ -161,8 +164,10 @@ class Handlers:
         with self._lock:
             kept = self._kept(group)
             kept.heard = set()
+            changed_at, kept.changed_at = kept.changed_at, None
+        changed_s = began - changed_at if changed_at is not None else 0.0
         try:
-            turn = self._rebalancer(group).take_turn(_bounded("; ".join(changes)))
+            turn = self._rebalancer(group).take_turn(_bounded("; ".join(changes)), max(0.0, changed_s))
         except (Fenced, SessionLost) as error:
             self._on_over(str(error))
         except (LeaseLapsed, Retryable) as error:

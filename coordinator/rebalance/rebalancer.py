@@ -93,17 +93,18 @@ class Rebalancer:
         )
         self._reader = GroupReader(term, group, on_acknowledge, bound)
 
-    def take_turn(self, trigger: str) -> Turn:
+    def take_turn(self, trigger: str, changed_s: float = 0.0) -> Turn:
         """One turn.
 
         :param trigger: the reason of the turn, for the history.
+        :param changed_s: seconds since the first change was seen that it is for.
         :raises EpochOver: when another coordinator has been elected.
         :raises LeaseLapsed: when this coordinator must not act.
         :raises RebalanceFailed: when there is no plan, with the reason.
         :raises Retryable: when ZooKeeper did not answer.
         """
         for _ in range(REFUSALS_A_TURN):
-            snapshot = self._read()
+            snapshot = self._read(changed_s)
             if snapshot is None:
                 is_there = self._store.get(self._paths.ids) is not None
                 return Turn(REFUSED_PAUSE_S if is_there else None, is_refused=is_there)
@@ -156,8 +157,8 @@ class Rebalancer:
 
     # ---- reading
 
-    def _read(self) -> Snapshot | None:
-        snapshot = self._reader.read(self._topics())
+    def _read(self, changed_s: float = 0.0) -> Snapshot | None:
+        snapshot = self._reader.read(self._topics(), changed_s)
         if snapshot is not None:
             return snapshot
         if self._store.get(self._paths.ids) is None:

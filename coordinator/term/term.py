@@ -17,6 +17,7 @@ from .bad_data import Problems
 from .config import CoordinatorConfig
 from .elector import Election
 from .metrics import CoordinatorMetrics
+from .server_clock import ServerClock
 from .turn_times import TurnTimer
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ class Term:
     :ivar epoch: its number.
     :ivar fence: the data version of `/consumers/coordinator_epoch` that identifies it.
     :ivar lease: while it is held, the term may write.
+    :ivar clock: ZooKeeper's.
     :ivar turn_times: sums the time that the turns of each group take.
     :ivar lines: bounds the log lines of collectors.
     """
@@ -58,6 +60,7 @@ class Term:
         self.config = config
         self.problems = problems
         self.metrics = metrics or CoordinatorMetrics()
+        self.clock = ServerClock(store, runtime)
         self.turn_times = TurnTimer(runtime, election.epoch)
         self.lease = Lease(store, runtime, self.check, "coordinator")
         self.lines = FirstLines(runtime)

@@ -94,7 +94,7 @@ def _figures(run: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     invariants = [text(mapping(each).get("outcome")) for each in mapping(run.get("invariants")).values()]
     produced, median = number(records.get("produced")), seconds(number(standstill.get("median_s")))
     return [
-        ("Longest standstill", seconds(number(standstill.get("max_s"))), f"median {median}"),
+        ("Longest standstill", seconds(number(standstill.get("max_s"))), f"without a fetcher; median {median}"),
         ("Partitions moved", amount(moved), f"{amount(least)} had to" if least is not None else ""),
         ("Records lost", amount(records.get("lost")),
          f"{amount(records.get('duplicated'))} twice" + (f", of {amount(produced)}" if produced is not None else "")),

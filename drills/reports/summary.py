@@ -86,13 +86,32 @@ def _coordinator_bound(promise: object) -> float | None:
 def _standstill(run: Mapping[str, Any]) -> str:
     standstill = mapping(mapping(run.get("numbers")).get("standstill"))
     longest = number(standstill.get("max_s"))
-    stood = [each for each in map(number, mapping(standstill.get("by_partition")).values()) if each]
     if longest is None:
         return ""
     if longest == 0:
         return "No partition stood still."
-    subject = plural(len(stood), "partition") if stood else "Partitions"
-    return f"{subject} stood still for {seconds(longest)}{' at most' if len(stood) != 1 else ''}."
+    known = [each for each in map(number, mapping(standstill.get("by_partition")).values()) if each is not None]
+    if not known:
+        return f"Partitions stood still for {seconds(longest)} at most."
+    return f"{_shares(known)}, from one fetcher to the next."
+
+
+def _shares(stood: Sequence[float]) -> str:
+    """How many partitions stood still for how long: about as long as the longest, for less, and not at all."""
+    long = [each for each in stood if each >= max(stood) / 2]
+    less = [each for each in stood if 0 < each < max(stood) / 2]
+    still = len(stood) - len(long) - len(less)
+    part = f"{amount(len(long))} of " if len(long) < len(stood) else ""
+    clauses = [f"{part}{plural(len(stood), 'partition')} stood still for {_span(long)}"]
+    clauses += [f"{amount(len(less))} for {_span(less)}"] if less else []
+    clauses += [f"{amount(still)} not at all"] if still else []
+    return clauses[0] if len(clauses) == 1 else f"{', '.join(clauses[:-1])} and {clauses[-1]}"
+
+
+def _span(values: Sequence[float]) -> str:
+    """`2.1 s to 2.16 s`, or one of the two where they are the same."""
+    least, most = seconds(min(values)), seconds(max(values))
+    return most if least == most else f"{least} to {most}"
 
 
 def _records(run: Mapping[str, Any]) -> str:

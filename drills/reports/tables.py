@@ -16,18 +16,27 @@ Pair = tuple[str, str]
 RECORDS = ("produced", "elsewhere", "delivered", "lost", "duplicated", "misplaced")
 
 NUMBERS: Sequence[tuple[str, str, Callable[[float], str]]] = (
-    ("detection_s", "until ZooKeeper detected it (T0 to T1)", seconds),
-    ("election_s", "until the next coordinator acted (T1 to T2)", seconds),
-    ("rebalance_s", "until every partition was fetched again (to T5)", seconds),
-    ("moved", "partitions that moved", amount),
-    ("least_possible", "minimum of moved partitions", amount),
-    ("passed_on", "partitions with another consumer at any time", amount),
-    ("doubly_owned_s", "time in which a partition had two owners", seconds),
-    ("stale_refused", "commands removed unapplied", amount),
-    ("generations", "generations since", amount),
+    ("detection_s", "detection: from the fault (T0) to the end of its victim's ephemeral (T1)", seconds),
+    ("election_s", "election: from there (T1) to the next coordinator's lease (T2)", seconds),
+    (
+        "rebalance_s",
+        "rebalance: from there (T2, or T1 without an election) to a fetcher for every partition (T5)",
+        seconds,
+    ),
+    ("resumed_s", "from the broker's return to records of every partition", seconds),
+    ("settled_s", "longest from a kill to Stable without the killed process", seconds),
+    ("member_changes", "joins and leaves of members, from the fault to the end", amount),
+    ("generations", "generations begun, from the fault to the end", amount),
+    ("moved", "partitions with another consumer at the end than before the fault", amount),
+    ("least_possible", "minimum of these, for equal shares", amount),
+    ("passed_on", "partitions that another consumer began to fetch, from the fault to the end", amount),
+    ("doubly_owned_s", "time in which a partition had two owners, in the whole run", seconds),
+    ("stale_refused", "commands removed unapplied, in the whole run", amount),
 )
+OF_SOME_DRILLS = frozenset({"resumed_s", "settled_s"})
+"""Measured only where a broker went away, or a member was killed; left out elsewhere."""
 ASKS: Sequence[tuple[str, str, Callable[[float], str]]] = (
-    ("asks", "asks to leaders since", amount),
+    ("asks", "asks to leaders, from the fault to the end", amount),
     ("adopted", "answers adopted", amount),
     ("failed", "asks failed", amount),
     ("longest_s", "longest from an ask to an adoption", seconds),
@@ -103,9 +112,10 @@ def numbers(run: Mapping[str, Any]) -> list[Pair]:
     if not fields:
         return []
     standstill, asks = mapping(fields.get("standstill")), mapping(fields.get("asks"))
-    rows = [(label, fields.get(key), how) for key, label, how in NUMBERS]
-    rows += [("longest standstill of a partition", standstill.get("max_s"), seconds)]
-    rows += [("median standstill", standstill.get("median_s"), seconds)]
+    shown = [row for row in NUMBERS if row[0] not in OF_SOME_DRILLS or number(fields.get(row[0])) is not None]
+    rows = [(label, fields.get(key), how) for key, label, how in shown]
+    rows += [("longest standstill of a partition, from one fetcher to the next", standstill.get("max_s"), seconds)]
+    rows += [("median of the standstills of all partitions", standstill.get("median_s"), seconds)]
     rows += [(label, asks.get(key), how) for key, label, how in ASKS if asks]
     known = [(label, number(value), how) for label, value, how in rows]
     return [(label, how(value) if value is not None else "not measured") for label, value, how in known]

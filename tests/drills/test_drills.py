@@ -39,6 +39,20 @@ def test_everything_that_a_verdict_was_decided_from_is_kept(short_set: dict[str,
     assert (folder / "report.md").read_text().startswith(f"# {drill['verdict']}: {document['title']}")
 
 
+@pytest.mark.timeout(1200)
+def test_history_of_a_killed_consumer_has_the_standstill_that_the_drill_has_measured(
+    short_set: dict[str, dict[str, Any]],
+) -> None:
+    drill = short_set["consumer-sigkill"]
+    after = json.loads((Path(drill["folder"]) / "after.json").read_text())
+    records = [json.loads(node["data"]) for path, node in after.items() if "/drill/history/rebalance-" in path]
+    found = max((each for each in records if each["standstill_ms"] is not None), key=lambda each: each["standstill_ms"])
+    measured_ms = 1000 * drill["numbers"]["standstill"]["max_s"]
+
+    # On both sides the way from an acknowledgement to the coordinator, and to the first fetch.
+    assert found["standstill_ms"] - found["uncertain_ms"] - 500 <= measured_ms <= found["standstill_ms"] + 500
+
+
 def test_a_drill_that_is_interrupted_leaves_no_process_behind(tmp_path: Path) -> None:
     with started(tmp_path, "coordinator-sigkill") as drill:
         try:

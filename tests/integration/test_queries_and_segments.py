@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from coordinator.admin import queries
+from coordinator.admin import health, queries
 from coordinator.cli import main
 from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.runtime import ThreadRuntime
@@ -77,6 +77,27 @@ def test_a_query_is_silent_when_it_has_given_no_sign_of_life_for_three_minutes(
 
     assert state(100) == ["active", "active"]
     assert state(200) == ["active", "silent"], "a session that lives is a sign of life"
+
+
+def test_status_check_finds_a_silent_query_that_is_far_behind(
+    group: SealedGroup, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "BEHIND_RECORDS", 20)
+    monkeypatch.setattr(queries, "SILENT_AFTER_MS", 0)
+    names = [group.seal(), group.seal(), group.seal()]
+    group.query("near", names[1])
+
+    def silent() -> list[str]:
+        found = json.loads(run("status", "--check", "-o", "json").stdout)["findings"]
+        return [item["message"] for item in found if item["check"] == "query-silent"]
+
+    assert silent() == []
+    group.query("far", names[0])
+    (message,) = silent()
+    assert "query far is silent for" in message and "holds back 20 records in 2 segments" in message
+    assert "queries remove g far --execute" in message
+    monkeypatch.setattr(queries, "SILENT_AFTER_MS", 60_000)
+    assert silent() == []
 
 
 def test_an_expired_query_is_listed_as_such_and_holds_nothing_back(group: SealedGroup, run: Any) -> None:
@@ -367,6 +388,17 @@ def test_segments_are_found_where_this_machine_sees_them(
 
     assert [kind for kind, _, _ in verify(run)[1]] == ["missing file"] * 4
     assert verify(run, "--segments-dir", str(tmp_path / "moved")) == (0, [])
+
+
+def test_group_without_segments_is_not_found_whole(group: SealedGroup, run: Any, tmp_path: Path) -> None:
+    group.query("q")
+    unknown = run("segments", "verify", "g")
+    (tmp_path / "segments").mkdir(exist_ok=True)
+    given = run("segments", "verify", "g", "--segments-dir", str(tmp_path / "segments"))
+
+    assert unknown.exit_code == 1
+    assert "no segment names the folder of the files: give --segments-dir to check it" in unknown.stderr
+    assert (given.exit_code, given.stderr.splitlines()[-1]) == (0, "0 segments, 0 problems, 0 files left over")
 
 
 def test_unreadable_segments_folder_is_a_usage_error(group: SealedGroup, run: Any, whole: list[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from coordinator.zk.store import Create, Operation
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH
 from coordinator.zk.znodes.records import CoordinatorRecord, EpochRecord
 from tests.support.cli import run, run_json, run_ok
+from tests.support.processes import node_process
 from tests.support.stores import FrontStore
 from tests.support.wait import eventually, within
 from tests.support.world import World
@@ -31,10 +33,10 @@ def test_another_node_is_elected_and_the_group_continues(world: World, caplog: p
 
     found = run_json(world.zk, "resign")
 
-    assert found["resigned"]["node"] == name
+    assert found["deposed"]["node"] == name
     assert found["elected"]["node"] == {"one": "two", "two": "one"}[name]
-    assert found["elected"]["epoch"] == found["resigned"]["epoch"] + 1
-    second = world.elected(one, two, above=found["resigned"]["epoch"])
+    assert found["elected"]["epoch"] == found["deposed"]["epoch"] + 1
+    second = world.elected(one, two, above=found["deposed"]["epoch"])
     assert second is not first
     assert world.state("g").generation == generation
     world.consumer("g", "c2", {"t": 1})
@@ -51,8 +53,8 @@ def test_with_one_node_the_same_is_elected_again(world: World) -> None:
 
     result = run_ok(world.zk, "resign", "--node", "only")
 
-    assert "RESIGNED  only" in result.stdout
-    assert "ELECTED   only" in result.stdout and "epoch 2" in result.stdout
+    assert "DEPOSED  only" in result.stdout
+    assert "ELECTED  only" in result.stdout and "epoch 2" in result.stdout
 
 
 def test_a_znode_that_was_removed_by_hand_makes_its_node_resign_at_once(
@@ -85,8 +87,23 @@ def test_resignation_without_a_new_election_is_reported(world: World) -> None:
     result = run(world.zk, "resign", "--timeout", "0.3")
 
     assert result.exit_code == 1
-    assert "node gone has resigned (epoch 3), but no node was elected within 0.3 s" in result.stderr
+    assert "node gone is deposed (epoch 3), but no node was elected within 0.3 s" in result.stderr
     assert world.data(COORDINATOR) is None
+
+
+@pytest.mark.real_zookeeper("processes")
+def test_resignation_of_a_killed_node_says_only_that_its_term_is_over(world: World, tmp_path: Path) -> None:
+    with node_process(tmp_path, world.zk, "a", 4000) as one, node_process(tmp_path, world.zk, "b", 4000) as two:
+        eventually(lambda: world.data(COORDINATOR), 20, "one of them is elected")
+        name = CoordinatorRecord.parse(COORDINATOR, world.data(COORDINATOR) or b"").node
+        elected = {"a": one, "b": two}[name]
+        elected.kill()
+
+        result = run(world.zk, "resign", "--timeout", "20")
+
+    assert result.exit_code == 0, result.stderr
+    assert f"DEPOSED  {elected.name}" in result.stdout
+    assert "resigned" not in (result.stdout + result.stderr).lower()
 
 
 @pytest.mark.parametrize("ephemeral", [True, False])
@@ -97,7 +114,7 @@ def test_coordinator_znode_made_by_hand_is_removed_and_a_node_is_elected(world: 
 
     found = run_json(world.zk, "resign")
 
-    assert (found["resigned"]["epoch"], found["elected"]["node"], found["elected"]["epoch"]) == (99, "only", 4)
+    assert (found["deposed"]["epoch"], found["elected"]["node"], found["elected"]["epoch"]) == (99, "only", 4)
 
 
 class LostReply(FrontStore):

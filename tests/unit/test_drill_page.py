@@ -313,8 +313,8 @@ def test_page_describes_the_run_in_text_and_shapes() -> None:
 
     text = found.words()
     assert (
-        "node-1 was killed; node-2 acted 4.1 s later (5.5 s promised). 2 partitions stood still for 5 s at most."
-        in text
+        "node-1 was killed; node-2 acted 4.1 s later (5.5 s promised). 2 of 4 partitions stood still for 5 s "
+        "and 2 not at all, from one fetcher to the next." in text
     )
     assert "12,000 records delivered once." in text
     assert "zk-coordinator drill run coordinator-sigkill --seed 7" in text

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
+from drills.evidence.measurements import Measured
 from drills.reports.facts import MINUS, amount, moment, seconds
 from drills.reports.markdown import code, markdown, plain
 from drills.reports.summary import sentences
+from drills.reports.tables import NUMBERS, further_numbers, numbers
 from tests.support.made_drill import begin, event, halt, history, run
 
 
@@ -42,7 +45,7 @@ def test_report_has_promises_numbers_records_and_the_command_to_repeat_the_run()
     )
     assert ["no late write", "lease", "2.7 s", "not measured", "not measured"] in rows(text, "Promises")
     measured = rows(text, "Measurements")
-    assert ["partitions that moved", "2"] in measured
+    assert ["partitions with another consumer at the end than before the fault", "2"] in measured
     assert ["produced", "12,000"] in measured
     assert ["t-2", "5 s"] in measured
     assert "    zk-coordinator drill run coordinator-sigkill --seed 7" in text
@@ -85,6 +88,21 @@ def test_the_same_run_gives_the_same_report() -> None:
     assert markdown(run(), history()) == markdown(*json.loads(json.dumps([run(), history()])))
 
 
+STOOD = {"t-0": 0.05, "t-1": 2.16, "t-2": 0.05, "t-3": 2.1, "t-4": 0.05, "t-5": 0.05, "t-6": 0.0}
+
+
+def test_every_number_of_a_measurement_has_a_name_and_no_row_is_a_field() -> None:
+    measured = Measured({"T0": 1.0}, {("t", 0): 2.0}, 1, 1, 1, 0.0, 0)
+
+    assert further_numbers({"numbers": measured.to_json()}) == []
+    without = [label for label, _ in numbers({"numbers": measured.to_json()})]
+    with_all = replace(measured, resumed_s=1.0, settled_s=2.0).to_json()
+    named = dict(numbers({"numbers": with_all}))
+    assert len(named) == len(without) + 2 == len(NUMBERS) + 2
+    assert named["longest from a kill to Stable without the killed process"] == "2 s"
+    assert not [label for label in named if "_" in label]
+
+
 def counts(*numbers: int) -> dict[str, int]:
     return dict(zip(("produced", "delivered", "lost", "duplicated"), numbers, strict=True))
 
@@ -96,7 +114,12 @@ def counts(*numbers: int) -> dict[str, int]:
         ({"records": counts(9, 8, 0, 0)}, "Of 9 records 0 were lost and 0 were duplicated."),
         ({"records": counts(9, 9, 0, 0)}, "9 records delivered once."),
         ({"numbers": {"standstill": {"max_s": 0, "by_partition": {"t-0": 0}}}}, "No partition stood still."),
-        ({"numbers": {"standstill": {"max_s": 2, "by_partition": {"t-0": 2}}}}, "1 partition stood still for 2 s."),
+        ({"numbers": {"standstill": {"max_s": 2, "by_partition": {"t-0": 2}}}},
+         "1 partition stood still for 2 s, from one fetcher to the next."),
+        ({"numbers": {"standstill": {"max_s": 2.16, "by_partition": STOOD}}},
+         "2 of 7 partitions stood still for 2.1 s to 2.16 s, 4 for 0.05 s and 1 not at all, "
+         "from one fetcher to the next."),
+        ({"numbers": {"standstill": {"max_s": 2}}}, "Partitions stood still for 2 s at most."),
         ({"promises": []}, "node-1 was killed; node-2 acted 4.1 s later."),
         ({"marks": {"T0": {"at": 10.0}}}, "node-1 was killed."),
     ],

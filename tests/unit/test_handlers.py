@@ -82,7 +82,7 @@ class RefusedRebalancer:
 
     taken = 0
 
-    def take_turn(self, trigger: str) -> Turn:
+    def take_turn(self, trigger: str, changed_s: float = 0.0) -> Turn:
         self.taken += 1
         return Turn(0.05, is_refused=True)
 
@@ -110,7 +110,7 @@ class FailingRebalancer:
     def __init__(self, error: Exception) -> None:
         self._error = error
 
-    def take_turn(self, trigger: str) -> None:
+    def take_turn(self, trigger: str, changed_s: float = 0.0) -> None:
         raise self._error
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from coordinator.admin.groups import ShownCommand, ShownGroup, ShownMember
 from coordinator.admin.health import HealthFinding, findings, summary
+from coordinator.admin.queries import SILENT, ShownQuery
 from coordinator.admin.regions import ShownCheckpoint, ShownRegion
 from coordinator.admin.status import GroupStatus, Status
 from coordinator.zk.znodes.commands import START_FETCHER, Command
@@ -70,6 +71,24 @@ def test_persistent_coordinator_znode_is_unhealthy() -> None:
 @pytest.mark.parametrize("epoch", [6, 8, None])
 def test_coordinator_with_an_outdated_epoch_is_unhealthy(epoch: int | None) -> None:
     assert the_one(replace(HEALTHY, epoch=epoch)) == ("coordinator-epoch", None)
+
+
+@pytest.mark.parametrize(
+    ("segments", "size", "rows", "checks"),
+    [
+        (1, 1, 999_999, []),
+        (1, 1, 1_000_000, ["query-silent"]),
+        (5_000, 1, 1, ["query-silent"]),
+        (1, 2**30, 1, ["query-silent"]),
+    ],
+)
+def test_silent_query_that_is_far_behind_is_unhealthy(segments: int, size: int, rows: int, checks: list[str]) -> None:
+    query = ShownQuery("g", "q", SILENT, "run", 7, segments, size, rows, NOW_MS - 200_000, None)
+
+    unhealthy = found(of_group(silent=(query,)))
+
+    assert [finding.check for finding in unhealthy] == checks
+    assert all("query q is silent for 200 s" in str(finding) for finding in unhealthy)
 
 
 def test_failed_rebalance_is_unhealthy_at_once_with_its_reason() -> None:

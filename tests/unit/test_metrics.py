@@ -192,6 +192,19 @@ def test_a_rebalance_counts_once_when_it_is_over_with_its_durations() -> None:
     assert stops(metrics, "joined") == (1, 0.25)
 
 
+def test_standstill_is_counted_as_the_history_has_it() -> None:
+    metrics = CoordinatorMetrics()
+    begun = Rebalance(3, 7, "left c1", 10_000, stopped_ms=10_050, silent_since_ms=1000)
+    done = Rebalance(3, 7, "left c1", 10_000, stopped_ms=10_050, finished_ms=10_100, standstill_ms=9_100)
+
+    metrics.turn_written(snapshot(begun), Plan(GroupState(), rebalance=done))
+    metrics.turn_written(snapshot(done), Plan(GroupState()))
+
+    name = "rebalance_standstill_seconds"
+    assert value(metrics.registry, f"{name}_count", trigger="left") == 1
+    assert value(metrics.registry, f"{name}_sum", trigger="left") == 9.1
+
+
 def test_rebalance_superseded_by_the_next_one_counts_as_replaced() -> None:
     metrics = CoordinatorMetrics()
     first = Rebalance(3, 7, "joined c2", started_ms=1000)

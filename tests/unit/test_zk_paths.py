@@ -83,7 +83,7 @@ OFFER = ClientProtocols(("lag",), {"lag": ""}, "jobs", is_preferred=False, rejoi
 ASK = "ask-[number]"
 PAUSE = Pause("who", 1, "why")
 REGISTRATION = Registration(
-    "i", {"t": 2}, WHITE_LIST, "host", ("sticky",), 1, 2, "x", 1, "c", client=OFFER, region=RegionMembership("r", SLOTS)
+    "i", {"t": 2}, WHITE_LIST, "host", ("sticky",), 1, 2, "x", 1, "c", OFFER, RegionMembership("r", SLOTS), 1
 )
 COMMAND, CONTRIBUTION = "channel/[consumer]/command-[seq]", "checkpoint-[sequence]/[group]~[consumer]"
 PARTITION = TopicPartition("t", 0)
@@ -112,7 +112,7 @@ WRITTEN: tuple[tuple[str, Any], ...] = (
         ),
     ),
     ("request", TurnRequest("who", 1, "why")),
-    ("history/rebalance-[generation]", Rebalance(1, 1, "why", 1, ("c",), ("c",), 1, 1, 1, 1, 1, 1, 1, 1)),
+    ("history/rebalance-[generation]", Rebalance(1, 1, "why", 1, ("c",), ("c",), *[1] * 10)),
     ("ids/[consumer]", REGISTRATION),
     ("sync/ask-[number]", Ask("lag", "c", "i", {"c": AskMember("i", "d", 1)}, "jobs", 2, "why", 1, outdated=1)),
     ("sync/ask-[number]/member-[consumer]", MemberAnswer({"c-0": PART}, "AA==", "lag")),

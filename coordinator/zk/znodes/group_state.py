@@ -259,7 +259,9 @@ class Rebalance:
     :ivar finished_ms: when the group became Stable, or Empty.
     :ivar standing_since_ms: when the first stop was sent, by this rebalance or by an unfinished one that it replaced;
         None without a revocation.
-    :ivar standstill_ms: from then to the last start acknowledged; None until then, and without a revocation.
+    :ivar silent_since_ms: when a member whose incarnation is over last fetched, at the earliest; None without one.
+    :ivar standstill_ms: from the earlier of the two to the last start acknowledged; None until then, and without them.
+    :ivar uncertain_ms: how much shorter it may have been; None until that is known.
     :ivar replaced_by: the generation that replaced it before it finished.
     :ivar assignment_ms: from the ask to its adoption; None under the coordinator's strategies.
     :ivar attempts: 1 plus the assignments that failed before it; None likewise.
@@ -279,6 +281,8 @@ class Rebalance:
     replaced_by: int | None = None
     assignment_ms: int | None = None
     attempts: int | None = None
+    silent_since_ms: int | None = None
+    uncertain_ms: int | None = None
 
     @property
     def to_last_stop_ms(self) -> int | None:
@@ -308,6 +312,8 @@ class Rebalance:
             fields.optional_number("replaced_by"),
             fields.optional_number("assignment_ms"),
             fields.optional_number("attempts"),
+            fields.optional_number("silent_since_ms"),
+            fields.optional_number("uncertain_ms"),
         )
 
     def to_bytes(self) -> bytes:
@@ -325,7 +331,9 @@ class Rebalance:
                 "to_last_stop_ms": self.to_last_stop_ms,
                 "to_last_start_ms": self.to_last_start_ms,
                 "standing_since_ms": self.standing_since_ms,
+                "silent_since_ms": self.silent_since_ms,
                 "standstill_ms": self.standstill_ms,
+                "uncertain_ms": self.uncertain_ms,
                 "replaced_by": self.replaced_by,
                 "assignment_ms": self.assignment_ms,
                 "attempts": self.attempts,

@@ -112,6 +112,8 @@ class Registration:
     :ivar client: its client-side assignment protocols, None for a member without them.
     :ivar seal_interval_ms: its seal interval; 0 for a member without one.
     :ivar region: its consistent region.
+    :ivar took_over_ms: when the live incarnation that it replaced under its name last wrote its channel, by ZooKeeper's
+        clock; 0 without one.
     """
 
     incarnation: str
@@ -126,6 +128,7 @@ class Registration:
     instance_id: str = ""
     client: ClientProtocols | None = None
     region: RegionMembership | None = None
+    took_over_ms: int = 0
 
     @property
     def protocol_type(self) -> str:
@@ -158,6 +161,7 @@ class Registration:
             instance_id=fields.text("instance_id", "", most=250),
             client=client,
             region=region,
+            took_over_ms=fields.number("took_over_ms", 0),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -175,6 +179,7 @@ class Registration:
             **({"instance_id": self.instance_id} if self.instance_id else {}),
             **({"client": self.client.to_json()} if self.client is not None else {}),
             **({"region": self.region.to_json()} if self.region is not None else {}),
+            **({"took_over_ms": self.took_over_ms} if self.took_over_ms else {}),
         }
 
     def to_bytes(self) -> bytes:

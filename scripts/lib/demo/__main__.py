@@ -104,7 +104,7 @@ def _last_words(verdict: Verdict, folder: Path, as_json_line: bool) -> None:
     print(
         f"{verdict.verdict}: {verdict.records:,} records, {verdict.lost} lost, {verdict.duplicated} duplicated; "
         f"coordinator failover {verdict.coordinator_failover_ms} ms, executors killed {verdict.executors_killed}, "
-        f"rebalances {verdict.rebalances}, longest standstill {verdict.longest_standstill_ms} ms, "
+        f"rebalances {verdict.rebalances}, longest standstill {verdict.longest_standstill_ms} ms at most, "
         f"generation {verdict.generation}, {verdict.seconds} s"
     )
 

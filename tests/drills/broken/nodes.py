@@ -151,8 +151,8 @@ def rebalances_without_cause() -> None:
         return needs_new_generation
 
     def soon_again(original: Any) -> Any:
-        def take_turn(self: Rebalancer, trigger: str) -> Any:
-            turn = original(self, trigger)
+        def take_turn(self: Rebalancer, trigger: str, changed_s: float = 0.0) -> Any:
+            turn = original(self, trigger, changed_s)
             return replace(turn, again_s=REBALANCED_EVERY_S) if turn.again_s is None else turn
 
         return take_turn

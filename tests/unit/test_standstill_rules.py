@@ -1,0 +1,140 @@
+"""Since when partitions have had no fetcher: from the last signs of life of members, and from stops."""
+
+from __future__ import annotations
+
+from coordinator.planning.membership import End
+from coordinator.planning.snapshot import ChannelView, Member, Silence, Snapshot
+from coordinator.planning.standstill import LastSign, Standing, standing
+from coordinator.rebalance.last_signs import LastSigns
+from coordinator.zk.znodes.group_state import STABLE, GroupState, Rebalance, Target
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.records import Channel, Registration
+
+PART = TopicPartition("t", 0)
+STATE = GroupState(STABLE, 1, 5, "range", {"a": Target("a1", {"a-0": frozenset([PART])})})
+REGISTERED = Registration("a1", {"t": 1}, lease_ms=6_667, max_poll_interval_ms=300_000)
+AT_MS = 1_000_000
+
+
+def channel(written_ms: int, incarnation: str = "a1", ended: str | None = None) -> dict[str, ChannelView]:
+    running = {PART: 7} if ended is None and incarnation == "a1" else {}
+    return {"a": ChannelView("a", 1, Channel(incarnation, running=running, ended=ended), written_ms=written_ms)}
+
+
+def member(registration: Registration = REGISTERED, created_ms: int = 0) -> dict[str, Member]:
+    return {"a": Member("a", 1, registration, created_ms=created_ms)}
+
+
+def seen_live(written_ms: int, now_ms: int) -> LastSigns:
+    signs = LastSigns()
+    signs.observed(STATE, channel(written_ms), member(), now_ms, now_ms)
+    return signs
+
+
+def test_expired_session_of_a_busy_member_ended_with_its_last_commit() -> None:
+    signs = seen_live(AT_MS - 5_000, AT_MS)
+
+    found = signs.observed(STATE, channel(AT_MS + 100), {}, AT_MS + 11_000, AT_MS + 10_950)
+
+    # Last heard by ZooKeeper a timeout (10 s) before, at the latest, and it renews every sixth of it.
+    assert found == {"a": Silence(most_ms=10_900, least_ms=8_383)}
+    assert signs.observed(STATE, channel(AT_MS + 100), {}, AT_MS + 12_000, AT_MS + 12_000) == {
+        "a": Silence(most_ms=11_900, least_ms=9_383)
+    }
+
+
+def test_expired_session_of_an_idle_member_ended_no_earlier_than_ticks_allow() -> None:
+    signs = seen_live(AT_MS - 90_000, AT_MS)
+
+    found = signs.observed(STATE, channel(AT_MS - 90_000), {}, AT_MS + 9_000, AT_MS + 9_000)
+
+    assert found == {"a": Silence(most_ms=14_500, least_ms=8_333)}
+
+
+def test_new_coordinator_has_only_the_last_write_of_a_departed_member() -> None:
+    found = LastSigns().observed(STATE, channel(AT_MS - 60_000), {}, AT_MS, AT_MS)
+
+    assert found == {"a": Silence(most_ms=60_000, least_ms=0)}
+
+
+def test_member_that_leaves_has_fetched_until_then() -> None:
+    signs = seen_live(AT_MS - 5_000, AT_MS)
+
+    assert signs.observed(STATE, channel(AT_MS + 50, ended="closed"), {}, AT_MS + 70, AT_MS + 70) == {
+        "a": Silence(20, 20)
+    }
+
+
+def test_last_write_of_an_evicted_member_is_its_own_and_not_the_eviction() -> None:
+    signs = seen_live(AT_MS - 5_000, AT_MS)
+    signs.deciding((_end(channel(AT_MS - 5_000)["a"]),))
+
+    found = signs.observed(STATE, channel(AT_MS + 10, ended="evicted: it hangs"), {}, AT_MS + 2_000, AT_MS + 2_000)
+
+    assert found == {"a": Silence(7_000, 2_000)}
+
+
+def test_member_whose_name_is_taken_over_has_fetched_until_its_last_commit() -> None:
+    signs = seen_live(AT_MS - 5_000, AT_MS)
+    successor = Registration("a2", {"t": 1}, took_over_ms=AT_MS + 1_000)
+
+    found = signs.observed(
+        STATE, channel(AT_MS + 4_000, "a2"), member(successor, AT_MS + 4_000), AT_MS + 4_100, AT_MS + 4_100
+    )
+    unseen = LastSigns().observed(
+        STATE, channel(AT_MS + 4_000, "a2"), member(successor, AT_MS + 4_000), AT_MS + 4_100, AT_MS + 4_100
+    )
+
+    assert found == unseen == {"a": Silence(3_100, 100)}
+
+
+def test_member_that_has_run_nothing_leaves_nothing_standing_still() -> None:
+    views = {"a": ChannelView("a", 1, Channel("a1"), written_ms=AT_MS)}
+    signs = LastSigns()
+    signs.observed(STATE, views, member(), AT_MS, AT_MS)
+
+    assert signs.observed(STATE, views, {}, AT_MS + 9_000, AT_MS + 9_000) == {}
+
+
+def test_unknown_time_of_zookeeper_tells_nothing() -> None:
+    assert LastSigns().observed(STATE, channel(AT_MS), {}, 0, 0) == {}
+
+
+def test_an_idle_member_that_hangs_may_have_fetched_until_its_next_heartbeat() -> None:
+    sign = LastSign(AT_MS, session_ms=60_000, poll_ms=30_000, over_ms=AT_MS + 40_000)
+
+    assert sign.silence(AT_MS + 40_000) == Silence(40_000, 30_000)
+
+
+def seen(now_ms: int, record: Rebalance | None, silences: dict[str, Silence]) -> Snapshot:
+    return Snapshot("g", 5, STATE, 1, rebalance=record, now_ms=now_ms, silences=silences)
+
+
+def test_standstill_begins_with_the_earliest_of_deaths_and_stops() -> None:
+    silences = {"a": Silence(10_000, 8_000), "b": Silence(3_000, 3_000), "c": Silence(99_000, 0)}
+
+    first = standing(seen(AT_MS, None, silences), ["a", "b"], are_stopping=True)
+
+    assert first == Standing(AT_MS, AT_MS - 10_000, 2_000)
+    assert first.since_ms == AT_MS - 10_000
+
+
+def test_standstill_of_an_unfinished_rebalance_is_continued_with_its_uncertainty() -> None:
+    record = Rebalance(1, 5, "left a", AT_MS, silent_since_ms=AT_MS - 10_000, uncertain_ms=2_000)
+    silences = {"b": Silence(11_000, 500)}
+
+    assert standing(seen(AT_MS + 500, record, silences), ["b"], are_stopping=False) == Standing(
+        None, AT_MS - 10_500, 2_500
+    )
+
+
+def test_what_is_stopped_stands_still_when_all_stops_are_acknowledged() -> None:
+    stopping = standing(seen(AT_MS, None, {}), [], are_stopping=True)
+    record = Rebalance(1, 5, "joined b", AT_MS, standing_since_ms=stopping.standing_since_ms)
+
+    assert stopping == Standing(AT_MS, None, None)
+    assert standing(seen(AT_MS + 40, record, {}), [], are_stopping=False) == Standing(AT_MS, None, 40)
+
+
+def _end(view: ChannelView) -> End:
+    return End(view, "evicted: it hangs", True, frozenset([PART]))
