@@ -559,7 +559,7 @@ def test_coordinator_collects_only_segments_finished_by_every_query(bench: Bench
             planner.latest(end)
             at[planner] = end
         _consumer_of(world)
-        world.coordinator(sweep_interval_ms=200)
+        world.coordinator(sweep_interval_ms=200, segment_retention_ms=0)
         eventually(lambda: bench.store.get(bench.paths.segment(sealed[0])) is None, 10, "the first is collected")
         assert all(bench.store.get(bench.paths.segment(name)) for name in sealed[1:])
         assert names(slow.plan(at[slow], slow.latest(at[slow]))) == sealed[1:]

@@ -160,7 +160,7 @@ def test_query_returning_after_collection_fails_with_the_lost_segments_and_a_rem
         query(slow, sink, tmp_path / "slow").awaitTermination(120)
     assert 0 < sink.count <= 60
     sealed.stop_coordinator(sealed._services[0][0])
-    sealed.coordinator(query_retention_ms=2000, backlog_interval_ms=50, sweep_interval_ms=100)
+    sealed.coordinator(query_retention_ms=2000, segment_retention_ms=0, backlog_interval_ms=50, sweep_interval_ms=100)
     eventually(
         lambda: Query.parse("slow", sealed.data(PATHS.query("slow")) or b"").expired_ms > 0, 30, "it has expired"
     )

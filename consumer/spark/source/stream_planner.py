@@ -31,6 +31,12 @@ LATEST = "latest"
 MOST_PROBLEMS = 5
 TRY_AGAIN_S = 0.1
 
+FINISHED_BEFORE = (
+    "every query had finished them, and they were no longer retained (segment_retention_ms, segment_retention_bytes of "
+    "the nodes); to read them again, use another group, or reset this group's offsets (zk-coordinator groups "
+    "reset-offsets)"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class SourceConfig:
@@ -113,6 +119,7 @@ class Planner:
         self._ends_at = -1
         self._target: int | None = None
         self._initial_offset: SourceOffset | None = None
+        self._has_begun = False
         self._cuts = QueryCuts(runtime, config.group)
         self._refused: SegmentError | None = None
         self._open_folder = open_folder
@@ -184,6 +191,9 @@ class Planner:
         post.publish(store, start.czxid)
         known, cuts = self._list_with_cuts(store)
         self._check_root(start)
+        if start == self._initial_offset and not self._has_begun:
+            self._has_begun = True
+            self._report_removed(f"query {start.query}")
         segments = self._segments.between(start.czxid)
         end = batch_end(start, segments, cuts, max_rows, self._target)
         return at_cut(end, start, segments, known, cuts)
@@ -253,6 +263,15 @@ class Planner:
             "checkpoint is older than what it had finished. Start it with a new checkpoint and another name (option "
             "query); with option startingSegments it begins at the earliest existing segment or at the next one"
         ]
+
+    def _report_removed(self, reader: str) -> None:
+        """Warn that a reader which begins at the earliest segment does not get the ones removed before."""
+        if not self._segments.record.collected or self._config.starting_segments != EARLIEST:
+            return
+        log.warning(
+            "earlier segments already removed: group=%s reader=%s gone=%s reason=%s",
+            self._config.group, reader, gone_text("", self._segments.between(0), {}), FINISHED_BEFORE,
+        )  # fmt: skip
 
     def _file_problems(self, batch: Sequence[Sealed]) -> dict[str, str]:
         """Segment name -> the problem of its file."""
