@@ -190,6 +190,20 @@ def test_removed_running_query_fails_with_the_reason(spark: SparkSession, sealed
     assert sealed.store.get(PATHS.query("q")) is None
 
 
+def test_unnamed_query_without_a_checkpoint_holds_nothing_back_after_its_end(
+    spark: SparkSession, sealed: World
+) -> None:
+    sink = Delivered()
+    running = read(spark, sealed, "g").writeStream.foreachBatch(sink).start()
+    eventually(lambda: sink.has_exactly("t", 2, 100), 60, "it has everything")
+    (name,) = sealed.names(PATHS.queries)
+    assert name.startswith("query-")
+
+    running.stop()
+
+    eventually(lambda: sealed.names(PATHS.queries) == [], 30, "it is registered no more")
+
+
 # ---- batch reads, and where a query begins
 
 
@@ -284,4 +298,6 @@ def test_killed_application_continues_from_its_checkpoint_with_the_same_batches(
             if life == 3:
                 eventually(lambda: total(tmp_path) >= 4 * 6000, 60, "all records are delivered")
             assert driver.is_running
+            assert len(world.names(GroupPaths("g").queries)) == 1
+        eventually(lambda: world.names(GroupPaths("g").queries) == [], 30, "the dead driver's query is gone")
     delivered_exactly(tmp_path, 4, 6000)

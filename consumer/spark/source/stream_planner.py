@@ -42,7 +42,8 @@ FINISHED_BEFORE = (
 class SourceConfig:
     """The options of `format("zk_group")`.
 
-    :ivar query: the query's name; generated when it is empty, and then kept in the checkpoint.
+    :ivar query: the query's name. Generated when it is empty, and then kept in the checkpoint: such a query holds
+        segments back only while its driver runs.
     :ivar max_rows: `maxRecordsPerTrigger`: a batch ends before the segment that would exceed this; 0 for no limit.
     :ivar readers: maximum tasks that read a batch.
     :ivar fail_on_data_loss: false delivers the remaining records, and warns.
@@ -258,11 +259,7 @@ class Planner:
             return []
         ends = self._ends if self._ends_at == start.czxid else {}
         gone = gone_text(start.segment, self._segments.between(start.czxid), ends)
-        return [
-            f"{gone}: collected while query {query} was silent for longer than query_retention_ms, or removed, or its "
-            "checkpoint is older than what it had finished. Start it with a new checkpoint and another name (option "
-            "query); with option startingSegments it begins at the earliest existing segment or at the next one"
-        ]
+        return [collected_text(gone, query, is_named=bool(self._config.query))]
 
     def _report_removed(self, reader: str) -> None:
         """Warn that a reader which begins at the earliest segment does not get the ones removed before."""
@@ -317,7 +314,7 @@ class Planner:
             self._post.withdraw(store)
             self._post = None
         if self._post is None:
-            self._post = QueryPost(self._runtime, self._paths, query)
+            self._post = QueryPost(self._runtime, self._paths, query, is_named=bool(self._config.query))
         if not self._post.is_registered(store, is_new):
             if start is not None:
                 ensure(store, self._paths.skeleton)
@@ -343,6 +340,17 @@ class Planner:
                     raise
                 log.info("ZooKeeper unavailable, retrying: group=%s reason=%s", self._config.group, error)
             self._runtime.sleep(TRY_AGAIN_S)
+
+
+def collected_text(gone: str, query: str, is_named: bool) -> str:
+    """Why segments were collected that a query has not read, and what to do."""
+    named = "was silent for longer than query_retention_ms, or removed"
+    unnamed = "did not run: without option query it holds segments back only while it does"
+    return (
+        f"{gone}: collected while query {query} {named if is_named else unnamed}, or its checkpoint is older than what "
+        "it had finished. Start it with a new checkpoint and another name (option query); with option startingSegments "
+        "it begins at the earliest existing segment or at the next one"
+    )
 
 
 def packed(batch: Sequence[Sealed], readers: int) -> list[list[Sealed]]:
