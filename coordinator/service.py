@@ -15,7 +15,7 @@ from .assignors import Assignor
 from .assignors.registry import assignors as installed_assignors
 from .listeners.interests import Interests
 from .listeners.listeners import Listeners
-from .planning.backpressure import Bounds
+from .planning.backpressure import Bounds, Retention
 from .rebalance.handlers import Handlers
 from .retention.channels import Collector
 from .retention.offsets import OffsetCollector
@@ -192,7 +192,10 @@ class Coordinator:
         self._collector = Collector(term, term.clock)
         self._offsets = OffsetCollector(term, lambda group: asked.pause_of(group) is not None)
         bounds = Bounds(config.max_backlog_segments, config.max_backlog_bytes)
-        rules = SegmentRules(bounds, config.max_seals_per_s, config.query_retention_ms, config.sweep_interval_ms)
+        retention = Retention(config.segment_retention_ms, config.segment_retention_bytes)
+        rules = SegmentRules(
+            bounds, retention, config.max_seals_per_s, config.query_retention_ms, config.sweep_interval_ms
+        )
         self._segments = SegmentCollector(term, term.clock, rules, remove_file)
         term.store.add_listener(self._on_state)
 

@@ -103,7 +103,7 @@ class Removal:
     """The effect of removing a query.
 
     :ivar shown: the query.
-    :ivar segments: number of segments that are collected for it, of `size` bytes.
+    :ivar segments: number of segments that only it holds back, of `size` bytes.
     :ivar is_last: no other query reads the group: no segments are collected then.
     """
 

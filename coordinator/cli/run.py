@@ -29,6 +29,8 @@ HELPS = {
     "sweep_interval_ms": "Interval of reading everything again, in case a watch was lost.",
     "channel_retention_ms": "Retention of channels of consumers that have left, and of offsets of deleted topics.",
     "query_retention_ms": "Retention of segments for a query that is silent.",
+    "segment_retention_ms": "Retention of segments after their seal, when every query has finished them; 0 for none.",
+    "segment_retention_bytes": "Limit of a group's finished segments in bytes; above it the oldest are removed.",
     "max_backlog_bytes": "Limit of a group's unread segments in bytes; above it its fetchers pause.",
     "max_backlog_segments": "The same, in segments.",
     "backlog_interval_ms": "Interval of checking backlogs, and of collecting those over the limit.",

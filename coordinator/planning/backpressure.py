@@ -24,6 +24,9 @@ HURRY_BYTES = 256 << 20
 INTERVAL_STEP_MS = 10
 """Published seal intervals are multiples of this."""
 
+MOST_RETAINED = 1000
+"""Finished segments that are retained at most: every query lists all names whenever one is sealed."""
+
 UNKNOWN = -1
 """Progress of a query with an unreadable znode: nothing may be collected before it is repaired."""
 
@@ -36,6 +39,22 @@ class Bounds:
     """Limits of a group's backlog."""
 
     segments: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Finished segments are retained for `ms` after their seal, while all of them have at most `size` bytes."""
+
+    ms: int
+    size: int
+
+
+class Finished(NamedTuple):
+    """A segment that every query has finished; `sealed_ms` is ZooKeeper's time of its seal."""
+
+    czxid: int
+    sealed_ms: int
     size: int
 
 
@@ -58,7 +77,7 @@ def is_pressing(record: SegmentsRecord, backlog: Backlog, bounds: Bounds) -> boo
 
 
 def may_hold(backlog: Backlog, bounds: Bounds) -> bool:
-    """Whether segments that every query has finished may be retained, for queries that begin at a checkpoint."""
+    """Whether segments that every query has finished may be retained, for queries that begin later."""
     return backlog.segments <= HURRY_SHARE * bounds.segments and backlog.size <= HURRY_SHARE * bounds.size
 
 
@@ -66,6 +85,22 @@ def finished_by_all(readers: Readers) -> int | None:
     """The czxid up to which every query has finished; None when nothing may be collected."""
     finished = min(readers.values(), default=UNKNOWN)
     return finished if finished > 0 else None
+
+
+def collectable(finished: Sequence[Finished], now_ms: int, retention: Retention) -> int:
+    """The czxid up to which finished segments may be removed: those after it are retained for queries that begin later.
+
+    :param finished: in the order of their seals.
+    :param now_ms: by ZooKeeper's clock.
+    :returns: 0 when all of them are retained.
+    """
+    size = 0
+    for count, segment in enumerate(reversed(finished), start=1):
+        size += segment.size
+        age_ms = max(0, now_ms - segment.sealed_ms)
+        if age_ms >= retention.ms or size > retention.size or count > MOST_RETAINED:
+            return segment.czxid
+    return 0
 
 
 def directions(

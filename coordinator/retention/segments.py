@@ -17,6 +17,9 @@ from typing import NamedTuple
 from ..planning.backpressure import (
     Backlog,
     Bounds,
+    Finished,
+    Retention,
+    collectable,
     directions,
     finished_by_all,
     is_pressing,
@@ -51,6 +54,7 @@ class _Known(NamedTuple):
     """The cached fields of a segment; `problem` is why its znode is unreadable, empty when it is not."""
 
     czxid: int
+    sealed_ms: int
     size: int
     problem: str = ""
 
@@ -91,10 +95,12 @@ class _Group:
 class SegmentRules:
     """An operator's settings.
 
+    :ivar retention: of segments that every query has finished.
     :ivar max_seals_per_s: of all groups together.
     """
 
     bounds: Bounds
+    retention: Retention
     max_seals_per_s: int
     query_retention_ms: int
     sweep_interval_ms: int
@@ -108,6 +114,7 @@ class SegmentCollector:
     ) -> None:
         self._term = term
         self._store = term.store
+        self._clock = clock
         self._rules = rules
         self._remove = remove
         self._problems = Findings(term.problems)
@@ -225,7 +232,7 @@ class SegmentCollector:
     # ---- collecting
 
     def _collect(self, group: _Group, readers: Mapping[str, int], version: int) -> None:
-        """Remove the segments that every query has finished; without a query none is removed.
+        """Remove the segments that every query has finished, and that are not retained; without a query none.
 
         In a consistent region those after the oldest kept checkpoint are kept, while they fit; then, oldest first,
         checkpoints lose their segments and can no longer be a start.
@@ -234,6 +241,7 @@ class SegmentCollector:
         cuts = self._cuts(group) if finished is not None else None
         if finished is None or cuts is None:
             return
+        finished = self._unretained(group, finished)
         lost: Cut | None = None
         for cut in (*cuts, None):
             until = min(finished, cut.czxid) if cut is not None else finished
@@ -248,6 +256,14 @@ class SegmentCollector:
             if not is_whole or until == finished or may_hold(group.backlog, self._rules.bounds):
                 return
             lost = cut
+
+    def _unretained(self, group: _Group, finished: int) -> int:
+        """The czxid up to which segments are not retained; a large backlog ends the retention."""
+        if not may_hold(group.backlog, self._rules.bounds):
+            return finished
+        known = sorted((one for one in group.segments.values() if one.czxid <= finished), key=lambda one: one.czxid)
+        done = [Finished(one.czxid, one.sealed_ms, one.size) for one in known]
+        return collectable(done, self._clock.now_ms(), self._rules.retention)
 
     def _cuts(self, group: _Group) -> Sequence[Cut] | None:
         """The checkpoints of the group's region, oldest first; None while the region is unknown."""
@@ -332,9 +348,9 @@ class SegmentCollector:
 def _known(path: str, node: Node) -> _Known:
     """A segment; the size of an unreadable one is unknown."""
     try:
-        return _Known(node.stat.czxid, Segment.parse(path, node.data).size)
+        return _Known(node.stat.czxid, node.stat.ctime_ms, Segment.parse(path, node.data).size)
     except BadData as error:
-        return _Known(node.stat.czxid, 0, str(error))
+        return _Known(node.stat.czxid, node.stat.ctime_ms, 0, str(error))
 
 
 def _own_interval_ms(path: str, node: Node) -> int | None:

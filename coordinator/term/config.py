@@ -32,6 +32,10 @@ class CoordinatorConfig:
     :ivar channel_retention_ms: retention of the channel of a consumer that has left, and of the offsets of a deleted
         topic.
     :ivar query_retention_ms: time for which a silent query holds back the collection of segments.
+    :ivar segment_retention_ms: segments that every query has finished are removed this long after their seal, as by
+        Kafka's retention.ms; 0 removes them at once. A query that begins meanwhile reads them.
+    :ivar segment_retention_bytes: limit of a group's segments that are retained so, as by Kafka's retention.bytes. At
+        most 1,000 are retained, and none while the group's segments are over half of a limit of its backlog.
     :ivar max_backlog_bytes: limit of a group's unread segments in bytes; above it its fetchers pause.
     :ivar max_backlog_segments: the same, in segments.
     :ivar backlog_interval_ms: interval of checking backlogs; those over the limit are collected then.
@@ -61,6 +65,8 @@ class CoordinatorConfig:
     sweep_interval_ms: int = 10_000
     channel_retention_ms: int = 86_400_000
     query_retention_ms: int = 7 * 86_400_000
+    segment_retention_ms: int = 3_600_000
+    segment_retention_bytes: int = 256 << 20
     max_backlog_bytes: int = 4 << 30
     max_backlog_segments: int = 20_000
     backlog_interval_ms: int = 1000
@@ -94,6 +100,8 @@ class CoordinatorConfig:
             "channel_retention_ms must be at least twice session_timeout_ms: a fence must outlive every session",
         )
         require(self.query_retention_ms >= 1000, "query_retention_ms must be 1000 or more")
+        require(self.segment_retention_ms >= 0, "segment_retention_ms must not be negative")
+        require(self.segment_retention_bytes >= 0, "segment_retention_bytes must not be negative")
         require(self.max_backlog_bytes >= 1, "max_backlog_bytes must be 1 or more")
         require(
             1 <= self.max_backlog_segments <= 40_000,

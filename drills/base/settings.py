@@ -82,6 +82,7 @@ class Settings:
             "reset_timeout": RESET_S,
             "seal_interval": 0.2,
             "channel_retention": 86_400.0,
+            "segment_retention": 3600.0,
             "collection": 2 * sweep_s + 2 * session_s,
             "notice": 2 * sweep_s + 1.0,
         }

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kazoo.security import ACL, Id, Permissions, make_digest_acl
 
-from coordinator.planning.backpressure import HURRY_BYTES, Bounds
+from coordinator.planning.backpressure import HURRY_BYTES, Bounds, Retention
 from coordinator.retention.segments import SegmentCollector, SegmentRules
 from coordinator.term.server_clock import ServerClock
 from coordinator.zk.batching import ensure
@@ -29,6 +29,8 @@ PATHS = GroupPaths("g")
 KIB = 1024
 YEAR_MS = 365 * 86_400_000
 LARGE = Bounds(1000, 1 << 30)
+NOT_RETAINED = Retention(0, 0)
+AN_HOUR = Retention(3_600_000, 1 << 20)
 
 
 class Backlog:
@@ -95,7 +97,8 @@ def backlog(world: World, tmp_path: Path) -> Backlog:
 
 
 def coordinator(world: World, **options: int) -> None:
-    world.elected(world.coordinator(**{"backlog_interval_ms": 50, "sweep_interval_ms": 100} | options))
+    defaults = {"backlog_interval_ms": 50, "sweep_interval_ms": 100, "segment_retention_ms": 0}
+    world.elected(world.coordinator(**defaults | options))
 
 
 class Machine(ThreadRuntime):
@@ -117,6 +120,7 @@ def collector_on(
     bounds: Bounds = LARGE,
     store: Store | None = None,
     sweep_interval_ms: int = 0,
+    retention: Retention = NOT_RETAINED,
 ) -> SegmentCollector:
     """A coordinator's segment collector, for a test to call round by round."""
     if world.store.get(COORDINATOR_EPOCH) is None:
@@ -127,7 +131,7 @@ def collector_on(
     term = a_term(store or world.store, machine, 1, node.stat.version)
     term.lease = Lease(world.store, ThreadRuntime(), lambda: None, "coordinator")
     term.lease.renew()
-    rules = SegmentRules(bounds, 500, query_retention_ms=7 * 86_400_000, sweep_interval_ms=sweep_interval_ms)
+    rules = SegmentRules(bounds, retention, 500, query_retention_ms=7 * 86_400_000, sweep_interval_ms=sweep_interval_ms)
     return SegmentCollector(term, clock or ServerClock(world.store, machine), rules)
 
 
@@ -182,6 +186,62 @@ def test_many_bytes_that_every_query_has_finished_do_not_wait_for_the_sweep(worl
     collector.collect(["g"])
     assert world.names(PATHS.segments) == names[2:]
     assert backlog.files == 1
+
+
+def test_finished_segments_stay_until_their_retention_since_the_seal_is_over(world: World, backlog: Backlog) -> None:
+    machine = Machine()
+    names = backlog.seal(3)
+    backlog.query("q", backlog.czxid(names[-1]))
+    collector = collector_on(world, machine, retention=AN_HOUR)
+    collector.collect(["g"])
+
+    machine.ahead_s += 3500
+    collector.collect(["g"])
+    assert world.names(PATHS.segments) == names
+    assert backlog.record.collected == 0
+
+    machine.ahead_s += 200
+    collector.collect(["g"])
+    assert world.names(PATHS.segments) == []
+    assert backlog.files == 0
+
+
+def test_retained_segments_over_the_bound_in_bytes_go_with_the_oldest_first(world: World, backlog: Backlog) -> None:
+    names = backlog.seal(5, size=300 * KIB)
+    backlog.query("q", backlog.czxid(names[3]))
+    collector = collector_on(world, retention=AN_HOUR)
+
+    collector.collect(["g"])
+
+    assert world.names(PATHS.segments) == names[1:], "900 of at most 1024 KiB are retained, and one is unfinished"
+    assert backlog.record.collected > 0 and backlog.record.paused is None
+
+
+def test_retention_ends_when_segments_are_over_half_of_a_bound(world: World, backlog: Backlog) -> None:
+    names = backlog.seal(5)
+    backlog.query("q", backlog.czxid(names[-1]))
+    collector = collector_on(world, bounds=Bounds(10, 1 << 30), retention=AN_HOUR)
+    collector.collect(["g"])
+    assert world.names(PATHS.segments) == names
+
+    names += backlog.seal(1)
+    collector.collect(["g"])
+
+    assert world.names(PATHS.segments) == names[5:], "what is finished makes room for what is not"
+
+
+def test_query_that_begins_after_another_finished_reads_the_retained_segments(world: World, backlog: Backlog) -> None:
+    names = backlog.seal(3)
+    backlog.query("first", backlog.czxid(names[-1]))
+    machine = Machine()
+    collector = collector_on(world, machine, retention=AN_HOUR)
+    collector.collect(["g"])
+
+    backlog.query("second", 0)
+    machine.ahead_s += 7200
+    collector.collect(["g"])
+
+    assert world.names(PATHS.segments) == names, "the second one holds them back, however old they are"
 
 
 def test_segments_after_the_oldest_checkpoint_that_is_kept_stay_until_it_is_retired(

@@ -86,10 +86,28 @@ def test_missing_named_segment_is_refused_with_the_existing_ones(bench: Bench) -
             planned(bench, **{option: first})
 
 
-def test_segments_collected_before_a_batch_read_are_no_data_loss(bench: Bench) -> None:
+def test_segments_collected_before_a_batch_read_are_no_data_loss_but_logged(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     sealed = [bench.seal(), bench.seal(), bench.seal()]
+    assert planned(bench) == sealed
+    assert "already removed" not in caplog.text
     bench.collect(sealed[:1], node_of(bench, sealed[0]).stat.czxid)
+
     assert planned(bench) == sealed[1:]
+    assert f"reader=batch gone=segments from the first to {sealed[0]} are gone, with t-0 offsets up to 9" in caplog.text
+    assert "reason=every query had finished them" in caplog.text
+    assert planned(bench, starting_segments=sealed[1]) == sealed[1:]
+    assert caplog.text.count("already removed") == 1, "who names the first segment asks for no earlier one"
+
+
+def test_batch_read_without_any_segment_left_logs_why_it_is_empty(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.collect([name := bench.seal()], node_of(bench, name).stat.czxid)
+
+    assert planned(bench) == []
+    assert "reader=batch gone=segments from the first on are gone, and no segment is left" in caplog.text
 
 
 def test_missing_segment_between_others_fails_a_batch_read(bench: Bench) -> None:
@@ -225,6 +243,23 @@ def test_earliest_is_the_first_segment_that_is_still_there(bench: Bench, caplog:
         start = planner.initial()
     assert f"after=earliest collected_up_to={collected}" in caplog.text
     assert names(planner.plan(start, later(planner, start))) == sealed[1:]
+    assert f"group=g reader=query {start.query} gone=segments from the first to {sealed[0]} are gone" in caplog.text
+    later(planner, start)
+    assert caplog.text.count("already removed") == 1
+
+
+def test_query_that_resumes_from_its_checkpoint_reports_no_removed_segments(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    sealed = [bench.seal(), bench.seal()]
+    first = bench.planner()
+    end = later(first, first.initial())
+    bench.collect(sealed, node_of(bench, sealed[1]).stat.czxid)
+    second = bench.planner()
+    second.initial()  # Spark asks for it, and continues at the checkpoint
+
+    assert second.latest(end) == end
+    assert "already removed" not in caplog.text
 
 
 def test_query_resumes_at_its_checkpoint_regardless_of_starting_segments(bench: Bench) -> None:

@@ -76,6 +76,10 @@ class Bench:
         node = self.store.get(self.paths.query(query))
         return Query.parse("query", node.data).finished if node else -1
 
+    def queries(self) -> list[str]:
+        listing = self.store.children(self.paths.queries)
+        return sorted(listing.names) if listing else []
+
     def remove(self, name: str) -> None:
         self.store.commit([Delete(self.paths.segment(name))])
 
@@ -108,6 +112,13 @@ def bench(zk: str, tmp_path: Path) -> Iterator[Bench]:
 
 def names(runs: list[list[Sealed]]) -> list[str]:
     return [sealed.name for run in runs for sealed in run]
+
+
+def czxid_of(bench: Bench, name: str) -> int:
+    """The czxid of a segment."""
+    node = bench.store.get(bench.paths.segment(name))
+    assert node is not None
+    return node.stat.czxid
 
 
 def later(planner: Planner, start: SourceOffset) -> SourceOffset:
@@ -203,6 +214,85 @@ def test_a_query_that_has_planned_a_batch_holds_back_the_collection_after_its_en
     node = bench.store.get(bench.paths.query("q"))
     assert node is not None and node.stat.ephemeral_owner == 0
     assert bench.finished() == 0
+
+
+# ---- without a name of its own
+
+
+def ran_unnamed(bench: Bench) -> tuple[Planner, SourceOffset, SourceOffset]:
+    """An unnamed query that has planned its first batch, with this batch's start and end."""
+    bench.seal()
+    planner = bench.planner(query="")
+    start = planner.initial()
+    end = planner.latest(start)
+    planner.plan(start, end)
+    return planner, start, end
+
+
+def test_unnamed_query_holds_back_only_what_it_has_not_finished(bench: Bench) -> None:
+    planner, _, end = ran_unnamed(bench)
+    assert bench.finished(end.query) == 0
+    bench.clock.ahead += 2
+
+    planner.latest(end)
+
+    assert bench.finished(end.query) == end.czxid
+
+
+def test_unnamed_query_that_has_ended_holds_nothing_back(bench: Bench) -> None:
+    planner, _, _ = ran_unnamed(bench)
+    assert len(bench.queries()) == 1
+
+    planner.close()
+
+    eventually(lambda: bench.queries() == [], 5, "it is gone with its session")
+
+
+def test_unnamed_query_resumes_from_its_checkpoint_and_goes_again_with_its_driver(bench: Bench) -> None:
+    planner, start, end = ran_unnamed(bench)
+    planner.close()
+    more = bench.seal()
+    again = bench.planner(query="")
+    again.initial()  # Spark asks for it though a checkpoint has the name
+
+    assert names(again.plan(start, end)) == ["segment-0000000000"]
+    assert names(again.plan(end, later(again, end))) == [more]
+    assert bench.queries() == [end.query]
+    again.close()
+    eventually(lambda: bench.queries() == [], 5, "it is gone with its session")
+
+
+def test_unnamed_query_registers_again_in_its_next_session(bench: Bench) -> None:
+    planner, _, end = ran_unnamed(bench)
+    more = bench.seal()
+    assert planner._store is not None
+    planner._store.close()
+
+    assert names(planner.plan(end, later(planner, end))) == [more]
+    assert bench.queries() == [end.query]
+
+
+def test_unnamed_query_that_returns_too_late_fails_and_is_told_to_have_a_name(bench: Bench) -> None:
+    planner, _, end = ran_unnamed(bench)
+    planner.close()
+    late = bench.seal()
+    bench.collect([late], czxid_of(bench, late))
+
+    wanted = f"gone.*: collected while query {end.query} did not run: without option query it holds segments back only"
+    with pytest.raises(SegmentError, match=wanted):
+        bench.planner(query="").latest(end)
+    assert bench.queries() == []
+
+
+def test_newer_run_of_an_unnamed_query_fences_the_older(bench: Bench) -> None:
+    old, start, end = ran_unnamed(bench)
+    new = bench.planner(query="")
+    new.plan(start, end)
+    bench.clock.ahead += 2
+
+    with pytest.raises(QueryTakenOver, match=f"another run of query {end.query}"):
+        old.latest(end)
+    assert new.latest(end) == end
 
 
 def test_registration_changes_the_version_of_the_set_of_queries(bench: Bench) -> None:
@@ -559,7 +649,7 @@ def test_coordinator_collects_only_segments_finished_by_every_query(bench: Bench
             planner.latest(end)
             at[planner] = end
         _consumer_of(world)
-        world.coordinator(sweep_interval_ms=200)
+        world.coordinator(sweep_interval_ms=200, segment_retention_ms=0)
         eventually(lambda: bench.store.get(bench.paths.segment(sealed[0])) is None, 10, "the first is collected")
         assert all(bench.store.get(bench.paths.segment(name)) for name in sealed[1:])
         assert names(slow.plan(at[slow], slow.latest(at[slow]))) == sealed[1:]

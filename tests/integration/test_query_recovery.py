@@ -142,10 +142,10 @@ def test_restarted_query_keeps_the_generated_name_of_its_previous_run(
         third.plan(end, after)
         clock.ahead_s += 2.0
         third.latest(after)
+
+        assert finished(world) == {end.query: after.czxid}
     finally:
         third.close()
-
-    assert finished(world) == {end.query: after.czxid}
 
 
 # ---- a slot whose driver is away

@@ -263,7 +263,7 @@ def test_segments_of_one_release_are_read_by_queries_of_the_other_and_collected(
     world: World, tmp_path: Path, node: str, slot: str, query: str
 ) -> None:
     world.topic("t", 4)
-    world.coordinator(wrap=front(node), sweep_interval_ms=100)
+    world.coordinator(wrap=front(node), sweep_interval_ms=100, segment_retention_ms=0)
     with a_slot(world, tmp_path, slot) as ended, a_query(world, query) as planner:
         start = planner.initial()
         eventually(lambda: sum(s.rows for s in segments(world)) == 4 * 300, 15, "all is sealed")

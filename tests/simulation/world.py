@@ -295,6 +295,7 @@ class SimulatedWorld:
             sweep_interval_ms=self.profile.sweep_interval_ms,
             channel_retention_ms=self.profile.retention_ms,
             query_retention_ms=15_000,
+            segment_retention_ms=0,
             assignment_timeout_ms=self.profile.assignment_timeout_ms,
             checkpoint_interval_ms=CHECKPOINT_INTERVAL_MS,
             drain_timeout_ms=DRAIN_TIMEOUT_MS,

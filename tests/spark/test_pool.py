@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -16,7 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from consumer.spark import FetcherPool
 from consumer.spark.ship_modules import ship
-from coordinator.zk.errors import UsageError
+from coordinator.zk.errors import CoordinatorError, UsageError
+from coordinator.zk.znodes.paths import GroupPaths
 from tests.support.object_store import object_store
 from tests.support.spark import ContinuousRecords, Delivered, pool, produce, query, read
 from tests.support.spark_processes import executors, slots
@@ -55,6 +57,42 @@ def test_query_delivers_every_record_exactly_once(spark: SparkSession, world: Wo
         assert fetchers.stop(30) is True
         assert world.owners("g") == {}
         assert [status.state for status in fetchers.status()] == ["ended", "ended"]
+
+
+def test_pool_is_waited_for_logs_that_it_runs_and_shows_its_slots(
+    spark: SparkSession, world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    caplog.set_level("INFO", "consumer.spark.fetchers.pool")
+    with pool(spark, world, "g", tmp_path, {"t": 1}, slots=1) as fetchers:
+        assert fetchers.wait_until_running(90) is fetchers
+
+        assert len(world.owners("g")) == 4
+        assert "pool running: group=g pool=p slots=1" in caplog.text
+        assert repr(fetchers) == "<FetcherPool p of group g, slots: 1 running>"
+        assert "<td>p-slot-0</td>" in fetchers._repr_html_()
+        fetchers.resize(2)
+        fetchers.wait_until_running(90)
+        owners = [json.loads(owner)["consumer"] for owner in world.owners("g").values()]
+        assert sorted(owners) == ["p-slot-0", "p-slot-0", "p-slot-1", "p-slot-1"]
+        eventually(lambda: "pool running: group=g pool=p slots=2" in caplog.text, 10, "it is logged again")
+    with pytest.raises(UsageError, match="the pool has stopped"):
+        fetchers.wait_until_running(90)
+
+
+def test_pool_without_a_coordinator_says_so_while_it_is_waited_for(
+    spark: SparkSession, world: World, tmp_path: Path
+) -> None:
+    world.topic("t", 4)
+    with pool(spark, world, "g", tmp_path, {"t": 1}) as fetchers:
+        eventually(lambda: len(world.names(GroupPaths("g").ids)) == 2, 90, "its slots have registered")
+
+        with pytest.raises(
+            CoordinatorError,
+            match="p-slot-0, p-slot-1: no coordinator is elected: start a node",
+        ):
+            fetchers.wait_until_running(0.5)
 
 
 def test_slot_leads_a_client_assigned_pool_and_its_kill_loses_no_record(

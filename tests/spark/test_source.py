@@ -160,7 +160,7 @@ def test_query_returning_after_collection_fails_with_the_lost_segments_and_a_rem
         query(slow, sink, tmp_path / "slow").awaitTermination(120)
     assert 0 < sink.count <= 60
     sealed.stop_coordinator(sealed._services[0][0])
-    sealed.coordinator(query_retention_ms=2000, backlog_interval_ms=50, sweep_interval_ms=100)
+    sealed.coordinator(query_retention_ms=2000, segment_retention_ms=0, backlog_interval_ms=50, sweep_interval_ms=100)
     eventually(
         lambda: Query.parse("slow", sealed.data(PATHS.query("slow")) or b"").expired_ms > 0, 30, "it has expired"
     )
@@ -188,6 +188,20 @@ def test_removed_running_query_fails_with_the_reason(spark: SparkSession, sealed
     with pytest.raises(StreamingQueryException, match="query q of group g was removed while it ran"):
         running.awaitTermination(60)
     assert sealed.store.get(PATHS.query("q")) is None
+
+
+def test_unnamed_query_without_a_checkpoint_holds_nothing_back_after_its_end(
+    spark: SparkSession, sealed: World
+) -> None:
+    sink = Delivered()
+    running = read(spark, sealed, "g").writeStream.foreachBatch(sink).start()
+    eventually(lambda: sink.has_exactly("t", 2, 100), 60, "it has everything")
+    (name,) = sealed.names(PATHS.queries)
+    assert name.startswith("query-")
+
+    running.stop()
+
+    eventually(lambda: sealed.names(PATHS.queries) == [], 30, "it is registered no more")
 
 
 # ---- batch reads, and where a query begins
@@ -284,6 +298,8 @@ def test_killed_application_continues_from_its_checkpoint_with_the_same_batches(
             if life == 3:
                 eventually(lambda: total(tmp_path) >= 4 * 6000, 60, "all records are delivered")
             assert driver.is_running
+            assert len(world.names(GroupPaths("g").queries)) == 1
+        eventually(lambda: world.names(GroupPaths("g").queries) == [], 30, "the dead driver's query is gone")
     delivered_exactly(tmp_path, 4, 6000)
 
 

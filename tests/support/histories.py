@@ -82,6 +82,7 @@ def bounds(session_s: float, tick_s: float, sweep_s: float, poll_interval_s: flo
         "poll_interval": poll_interval_s,
         "seal_interval": 0.2,
         "channel_retention": 86_400.0,
+        "segment_retention": 3600.0,
         "collection": 2 * sweep_s + 2 * session_s,
         "notice": 2 * sweep_s + 1.0,
     }

@@ -7,9 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.planning.backpressure import (
+    MOST_RETAINED,
     UNKNOWN,
     Backlog,
     Bounds,
+    Finished,
+    Retention,
+    collectable,
     directions,
     finished_by_all,
     published_interval_ms,
@@ -169,3 +173,37 @@ def test_shortest_interval_keeps_the_bound_and_a_shorter_one_would_break_it(own:
 
     assert rate(shortest) <= most * 1.000001
     assert shortest == 0 or rate(shortest - 10) > most * 0.999999 or shortest == 10
+
+
+# ---- retention of finished segments
+
+
+def up_to(*finished: Finished, ms: int = 1000, size: int = 100, now_ms: int = 5000) -> int:
+    return collectable(finished, now_ms, Retention(ms, size))
+
+
+def test_finished_segments_are_retained_by_their_age() -> None:
+    old, at_its_end, young = Finished(1, 1000, 1), Finished(2, 4000, 1), Finished(3, 4001, 1)
+
+    assert up_to(old, at_its_end, young) == 2
+    assert up_to(young) == 0
+    assert up_to() == 0
+
+
+def test_segment_before_one_that_is_not_retained_goes_whatever_its_time() -> None:
+    assert up_to(Finished(1, 4900, 1), Finished(2, 1000, 1), Finished(3, 4900, 1)) == 2
+
+
+def test_finished_segments_over_the_bound_in_bytes_are_not_retained() -> None:
+    assert up_to(Finished(1, 5000, 1), Finished(2, 5000, 60), Finished(3, 5000, 40)) == 1
+    assert up_to(Finished(1, 5000, 101)) == 1
+
+
+def test_finished_segments_over_the_bound_in_number_are_not_retained() -> None:
+    sealed = [Finished(czxid, 5000, 0) for czxid in range(1, MOST_RETAINED + 3)]
+
+    assert up_to(*sealed) == 2
+
+
+def test_no_retention_removes_also_what_was_sealed_after_now() -> None:
+    assert up_to(Finished(1, 6000, 1), ms=0) == 1

@@ -99,6 +99,14 @@ def test_segment_finished_by_every_query_breaks_it() -> None:
     assert "segment-0000000003 of group g, finished by every query, is dead since 3.06 s" in finding.why
 
 
+def test_finished_segment_may_remain_for_its_retention() -> None:
+    def retain(events: list[Made]) -> None:
+        without(G.segment("segment-0000000003"))(events)
+        events[0]["bounds"] = {**events[0]["bounds"], "segment_retention": 3600.0}
+
+    held(changed(retain))
+
+
 def test_segment_unfinished_by_one_query_may_remain() -> None:
     def happen(history: StoryHistory) -> None:
         history.query("p#1", "g", "p", "r1", 0)

@@ -44,6 +44,7 @@ def test_unset_options_keep_their_defaults() -> None:
     assert (config.session_timeout_ms, config.rebalance_handlers, config.max_rebalance_retries) == (10_000, 4, 4)
     assert (config.rebalance_debounce_ms, config.sweep_interval_ms) == (100, 10_000)
     assert config.query_retention_ms == 7 * 24 * 3600 * 1000
+    assert (config.segment_retention_ms, config.segment_retention_bytes) == (3600 * 1000, 256 * 1024**2)
     assert (config.max_backlog_bytes, config.max_backlog_segments) == (4 * 1024**3, 20_000)
     assert (config.backlog_interval_ms, config.max_seals_per_s) == (1000, 500)
 
@@ -102,6 +103,8 @@ def test_several_protocols_are_read_from_the_environment_as_from_a_file(tmp_path
         ("sweep_interval_ms", 99),
         ("channel_retention_ms", 19_999),
         ("query_retention_ms", 999),
+        ("segment_retention_ms", -1),
+        ("segment_retention_bytes", -1),
         ("max_backlog_bytes", 0),
         ("max_backlog_segments", 0),
         ("max_backlog_segments", 40_001),

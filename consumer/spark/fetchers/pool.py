@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from types import TracebackType
@@ -33,7 +34,8 @@ from .orphan_sweep import sweep
 from .pool_znode import UNANSWERED, PoolPost
 from .slot_jobs import SlotJobs
 from .slot_view import statuses
-from .supervisor import SlotStatus, SlotSupervisor
+from .startup import incarnations, late_text, seen, waiting
+from .supervisor import SlotStatus, SlotSupervisor, slots_table
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +46,7 @@ LOOK_S = 0.1
 POST_TRIES = 10
 
 
+# Large: the application's calls, and the slots and the znode behind them, which each of them needs.
 class FetcherPool:
     """Fetchers of one group in the executors of one Spark application.
 
@@ -87,12 +90,14 @@ class FetcherPool:
         self._slots = {number: self._supervisor(number) for number in range(config.slots)}
         self._is_fenced = False
         self._is_released = True
+        self._earlier: Mapping[str, str] = {}
+        self._is_running = False
         self.problem: str | None = None
 
     # ---- the application's calls
 
     def start(self) -> Self:
-        """Start all slots, once the executors have registered. Slots register within a second or two.
+        """Start all slots, once the executors have registered; `wait_until_running` waits for them.
 
         :raises ZooKeeperUnreachable: when no server answers.
         :raises NotAuthorized: when an ACL refuses the pool's znode.
@@ -112,6 +117,24 @@ class FetcherPool:
         log.info("pool started: group=%s pool=%s slots=%d", self.config.group, self.config.pool, self.config.slots)
         return self
 
+    def wait_until_running(self, timeout_s: float = 60.0) -> Self:
+        """Wait until every slot is a member of the group and runs what it is assigned.
+
+        :raises UsageError: when the pool is not started, or stopped.
+        :raises CoordinatorError: after `timeout_s`, with what each slot waits for.
+        """
+        require(self._keeper is not None, "the pool does not run: start it first")
+        deadline = self._runtime.monotonic() + timeout_s
+        while True:
+            self._check_not_stopped()
+            left = self._waiting()
+            if not left:
+                return self
+            if self._runtime.monotonic() >= deadline:
+                what = f"pool {self.config.pool} of group {self.config.group} does not run after {timeout_s:g} s"
+                raise CoordinatorError(f"{what}: {late_text(left, self.status())}")
+            self._runtime.sleep(LOOK_S)
+
     def resize(self, slots: int, timeout_s: float = 30.0) -> bool:
         """Run `slots` slots from now on. Remaining slots are not interrupted: only the group is rebalanced.
 
@@ -125,8 +148,9 @@ class FetcherPool:
         deadline = self._runtime.monotonic() + timeout_s
         with self._resizing:
             require(self._keeper is not None, "only a pool that runs can be resized: start it first")
-            require(not self._stopping.is_set(), f"the pool has stopped{f': {self.problem}' if self.problem else ''}")
+            self._check_not_stopped()
             before, self.config = self.config.slots, replace(self.config, slots=slots)
+            self._is_running = False
             leaving = [slot for number, slot in self._slots.items() if number >= slots]
             for slot in leaving:
                 slot.end()
@@ -167,6 +191,15 @@ class FetcherPool:
         found = [slots[number].status for number in sorted(slots)]
         return statuses(self._post.living, self.config.group, self._subscription, found)
 
+    def __repr__(self) -> str:
+        states = Counter(slot.state for slot in self.status())
+        counts = ", ".join(f"{count} {state}" for state, count in states.items())
+        return f"<FetcherPool {self.config.pool} of group {self.config.group}, slots: {counts}>"
+
+    def _repr_html_(self) -> str:
+        """The slots as a table, in a notebook."""
+        return slots_table(f"pool {self.config.pool} of group {self.config.group}", self.status())
+
     def sweep(self) -> int:
         """Remove orphaned segment files; the number removed. The pool does so every ten minutes.
 
@@ -184,6 +217,9 @@ class FetcherPool:
         self.stop()
 
     # ---- slots
+
+    def _check_not_stopped(self) -> None:
+        require(not self._stopping.is_set(), f"the pool has stopped{f': {self.problem}' if self.problem else ''}")
 
     def _check_size(self, slots: int) -> None:
         require(type(slots) is int, f"a pool has a whole number of slots, not {shown(str(slots))}")
@@ -238,7 +274,10 @@ class FetcherPool:
         # Not by `retried`: each try may open another session, and also follows a read without an answer, after a pause.
         for _ in range(POST_TRIES):
             try:
-                return self._post.keep(self.config.slots)
+                self._post.keep(self.config.slots)
+                consumers = self._consumers()
+                self._earlier = incarnations(seen(self._post.store(), self.config.group, consumers))
+                return
             except NotAuthorized:
                 raise
             except (Retryable, Refused) as error:
@@ -251,9 +290,27 @@ class FetcherPool:
         swept_at = self._runtime.monotonic()
         while not self._closed.wait(KEEP_S):
             self._write_slots()
+            if not self._is_running:
+                self._waiting()
             if self._runtime.monotonic() - swept_at >= SWEEP_S:
                 swept_at = self._runtime.monotonic()
                 self._sweep_quietly()
+
+    def _consumers(self) -> list[str]:
+        return [self.config.consumer(number) for number in range(self.config.slots)]
+
+    def _waiting(self) -> Mapping[str, str]:
+        """Consumer -> what it waits for before it runs; logs when the last of them runs."""
+        config, consumers = self.config, self._consumers()
+        try:
+            with self._posting:
+                left = waiting(seen(self._post.store(), config.group, consumers), consumers, self._earlier)
+        except UNANSWERED as error:
+            left = dict.fromkeys(consumers, str(error))
+        if not left and not self._is_running and config is self.config:
+            self._is_running = True
+            log.info("pool running: group=%s pool=%s slots=%d", config.group, config.pool, config.slots)
+        return left
 
     def _write_slots(self) -> None:
         """Write the number of slots into the znode; the keeper repeats a failed write."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from html import escape
 from typing import Any
 
 from pyspark import InheritableThread
@@ -90,6 +91,15 @@ class SlotSupervisor:
 
     def _note(self, **changes: Any) -> None:
         self.status = replace(self.status, **changes)
+
+
+def slots_table(title: str, slots: Sequence[SlotStatus]) -> str:
+    """The slots as a table in HTML, for notebooks."""
+    names = [field.name for field in fields(SlotStatus)]
+    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+    rows = [["" if (value := getattr(slot, name)) is None else str(value) for name in names] for slot in slots]
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><caption>{escape(title)}</caption><tr>{head}</tr>{body}</table>"
 
 
 def reason_of(error: Exception) -> str:

@@ -6,7 +6,6 @@ listing and the check of the files are planned again; a later collection fails t
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 
 from coordinator.zk.process.config import require
@@ -16,8 +15,6 @@ from coordinator.zk.znodes.cuts import checkpoint_named
 from ...errors import SegmentError
 from .segment_index import Sealed, gaps, is_segment, joined
 from .stream_planner import EARLIEST, LATEST, Planner, SourceConfig, packed
-
-log = logging.getLogger(__name__)
 
 PLANS = 5
 NO_CUTS: Mapping[str, int] = {}
@@ -62,12 +59,7 @@ class BatchPlanner(Planner):
         segments = bounded(
             self._segments.between(0), self._config.starting_segments, self._config.ending_segments, cuts
         )
-        if self._segments.record.collected and self._config.starting_segments == EARLIEST:
-            log.info(
-                "earlier segments already removed: group=%s up_to=%d",
-                self._config.group,
-                self._segments.record.collected,
-            )
+        self._report_removed("batch")
         return segments
 
     def _is_collected(self, store: Store, batch: Sequence[Sealed]) -> bool:

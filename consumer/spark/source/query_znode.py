@@ -38,16 +38,20 @@ class QueryPost:
     """The znode of one run of a query.
 
     Until its first batch is planned, a new query's znode is ephemeral: a query that ends before has no checkpoint
-    with its name, and would hold back the collection without need.
+    with its name, and would hold back the collection without need. That of an unnamed query stays ephemeral: it may
+    have no checkpoint that outlives it, which Spark tells no source.
+
+    :param is_named: whether the application has given the name.
     """
 
-    def __init__(self, runtime: Runtime, paths: GroupPaths, query: str) -> None:
+    def __init__(self, runtime: Runtime, paths: GroupPaths, query: str, is_named: bool) -> None:
         self._runtime = runtime
         self._paths = paths
         self._path = paths.query(query)
         self._run = runtime.random_id()
         self._watched = WatchedNode(runtime, self._path)
         self._registered_on: Store | None = None
+        self._is_named = is_named
         self._is_ephemeral = False
         self._has_begun = False
         self._finished = 0
@@ -64,12 +68,17 @@ class QueryPost:
         :raises StoreError: when there was no answer.
         """
         is_registered = self._registered_on is not None and (not self._is_ephemeral or self._registered_on is store)
-        if not is_registered or not (is_new or not self._is_ephemeral):
+        if not is_registered or (self._awaits_batch and not is_new):
             return False
         query = self._own(store)
         if query.expired_ms:  # expired, but alive: it holds segments back again once it has registered
             self._registered_on = None
         return not query.expired_ms
+
+    @property
+    def _awaits_batch(self) -> bool:
+        """Whether the znode becomes persistent with the first batch."""
+        return self._is_ephemeral and self._is_named
 
     def _own(self, store: Store) -> Query:
         """The znode of this run, cached by a watch; read again before it is reported missing."""
@@ -137,15 +146,16 @@ class QueryPost:
     def _register(self, store: Store, node: Node | None, finished: int, is_new: bool) -> None:
         data = self._data(finished)
         operations: list[Operation] = [SetData(self._paths.queries, b"")]
+        is_ephemeral = is_new or not self._is_named
         if node is not None and not node.stat.ephemeral_owner:
-            is_new = False
+            is_ephemeral = False
             operations.append(SetData(self._path, data, node.stat.version))
         else:
             operations += [Delete(self._path, node.stat.version)] if node is not None else []
-            operations.append(Create(self._path, data, ephemeral=is_new))
+            operations.append(Create(self._path, data, ephemeral=is_ephemeral))
         store.commit(operations)
         self._watched.forget()
-        self._registered_on, self._is_ephemeral, self._has_begun = store, is_new, True
+        self._registered_on, self._is_ephemeral, self._has_begun = store, is_ephemeral, True
         self._finished, self._published_at = finished, self._runtime.monotonic()
         log.info("query registered: group=%s query=%s finished=%d", self._paths.group, self.query, finished)
 
@@ -163,7 +173,7 @@ class QueryPost:
     def publish(self, store: Store, finished: int) -> None:
         """Write the finished position, at most once a second; and a heartbeat, at least once a minute.
 
-        An ephemeral znode needs no heartbeat, and has no finished position yet.
+        Before its first batch a query needs no heartbeat, and has no finished position yet.
 
         :raises QueryTakenOver: when a newer run of the query has begun.
         :raises QueryRemoved: when it was removed since this run registered.
@@ -171,7 +181,7 @@ class QueryPost:
         """
         silent_s = self._runtime.monotonic() - self._published_at
         is_due = silent_s >= (PUBLISH_S if finished != self._finished else HEARTBEAT_S)
-        if self._is_ephemeral or not is_due:
+        if self._awaits_batch or not is_due:
             return
         self._watched.forget()
         is_expired = self._own(store).expired_ms

@@ -115,7 +115,7 @@ class Rewinder:
         if SegmentsRecord.parse(self._paths.segments, segments.data).collected > offset.czxid:
             raise NotRewindable(f"segments after {offset.segment}, up to which Spark has read there, were collected")
         if node is not None and node.stat.ephemeral_owner:
-            raise UsageError(f"a new query {self._query} of group {self._paths.group} is running")
+            raise UsageError(f"query {self._query} of group {self._paths.group} is running")
         query = self._parsed(node)
         silent_s = (self._runtime.wall_ms() - node.stat.mtime_ms) / 1000 if node is not None else SILENT_AFTER_S
         is_repeated = query.rewind is not None and not query.rewind.is_done

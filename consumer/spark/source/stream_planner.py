@@ -36,12 +36,19 @@ KAFKA = "kafka."
 TOPICS_OF_KAFKA = ("subscribe", "subscribepattern", "assign")
 """Options of Spark's Kafka source for which there is none."""
 
+FINISHED_BEFORE = (
+    "every query had finished them, and they were no longer retained (segment_retention_ms, segment_retention_bytes of "
+    "the nodes); to read them again, use another group, or reset this group's offsets (zk-coordinator groups "
+    "reset-offsets)"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class SourceConfig:
     """The options of `format("zk_group")`.
 
-    :ivar query: the query's name; generated when it is empty, and then kept in the checkpoint.
+    :ivar query: the query's name. Generated when it is empty, and then kept in the checkpoint: such a query holds
+        segments back only while its driver runs.
     :ivar max_rows: `maxRecordsPerTrigger`: a batch ends before the segment that would exceed this; 0 for no limit.
     :ivar readers: maximum tasks that read a batch.
     :ivar fail_on_data_loss: false delivers the remaining records, and warns.
@@ -118,6 +125,7 @@ class Planner:
         self._ends_at = -1
         self._target: int | None = None
         self._initial_offset: SourceOffset | None = None
+        self._has_begun = False
         self._cuts = QueryCuts(runtime, config.group)
         self._refused: SegmentError | None = None
         self._open_folder = open_folder
@@ -189,6 +197,9 @@ class Planner:
         post.publish(store, start.czxid)
         known, cuts = self._list_with_cuts(store)
         self._check_root(start)
+        if start == self._initial_offset and not self._has_begun:
+            self._has_begun = True
+            self._report_removed(f"query {start.query}")
         segments = self._segments.between(start.czxid)
         end = batch_end(start, segments, cuts, max_rows, self._target)
         return at_cut(end, start, segments, known, cuts)
@@ -253,11 +264,16 @@ class Planner:
             return []
         ends = self._ends if self._ends_at == start.czxid else {}
         gone = gone_text(start.segment, self._segments.between(start.czxid), ends)
-        return [
-            f"{gone}: collected while query {query} was silent for longer than query_retention_ms, or removed, or its "
-            "checkpoint is older than what it had finished. Start it with a new checkpoint and another name (option "
-            "query); with option startingSegments it begins at the earliest existing segment or at the next one"
-        ]
+        return [collected_text(gone, query, is_named=bool(self._config.query))]
+
+    def _report_removed(self, reader: str) -> None:
+        """Warn that a reader which begins at the earliest segment does not get the ones removed before."""
+        if not self._segments.record.collected or self._config.starting_segments != EARLIEST:
+            return
+        log.warning(
+            "earlier segments already removed: group=%s reader=%s gone=%s reason=%s",
+            self._config.group, reader, gone_text("", self._segments.between(0), {}), FINISHED_BEFORE,
+        )  # fmt: skip
 
     def _file_problems(self, batch: Sequence[Sealed]) -> dict[str, str]:
         """Segment name -> the problem of its file."""
@@ -303,7 +319,7 @@ class Planner:
             self._post.withdraw(store)
             self._post = None
         if self._post is None:
-            self._post = QueryPost(self._runtime, self._paths, query)
+            self._post = QueryPost(self._runtime, self._paths, query, is_named=bool(self._config.query))
         if not self._post.is_registered(store, is_new):
             if start is not None:
                 ensure(store, self._paths.skeleton)
@@ -329,6 +345,17 @@ class Planner:
                     raise
                 log.debug("request failed, retrying: group=%s reason=%s", self._config.group, error)
             self._runtime.sleep(TRY_AGAIN_S)
+
+
+def collected_text(gone: str, query: str, is_named: bool) -> str:
+    """Why segments were collected that a query has not read, and what to do."""
+    named = "was silent for longer than query_retention_ms, or removed"
+    unnamed = "did not run: without option query it holds segments back only while it does"
+    return (
+        f"{gone}: collected while query {query} {named if is_named else unnamed}, or its checkpoint is older than what "
+        "it had finished. Start it with a new checkpoint and another name (option query); with option startingSegments "
+        "it begins at the earliest existing segment or at the next one"
+    )
 
 
 def packed(batch: Sequence[Sealed], readers: int) -> list[list[Sealed]]:

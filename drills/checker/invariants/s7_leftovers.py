@@ -25,11 +25,12 @@ class Remains(Invariant):
     """Nothing of the dead remains after the collection period.
 
     Judged at the end: no ephemeral of a closed session, no owner znode of an ended incarnation, no commands and no
-    `running` in an ended channel, no channel of a departed consumer (after `channel_retention`), no segment that every
-    query has finished, no ask except the one of a Stable group's target, and no request of a leader. The period counts
-    from the end, or from when a coordinator has been able to act without a break (and twice the session timeout: it
-    must have watched for itself); manually created znodes stay, and so do leftovers of turns in a group whose
-    consistent region has a manually edited cut. That what lives is not removed is judged by `Living`.
+    `running` in an ended channel, no channel of a departed consumer (after `channel_retention`), no segment that
+    every query has finished (`segment_retention` after its seal), no ask except the one of a Stable group's target,
+    and no request of a leader. The period counts from the end, or from when a coordinator has been able to act
+    without a break (and twice the session timeout: it must have watched for itself); manually created znodes stay,
+    and so do leftovers of turns in a group whose consistent region has a manually edited cut. That what lives is
+    not removed is judged by `Living`.
     """
 
     name = "S7"
@@ -160,7 +161,8 @@ class Remains(Invariant):
             death = finished(segment)
             if death is not None:
                 what = f"{segment.name} of group {group.name}, finished by every query,"
-                yield what, death, death["at"], bounds["collection"]
+                retained_until = segment.made["at"] + bounds.get("segment_retention", 0.0)
+                yield what, death, max(death["at"], retained_until), bounds["collection"]
 
     def _last_sign(self, group: GroupView, view: ChannelView) -> Event:
         """The last event of a departed consumer: a write of its channel, or the end of its registration."""
