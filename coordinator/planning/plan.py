@@ -170,7 +170,12 @@ def plan(
         draining=frozenset(reconciliation.draining).union(consumer for consumer, _ in reconciliation.drains),
         region=step,
         rebalance=history_of(
-            snapshot, state, is_new, reconciliation.are_stopping, asks.reason or _with_disobedience(members, trigger)
+            snapshot,
+            state,
+            is_new,
+            reconciliation.are_stopping,
+            asks.reason or _with_disobedience(members, trigger),
+            members.ends,
         ),
         replaced=replaced_of(snapshot, generation) if is_new else None,
         forgotten=tuple(n for n in snapshot.history if n != generation)[: -(HISTORY_KEPT - 1)] if is_new else (),

@@ -13,15 +13,25 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..zk.batching import ensure
-from ..zk.errors import BadData, OutcomeUnknown, Refused, Retryable, SessionLost
+from ..zk.errors import (
+    AccessDenied,
+    BadData,
+    OutcomeUnknown,
+    Refused,
+    Retryable,
+    SessionLost,
+    StoreError,
+    ZooKeeperUnreachable,
+)
 from ..zk.runtime import Event, Runtime
-from ..zk.store import Create, Operation, SessionState, SetData, Store
+from ..zk.store import NO_AUTHORITY, Create, Operation, SessionState, SetData, Store, StoreFactory
+from ..zk.update import Failure, retried
 from ..zk.znodes.commands import Command
 from ..zk.znodes.group_state import GroupState
 from ..zk.znodes.json_fields import MAX_COUNT
 from ..zk.znodes.names import is_name
-from ..zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, GroupPaths
-from ..zk.znodes.records import Channel, CoordinatorRecord, EpochRecord, parsed_channel
+from ..zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, NODES, GroupPaths, node_path
+from ..zk.znodes.records import Channel, CoordinatorRecord, EpochRecord, NodeRecord, parsed_channel
 
 log = logging.getLogger(__name__)
 
@@ -189,3 +199,36 @@ def _epoch_or_zero(
         return parse(where, data).epoch
     except BadData:
         return 0
+
+
+def listed(open_store: StoreFactory, node: str, host: str) -> StoreFactory:
+    """A factory of sessions that are listed below `/consumers/nodes` while they last, as `status` shows them.
+
+    :raises ZooKeeperUnreachable: from the factory, when no server answers, or the session ends before it is listed.
+    """
+
+    def opened() -> Store:
+        store = open_store()
+        try:
+            _list_node(store, NodeRecord(node, host))
+        except StoreError as error:
+            if not isinstance(error, AccessDenied) and getattr(error, "reason", "") != NO_AUTHORITY:
+                store.close()
+                raise ZooKeeperUnreachable(f"the session of node {node} was not listed: {error}") from error
+            log.warning("node not listed: node=%s reason=%s", node, error)
+        return store
+
+    return opened
+
+
+def _list_node(store: Store, record: NodeRecord) -> None:
+    path = node_path(store.session_id)
+
+    def attempt(before: Failure | None) -> None:
+        if isinstance(before, Refused) and before.reason == NO_AUTHORITY:
+            raise before
+        ensure(store, (CONSUMERS, NODES))
+        if store.get(path) is None:
+            store.commit([Create(path, record.to_bytes(), ephemeral=True)])
+
+    retried(store, attempt, lambda: f"{path} could not be created")
