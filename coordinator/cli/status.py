@@ -87,7 +87,8 @@ def _print(found: Status, output: str) -> None:
         click.echo(f"COORDINATOR  {_shown_node(elected)}")
     else:
         echo_alarm("COORDINATOR  - (no node is elected)")
-    click.echo(f"STANDBY      {', '.join(map(_shown_node, found.standby)) or '-'}")
+    more = f" and {len(found.standby) - MOST_LISTED} more" if len(found.standby) > MOST_LISTED else ""
+    click.echo(f"STANDBY      {', '.join(map(_shown_node, found.standby[:MOST_LISTED])) or '-'}{more}")
     click.echo(f"EPOCH        {found.epoch if found.epoch is not None else '-'}")
     click.echo(f"TOPICS       {len(found.topics)}")
     for what, pause in paused_rows(found.paused):

@@ -25,7 +25,7 @@ from ..zk.errors import (
 )
 from ..zk.runtime import Event, Runtime
 from ..zk.store import NO_AUTHORITY, Create, Operation, SessionState, SetData, Store, StoreFactory
-from ..zk.update import Failure, retried
+from ..zk.update import commit_once
 from ..zk.znodes.commands import Command
 from ..zk.znodes.group_state import GroupState
 from ..zk.znodes.json_fields import MAX_COUNT
@@ -222,13 +222,6 @@ def listed(open_store: StoreFactory, node: str, host: str) -> StoreFactory:
 
 
 def _list_node(store: Store, record: NodeRecord) -> None:
+    ensure(store, (CONSUMERS, NODES))
     path = node_path(store.session_id)
-
-    def attempt(before: Failure | None) -> None:
-        if isinstance(before, Refused) and before.reason == NO_AUTHORITY:
-            raise before
-        ensure(store, (CONSUMERS, NODES))
-        if store.get(path) is None:
-            store.commit([Create(path, record.to_bytes(), ephemeral=True)])
-
-    retried(store, attempt, lambda: f"{path} could not be created")
+    commit_once(store, [Create(path, record.to_bytes(), ephemeral=True)], lambda: store.get(path) is not None)
