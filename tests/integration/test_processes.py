@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from collections import Counter
@@ -268,3 +269,27 @@ def test_consumers_pause_while_zookeeper_is_unavailable_and_resume_afterwards(
         world.delivered_once("t", 4, 200)
         assert [c.error for c in consumers] == [None, None]
         assert service.term is not None
+
+
+def test_a_consumer_ends_by_itself_after_so_many_records_or_so_long_without_one(
+    world: World, processes: ExitStack, tmp_path: Path
+) -> None:
+    processes.enter_context(node_process(tmp_path, world.zk, "a"))
+    elected(world, 1)
+    topic = world.topic("t", 2)
+    with Producer(tmp_path / "log", {"t": topic}) as producer:
+        for number in range(10):
+            producer.send("t", b"%d" % number, partition=number % 2)
+
+    idle = consumer_process(tmp_path, world.zk, "g", "idle", tmp_path / "log", "--timeout-ms", "3000")
+    with idle:
+        assert idle.ends(60) == 0, idle.said()
+    lines = idle.out.read_text().splitlines()
+    assert sorted(int(json.loads(line)["value"]) for line in lines) == list(range(10))
+    assert "\nno record came for 3000 ms: 10 records in all\n" in idle.said()
+    assert sum(world.offsets("g").values()) == 10, "all are committed"
+
+    some = consumer_process(tmp_path, world.zk, "h", "some", tmp_path / "log", "--max-records", "3")
+    with some:
+        assert some.ends(60) == 0, some.said()
+    assert len(some.out.read_text().splitlines()) == 3 == sum(world.offsets("h").values())
