@@ -13,7 +13,7 @@ try:
     from confluent_kafka.cimpl import NewPartitions, NewTopic
 except ImportError as error:
     raise MissingProgram(
-        "confluent-kafka, which talks to Kafka, is not installed: pip install confluent-kafka"
+        "confluent-kafka, which talks to Kafka, is not installed: pip install 'confluent-kafka>=2.6'"
     ) from error
 
 ANSWER_S = 30.0
