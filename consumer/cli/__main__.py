@@ -1,5 +1,5 @@
 """`python -m consumer.cli`, the same as `zk-consumer`."""
 
-from consumer.cli import main
+from . import main
 
 main(prog_name="zk-consumer")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import signal
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -52,6 +54,26 @@ HELPS = {
     "history_dir": "Folder for this consumer's history, for the checker.",
 }
 
+POLL_MS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When to end by itself; None for never.
+
+    :ivar timeout_ms: the longest time without a record.
+    """
+
+    max_records: int | None = None
+    timeout_ms: int | None = None
+
+    def left_ms(self, idle_s: float) -> int:
+        """Milliseconds to wait for a record after `idle_s` seconds without one."""
+        return POLL_MS if self.timeout_ms is None else math.ceil(self.timeout_ms - 1000 * idle_s)
+
+
+NO_LIMITS = Limits()
+
 
 @click.command()
 @config_options(ConsumerConfig, HELPS)
@@ -68,6 +90,7 @@ HELPS = {
     help="Time limit for the command to read input, and to answer.",
 )
 @click.option("--max-records", type=click.IntRange(1), help="End after so many records.")
+@click.option("--timeout-ms", type=click.IntRange(1), help="End when no record has come for so long.")
 @click.option("--events", is_flag=True, help="Print events, as Kafka's VerifiableConsumer, instead of records.")
 @click.option("--verbose", is_flag=True, help="With --events: each record, too.")
 @log_options
@@ -78,6 +101,7 @@ def run(
     command: str | None,
     exec_timeout_ms: int,
     max_records: int | None,
+    timeout_ms: int | None,
     events: bool,
     verbose: bool,
     log_level: str,
@@ -86,14 +110,18 @@ def run(
 ) -> None:
     """Consume, print each record as one JSON line on stdout, and commit. SIGTERM and Ctrl-C leave the group cleanly.
 
+    It runs until then, or as --max-records and --timeout-ms have it, as kafka-console-consumer: the first waiting time
+    includes joining the group.
+
     With --events it prints the events of Kafka's VerifiableConsumer: assigned, revoked, lost, consumed, committed.
     With --region and --exec a command in any language receives the records as lines of JSON, and keeps an
     exactly-once state (docs/regions.md).
     """
     if verbose and not events:
         raise UsageError("--verbose adds records to --events: give both")
-    if command is not None and (events or max_records is not None):
-        raise UsageError("--exec hands all records to its command: leave out --events and --max-records")
+    limits = Limits(max_records, timeout_ms)
+    if command is not None and (events or limits != NO_LIMITS):
+        raise UsageError("--exec hands all records to its command: leave out --events, --max-records and --timeout-ms")
     log_to_stderr(log_level, log_format)
     subscription = parsed_subscription(topics, white_list, black_list)
     config = built(ConsumerConfig, options)
@@ -109,35 +137,42 @@ def run(
             run_child(config, subscription, command, exec_timeout_ms / 1000, stopping, runtime)
             return
         output = EventLines(config.consumer, runtime.wall_ms, verbose) if events else RecordLines(config.consumer)
-        _print(config, subscription, output, stopping, max_records)
+        _print(config, subscription, output, stopping, limits)
     except IncarnationOver as over:  # Kafka's name of the error first
         raise CoordinatorError(f"{type(over).__name__}: {over}") from over
 
 
 def _print(
-    config: ConsumerConfig, subscription: Subscription, output: RecordLines, stopping: Event, max_records: int | None
+    config: ConsumerConfig, subscription: Subscription, output: RecordLines, stopping: Event, limits: Limits
 ) -> None:
     consumer = Consumer(config, subscription, output)
     output.started()
     try:
         with consumer:
             commits = not config.enable_auto_commit and not config.region
-            _consume(consumer, output, stopping, max_records, commits)
+            _consume(consumer, output, stopping, limits, commits)
     finally:
         output.ended()
 
 
-def _consume(consumer: Consumer, output: RecordLines, stopping: Event, max_records: int | None, commits: bool) -> None:
+def _consume(consumer: Consumer, output: RecordLines, stopping: Event, limits: Limits, commits: bool) -> None:
     count = 0
-    while not stopping.is_set() and (max_records is None or count < max_records):
-        most = None if max_records is None else max_records - count
+    clock = ThreadRuntime()
+    last = clock.monotonic()
+    while not stopping.is_set() and (limits.max_records is None or count < limits.max_records):
+        most = None if limits.max_records is None else limits.max_records - count
+        left_ms = limits.left_ms(clock.monotonic() - last)
+        if left_ms <= 0:
+            click.echo(f"no record came for {limits.timeout_ms} ms: {count} records in all", err=True)
+            return
         try:
-            polled = consumer.poll(500, most)
+            polled = consumer.poll(min(POLL_MS, left_ms), most)
         except AssignmentFailed as failure:
             output.assignment_failed(failure)
             continue
         output.polled(polled)
-        count += sum(map(len, polled.values()))
+        if some := sum(map(len, polled.values())):
+            count, last = count + some, clock.monotonic()
         if not commits:
             continue
         offsets = {partition: records[-1].offset + 1 for partition, records in polled.items() if records}

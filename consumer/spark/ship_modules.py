@@ -10,6 +10,7 @@ from pyspark import SparkContext
 
 import consumer
 import coordinator
+import zk_group
 
 PACKAGES = (coordinator, consumer)
 
@@ -17,16 +18,19 @@ PACKAGES = (coordinator, consumer)
 def ship(sc: SparkContext) -> str | None:
     """Send the driver's own `coordinator` and `consumer` to the executors, where they precede installed ones.
 
+    An application that imports them from `zk_group` has them in there: an executor's plain names are the application's.
+
     :returns: the zip's name; None when the driver itself runs from a zip, which `--py-files` has sent already.
     """
     folders = [Path(package.__path__[0]) for package in PACKAGES]
     if not all(folder.is_dir() for folder in folders):
         return None
     files = {
-        f"{folder.name}/{path.relative_to(folder).as_posix()}": path.read_bytes()
-        for folder in folders
+        f"{package.__name__.replace('.', '/')}/{path.relative_to(folder).as_posix()}": path.read_bytes()
+        for package, folder in zip(PACKAGES, folders, strict=True)
         for path in sorted(folder.rglob("*.py"))
     }
+    files["zk_group/__init__.py"] = Path(zk_group.__file__).read_bytes()
     digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:12]
     name = f"zk-group-coordinator-{coordinator.__version__}-{digest}.zip"
     if name not in (sc._python_includes or ()):

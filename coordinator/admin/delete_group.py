@@ -48,6 +48,20 @@ class Removed:
 
 
 @dataclass(frozen=True, slots=True)
+class Removable:
+    """What a removal would remove.
+
+    :ivar znodes: number of znodes, `offsets` of them offsets.
+    :ivar segments: number of sealed segments, with `size` bytes in their files.
+    """
+
+    znodes: int
+    offsets: int
+    segments: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Step:
     """One multi: its fence, its operations, and the segments that it removes."""
 
@@ -74,19 +88,45 @@ def delete_group(store: Store, group: str, remove: Callable[[Path], None] = unli
         if unanswered is not None and not any(store.get_many([op.path for op in unanswered.removals])):
             _note(removed, paths, unanswered, remove)
         standing = look(store, group)
-        if not standing.exists:
-            if removed.znodes:
-                return removed
-            raise GroupIdNotFound("GroupIdNotFound: The group id does not exist.")
-        tree = _tree(store, paths.root)
-        if why := _in_use(standing, tree):
-            raise GroupNotEmpty(f"GroupNotEmpty: The group is not empty: {why}.{standing.hint}{_so_far(removed)}")
+        if not standing.exists and removed.znodes:
+            return removed
+        tree = _unused(store, standing, _so_far(removed))
         for sent in _steps(standing, tree, unbinding(store, group)):
             store.commit([*sent.fence, *sent.removals])
             _note(removed, paths, sent, remove)
         return removed
 
     return retried(store, attempt, lambda: f"the znodes of group {group} keep changing: try again.{_so_far(removed)}")
+
+
+def removable(store: Store, group: str) -> Removable:
+    """What `delete_group` would remove now. Writes nothing; raises as it does."""
+    paths = GroupPaths(group)
+    tree = _unused(store, look(store, group))
+    segments = [node for path, node in tree.items() if path == paths.segment(path.rsplit("/", 1)[1])]
+    offsets = sum(_is_offset(paths, path) for path in tree)
+    return Removable(len(tree), offsets, len(segments), sum(_size(node) for node in segments))
+
+
+def _size(node: Node) -> int:
+    try:
+        return Segment.parse("", node.data).size
+    except BadData:
+        return 0
+
+
+def _unused(store: Store, standing: Standing, so_far: str = "") -> dict[str, Node]:
+    """The znodes of a group that may be removed, parents first."""
+    if not standing.exists:
+        raise GroupIdNotFound("GroupIdNotFound: The group id does not exist.")
+    tree = _tree(store, standing.paths.root)
+    if why := _in_use(standing, tree):
+        raise GroupNotEmpty(f"GroupNotEmpty: The group is not empty: {why}.{standing.hint}{so_far}")
+    return tree
+
+
+def _is_offset(paths: GroupPaths, path: str) -> bool:
+    return path.startswith(f"{paths.offsets}/") and path.count("/") == 6
 
 
 def _so_far(removed: Removed) -> str:
@@ -99,7 +139,7 @@ def _so_far(removed: Removed) -> str:
 def _note(removed: Removed, paths: GroupPaths, step: _Step, remove: Callable[[Path], None]) -> None:
     """Count what a multi has removed, and remove the files of its segments."""
     removed.znodes += len(step.removals)
-    removed.offsets += sum(op.path.startswith(f"{paths.offsets}/") and op.path.count("/") == 6 for op in step.removals)
+    removed.offsets += sum(_is_offset(paths, op.path) for op in step.removals)
     for node in step.segments:
         try:
             file = local_file(paths.group, Segment.parse("", node.data))

@@ -8,8 +8,8 @@ from ..zk.errors import BadData
 from ..zk.store import Store
 from ..zk.znodes.group_state import Rebalance
 from ..zk.znodes.operator_requests import NOTHING_PAUSED, PausedRecord, TurnRequest
-from ..zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, PAUSED, Brokers, GroupPaths
-from ..zk.znodes.records import STATIC, CoordinatorRecord, EpochRecord, Topic
+from ..zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, NODES, PAUSED, Brokers, GroupPaths
+from ..zk.znodes.records import STATIC, CoordinatorRecord, EpochRecord, NodeRecord, Topic
 from ..zk.znodes.segments import SegmentsRecord
 from ..zk.znodes.sync import CLIENT
 from ..zk.znodes.topic_filter import TopicFilter
@@ -48,6 +48,7 @@ class Status:
     """All that `zk-coordinator status` shows.
 
     :ivar coordinator: the elected node, None when there is none or it is unreadable.
+    :ivar standby: the other nodes that run, by their names; nodes of releases before this znode are not listed.
     :ivar coordinator_session: session of the coordinator's znode, 0 when it is persistent; None without a znode.
     """
 
@@ -60,6 +61,7 @@ class Status:
     paused: PausedRecord = NOTHING_PAUSED
     regions: tuple[ShownRegion, ...] = ()
     turn_times: TurnTimes | None = None
+    standby: tuple[NodeRecord, ...] = ()
 
 
 def read_status(store: Store, brokers: Brokers, now_ms: int | None = None) -> Status:
@@ -86,6 +88,7 @@ def read_status(store: Store, brokers: Brokers, now_ms: int | None = None) -> St
         paused=paused,
         regions=regions,
         turn_times=read_turn_times(reading),
+        standby=_standby(reading, elected[1] if elected else 0),
     )
 
 
@@ -97,6 +100,18 @@ def _coordinator(reading: Reading) -> tuple[EpochRecord | None, tuple[Coordinato
         if epoch is None or elected is None or epoch.epoch == elected[0].epoch:
             break
     return epoch, elected
+
+
+def _standby(reading: Reading, elected: int) -> tuple[NodeRecord, ...]:
+    """The listed nodes but the elected one.
+
+    :param elected: its session.
+    """
+    paths = [f"{NODES}/{name}" for name in reading.names(NODES)]
+    found = reading.parsed_many(
+        paths, lambda p, n: None if n.stat.ephemeral_owner == elected else NodeRecord.parse(p, n.data)
+    )
+    return tuple(sorted((node for node in found if node is not None), key=lambda node: (node.node, node.host)))
 
 
 def _group(reading: Reading, name: str, now_ms: int | None) -> GroupStatus:

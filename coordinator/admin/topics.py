@@ -19,6 +19,7 @@ from ..zk.znodes.paths import Brokers
 from ..zk.znodes.records import Topic
 
 MAX_PARTITIONS = 100_000
+KAFKAS_TOOLS = "by kafka-topics.sh or, on the embedded ensemble, scripts/ensemble kafka topic NAME"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ def topic_znodes(store: Store, brokers: Brokers, name: str) -> list[str]:
     node = _existing(store, brokers, name)
     path = brokers.topic(name)
     if _is_kafkas(path, node):
-        raise UsageError(f"topic {name} is a real Kafka's: delete it with kafka-topics.sh")
+        raise UsageError(f"topic {name} is a real Kafka's: delete it in Kafka, {KAFKAS_TOOLS} --delete")
     found = [path]
     for parent in found:  # breadth first: the list grows during iteration
         listing = store.children(parent)
@@ -163,7 +164,7 @@ def _refuse_beside_kafka(store: Store, brokers: Brokers) -> None:
     if listing and listing.names:
         raise UsageError(
             f"brokers of a real Kafka are registered in {brokers.ids}: "
-            "create topics with kafka-topics.sh, or give another --brokers-path"
+            f"create topics in Kafka, {KAFKAS_TOOLS} --partitions 4, or give another --brokers-path"
         )
 
 
@@ -194,7 +195,9 @@ def _listed(brokers: Brokers, name: str, node: Node) -> ListedTopic:
 
 def _grown(topic: Topic, partitions: int, is_kafkas: bool) -> Topic:
     if is_kafkas:
-        raise UsageError(f"topic {topic.name} is a real Kafka's: alter it with kafka-topics.sh")
+        raise UsageError(
+            f"topic {topic.name} is a real Kafka's: alter it in Kafka, {KAFKAS_TOOLS} --partitions {partitions}"
+        )
     count = len(topic.partitions)
     if partitions <= count:
         fault = "already has that many" if partitions == count else f"has {count}, which cannot become fewer"

@@ -1,5 +1,5 @@
 """`python -m coordinator.cli`, the same as `zk-coordinator`."""
 
-from coordinator.cli import main
+from . import main
 
 main(prog_name="zk-coordinator")

@@ -155,7 +155,8 @@ def _cells(event: ChannelEvent) -> tuple[str, ...]:
         event.took_ms,
     )
     note = "; ".join(text for text in (named, event.ask, event.reason, event.note) if text)
-    cut = note if len(note) <= LONGEST_CELL else note[: LONGEST_CELL - 1] + "…"
+    is_whole = len(note) <= LONGEST_CELL or not sys.stdout.isatty()
+    cut = note if is_whole else note[: LONGEST_CELL - 1] + "…"
     return (*("-" if cell is None else printable(cell) for cell in found), printable(cut))
 
 

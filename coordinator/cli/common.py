@@ -27,6 +27,7 @@ from coordinator.zk.process.cli import (
     table_text,
     zk_option,
 )
+from coordinator.zk.process.tables import echo_alarm
 from coordinator.zk.znodes.operator_requests import LONGEST_BY, Pause, PausedRecord
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "Cli",
     "at",
     "brokers_option",
+    "echo_alarm",
     "opened",
     "operator",
     "output_option",
@@ -112,6 +114,6 @@ def print_paused(paused: PausedRecord, output: str) -> None:
         print_json(paused_json(paused))
         return
     for what, pause in paused_rows(paused):
-        click.echo(f"PAUSED  {paused_text(what, pause)}")
+        echo_alarm(f"PAUSED  {paused_text(what, pause)}", "yellow")
     if not paused:
         click.echo("no group is paused")

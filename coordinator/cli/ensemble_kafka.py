@@ -6,7 +6,9 @@ import json
 import os
 import shlex
 import sys
+from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
@@ -14,6 +16,10 @@ from coordinator.zk.embedded.directory import EnsembleError
 from coordinator.zk.embedded.ensemble import Ensemble
 from coordinator.zk.embedded.kafka import Broker, KafkaConfig, has_broker
 from coordinator.zk.errors import UsageError, ZooKeeperUnreachable
+from coordinator.zk.znodes.names import checked_name, shown
+
+if TYPE_CHECKING:
+    from coordinator.zk.embedded.kafka_client import TrialKafka
 
 UNHEALTHY = 5
 KAFKA = "kafka"
@@ -73,6 +79,8 @@ def start(directory: Path, port: int | None, timeout_s: float) -> None:
             broker.stop()
         raise
     click.echo(broker.address)
+    place = dir_argument(directory)
+    click.echo(f"make a topic with: scripts/ensemble kafka topic NAME --partitions 4{place}", err=True)
     click.echo(f"a group reads it with: --zk {made.hosts} --log-dir kafka:", err=True)
     click.echo(f"stop it with: scripts/ensemble kafka stop{dir_argument(directory)}", err=True)
 
@@ -101,3 +109,74 @@ def status(directory: Path, output: str) -> None:
         state = "ready" if is_ready else "down" if broker.pid is None else "not ready"
         click.echo(f"{broker.address:<18}{broker.pid or '-'!s:<10}{state}")
     sys.exit(0 if is_ready else UNHEALTHY)
+
+
+@kafka.command(epilog=EXIT_CODES)
+@directory_option
+@click.argument("name")
+@click.option("--partitions", type=click.IntRange(1, 1000), help="Total number of partitions. [default: 1]")
+@click.option("--delete", is_flag=True, help="Delete the topic with its records instead.")
+def topic(directory: Path, name: str, partitions: int | None, delete: bool) -> None:
+    """Create topic NAME, or give it more partitions."""
+    if delete and partitions is not None:
+        raise UsageError("give either --partitions or --delete")
+    client = _client(directory)
+    if delete:
+        client.delete_topic(checked_name("topic", name))
+        click.echo(f"topic {name} deleted")
+        return
+    count = partitions or 1
+    done = client.make_topic(checked_name("topic", name), count)
+    click.echo(f"topic {name} {done}: {count} partition{'s' if count > 1 else ''}")
+
+
+@kafka.command(epilog=EXIT_CODES)
+@directory_option
+@click.argument("topic")
+@click.argument("file", type=click.File("rb"), default="-")
+@click.option("--key-separator", metavar="TEXT", help="Each line is KEY, this, VALUE. [default: no keys]")
+def produce(directory: Path, topic: str, file: BinaryIO, key_separator: str | None) -> None:
+    """Write the lines of FILE (- or none is stdin) into TOPIC, spread over its partitions, or by their keys."""
+    written = _client(directory).write(topic, (_record(line, key_separator) for line in file))
+    click.echo(f"{written} records written to {topic}", err=True)
+
+
+@kafka.command(epilog=EXIT_CODES)
+@directory_option
+@click.argument("topic")
+@click.option("--max-records", type=click.IntRange(1), help="End after so many records.")
+@click.option("--timeout-ms", type=click.IntRange(1), help="End when no record has come for so long.")
+def consume(directory: Path, topic: str, max_records: int | None, timeout_ms: int | None) -> None:
+    """Print the values of all records of TOPIC from the beginning on, a line each, until Ctrl-C."""
+    values = _client(directory).read(topic, timeout_ms / 1000 if timeout_ms is not None else None)
+    try:
+        for value in islice(values, max_records):
+            sys.stdout.buffer.write((value or b"") + b"\n")
+            sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        # The reader of the pipe has gone: the rest of the buffer is discarded.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _record(line: bytes, separator: str | None) -> tuple[bytes | None, bytes]:
+    text = line.rstrip(b"\r\n")
+    if separator is None:
+        return None, text
+    key, found, value = text.partition(separator.encode())
+    if not found:
+        raise UsageError(f"the line {shown(text.decode(errors='replace'))} has no {shown(separator)} after its key")
+    return key, value
+
+
+def _client(directory: Path) -> TrialKafka:
+    """A client of the broker that runs in `directory`.
+
+    :raises CoordinatorError: when none runs.
+    """
+    from coordinator.zk.embedded.kafka_client import TrialKafka  # needs confluent-kafka
+
+    place = directory.expanduser().resolve() / KAFKA
+    broker = Broker.load(place) if has_broker(place) else None
+    if broker is None or not broker.is_ready:
+        raise EnsembleError(f"no Kafka broker runs: scripts/ensemble kafka start{dir_argument(directory)}")
+    return TrialKafka(broker.address)

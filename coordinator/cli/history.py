@@ -26,6 +26,7 @@ COLUMNS = (
     "ATTEMPTS",
     "RESULT",
 )
+EVICTED = ("GENERATION", "EVICTED", "SINCE", "WHY")
 NAMED = 3
 
 
@@ -41,6 +42,9 @@ def history(group: str, zk: str, output: str) -> None:
     stop, or from the last sign of life of a member that died, left or was evicted; across rebalances that replaced each
     other. It may have been shorter by UNCERTAIN-MS. `-` where no partition stood still.
 
+    Below the table: why each evicted member was, and SINCE when: its last sign of life, or the command that it did not
+    obey.
+
     Under client-side assignment ASSIGNMENT-MS counts from the ask to the adoption of its answer, and ATTEMPTS is 1 plus
     the assignments that failed before it.
     """
@@ -52,6 +56,11 @@ def history(group: str, zk: str, output: str) -> None:
         print_json([_document(record) for record in found])
     else:
         print_rows(COLUMNS, [_row(record) for record in found], output)
+        evicted = [(record.generation, each) for record in found for each in record.evicted]
+        if evicted:
+            click.echo("\nEvicted:")
+            rows = [(n, each.member, at(each.since_ms) if each.since_ms else None, each.reason) for n, each in evicted]
+            print_rows(EVICTED, rows, output)
     report_problems(reading.problems)
 
 
@@ -103,4 +112,5 @@ def _document(record: Rebalance) -> dict[str, object]:
         "replaced_by": record.replaced_by,
         "assignment_ms": record.assignment_ms,
         "attempts": record.attempts,
+        "evicted": [each.to_json() for each in record.evicted],
     }

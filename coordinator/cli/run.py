@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import sys
 from typing import Any
 
@@ -10,6 +11,7 @@ import click
 
 from coordinator.service import CoordinatorService
 from coordinator.term.config import CoordinatorConfig
+from coordinator.term.elector import listed
 from coordinator.term.metrics import CoordinatorMetrics
 from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.process.config_options import built, config_options, log_options, log_to_stderr
@@ -53,6 +55,7 @@ def run(log_level: str, log_format: str, **options: Any) -> None:
     opener = kazoo_factory(
         config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000, f"node {config.node}"
     )
+    opener = listed(opener, config.node, socket.gethostname())
     runtime = ThreadRuntime(recorder_in(config.history_dir, config.node, kind="node"))
     metrics = CoordinatorMetrics()
     service = CoordinatorService(config, opener, runtime, metrics=metrics)

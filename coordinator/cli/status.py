@@ -8,11 +8,13 @@ from coordinator.admin.health import STUCK_AFTER_MS, HealthFinding, findings, su
 from coordinator.admin.status import Status, read_status
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.paths import Brokers
+from coordinator.zk.znodes.records import CoordinatorRecord, NodeRecord
 
 from .common import (
     JSON,
     UNHEALTHY,
     brokers_option,
+    echo_alarm,
     opened,
     output_option,
     paused_json,
@@ -45,7 +47,7 @@ COLUMNS = (*LIST, "PAUSED")
 @output_option
 @click.pass_context
 def status(context: click.Context, check: bool, stuck_after_ms: int, zk: str, brokers: Brokers, output: str) -> None:
-    """Show the elected coordinator, every group, and unreadable znodes.
+    """Show the elected coordinator, the nodes on standby, every group, and unreadable znodes.
 
     With --check, unhealthy is: no elected node, or a coordinator's znode that no elected node holds; a group that is
     RebalanceFailed; partitions that are left out or unassigned; evictions whose lease still runs; fetchers paused by
@@ -76,19 +78,23 @@ def _print_check(found: Status, unhealthy: list[HealthFinding], output: str) -> 
         print_json({"healthy": not unhealthy, "findings": document, "summary": summary(found)})
         return
     for item in unhealthy:
-        click.echo(printable(f"unhealthy: {item}"))
+        echo_alarm(printable(f"unhealthy: {item}"))
     if not unhealthy:
         click.echo(printable(f"healthy: {summary(found)}"))
 
 
 def _print(found: Status, output: str) -> None:
     elected = found.coordinator
-    coordinator = printable(f"{elected.node} ({elected.host})") if elected else "- (no node is elected)"
-    click.echo(f"COORDINATOR  {coordinator}")
+    if elected is not None:
+        click.echo(f"COORDINATOR  {_shown_node(elected)}")
+    else:
+        echo_alarm("COORDINATOR  - (no node is elected)")
+    more = f" and {len(found.standby) - MOST_LISTED} more" if len(found.standby) > MOST_LISTED else ""
+    click.echo(f"STANDBY      {', '.join(map(_shown_node, found.standby[:MOST_LISTED])) or '-'}{more}")
     click.echo(f"EPOCH        {found.epoch if found.epoch is not None else '-'}")
     click.echo(f"TOPICS       {len(found.topics)}")
     for what, pause in paused_rows(found.paused):
-        click.echo(f"PAUSED       {paused_text(what, pause)}")
+        echo_alarm(f"PAUSED       {paused_text(what, pause)}", "yellow")
     click.echo()
     groups = [group.shown for group in found.groups]
     print_rows(
@@ -108,6 +114,10 @@ def _print(found: Status, output: str) -> None:
         _print_more(len(found.problems))
 
 
+def _shown_node(record: CoordinatorRecord | NodeRecord) -> str:
+    return printable(f"{record.node} ({record.host})")
+
+
 def _print_more(count: int) -> None:
     if count > MOST_LISTED:
         click.echo(f"and {count - MOST_LISTED} more")
@@ -125,6 +135,7 @@ def _document(found: Status) -> dict[str, object]:
     keys = [column.lower().replace("-", "_") for column in LIST]
     return {
         "coordinator": {"node": elected.node, "host": elected.host, "epoch": elected.epoch} if elected else None,
+        "standby": [{"node": node.node, "host": node.host} for node in found.standby],
         "epoch": found.epoch,
         "topics": len(found.topics),
         "paused": paused_json(found.paused),

@@ -52,6 +52,7 @@ class End:
     :ivar owners: owner znodes to remove.
     :ivar error: the reason as a Kafka error name.
     :ivar seat: the seat to remove with it, None for a dynamic member.
+    :ivar since_ms: as that of its mark.
     """
 
     view: ChannelView
@@ -60,6 +61,7 @@ class End:
     owners: PartitionSet
     error: str = UNKNOWN_MEMBER_ID
     seat: SeatView | None = None
+    since_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -162,7 +164,7 @@ def _evict(snapshot: Snapshot, found: Membership) -> None:
         waits_s = max(waits_s, view.waits_s)  # replaced commands do not postpone it
         if view.strikes >= STRIKES:
             reason = f"evicted: it disobeyed {view.strikes} commands in a row; the last: {view.disobeyed}"
-            _end_live(snapshot, found, name, reason)
+            _end_live(snapshot, found, name, reason, since_ms=_before(snapshot, waits_s))
             continue
         if waits_s < limit_s and view.idle_s < limit_s:
             found.timers.append(limit_s - max(waits_s, view.idle_s))
@@ -174,19 +176,32 @@ def _evict(snapshot: Snapshot, found: Membership) -> None:
                 what = f"obeyed no command ({view.disobeyed})"
             remedy = "raise max_poll_interval_ms, or lower max_poll_records so that it polls more often"
         reason = f"evicted: it {what} for {registration.max_poll_interval_ms} ms ({remedy})"
-        _end_live(snapshot, found, name, reason)
+        since_ms = _before(snapshot, waits_s if waits_s >= limit_s else view.idle_s)
+        _end_live(snapshot, found, name, reason, since_ms=since_ms)
 
 
-def _end_live(snapshot: Snapshot, found: Membership, name: str, reason: str, error: str = UNKNOWN_MEMBER_ID) -> None:
+def _before(snapshot: Snapshot, seconds: float) -> int:
+    """The wall-clock time so many seconds before the turn."""
+    return max(0, snapshot.now_ms - round(1000 * seconds))
+
+
+def _end_live(
+    snapshot: Snapshot,
+    found: Membership,
+    name: str,
+    reason: str,
+    error: str = UNKNOWN_MEMBER_ID,
+    since_ms: int | None = None,
+) -> None:
     """End a live member. It may fetch until its lease expires, so a mark covers its partitions until then."""
     registration, view = found.live.pop(name), snapshot.channels[name]
     owners = view.running & snapshot.owners
     seat = snapshot.seats.get(name) if registration.instance_id == name else None
-    found.ends.append(End(view, reason, True, owners, error, seat))
+    found.ends.append(End(view, reason, True, owners, error, seat, since_ms))
     runs_unowned = _runs_unowned(snapshot, view)
     if view.running or runs_unowned:
         lease = _lease_ms(snapshot, name, registration) or (snapshot.longest_lease_ms if runs_unowned else 0)
-        _mark(found, Mark(name, registration.incarnation, view.running, lease, reason))
+        _mark(found, Mark(name, registration.incarnation, view.running, lease, reason, since_ms))
 
 
 def _lease_ms(snapshot: Snapshot, name: str, registration: Registration) -> int:

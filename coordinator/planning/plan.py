@@ -176,6 +176,7 @@ def plan(
             reconciliation.are_stopping,
             asks.reason or _with_disobedience(members, trigger),
             _gone(snapshot, members),
+            members.ends,
         ),
         replaced=replaced_of(snapshot, generation) if is_new else None,
         forgotten=tuple(n for n in snapshot.history if n != generation)[: -(HISTORY_KEPT - 1)] if is_new else (),

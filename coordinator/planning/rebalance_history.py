@@ -5,22 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ..zk.znodes.group_state import EMPTY, STABLE, GroupState, Rebalance
+from ..zk.znodes.group_state import EMPTY, STABLE, Evicted, GroupState, Rebalance
 from ..zk.znodes.json_fields import shortened
 from ..zk.znodes.sync import Ask
+from .membership import End
 from .snapshot import Snapshot
 from .standstill import standing
 
 LONGEST_TRIGGER = 1000
 """Bytes of a trigger: many members may have left, or joined, in one turn."""
+LONGEST_WHY = 300
+MOST_EVICTED = 20
 
 
 def history_of(
-    snapshot: Snapshot, state: GroupState, is_new: bool, stopping: bool, trigger: str, gone: Iterable[str] = ()
+    snapshot: Snapshot,
+    state: GroupState,
+    is_new: bool,
+    stopping: bool,
+    trigger: str,
+    gone: Iterable[str] = (),
+    ends: Sequence[End] = (),
 ) -> Rebalance | None:
     """The record of the generation of `state`: new, or with the times known now; None to leave it.
 
     :param gone: members of the target before this turn that run nothing of it any more.
+    :param ends: of this turn.
     """
     before = snapshot.state
     if is_new:
@@ -42,6 +52,7 @@ def history_of(
             uncertain_ms=stands.uncertain_ms,
             assignment_ms=max(0, snapshot.now_ms - ask.since_ms) if ask is not None else None,
             attempts=ask.attempt if ask is not None else None,
+            evicted=_evicted(state, left, ends),
         )
     record = snapshot.rebalance
     if record is None or record.generation != state.generation or record.finished_ms is not None:
@@ -84,6 +95,19 @@ def in_order(records: Sequence[Rebalance]) -> list[Rebalance]:
         replace(record, replaced_by=record.replaced_by or (after if record.finished_ms is None else None))
         for record, after in zip(ordered, [*following[1:], None][: len(ordered)], strict=True)
     ]
+
+
+def _evicted(state: GroupState, left: Sequence[str], ends: Sequence[End]) -> tuple[Evicted, ...]:
+    """Why members that left were evicted: in this turn, or since the last generation, by their marks."""
+    found: dict[str, tuple[str, int | None]] = {}
+    for mark in state.marks:
+        if mark.since_ms is not None:  # others may be of members that have left
+            found[f"{mark.consumer}/{mark.incarnation[:8]}"] = mark.reason, mark.since_ms
+    for end in ends:
+        if end.evicted and end.view.channel is not None:
+            found[f"{end.view.consumer}/{end.view.channel.incarnation[:8]}"] = end.reason, end.since_ms
+    known = [(member, *found[member]) for member in left if member in found]
+    return tuple(Evicted(member, shortened(why, LONGEST_WHY), since) for member, why, since in known[:MOST_EVICTED])
 
 
 def _seen_in_the_turn(joined: list[str], left: list[str]) -> str:

@@ -13,15 +13,27 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..zk.batching import ensure
-from ..zk.errors import BadData, NotAuthorized, OutcomeUnknown, Refused, Retryable, SessionLost, WriteDenied
+from ..zk.errors import (
+    AccessDenied,
+    BadData,
+    NotAuthorized,
+    OutcomeUnknown,
+    Refused,
+    Retryable,
+    SessionLost,
+    StoreError,
+    WriteDenied,
+    ZooKeeperUnreachable,
+)
 from ..zk.runtime import Event, Runtime
-from ..zk.store import Create, Operation, SessionState, SetData, Store
+from ..zk.store import Create, Operation, SessionState, SetData, Store, StoreFactory
+from ..zk.update import commit_once
 from ..zk.znodes.commands import Command
 from ..zk.znodes.group_state import GroupState
 from ..zk.znodes.json_fields import MAX_COUNT
 from ..zk.znodes.names import is_name
-from ..zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, GroupPaths
-from ..zk.znodes.records import Channel, CoordinatorRecord, EpochRecord, parsed_channel
+from ..zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, NODES, GroupPaths, node_path
+from ..zk.znodes.records import Channel, CoordinatorRecord, EpochRecord, NodeRecord, parsed_channel
 
 log = logging.getLogger(__name__)
 
@@ -203,3 +215,32 @@ def _epoch_or_zero(
         return parse(where, data).epoch
     except BadData:
         return 0
+
+
+def listed(open_store: StoreFactory, node: str, host: str) -> StoreFactory:
+    """A factory of sessions that are listed below `/consumers/nodes` while they last, as `status` shows them.
+
+    :raises ZooKeeperUnreachable: from the factory, when no server answers, or the session ends before it is listed;
+        `NotAuthorized` when it requires credentials.
+    """
+
+    def opened() -> Store:
+        store = open_store()
+        try:
+            _list_node(store, NodeRecord(node, host))
+        except StoreError as error:
+            if not isinstance(error, AccessDenied | WriteDenied):
+                store.close()
+                if isinstance(error, NotAuthorized):
+                    raise
+                raise ZooKeeperUnreachable(f"the session of node {node} was not listed: {error}") from error
+            log.warning("node not listed: node=%s reason=%s", node, error)
+        return store
+
+    return opened
+
+
+def _list_node(store: Store, record: NodeRecord) -> None:
+    ensure(store, (CONSUMERS, NODES))
+    path = node_path(store.session_id)
+    commit_once(store, [Create(path, record.to_bytes(), ephemeral=True)], lambda: store.get(path) is not None)

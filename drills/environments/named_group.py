@@ -17,6 +17,7 @@ from coordinator.zk.znodes.paths import (
     COORDINATOR_EPOCH,
     DRILL,
     GROUPS,
+    NODES,
     PAUSED,
     REGIONS,
     Brokers,
@@ -49,7 +50,7 @@ class NamedGroup(External):
     @property
     def touches(self) -> Sequence[str]:
         """See `Environment`: every written path, and the roots of written subtrees."""
-        shared = [f"{self.below}{path}" for path in (COORDINATOR, COORDINATOR_EPOCH, DRILL)]
+        shared = [f"{self.below}{path}" for path in (COORDINATOR, COORDINATOR_EPOCH, f"{NODES} and below", DRILL)]
         return [*shared, *(f"{path} and below" for path in self._mine)]
 
     @property

@@ -4,6 +4,8 @@
 #     ensure_venv EXTRAS     .venv in the repository root, with `pip install -e .[EXTRAS]`; sets $PYTHON
 #     ensure_java            Java 17 or newer; on Debian and Ubuntu installed by apt, as root
 #
+# Scripts that keep the folder they are called in set PYTHONSAFEPATH=1: no consumer.py of that folder hides a module.
+#
 # Both return quickly when it exists; both end the script with a message and status 69 when it cannot be installed.
 # Neither installs anything for `--help`: without a current .venv the script's opening comment is its usage.
 

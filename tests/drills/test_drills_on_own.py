@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from coordinator.zk.kazoo_store import open_kazoo
-from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, Brokers, GroupPaths
+from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, NODES, Brokers, GroupPaths
 from drills.evidence.files import znodes
 from tests.support.drills import PATIENT, environment
 from tests.support.wait import eventually
@@ -103,7 +103,7 @@ def test_a_drill_on_a_named_group_leaves_nothing_of_it_but_the_epoch(shared: str
 
     said = json.loads(out.splitlines()[-1])
     assert (run.returncode, said["verdict"]) == (0, "PASS"), err
-    parents = {COORDINATOR_EPOCH, GROUPS, CONSUMERS, Brokers().brokers_path, Brokers().topics}
+    parents = {COORDINATOR_EPOCH, GROUPS, NODES, CONSUMERS, Brokers().brokers_path, Brokers().topics}
     after = tree(shared)
     assert {path for path in after if path not in before} == parents
     assert {path: node for path, node in after.items() if path in before} == before

@@ -15,12 +15,15 @@ from coordinator.cli import main
 from coordinator.listeners.agenda import Event
 from coordinator.retention.offsets import OffsetCollector
 from coordinator.service import CoordinatorService
+from coordinator.term.elector import listed
 from coordinator.zk.errors import AccessDenied, BadData, StoreError
+from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.store import DENIED, Create, Delete, SetData
 from coordinator.zk.znodes.commands import START_FETCHER, Command
 from coordinator.zk.znodes.group_state import FAILED, GroupState
-from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GROUPS, PAUSED, Brokers, GroupPaths
+from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR_EPOCH, GROUPS, NODES, PAUSED, Brokers, GroupPaths
 from coordinator.zk.znodes.records import Channel, EpochRecord, Registration
+from tests.support.cli import run_json
 from tests.support.clients import connected
 from tests.support.listening import Listening
 from tests.support.memlog import MemoryLog
@@ -140,6 +143,16 @@ def test_closed_parent_fails_its_own_group_and_no_other(
     assert service.term is not None and service.term.epoch == epoch
     mallory.set_acls(path, [ACL(Permissions.ALL, Id("world", "anyone"))])
     eventually(lambda: path not in service.problems.current(), 40, "the next turn finds it open")
+
+
+def test_node_runs_although_the_list_of_nodes_is_closed_to_it(world: World, mallory: Any) -> None:
+    world.store.commit([Create(CONSUMERS)])
+    close(mallory, NODES)
+
+    store = listed(kazoo_factory(world.zk, 10_000), "a", "host")()
+
+    assert not store.lost and run_json(world.zk, "status")["standby"] == []
+    store.close()
 
 
 @pytest.mark.parametrize("path", [GROUPS, Brokers().topics])

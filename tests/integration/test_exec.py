@@ -240,7 +240,7 @@ def test_command_that_does_not_answer_or_read_fails_after_its_timeout() -> None:
     ("options", "code", "reason"),
     [
         (["--exec", "cat"], 2, "--exec needs a consistent region, which keeps its state: add --region NAME"),
-        (["--region", "r", "--exec", "cat", "--events"], 2, "leave out --events and --max-records"),
+        (["--region", "r", "--exec", "cat", "--events"], 2, "leave out --events, --max-records and --timeout-ms"),
         (["--region", "r", "--exec", "no-such-program"], 69, "'no-such-program' cannot be run: No such file"),
         (["--region", "r", "--exec", "cat 'x"], 2, "cannot be split into words"),
         (["--region", "r", "--exec", " "], 2, "--exec needs a command"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -72,6 +73,24 @@ def test_unused_group_is_deleted_with_all_its_znodes(zk: str, group: MadeGroup) 
     assert result.stdout == "Deletion of requested consumer groups ('g') was successful.\n"
     assert not group.exists
     assert run_json(zk, "groups", "list") == []
+
+
+def test_a_dry_run_shows_what_would_be_deleted_and_deletes_nothing(
+    zk: str, store: Store, group: MadeGroup, tmp_path: Path
+) -> None:
+    MadeGroup(store, "busy", STABLE).member("c1", {"t": 1})
+    sealed = SealedGroup(store, tmp_path)
+    names = [sealed.seal(), sealed.seal()]
+    size = sum(sealed.segment(name).size for name in names)
+
+    result = run(zk, "groups", "delete", "g", "busy", "missing", "--dry-run", "-o", "json")
+
+    busy, would, missing = json.loads(result.stdout)
+    assert result.exit_code == 1 and "nothing was deleted: this was a dry run" in result.stderr
+    assert "consumer c1 is registered" in busy["error"] and "GroupIdNotFound" in missing["error"]
+    assert (would["offsets"], would["segments"], would["bytes"], would["error"]) == (2, 2, size, None)
+    assert group.exists and all(sealed.path(name).exists() for name in names)
+    assert delete_group(store, "g").znodes == would["znodes"]
 
 
 def test_a_group_without_a_state_is_deleted_too(zk: str, store: Store) -> None:

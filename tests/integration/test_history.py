@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from coordinator.zk.znodes.paths import GroupPaths
 from tests.support.cli import run, run_json, run_ok
@@ -83,3 +84,22 @@ def test_unreadable_record_is_reported_and_hides_no_other(world: World) -> None:
     assert "\\x1b[31m" in result.stdout and "\x1b" not in result.stdout
     assert PATHS.rebalance(2) in result.stderr
     assert missing.exit_code == 2
+
+
+def test_the_history_says_why_and_since_when_a_member_was_evicted(stage: ManualStage) -> None:
+    hand = stage.hand()
+    one, two = stage.stable_pair(hand, max_poll_interval_ms=500)
+    since = one.store.get(PATHS.channel("c1"))
+    assert since is not None
+
+    hand.evict(one, two)
+
+    records = run_json(stage.zk, "history", "g")
+    table = run_ok(stage.zk, "history", "g").stdout
+    ((evicted, generation),) = [(each, record["generation"]) for record in records for each in record["evicted"]]
+    assert evicted["member"] in records[-1]["left"] and evicted["member"].startswith("c1/")
+    assert evicted["reason"].startswith("evicted: it ")
+    assert evicted["since_ms"] <= records[-1]["started_ms"] - 500
+    assert evicted["since_ms"] >= since.stat.mtime_ms - 100, "its last sign of life"
+    assert table.split("Evicted:\n")[1].split()[:4] == ["GENERATION", "EVICTED", "SINCE", "WHY"]
+    assert re.search(rf"^ +{generation}  {evicted['member']}  20.*Z  evicted: it ", table, re.MULTILINE)

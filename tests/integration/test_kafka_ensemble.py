@@ -13,14 +13,16 @@ from consumer.logs import KafkaPlace, open_log
 from coordinator.zk.embedded.ensemble import Ensemble
 from coordinator.zk.embedded.kafka_jars import fetch_kafka
 from coordinator.zk.errors import MissingProgram, UsageError
+from tests.support.cli import run, run_json
 from tests.support.kafka import Kafka, refused
 from tests.support.processes import REPOSITORY
 
 
-def ensemble(*arguments: str) -> subprocess.CompletedProcess[str]:
+def ensemble(*arguments: str, lines: str = "") -> subprocess.CompletedProcess[str]:
     """`scripts/ensemble`, in a process of its own."""
     command = [sys.executable, "-c", "from coordinator.cli.ensemble import main; main()", *arguments]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False)
+    streams = {"input": lines, "capture_output": True, "text": True}
+    return subprocess.run(command, cwd=REPOSITORY, timeout=120, check=False, **streams)  # type: ignore[call-overload,no-any-return]
 
 
 def test_broker_is_started_on_the_ensemble_reported_and_stopped(kafka: Kafka, zookeeper: Ensemble) -> None:
@@ -43,6 +45,48 @@ def test_broker_is_started_on_the_ensemble_reported_and_stopped(kafka: Kafka, zo
     down = ensemble("kafka", "status", *directory)
     assert down.returncode == 5
     assert "down" in down.stdout
+
+
+def test_a_trial_of_kafka_needs_no_tools_of_kafka(kafka: Kafka, zookeeper: Ensemble) -> None:
+    directory = ["--dir", str(zookeeper.directory)]
+    try:
+        missing = ensemble("kafka", "topic", "flights", *directory)
+        assert (missing.returncode, missing.stderr.count("\n")) == (1, 1)
+        assert f"scripts/ensemble kafka start --dir {zookeeper.directory}" in missing.stderr
+        assert "scripts/ensemble kafka topic NAME" in ensemble("kafka", "start", *directory).stderr
+
+        refused = run(zookeeper.hosts, "topics", "create", "flights", "--partitions", "2")
+        assert refused.exit_code == 2 and "scripts/ensemble kafka topic NAME --partitions 4" in refused.output
+        early = ensemble("kafka", "produce", "flights", *directory, lines="1\n")
+        assert early.returncode == 2 and "kafka topic flights --partitions 4" in early.stderr
+
+        said = [ensemble("kafka", "topic", "flights", "--partitions", n, *directory).stdout for n in ("2", "2", "3")]
+        assert said == [
+            "topic flights created: 2 partitions\n",
+            "topic flights unchanged: 2 partitions\n",
+            "topic flights altered: 3 partitions\n",
+        ]
+        fewer = ensemble("kafka", "topic", "flights", "--partitions", "1", *directory)
+        assert fewer.returncode == 2 and "cannot become fewer" in fewer.stderr
+        listed = run_json(zookeeper.hosts, "topics", "list")
+        assert {topic["topic"]: topic["partitions"] for topic in listed}["flights"] == 3
+
+        numbers = "".join(f"{number}\n" for number in range(3000))
+        produced = ensemble("kafka", "produce", "flights", *directory, lines=numbers)
+        assert (produced.returncode, produced.stderr) == (0, "3000 records written to flights\n")
+        keyed = ensemble("kafka", "produce", "flights", "--key-separator", ":", *directory, lines="k:3000\nbad\n")
+        assert keyed.returncode == 2 and "'bad' has no ':'" in keyed.stderr
+        consumed = ensemble("kafka", "consume", "flights", "--timeout-ms", "3000", *directory)
+        assert sorted(map(int, consumed.stdout.split())) == list(range(3001)), "those before a bad line, too"
+        some = ensemble("kafka", "consume", "flights", "--max-records", "5", *directory)
+        assert (some.returncode, len(some.stdout.split())) == (0, 5)
+
+        deleted = ensemble("kafka", "topic", "flights", "--delete", *directory)
+        assert (deleted.returncode, deleted.stdout) == (0, "topic flights deleted\n")
+        again = ensemble("kafka", "topic", "flights", "--delete", *directory)
+        assert again.returncode == 2 and again.stderr.startswith("ensemble: refused: ")
+    finally:
+        ensemble("kafka", "stop", *directory)
 
 
 def test_a_broker_needs_an_ensemble_that_runs(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ from consumer.logs.embedded.producer import Producer
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GROUPS, GroupPaths
 from coordinator.zk.znodes.records import CoordinatorRecord, EpochRecord
+from tests.support.cli import run_json, run_ok
 from tests.support.clients import fresh_chroot
 from tests.support.hand import ManualStage
 from tests.support.memlog import MemoryLog
@@ -73,6 +76,25 @@ def test_next_of_three_nodes_is_elected_after_sigterm_and_sigkill(
     world.delivered_once("t", 5, 100)
     for process in nodes.values():
         assert "Traceback" not in process.said()
+
+
+def test_status_shows_the_nodes_on_standby_as_long_as_they_run(
+    world: World, processes: ExitStack, tmp_path: Path
+) -> None:
+    nodes = three_nodes(world, processes, tmp_path)
+    first = elected(world, 1)
+
+    def standby() -> list[str]:
+        return [node["node"] for node in run_json(world.zk, "status")["standby"]]
+
+    others = sorted({"a", "b", "c"} - {first})
+    eventually(lambda: standby() == others, 10, "both are listed")
+    assert re.search(rf"^STANDBY +{others[0]} \(\S+\), {others[1]} \(\S+\)$", run_ok(world.zk, "status").stdout, re.M)
+    nodes[others[0]].signal(signal.SIGTERM)
+    eventually(lambda: standby() == others[1:], 10, "a node that has ended is listed no more")
+    nodes[first].kill()
+    assert elected(world, 2) == others[1]
+    eventually(lambda: standby() == [], 20, "neither the elected node nor the killed one is on standby")
 
 
 def test_node_beside_hostile_patterns_ends_on_sigterm_and_serves_other_groups(
@@ -247,3 +269,27 @@ def test_consumers_pause_while_zookeeper_is_unavailable_and_resume_afterwards(
         world.delivered_once("t", 4, 200)
         assert [c.error for c in consumers] == [None, None]
         assert service.term is not None
+
+
+def test_a_consumer_ends_by_itself_after_so_many_records_or_so_long_without_one(
+    world: World, processes: ExitStack, tmp_path: Path
+) -> None:
+    processes.enter_context(node_process(tmp_path, world.zk, "a"))
+    elected(world, 1)
+    topic = world.topic("t", 2)
+    with Producer(tmp_path / "log", {"t": topic}) as producer:
+        for number in range(10):
+            producer.send("t", b"%d" % number, partition=number % 2)
+
+    idle = consumer_process(tmp_path, world.zk, "g", "idle", tmp_path / "log", "--timeout-ms", "3000")
+    with idle:
+        assert idle.ends(60) == 0, idle.said()
+    lines = idle.out.read_text().splitlines()
+    assert sorted(int(json.loads(line)["value"]) for line in lines) == list(range(10))
+    assert "\nno record came for 3000 ms: 10 records in all\n" in idle.said()
+    assert sum(world.offsets("g").values()) == 10, "all are committed"
+
+    some = consumer_process(tmp_path, world.zk, "h", "some", tmp_path / "log", "--max-records", "3")
+    with some:
+        assert some.ends(60) == 0, some.said()
+    assert len(some.out.read_text().splitlines()) == 3 == sum(world.offsets("h").values())

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.timeout(1800)
 
 REPOSITORY = Path(__file__).parents[2]
 APPLICATION = REPOSITORY / "tests" / "support" / "clean_application.py"
-OURS = ("coordinator", "consumer", "drills", "zk_group_coordinator")
-SOURCES = ("coordinator", "consumer", "drills", "setup.cfg", "pyproject.toml", "README.md", "LICENSE")
+OURS = ("coordinator", "consumer", "drills", "zk_group")
+SOURCES = ("coordinator", "consumer", "drills", "zk_group", "setup.cfg", "pyproject.toml", "README.md", "LICENSE")
 
 
 def run(*command: object, cwd: Path | None = None, env: dict[str, str] | None = None) -> None:

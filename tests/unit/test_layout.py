@@ -232,8 +232,8 @@ def test_the_checker_imports_no_library() -> None:
         ("pyspark", ("consumer/spark/", "drills/workloads/spark_")),
         (
             "confluent_kafka",
-            ("consumer/logs/kafka/client.py", "drills/workloads/kafka_"),
-        ),  # drills have clients of their own
+            ("consumer/logs/kafka/client.py", "drills/workloads/kafka_", "coordinator/zk/embedded/kafka_client.py"),
+        ),  # drills, and trials, have clients of their own
         ("kazoo", ("coordinator/zk/kazoo_client.py", "coordinator/zk/kazoo_store.py")),
         ("re2", "coordinator/zk/znodes/topic_filter.py"),
         ("jinja2", "drills/reports/page.py"),
@@ -249,6 +249,11 @@ def test_metrics_are_made_and_served_in_their_places_only() -> None:
     places = ("coordinator/term/metrics.py", "consumer/metrics.py", "coordinator/zk/process/metrics_server.py")
 
     assert {each.file for each in importers("prometheus_client")} == set(places)
+
+
+def test_only_what_spark_sends_to_executors_imports_zk_group() -> None:
+    """Modules import each other by their plain names; `zk_group` sees to it where it has loaded them."""
+    assert {each.file for each in importers("zk_group")} == {"consumer/spark/ship_modules.py"}
 
 
 def test_time_and_threads_come_from_the_runtime() -> None:

@@ -331,7 +331,7 @@ def test_eviction_names_the_option_to_change() -> None:
         "(its process hangs, or max_poll_interval_ms is too short for it)"
     )
     assert decided.state.left_out == {"a": end.reason}
-    assert decided.state.marks == (Mark("a", "a1", frozenset([T0]), 2000, end.reason),)
+    assert decided.state.marks == (Mark("a", "a1", frozenset([T0]), 2000, end.reason, 0),)
 
 
 @pytest.mark.parametrize("age_s", [0.0, 1.9])

@@ -29,17 +29,27 @@ from coordinator.zk.znodes.commands import (
     STOP_FETCHER,
     Command,
 )
-from coordinator.zk.znodes.group_state import STABLE, ClientSide, Grant, GroupState, Mark, Rebalance, Target
+from coordinator.zk.znodes.group_state import STABLE, ClientSide, Evicted, Grant, GroupState, Mark, Rebalance, Target
 from coordinator.zk.znodes.json_fields import MAX_ZNODE_BYTES, Fields
 from coordinator.zk.znodes.operator_requests import Pause, PausedRecord, TurnRequest
 from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, DRILL, PAUSED, Brokers, GroupPaths, ask_name
+from coordinator.zk.znodes.paths import (
+    COORDINATOR,
+    COORDINATOR_EPOCH,
+    DRILL,
+    NODES,
+    PAUSED,
+    Brokers,
+    GroupPaths,
+    ask_name,
+)
 from coordinator.zk.znodes.records import (
     WHITE_LIST,
     BegunRecord,
     Channel,
     CoordinatorRecord,
     EpochRecord,
+    NodeRecord,
     OffsetRecord,
     OwnerRecord,
     Registration,
@@ -87,10 +97,12 @@ REGISTRATION = Registration(
 )
 COMMAND, CONTRIBUTION = "channel/[consumer]/command-[seq]", "checkpoint-[sequence]/[group]~[consumer]"
 PARTITION = TopicPartition("t", 0)
+EVICTED = (Evicted("c/i", "why", 1),)
 
 WRITTEN: tuple[tuple[str, Any], ...] = (
     ("/brokers/topics/[topic]", Topic("t", "id", (0,), 1)),
     ("/consumers/coordinator", CoordinatorRecord("a", "host", 1)),
+    ("/consumers/nodes/[session]", NodeRecord("a", "host")),
     ("/consumers/coordinator_epoch", EpochRecord(1)),
     ("/consumers/paused", PausedRecord(PAUSE, {"g": PAUSE})),
     ("/consumers/turn_times", TurnTimes(1, {"g": 1})),
@@ -103,7 +115,7 @@ WRITTEN: tuple[tuple[str, Any], ...] = (
             "range",
             {"c": Target("i", {"c-0": PART}, True, True)},
             {"t": "id"},
-            (Mark("c", "i", PART, 1, "r"),),
+            (Mark("c", "i", PART, 1, "r", 1),),
             "why",
             {"c": "why"},
             CLIENT_SIDE,
@@ -112,7 +124,7 @@ WRITTEN: tuple[tuple[str, Any], ...] = (
         ),
     ),
     ("request", TurnRequest("who", 1, "why")),
-    ("history/rebalance-[generation]", Rebalance(1, 1, "why", 1, ("c",), ("c",), *[1] * 10)),
+    ("history/rebalance-[generation]", Rebalance(1, 1, "why", 1, ("c",), ("c",), *[1] * 10, EVICTED)),
     ("ids/[consumer]", REGISTRATION),
     ("sync/ask-[number]", Ask("lag", "c", "i", {"c": AskMember("i", "d", 1)}, "jobs", 2, "why", 1, outdated=1)),
     ("sync/ask-[number]/member-[consumer]", MemberAnswer({"c-0": PART}, "AA==", "lag")),
@@ -225,6 +237,7 @@ def test_every_record_is_written_with_all_of_its_fields() -> None:
         COORDINATOR,
         COORDINATOR_EPOCH,
         DRILL,
+        f"{NODES}/[session]",
         PAUSED,
         PATHS.request,
         Brokers().topic("[topic]"),

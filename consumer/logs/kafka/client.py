@@ -27,7 +27,7 @@ try:
     from confluent_kafka import admin as ck_admin
 except ImportError as error:
     raise MissingProgram(
-        "confluent-kafka, which reads Kafka, is not installed: pip install 'zk-group-coordinator[kafka]'"
+        "confluent-kafka, which reads Kafka, is not installed: pip install 'confluent-kafka>=2.6'"
     ) from error
 
 log = logging.getLogger(__name__)

@@ -90,9 +90,7 @@ def class_path(prefixes: tuple[str, ...]) -> str:
     """
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise MissingProgram(
-            "PySpark, whose jars hold ZooKeeper, is not installed: pip install 'zk-group-coordinator[spark]'"
-        )
+        raise MissingProgram("PySpark, whose jars hold ZooKeeper, is not installed: pip install 'pyspark>=4.2,<5'")
     directory = Path(spec.origin).parent / "jars"
     return ":".join(str(_newest(directory, prefix)) for prefix in prefixes)
 

@@ -12,9 +12,6 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from ..errors import CoordinatorError, UsageError
 from ..kazoo_store import open_kazoo
@@ -23,6 +20,8 @@ from ..znodes.names import printable as printable
 from ..znodes.names import shown
 from ..znodes.paths import Brokers
 from .log_format import redacted
+from .tables import table_text as table_text
+from .tables import wide_option
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -152,15 +151,16 @@ def _named(values: Sequence[str]) -> dict[str, str]:
 
 
 def output_option(command: Command) -> Command:
-    """`-o`, passed to the command as `output`: `table` for people, `json` (one document) for programs."""
-    return click.option(
+    """`-o`, passed to the command as `output`: `table` for people, `json` (one document) for programs; and `--wide`."""
+    output = click.option(
         "-o",
         "--output",
         type=click.Choice([TABLE, JSON]),
         default=TABLE,
         show_default=True,
         help="A table, or one JSON document.",
-    )(command)
+    )
+    return output(wide_option(command))
 
 
 def brokers_at(path: str) -> Brokers:
@@ -209,18 +209,3 @@ def row_objects(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> lis
 def print_json(document: object) -> None:
     """Print one JSON document on stdout."""
     click.echo(json.dumps(document, indent=2))
-
-
-def table_text(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """`rows` as `print_rows` prints them in a table, without the final newline."""
-    table = Table(box=None, pad_edge=False)
-    for index, column in enumerate(columns):
-        is_number = bool(rows) and all(isinstance(row[index], int) for row in rows)
-        table.add_column(column, justify="right" if is_number else "left", no_wrap=not sys.stdout.isatty())
-    for row in rows:
-        table.add_row(*(Text("-" if value is None else printable(value)) for value in row))
-    # A pipe gets the full width: truncated text cannot be searched.
-    console = Console(width=None if sys.stdout.isatty() else 100_000, highlight=False)
-    with console.capture() as capture:
-        console.print(table)
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())

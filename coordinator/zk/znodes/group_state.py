@@ -75,13 +75,17 @@ def read_ownership(fields: Fields, most: int = MAX_OWNED) -> dict[str, Partition
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """An eviction whose lease may still run: `partitions` wait one `lease_ms` after it was made or first read."""
+    """An eviction whose lease may still run: `partitions` wait one `lease_ms` after it was made or first read.
+
+    :ivar since_ms: wall-clock time of the last sign of life, or of the command that was not obeyed; None if neither.
+    """
 
     consumer: str
     incarnation: str
     partitions: PartitionSet
     lease_ms: int
     reason: str
+    since_ms: int | None = None
 
     @classmethod
     def read(cls, fields: Fields) -> Mark:
@@ -91,6 +95,7 @@ class Mark:
             partition_set(fields.partitions("partitions")),
             fields.number("lease_ms"),
             fields.text("reason", ""),
+            fields.optional_number("since_ms"),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -100,7 +105,28 @@ class Mark:
             "partitions": range_texts(self.partitions),
             "lease_ms": self.lease_ms,
             "reason": self.reason,
+            **({"since_ms": self.since_ms} if self.since_ms is not None else {}),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """An evicted member in the history.
+
+    :ivar member: consumer and the first 8 digits of its incarnation, as in `left`.
+    :ivar since_ms: as that of its mark.
+    """
+
+    member: str
+    reason: str
+    since_ms: int | None = None
+
+    @classmethod
+    def read(cls, fields: Fields) -> Evicted:
+        return cls(fields.text("member"), fields.text("reason", ""), fields.optional_number("since_ms"))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"member": self.member, "reason": self.reason, "since_ms": self.since_ms}
 
 
 class Grant(NamedTuple):
@@ -265,6 +291,7 @@ class Rebalance:
     :ivar replaced_by: the generation that replaced it before it finished.
     :ivar assignment_ms: from the ask to its adoption; None under the coordinator's strategies.
     :ivar attempts: 1 plus the assignments that failed before it; None likewise.
+    :ivar evicted: those of `left` that were evicted, refused or removed.
     """
 
     generation: int
@@ -283,6 +310,7 @@ class Rebalance:
     attempts: int | None = None
     silent_since_ms: int | None = None
     uncertain_ms: int | None = None
+    evicted: tuple[Evicted, ...] = ()
 
     @property
     def to_last_stop_ms(self) -> int | None:
@@ -314,6 +342,7 @@ class Rebalance:
             fields.optional_number("attempts"),
             fields.optional_number("silent_since_ms"),
             fields.optional_number("uncertain_ms"),
+            fields.objects("evicted", Evicted.read),
         )
 
     def to_bytes(self) -> bytes:
@@ -337,5 +366,6 @@ class Rebalance:
                 "replaced_by": self.replaced_by,
                 "assignment_ms": self.assignment_ms,
                 "attempts": self.attempts,
+                "evicted": [each.to_json() for each in self.evicted],
             }
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 CONSUMERS = "/consumers"
 COORDINATOR = "/consumers/coordinator"
 COORDINATOR_EPOCH = "/consumers/coordinator_epoch"
+NODES = "/consumers/nodes"
 PAUSED = "/consumers/paused"
 TURN_TIMES = "/consumers/turn_times"
 GROUPS = "/consumers/groups"
@@ -41,6 +42,11 @@ class Brokers:
 
     def id(self, broker: str) -> str:
         return f"{self.brokers_path}/ids/{broker}"
+
+
+def node_path(session: int) -> str:
+    """The znode of a node's session."""
+    return f"{NODES}/{session & 2**64 - 1:016x}"
 
 
 @dataclass(frozen=True, slots=True)

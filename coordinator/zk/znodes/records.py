@@ -88,6 +88,22 @@ class CoordinatorRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """`/consumers/nodes/[session]`: a node that runs, elected or on standby."""
+
+    node: str
+    host: str
+
+    @classmethod
+    def parse(cls, where: str, data: bytes) -> NodeRecord:
+        fields = Fields.parse(where, data)
+        return cls(fields.text("node"), fields.text("host", ""))
+
+    def to_bytes(self) -> bytes:
+        return compact({"node": self.node, "host": self.host})
+
+
+@dataclass(frozen=True, slots=True)
 class EpochRecord:
     """`/consumers/coordinator_epoch`: its data version is the coordinator's fence, its number the epoch."""
 
