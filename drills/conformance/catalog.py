@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .basics import BASICS
+from .commands import COMMANDS
 from .definition import Scenario
+from .faults import FAULTS
+from .members import MEMBERS
+from .topics import TOPICS
 
-SCENARIOS: Mapping[str, Scenario] = {each.name: each for each in (*BASICS,)}
+SCENARIOS: Mapping[str, Scenario] = {each.name: each for each in (*BASICS, *MEMBERS, *FAULTS, *COMMANDS, *TOPICS)}

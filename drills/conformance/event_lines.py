@@ -15,6 +15,7 @@ from .definition import NotConforming, require
 STARTED, ENDED = "startup_complete", "shutdown_complete"
 ASSIGNED, REVOKED, LOST = "partitions_assigned", "partitions_revoked", "partitions_lost"
 CONSUMED, COMMITTED = "records_consumed", "offsets_committed"
+NOT_COMMITTED = f"{COMMITTED}, without success"
 OTHERS = ("record_data", "assignment_failed")
 
 
@@ -95,7 +96,7 @@ class EventLines:
         require(type(at_ms) is int, f"{self.who} prints {name} without a timestamp in milliseconds")
         require(not self.has_ended, f"{self.who} prints {name} after {ENDED}")
         require(self.has_started or name == STARTED, f"{self.who} prints {name} before {STARTED}")
-        self.names.append(name)
+        self.names.append(name if name != COMMITTED or event["success"] else NOT_COMMITTED)
         if name == ASSIGNED:
             self.held |= _partitions(event)
         elif name in (REVOKED, LOST):
