@@ -21,7 +21,7 @@ from tests.support.drills import REPOSITORY, environment
 JAVA_CONSUMER = REPOSITORY / "examples" / "ZkConsumer.java"
 JARS = (
     "zookeeper-3", "zookeeper-jute-", "jackson-annotations-", "jackson-core-", "jackson-databind-", "arrow-vector-",
-    "arrow-format-", "arrow-memory-core-", "arrow-memory-netty-1", "arrow-memory-netty-buffer-patch-", "flatbuffers-java-",
+    "arrow-format-", "arrow-memory-core-", "arrow-memory-netty-1", "arrow-memory-netty-buffer-patch-", "flatbuffers-",
     "netty-buffer-4", "netty-common-4", "netty-handler-4", "netty-transport-4", "netty-codec-4", "netty-codec-base-",
     "netty-resolver-4", "slf4j-api-", "commons-codec-",
 )  # fmt: skip
