@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from coordinator.zk.embedded.java import class_path
@@ -17,6 +19,7 @@ from drills.conformance.catalog import SCENARIOS
 from drills.conformance.definition import OPTIONAL
 from tests.support.ci import in_ci
 from tests.support.drills import REPOSITORY, environment
+from tests.support.wait import eventually
 
 JAVA_CONSUMER = REPOSITORY / "examples" / "ZkConsumer.java"
 JARS = (
@@ -111,6 +114,24 @@ def test_a_consumer_that_breaks_a_rule_fails_the_scenario_of_that_rule(tmp_path:
         name: any(part in why for why in found.get(name, ())) for name, (_, part) in WRONG.items()
     } == dict.fromkeys(WRONG, True), found
     assert any(why.startswith("S1 is broken") for why in found["ownership"])
+
+
+def test_a_kit_that_is_interrupted_ends_its_processes(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "coordinator.cli", "conformance", "eviction", "lease", "--runs", str(tmp_path)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), cwd=REPOSITORY
+    ) as kit:
+        try:
+            eventually(lambda: list(tmp_path.rglob("c1.out")), 60, "a consumer is started")
+            started = psutil.Process(kit.pid).children(recursive=True)
+            kit.send_signal(signal.SIGINT)
+            assert kit.wait(60) == 130
+        finally:
+            kit.kill()
+            _, err = kit.communicate()
+
+    assert "Traceback" not in err
+    assert [each for each in started if each.is_running()] == []
 
 
 @pytest.mark.parametrize(
