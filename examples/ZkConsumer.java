@@ -317,7 +317,7 @@ public class ZkConsumer {
         }
         if (count == 0 || now() >= leaseUntil) return;
         print("records_consumed", Map.of("count", count, "partitions", batches));
-        commit(after, List.of());
+        commit(channel = after, List.of());  // without an answer it goes on from here, and commits with the next records
         print("offsets_committed", Map.of("success", true, "offsets", offsets));
     }
     /** Up to `most` values of the embedded log: [topic]/[id]/[partition]/[first offset].arrow, each file complete. */

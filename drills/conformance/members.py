@@ -156,6 +156,8 @@ MEMBERS = (
     Scenario("heartbeat", "gives signs of life while no record comes", gives_signs_of_life, max_poll_interval_ms=2000),
     Scenario("paused-group", "goes on while its group is paused", goes_on_while_paused),
     Scenario("refused-member", "ends when the group refuses its strategies", ends_when_refused),
-    Scenario("static-member", "keeps its seat over a restart", keeps_its_seat, needs=STATIC_MEMBERS),
+    Scenario(
+        "static-member", "keeps its seat over a restart", keeps_its_seat, needs=STATIC_MEMBERS, long_sessions=True
+    ),
     Scenario("wildcard", "subscribes by a regular expression", follows_a_wildcard, needs=WILDCARDS),
 )

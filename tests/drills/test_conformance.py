@@ -18,7 +18,7 @@ from coordinator.zk.embedded.java import class_path
 from drills.conformance.catalog import SCENARIOS
 from drills.conformance.definition import OPTIONAL
 from tests.support.ci import in_ci
-from tests.support.drills import REPOSITORY, environment
+from tests.support.drills import PATIENT, REPOSITORY, environment
 from tests.support.wait import eventually
 
 JAVA_CONSUMER = REPOSITORY / "examples" / "ZkConsumer.java"
@@ -39,7 +39,7 @@ def tried(runs: Path, *words: str, breaks: Mapping[str, str] = {}) -> tuple[int,
 
     :param breaks: scenario -> a mutation of `tests/drills/broken`.
     """
-    command = [sys.executable, "-m", "coordinator.cli", "conformance", *words, "--runs", str(runs), "--json"]
+    command = [sys.executable, "-m", "coordinator.cli", "conformance", *words, *PATIENT, "--runs", str(runs), "--json"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(breaks), cwd=REPOSITORY
     ) as kit:
