@@ -20,6 +20,7 @@ COMMANDS = (
     "status", "topics",
 )  # fmt: skip
 PLACES = {command: f"{__name__}.{command}" for command in COMMANDS} | {
+    "conformance": "drills.conformance.cli",
     "drill": "drills.cli",
     "resume": f"{__name__}.pause",
 }

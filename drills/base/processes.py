@@ -21,13 +21,18 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 END_S = 5.0
 
 
+def module_command(module: str, arguments: Sequence[str]) -> list[str]:
+    """The command line of a module of the project."""
+    return [sys.executable, "-m", module, *arguments]
+
+
 class Process:
-    """One process of the project. Its stderr is appended to `NAME.log`, its stdout to `NAME.out`.
+    """One process. Its stderr is appended to `NAME.log`, its stdout to `NAME.out`.
 
     :ivar who: its name in the history, `name#process id`.
     """
 
-    def __init__(self, folder: Path, name: str, module: str, arguments: Sequence[str]) -> None:
+    def __init__(self, folder: Path, name: str, command: Sequence[str]) -> None:
         self.name = name
         self.out = folder / f"{name}.out"
         folder.mkdir(parents=True, exist_ok=True)
@@ -36,7 +41,7 @@ class Process:
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         with self.out.open("ab") as out, (folder / f"{name}.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=log,

@@ -15,7 +15,7 @@ from coordinator.admin.topics import create_topic
 from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.znodes.paths import Brokers
 
-from ..base.processes import Process, end_all
+from ..base.processes import Process, end_all, module_command
 from ..base.settings import Settings
 from ..base.signals import finished, held
 from ..base.waiting import NotReached
@@ -228,7 +228,9 @@ class Stage(Sight):
 
     def _start(self, command: ProcessCommand) -> Process:
         with held():  # so that a started process is always registered
-            process = self.processes[command.name] = Process(self.folder / "logs", *command)
+            process = self.processes[command.name] = Process(
+                self.folder / "logs", command.name, module_command(command.module, command.arguments)
+            )
             self._started.append(process)
         return process
 

@@ -127,6 +127,10 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
         "coordinator.zk.**",
     ),
     "drills.scenarios": ("drills.**", "coordinator.admin", "coordinator.zk.**"),
+    "drills.conformance": (
+        "drills.testbed", "drills.evidence", "drills.checker.**", "drills.environments", "drills.faults", "drills.base",
+        "consumer.logs.embedded", "coordinator.admin", "coordinator.cli", "coordinator.zk.**",
+    ),
     "drills.workloads": ("drills.checker.replay.sketches", "consumer.**", "consumer", "coordinator.zk.**"),
     "drills": ("drills.**", "coordinator.cli", "coordinator.zk.**"),
 }  # fmt: skip
@@ -143,6 +147,7 @@ STRANGERS = (
     ("drills.scenarios", "drills.cli"),
     ("drills.scenarios", "drills.runner"),
     ("drills.scenarios", "drills.workloads"),
+    ("drills.scenarios", "drills.conformance"),
 )
 """Importer and folder that it must not import, despite a `**` in `MAY_IMPORT`."""
 

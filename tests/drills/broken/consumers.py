@@ -7,12 +7,13 @@ from typing import Any
 
 import consumer.membership.command_drain
 import coordinator.zk.lease
+from consumer.membership.keeper import Keeper
 from consumer.sealing.sealer import Sealer
 from coordinator.zk.znodes.commands import STOP_FETCHER
 from drills.checker.replay.sketches import of_range
 from drills.workloads.sketching import Sketching
 from tests.simulation import fences, holes
-from tests.simulation.mutation import Patch, constant, replaced
+from tests.simulation.mutation import Patch, constant, nothing, replaced
 
 
 def _apply(*patches: Patch) -> None:
@@ -49,6 +50,21 @@ def what_cannot_be_sealed_is_skipped() -> None:
         return fail
 
     _apply(*fences.PAST_DROPPED, replaced(Sealer, "_fail", dropping))
+
+
+def claims_without_owners() -> None:
+    """A start puts partitions into `running` and creates no owner znode."""
+    _apply(constant(consumer.membership.command_drain, "claim_operations", lambda *_: []))
+
+
+def obeys_every_command() -> None:
+    """Commands of an older epoch or generation, and those for another incarnation, are applied."""
+    _apply(constant(consumer.membership.command_drain.CommandDrain, "_is_stale", lambda *_: False))
+
+
+def gives_no_sign_of_life() -> None:
+    """A consumer without records sets its channel no more."""
+    _apply(constant(Keeper, "_touch_or_leave", nothing))
 
 
 def stop_is_acknowledged_first() -> None:

@@ -15,7 +15,12 @@ import sys
 import traceback
 
 NODE = "-m coordinator.cli run "
-CONSUMERS = ("-m drills.workloads.slot ", "-m drills.workloads.application ", "-m drills.workloads.counting ")
+CONSUMERS = (
+    "-m consumer.cli run ",
+    "-m drills.workloads.slot ",
+    "-m drills.workloads.application ",
+    "-m drills.workloads.counting ",
+)
 READER = "-m drills.workloads.spark_reader"
 COMMAND = " ".join(sys.orig_argv[1:])
 

@@ -1,0 +1,120 @@
+"""`zk-coordinator conformance`: tries a consumer in any language, scenario by scenario."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shlex
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from coordinator.cli.common import print_rows
+from coordinator.zk.errors import MissingProgram, UsageError
+
+from ..base import signals
+from ..environments.base import Embedded
+from .bench import Ground
+from .catalog import SCENARIOS
+from .definition import OPTIONAL, Scenario
+from .runner import Outcome, run_all
+
+OWN_CONSUMER = (sys.executable, "-m", "consumer.cli", "run")
+
+
+@click.command()
+@click.argument("names", metavar="[SCENARIO]...", nargs=-1)
+@click.option("--consumer", metavar="CMD", help="The command that starts the consumer; zk-consumer run by default.")
+@click.option(
+    "--without", metavar="FEATURE,...", default="", help=f"Features that it leaves out: {', '.join(sorted(OPTIONAL))}."
+)
+@click.option("--side-by-side", type=click.IntRange(1, 16), default=3, show_default=True, help="Scenarios at a time.")
+@click.option("--session-timeout-ms", type=click.IntRange(1000, 20_000), default=3000, show_default=True)
+@click.option(
+    "--runs", type=click.Path(file_okay=False, path_type=Path), default=Path("runs"), show_default=True,
+    help="Folder for the evidence.",
+)  # fmt: skip
+@click.option("--list", "is_list", is_flag=True, help="List the scenarios.")
+@click.option("--json", "is_json", is_flag=True, help="The last line on stdout is one JSON object.")
+def conformance(
+    names: tuple[str, ...],
+    consumer: str | None,
+    without: str,
+    side_by_side: int,
+    session_timeout_ms: int,
+    runs: Path,
+    is_list: bool,
+    is_json: bool,
+) -> int:
+    """Try a consumer in any language on real processes. Exit code 0 when it passes every scenario, otherwise 1.
+
+    CMD is started with the options of zk-consumer run, and prints its events (docs/conformance.md).
+    """
+    chosen = _chosen(names, [each.strip() for each in without.split(",") if each.strip()])
+    left_out = sorted(SCENARIOS.keys() - {each.name for each in chosen}) if not names else []
+    if is_list:
+        rows = [(each.name, each.needs or None, each.title) for each in chosen]
+        print_rows(("SCENARIO", "OPTIONAL", "THE CONSUMER"), rows)
+        return 0
+    command = _command(consumer)
+    logging.getLogger("coordinator.zk.kazoo").setLevel(logging.CRITICAL)  # connection losses are expected here
+    folder = runs.resolve() / "conformance" / datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    folder.mkdir(parents=True)
+    with (
+        signals.taken(),
+        tempfile.TemporaryDirectory(prefix="zk-group-conformance-") as place,
+        Embedded(Path(place), 1) as environment,
+    ):
+        ground = Ground(environment, folder, command, session_timeout_ms, threading.Event())
+        outcomes = run_all(ground, chosen, side_by_side, _announce)
+    passed = all(each.passed for each in outcomes)
+    if is_json:
+        scenarios = [each.to_json() for each in outcomes]
+        click.echo(json.dumps({"passed": passed, "scenarios": scenarios, "left_out": left_out}))
+    else:
+        click.echo(
+            f"{'PASS' if passed else 'FAIL'}: {sum(each.passed for each in outcomes)} of {len(outcomes)} scenarios"
+        )
+    return 0 if passed else 1
+
+
+def _chosen(names: Sequence[str], without: Sequence[str]) -> list[Scenario]:
+    for name in names:
+        if name not in SCENARIOS:
+            raise UsageError(f"there is no scenario {name}: see zk-coordinator conformance --list")
+    for feature in without:
+        if feature not in OPTIONAL:
+            raise UsageError(f"--without takes {', '.join(sorted(OPTIONAL))}, not {feature}")
+    return [each for name, each in SCENARIOS.items() if (name in names if names else each.needs not in without)]
+
+
+def _command(consumer: str | None) -> list[str]:
+    """
+    :raises UsageError: when it cannot be split.
+    :raises MissingProgram: when its program does not exist.
+    """
+    if consumer is None:
+        return list(OWN_CONSUMER)
+    try:
+        words = shlex.split(consumer)
+    except ValueError as error:
+        raise UsageError(f"--consumer cannot be split into words: {error}") from error
+    if not words:
+        raise UsageError("--consumer needs a command: --consumer './my-consumer'")
+    if shutil.which(words[0]) is None:
+        raise MissingProgram(f"--consumer: there is no program {words[0]}")
+    return words
+
+
+def _announce(outcome: Outcome) -> None:
+    click.echo(f"{'pass' if outcome.passed else 'FAIL'}  {outcome.scenario.name}  {outcome.seconds:.1f} s", err=True)
+    for why in outcome.why:
+        click.echo(f"      {why}", err=True)
+    if not outcome.passed:
+        click.echo(f"      {outcome.folder}", err=True)

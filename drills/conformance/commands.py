@@ -1,0 +1,239 @@
+"""Scenarios: commands that must not be applied, and commands in unusual forms.
+
+The group is paused meanwhile, so that no coordinator removes them.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+
+from coordinator.zk.errors import Refused
+from coordinator.zk.store import Create, Delete
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.records import Channel
+
+from .bench import Bench
+from .definition import Scenario, require
+from .sight import TOPIC, Trial
+
+STOP, START = "stop-fetcher", "start-fetcher"
+ZERO = TopicPartition(TOPIC, 0)
+MANY, SOME = 600, range(4)
+"""Partitions that need several multis, and those that get records."""
+
+
+def ignores_older_commands(bench: Bench) -> None:
+    """Commands of an older epoch, or of an older generation, are removed unapplied."""
+    trial, channel = _still(bench)
+    bench.send("c1", option=STOP, topics=dict(channel.topics), epoch=channel.epoch - 1)
+    bench.send("c1", option=STOP, topics=dict(channel.topics), generation=channel.generation - 1)
+    bench.send("c1", option=START, ownershipMap={}, topics={}, epoch=channel.epoch - 1, generation=99)
+    _require_unapplied(bench, trial, channel)
+
+
+def ignores_commands_for_others(bench: Bench) -> None:
+    """Commands for another incarnation of its name are removed unapplied."""
+    trial, channel = _still(bench)
+    for incarnation in ("0" * 32, "", "another"):
+        bench.send("c1", option=STOP, topics=dict(channel.topics), incarnation=incarnation)
+    _require_unapplied(bench, trial, channel)
+
+
+def ignores_what_it_cannot_read(bench: Bench) -> None:
+    """Commands that cannot be read, and other znodes in its channel, are removed unapplied."""
+    trial, channel = _still(bench)
+    own = {"version": 1, "epoch": channel.epoch, "generation": channel.generation, "incarnation": channel.incarnation}
+    topics = dict(channel.topics)
+    unreadable = [
+        {**own, "option": "dance", "topics": topics},
+        {**own, "option": STOP, "topics": topics, "epoch": 2**60},
+        {**own, "option": STOP, "topics": topics, "generation": -1},
+        {**own, "option": STOP, "topics": topics, "generation": "many"},
+        {**own, "option": STOP, "topics": topics, "partitions": {TOPIC: "3-0"}},
+        {**own, "option": START, "topics": topics, "ownershipMap": {"c1-0": {TOPIC: "0-999999"}}},
+        {**own, "option": START, "topics": topics, "ownershipMap": {"c1-0": {"../..": "0"}}},
+    ]
+    for values in unreadable:
+        bench.send_raw("c1", json.dumps(values).encode())
+    for data in (b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 200_000, b"x" * 500_000):
+        bench.send_raw("c1", data)
+    bench.store.commit([Create(f"{bench.paths.channel('c1')}/stranger", b"{}")])
+    _require_unapplied(bench, trial, channel)
+
+
+def applies_what_it_knows(bench: Bench) -> None:
+    """Commands of a later release, with unknown fields: it applies what it knows of them."""
+    trial, channel = _still(bench)
+    later = {"version": 7, "hint": {"a": [1, None]}, "priority": 3}
+    topics = dict(channel.topics)
+    bench.send("c1", option=STOP, partitions={TOPIC: "0"}, topics=topics, **later)
+    bench.removed("c1")
+    running = set(bench.channel("c1").running)
+    require(running == bench.partitions() - {ZERO}, f"after a stop of {ZERO} the channel runs {sorted(running)}")
+    require(bench.store.get(bench.paths.owner(*ZERO)) is None, f"{ZERO} is stopped, and its owner znode is there")
+    bench.wait(lambda: trial.events().revoked() == {ZERO}, f"c1 prints that {ZERO} is revoked, and no other")
+    bench.produce()
+    rest = bench.partitions() - {ZERO}
+    bench.wait(lambda: all(trial.events().ends.get(p) == bench.written[p] for p in rest), "the others are consumed")
+    _start_all(bench, **later)
+    bench.removed("c1")
+    bench.consumed()
+    _finish(bench)
+
+
+def refuses_what_is_owned(bench: Bench) -> None:
+    """A start of a partition whose owner znode exists: it is listed in `refused`, the rest is claimed."""
+    _, channel = _still(bench)
+    owner = bench.paths.owner(*ZERO)
+    bench.send("c1", option=STOP, topics=dict(channel.topics))
+    bench.removed("c1")
+    other = b'{"version":1,"thread":"x-0","consumer":"x","incarnation":"x","generation":1}'
+    bench.store.commit([Create(owner, other, ephemeral=True)])
+    _start_all(bench, topics=dict(channel.topics))
+    bench.removed("c1")
+    now = bench.channel("c1")
+    require(set(now.running) == bench.partitions() - {ZERO}, f"the channel runs {sorted(now.running)}")
+    require(set(now.refused) == {ZERO}, f"`refused` is {sorted(now.refused)}, not {ZERO}")
+    node = bench.store.get(owner)
+    require(node is not None and node.data == other, f"c1 has changed the owner znode of {ZERO}, which is another's")
+    bench.remove(owner)
+    _finish(bench)
+    require(not bench.channel("c1").refused, "`refused` stays after a start that was claimed completely")
+
+
+def ignores_what_is_withdrawn(bench: Bench) -> None:
+    """A command that is gone before it was applied is not applied."""
+    trial, channel = _still(bench)
+    bench.suspend(trial)
+    name = bench.send("c1", option=STOP, topics=dict(channel.topics))
+    bench.remove(bench.paths.command("c1", name))
+    trial.process.resume()
+    bench.produce()
+    _require_unapplied(bench, trial, channel)
+
+
+def tells_topics_by_their_id(bench: Bench) -> None:
+    """A start names the topic under another id: it claims that, and delivers no record of the topic that it knows."""
+    bench.topic()
+    trial = bench.consumer("c1")
+    bench.settled("c1")
+    bench.hold_still()
+    bench.send("c1", option=STOP, topics=dict(bench.channel("c1").topics))
+    bench.removed("c1")
+    other = "AAAAAAAAAAAAAAAAAAAAAA"
+    _start_all(bench, topics={TOPIC: other})
+    bench.removed("c1")
+    require(dict(bench.channel("c1").topics) == {TOPIC: other}, "the channel does not have the id of the start")
+    bench.produce()
+    bench.stand_still(1.5, lambda: require(not trial.events().batches, "c1 delivers records of the topic's other id"))
+    _finish(bench)
+
+
+def needs_several_multis(bench: Bench) -> None:
+    """Hundreds of partitions: starts, stops and its leaving are in several multis within their bounds."""
+    bench.topic()
+    bench.produce(partitions=SOME)
+    bench.consumer("c1")
+    bench.settled("c1")
+    bench.consumer("c2")
+    bench.settled("c1", "c2")
+    bench.consumed()
+    bench.terminate(bench.trials["c1"])
+    bench.settled("c2")
+    bench.require_once()
+
+
+def stops_when_a_start_is_torn(bench: Bench) -> None:
+    """A start in several multis is withdrawn after the first: what is claimed runs, the rest is not claimed."""
+    _, channel = _still(bench)
+    bench.send("c1", option=STOP, topics=dict(channel.topics))
+    bench.removed("c1")
+    has_moved = threading.Event()
+    bench.store.get(bench.paths.channel("c1"), watch=lambda path: has_moved.set())
+    name = _start_all(bench, topics=dict(channel.topics))
+    has_moved.wait(10.0)
+    try:
+        bench.remove(bench.paths.command("c1", name))
+    except Refused:
+        return _finish(bench)  # it was quicker: then all of it must run
+    claimed = len(bench.channel("c1").running)
+    bench.stand_still(0.5, lambda: require(len(bench.channel("c1").running) == claimed, "c1 claims what was withdrawn"))
+    owners = bench.store.children(bench.paths.owners_of(TOPIC))
+    count = len(owners.names) if owners is not None else 0
+    require(count == claimed, f"c1 runs {claimed} partitions, and there are {count} owner znodes")
+    _finish(bench)
+    return None
+
+
+def makes_missing_parents(bench: Bench) -> None:
+    """An operator has removed the parents of owner and offset znodes: it makes them, and applies the command."""
+    _, channel = _still(bench)
+    bench.send("c1", option=STOP, topics=dict(channel.topics))
+    bench.removed("c1")
+    bench.store.commit([Delete(bench.paths.owners_of(TOPIC)), Delete(bench.paths.owners)])
+    _start_all(bench, topics=dict(channel.topics))
+    bench.removed("c1")
+    require(set(bench.channel("c1").running) == bench.partitions(), "the channel does not run what was started")
+    _finish(bench)
+
+
+# ---- parts
+
+
+def _still(bench: Bench) -> tuple[Trial, Channel]:
+    """A member that runs every partition, in a group that is paused, and its channel."""
+    bench.topic()
+    trial = bench.consumer("c1")
+    bench.settled("c1")
+    bench.produce(partitions=SOME)
+    bench.consumed()
+    bench.hold_still()
+    return trial, bench.channel("c1")
+
+
+def _start_all(bench: Bench, **fields: object) -> str:
+    """Start everything in thread c1-0."""
+    last = bench.scenario.partitions - 1
+    channel = bench.channel("c1")
+    given = {"topics": dict(channel.topics), **fields}
+    return bench.send("c1", option=START, ownershipMap={"c1-0": {TOPIC: f"0-{last}"}}, **given)
+
+
+def _require_unapplied(bench: Bench, trial: Trial, before: Channel) -> None:
+    bench.removed("c1")
+    now = bench.channel("c1")
+    for name in ("incarnation", "epoch", "generation", "command"):
+        was, is_now = getattr(before, name), getattr(now, name)
+        require(was == is_now, f"`{name}` of the channel was {was}, and is {is_now} after commands that do not count")
+    require(set(now.running) == set(before.running), f"the channel runs {_names(list(now.running))} after them")
+    require(not trial.events().gone, "c1 has given up partitions for commands that do not count")
+    bench.produce()
+    bench.consumed()
+    _finish(bench)
+
+
+def _finish(bench: Bench) -> None:
+    bench.go_on()
+    bench.settled("c1")
+    bench.consumed()
+    bench.require_once()
+
+
+def _names(partitions: Sequence[TopicPartition]) -> str:
+    return ", ".join(map(str, sorted(partitions))) or "nothing"
+
+
+COMMANDS = (
+    Scenario("older-commands", "removes commands of an older epoch or generation", ignores_older_commands),
+    Scenario("commands-for-others", "removes commands for another incarnation", ignores_commands_for_others),
+    Scenario("unreadable-commands", "removes what it cannot read", ignores_what_it_cannot_read),
+    Scenario("later-release", "applies commands that have unknown fields", applies_what_it_knows),
+    Scenario("refused-partition", "lists a partition that has an owner in `refused`", refuses_what_is_owned),
+    Scenario("withdrawn-command", "does not apply a command that was withdrawn", ignores_what_is_withdrawn),
+    Scenario("other-topic-id", "tells two topics of one name by their id", tells_topics_by_their_id),
+    Scenario("several-multis", "needs several multis for many partitions", needs_several_multis, partitions=MANY),
+    Scenario("torn-start", "stops claiming when a start is withdrawn", stops_when_a_start_is_torn, partitions=MANY),
+    Scenario("missing-parents", "makes the parents of its znodes again", makes_missing_parents),
+)

@@ -1,0 +1,163 @@
+"""The lines that a consumer prints, under the rules that hold for each process alone (`docs/conformance.md`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from coordinator.zk.znodes.names import shown
+from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+
+from .definition import NotConforming, require
+
+STARTED, ENDED = "startup_complete", "shutdown_complete"
+ASSIGNED, REVOKED, LOST = "partitions_assigned", "partitions_revoked", "partitions_lost"
+CONSUMED, COMMITTED = "records_consumed", "offsets_committed"
+NOT_COMMITTED = f"{COMMITTED}, without success"
+OTHERS = ("record_data", "assignment_failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Records of one partition in one `records_consumed`: offsets `first` up to `end`, without `end`.
+
+    :ivar at_ms: the event's time stamp.
+    """
+
+    partition: TopicPartition
+    first: int
+    end: int
+    at_ms: int
+
+
+@dataclass
+class EventLines:
+    """What one process has printed so far.
+
+    :ivar who: the process, for messages.
+    :ivar held: partitions that are assigned, and neither revoked nor lost.
+    :ivar names: the names of its events, in order.
+    :ivar batches: all that it has consumed, in order.
+    :ivar committed: partition -> the last offset committed.
+    :ivar gone: partitions of each `partitions_revoked` and `partitions_lost`, in order, with the event's name.
+    """
+
+    who: str
+    held: set[TopicPartition] = field(default_factory=set)
+    names: list[str] = field(default_factory=list)
+    batches: list[Batch] = field(default_factory=list)
+    committed: dict[TopicPartition, int] = field(default_factory=dict)
+    gone: list[tuple[str, PartitionSet]] = field(default_factory=list)
+    _position: dict[TopicPartition, int] = field(default_factory=dict)
+
+    @property
+    def has_started(self) -> bool:
+        """Whether it has printed `startup_complete`."""
+        return STARTED in self.names
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has printed `shutdown_complete`."""
+        return ENDED in self.names
+
+    @property
+    def ends(self) -> Mapping[TopicPartition, int]:
+        """Partition -> the offset after the last record consumed of it."""
+        found: dict[TopicPartition, int] = {}
+        for batch in self.batches:
+            found[batch.partition] = batch.end
+        return found
+
+    def lost(self) -> set[TopicPartition]:
+        """All partitions that it has reported as lost."""
+        return {each for name, partitions in self.gone if name == LOST for each in partitions}
+
+    def revoked(self) -> set[TopicPartition]:
+        """All partitions that it has reported as revoked."""
+        return {each for name, partitions in self.gone if name == REVOKED for each in partitions}
+
+    def take(self, line: str) -> None:
+        """The next line.
+
+        :raises NotConforming: when it is no event, or may not come now.
+        """
+        try:
+            event = json.loads(line)
+            name, at_ms = event["name"], event["timestamp"]
+            self._take(name, at_ms, event)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise NotConforming(
+                f"{self.who} prints {shown(line, 200)}, which is no event of the kit: {error!r}"
+            ) from error
+
+    def _take(self, name: str, at_ms: int, event: Mapping[str, Any]) -> None:
+        require(type(at_ms) is int, f"{self.who} prints {name} without a timestamp in milliseconds")
+        require(not self.has_ended, f"{self.who} prints {name} after {ENDED}")
+        require(self.has_started or name == STARTED, f"{self.who} prints {name} before {STARTED}")
+        self.names.append(name if name != COMMITTED or event["success"] else NOT_COMMITTED)
+        if name == ASSIGNED:
+            self.held |= _partitions(event)
+        elif name in (REVOKED, LOST):
+            self._give_up(name, _partitions(event))
+        elif name == CONSUMED:
+            self._consume(event, at_ms)
+        elif name == COMMITTED and event["success"]:
+            self._commit(event)
+        else:
+            known = (STARTED, ENDED, COMMITTED, *OTHERS)
+            require(name in known, f"{self.who} prints an event of an unknown name, {shown(name)}")
+
+    def _give_up(self, name: str, partitions: frozenset[TopicPartition]) -> None:
+        strange = sorted(map(str, partitions - self.held))
+        require(not strange, f"{self.who} prints {name} of {', '.join(strange)}, which it does not have")
+        self.gone.append((name, partitions))
+        self.held -= partitions
+        for each in partitions:
+            self._position.pop(each, None)
+            self.committed.pop(each, None)
+
+    def _consume(self, event: Mapping[str, Any], at_ms: int) -> None:
+        for each in event["partitions"]:
+            partition, first, end = _partition(each), int(each["minOffset"]), int(each["maxOffset"]) + 1
+            require(partition in self.held, f"{self.who} consumes {partition}, which is not assigned to it")
+            position = self._position.get(partition, first)
+            require(first == position, f"{self.who} consumes {partition} from {first}, and its position is {position}")
+            require(
+                each["count"] == end - first, f"{self.who} counts {each['count']} records from {first} to {end - 1}"
+            )
+            self._position[partition] = end
+            self.batches.append(Batch(partition, first, end, at_ms))
+
+    def _commit(self, event: Mapping[str, Any]) -> None:
+        for each in event["offsets"]:
+            partition, offset = _partition(each), int(each["offset"])
+            require(partition in self.held, f"{self.who} commits {partition}, which is not assigned to it")
+            position = self._position.get(partition)
+            require(
+                position is not None and offset <= position,
+                f"{self.who} commits {offset} of {partition}, and its position is {position}",
+            )
+            before = self.committed.get(partition, 0)
+            require(offset >= before, f"{self.who} commits {offset} of {partition} after {before}")
+            self.committed[partition] = offset
+
+
+def read_lines(who: str, lines: Iterable[str]) -> EventLines:
+    """The events of one process, from its complete lines.
+
+    :raises NotConforming: at the first that breaks a rule.
+    """
+    events = EventLines(who)
+    for line in lines:
+        events.take(line)
+    return events
+
+
+def _partition(values: Mapping[str, Any]) -> TopicPartition:
+    return TopicPartition(str(values["topic"]), int(values["partition"]))
+
+
+def _partitions(event: Mapping[str, Any]) -> frozenset[TopicPartition]:
+    return frozenset(_partition(each) for each in event["partitions"])

@@ -1,0 +1,163 @@
+"""Scenarios: threads, strategies, heartbeats, pauses, refusals, static members and wildcards."""
+
+from __future__ import annotations
+
+from coordinator.zk.znodes.partitions import TopicPartition
+
+from .bench import Bench
+from .definition import STATIC_MEMBERS, WILDCARDS, Scenario, require
+from .sight import TOPIC
+
+
+def has_threads(bench: Bench) -> None:
+    """Topics with different numbers of threads: each owner znode names the thread that the assignment names."""
+    bench.topic()
+    bench.topic("u")
+    bench.consumer("c1", topics=f"{TOPIC}:2,u:3")
+    bench.consumer("c2", topics=f"{TOPIC}:1")
+    shown = bench.settled("c1", "c2", topics=(TOPIC, "u"))
+    for name in ("c1", "c2"):
+        for thread, parts in shown.state.target[name].threads.items():
+            owners = {each.partition: each.thread for each in shown.partitions}
+            for part in parts:
+                require(owners[part] == thread, f"the owner of {part} is thread {owners[part]}, not {thread}")
+    bench.produce()
+    bench.produce(topic="u")
+    bench.consumed()
+    bench.require_once()
+
+
+def cooperates(bench: Bench) -> None:
+    """Under cooperative-sticky it gives up what moves, and keeps and fetches the rest meanwhile."""
+    bench.topic()
+    first = bench.consumer("c1", protocols="cooperative-sticky")
+    bench.settled("c1")
+    bench.produce()
+    bench.consumed()
+    bench.consumer("c2", protocols="cooperative-sticky")
+    bench.settled("c1", "c2")
+    moved = set(bench.channel("c2").running)
+    revoked = first.events().revoked()
+    require(revoked == moved, f"c1 has given up {_named(revoked)}, and c2 runs {_named(moved)}")
+    bench.produce()
+    bench.consumed()
+    bench.terminate(bench.trials["c2"])
+    bench.settled("c1")
+    bench.produce()
+    bench.consumed()
+    bench.require_once()
+    require(first.events().revoked() == moved, "c1 has given up partitions when c2 left, which it was to keep")
+
+
+def gives_signs_of_life(bench: Bench) -> None:
+    """Without records it still sets its channel, and is not evicted."""
+    bench.topic()
+    trial = bench.consumer("c1")
+    bench.settled("c1")
+    incarnation, path = bench.channel("c1").incarnation, bench.paths.channel("c1")
+    node = bench.store.get(path)
+    interval_s = bench.scenario.max_poll_interval_ms / 1000
+    bench.stand_still(2.5 * interval_s, lambda: None)
+    after = bench.store.get(path)
+    require(bench.channel("c1").incarnation == incarnation, "c1 was evicted: it gave no sign of life")
+    assert node is not None and after is not None
+    changes = after.stat.version - node.stat.version
+    require(changes >= 2, f"c1 has set its channel {changes} times in 2.5 max_poll_interval_ms")
+    require(trial.events().held == bench.partitions(), "c1 has lost partitions")
+
+
+def goes_on_while_paused(bench: Bench) -> None:
+    """While its group is paused it consumes, commits and stays; what joined meanwhile is assigned after it."""
+    bench.topic()
+    bench.consumer("c1")
+    bench.settled("c1")
+    generation = bench.generation
+    bench.hold_still()
+    second = bench.consumer("c2")
+    bench.wait(lambda: bench.store.get(bench.paths.id("c2")), "c2 registers")
+    bench.produce()
+    bench.consumed()
+    require(not second.events().held, "c2 has partitions that nobody has assigned to it")
+    require(bench.generation == generation, "the generation of a paused group has changed")
+    bench.go_on()
+    bench.settled("c1", "c2")
+    bench.produce()
+    bench.consumed()
+    bench.require_once()
+
+
+def ends_when_refused(bench: Bench) -> None:
+    """Refused with `InconsistentGroupProtocol` it ends, and does not come back."""
+    bench.topic()
+    bench.consumer("c1")
+    bench.settled("c1")
+    second = bench.consumer("c2", protocols="round-robin")
+    code = bench.wait(lambda: _ended(second.process.wait(0.0)), "c2, which the group refuses, ends")
+    require(code != (0,), "c2 was refused, and ends with exit code 0")
+    require(bench.store.get(bench.paths.id("c2")) is None, "c2 was refused, and is registered again")
+    require(bench.channel("c2").error == "InconsistentGroupProtocol", "the channel of c2 does not name the refusal")
+    bench.settled("c1")
+    bench.produce()
+    bench.consumed()
+
+
+def keeps_its_seat(bench: Bench) -> None:
+    """A static member that restarts within its session timeout has its partitions again, in the same generation."""
+    bench.topic()
+    static = ("--group-instance-id", "s1")
+    first = bench.consumer("s1", *static)
+    other = bench.consumer("c2")
+    bench.settled("s1", "c2")
+    generation, running = bench.generation, set(bench.channel("s1").running)
+    bench.produce()
+    bench.consumed()
+    before = list(other.events().gone)
+    bench.terminate(first)
+    require(bench.store.get(bench.paths.seat("s1")) is not None, "s1 has left, and its seat is gone")
+    bench.consumer("s1", *static, process="s1-again")
+    bench.settled("s1", "c2")
+    require(bench.generation == generation, f"the restart of s1 is generation {bench.generation}, not {generation}")
+    require(set(bench.channel("s1").running) == running, "s1 runs other partitions after its restart")
+    require(other.events().gone == before, "c2 has given up partitions because s1 was restarted")
+    bench.produce()
+    bench.consumed()
+    bench.require_once()
+
+
+def follows_a_wildcard(bench: Bench) -> None:
+    """A white list: topics that match are assigned, also those that are created later; others are not."""
+    bench.topic()
+    bench.topic("u")
+    trial = bench.consumer("c1", "--white-list", "[ab].*:1", topics="")
+    bench.wait(lambda: bench.store.get(bench.paths.id("c1")), "c1 registers")
+    registration, _ = bench.registration("c1")
+    require(registration.pattern == "white_list", f"`pattern` is {registration.pattern}, not white_list")
+    bench.topic("b-1")
+    bench.settled("c1", topics=("b-1",))
+    bench.topic("a-1")
+    bench.settled("c1", topics=("a-1", "b-1"))
+    bench.produce(topic="a-1")
+    bench.consumed()
+    require({part.topic for part in trial.events().held} == {"a-1", "b-1"}, "c1 has partitions of other topics")
+
+
+def _ended(code: int | None) -> tuple[int] | None:
+    """An exit code that is truthy also when it is 0."""
+    return None if code is None else (code,)
+
+
+def _named(partitions: set[TopicPartition]) -> str:
+    return ", ".join(map(str, sorted(partitions))) or "nothing"
+
+
+MEMBERS = (
+    Scenario("threads", "divides the partitions of several topics among its threads", has_threads),
+    Scenario("cooperative", "keeps what stays its own under cooperative-sticky", cooperates, partitions=6),
+    Scenario("heartbeat", "gives signs of life while no record comes", gives_signs_of_life, max_poll_interval_ms=2000),
+    Scenario("paused-group", "goes on while its group is paused", goes_on_while_paused),
+    Scenario("refused-member", "ends when the group refuses its strategies", ends_when_refused),
+    Scenario(
+        "static-member", "keeps its seat over a restart", keeps_its_seat, needs=STATIC_MEMBERS, long_sessions=True
+    ),
+    Scenario("wildcard", "subscribes by a regular expression", follows_a_wildcard, needs=WILDCARDS),
+)
