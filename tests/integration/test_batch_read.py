@@ -11,7 +11,7 @@ from consumer.errors import SegmentError
 from consumer.spark.source.batch_planner import MAY_BE_COLLECTED, BatchPlanner
 from consumer.spark.source.data_source import records
 from consumer.spark.source.offset import SourceOffset
-from consumer.spark.source.stream_planner import SourceConfig
+from consumer.spark.source.options import SourceConfig
 from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Node, Store

@@ -12,9 +12,10 @@ import pytest
 from consumer.errors import SegmentError
 from consumer.sealing.segment_files import SegmentFolder
 from consumer.spark.source.offset import SourceOffset
+from consumer.spark.source.options import SourceConfig
 from consumer.spark.source.query_znode import QueryRemoved, QueryTakenOver
 from consumer.spark.source.segment_index import Sealed
-from consumer.spark.source.stream_planner import Planner, SourceConfig, packed
+from consumer.spark.source.stream_planner import Planner, packed
 from coordinator.zk.batching import ensure
 from coordinator.zk.errors import BadData, Refused
 from coordinator.zk.kazoo_store import kazoo_factory, open_kazoo

@@ -15,7 +15,8 @@ from consumer.spark.fetchers.orphan_sweep import ORPHAN_AFTER_S, sweep
 from consumer.spark.fetchers.pool_znode import PoolPost
 from consumer.spark.fetchers.slot import Directions
 from consumer.spark.source.offset import SourceOffset
-from consumer.spark.source.stream_planner import Planner, SourceConfig
+from consumer.spark.source.options import SourceConfig
+from consumer.spark.source.stream_planner import Planner
 from coordinator.zk.batching import ensure
 from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.runtime import ThreadRuntime

@@ -11,9 +11,10 @@ import pytest
 from consumer.errors import SegmentError
 from consumer.spark.source.checkpoint_files import PROVIDER, CheckpointFiles, NotRewindable
 from consumer.spark.source.offset import SourceOffset
+from consumer.spark.source.options import SourceConfig
 from consumer.spark.source.query_znode import QueryRewound, QueryTakenOver
 from consumer.spark.source.rewind import Rewinder, Rewound
-from consumer.spark.source.stream_planner import Planner, SourceConfig
+from consumer.spark.source.stream_planner import Planner
 from coordinator.zk.errors import BadData, CoordinatorError, StoreError, UsageError
 from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.runtime import ThreadRuntime

@@ -13,7 +13,7 @@ from typing import Any
 import coordinator
 from consumer.config import ConsumerConfig, Subscription
 from consumer.spark.fetchers.config import SlotConfig, SlotSpec
-from consumer.spark.source.stream_planner import SourceConfig
+from consumer.spark.source.options import SourceConfig
 from coordinator.admin.regions import request
 from coordinator.assignors import Assignor
 from coordinator.assignors.registry import BUILT_IN

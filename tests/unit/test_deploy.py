@@ -18,7 +18,7 @@ import pytest
 
 from consumer.config import ConsumerConfig
 from consumer.spark.fetchers.config import SlotConfig
-from consumer.spark.source.stream_planner import SourceConfig
+from consumer.spark.source.options import SourceConfig
 from coordinator.term.config import CoordinatorConfig
 from coordinator.zk.errors import MissingProgram, NotAuthorized, UsageError
 from coordinator.zk.process.config import load

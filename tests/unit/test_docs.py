@@ -11,7 +11,7 @@ import pytest
 
 from consumer.config import ConsumerConfig
 from consumer.spark.fetchers.config import SlotConfig
-from consumer.spark.source.stream_planner import source_config
+from consumer.spark.source.options import source_config
 from coordinator.cli import COMMANDS
 from coordinator.cli import main as coordinator_main
 from coordinator.term.config import CoordinatorConfig

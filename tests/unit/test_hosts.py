@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from consumer.cli import main as consumer_main
 from consumer.config import ConsumerConfig
-from consumer.spark.source.stream_planner import SourceConfig
+from consumer.spark.source.options import SourceConfig
 from coordinator.cli import main
 from coordinator.term.config import CoordinatorConfig
 from coordinator.zk.errors import UsageError

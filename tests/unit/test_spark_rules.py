@@ -16,8 +16,8 @@ from consumer.spark.fetchers.supervisor import SlotStatus, reason_of, slots_tabl
 from consumer.spark.resources import SparkCluster, cluster_of, context_of
 from consumer.spark.source.batch_planner import check_batch, check_stream
 from consumer.spark.source.offset import SourceOffset
+from consumer.spark.source.options import SourceConfig, source_config
 from consumer.spark.source.segment_index import Sealed, gaps
-from consumer.spark.source.stream_planner import SourceConfig, source_config
 from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.znodes.group_state import PREPARING, STABLE, GroupState, Target
 from coordinator.zk.znodes.names import is_name

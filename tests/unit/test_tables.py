@@ -61,12 +61,13 @@ def test_columns_without_values_are_left_out_first() -> None:
         "10",
         "20",
         "30",
+        "5",
         "-",
         "-",
         "finished",
     ]
 
-    shown, _ = fitting(COLUMNS, [row], 125)
+    shown, _ = fitting(COLUMNS, [row], 140)
 
     assert [column for i, column in enumerate(COLUMNS) if i not in shown] == ["JOINED", "ASSIGNMENT-MS", "ATTEMPTS"]
 

@@ -13,8 +13,9 @@ from coordinator.zk.store import Store
 from coordinator.zk.znodes.cuts import checkpoint_named
 
 from ...errors import SegmentError
+from .options import EARLIEST, LATEST, SourceConfig
 from .segment_index import Sealed, gaps, is_segment, joined
-from .stream_planner import EARLIEST, LATEST, Planner, SourceConfig, packed
+from .stream_planner import Planner, packed
 
 PLANS = 5
 NO_CUTS: Mapping[str, int] = {}

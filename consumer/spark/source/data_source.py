@@ -30,8 +30,9 @@ from ..ship_modules import ship
 from .batch_planner import MAY_BE_COLLECTED, BatchPlanner, check_batch, check_stream
 from .log_ends import LogEnds
 from .offset import SourceOffset
+from .options import SourceConfig, source_config
 from .segment_index import Sealed
-from .stream_planner import Planner, SourceConfig, source_config
+from .stream_planner import Planner
 
 COLUMNS = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
 HEADERS = "headers array<struct<key: string, value: binary>>"

@@ -13,7 +13,7 @@ from typing import Any
 from consumer.errors import SegmentError
 from consumer.spark.source.batch_planner import MAY_BE_COLLECTED, BatchPlanner
 from consumer.spark.source.data_source import opener_of, records
-from consumer.spark.source.stream_planner import SourceConfig
+from consumer.spark.source.options import SourceConfig
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.runtime import ThreadRuntime
 
