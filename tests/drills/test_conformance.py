@@ -97,7 +97,6 @@ def test_the_java_consumer_is_one_file_that_java_runs(java_consumer: str, tmp_pa
 
 WRONG = {
     "ownership": ("claims_without_owners", "owner"),
-    "lease": ("lease_outlives_its_session", "after the cut"),
     "older-commands": ("obeys_every_command", "after commands that do not count"),
     "commands-for-others": ("obeys_every_command", "after commands that do not count"),
     "heartbeat": ("gives_no_sign_of_life", "sign of life"),
