@@ -40,7 +40,7 @@ def test_everything_that_a_verdict_was_decided_from_is_kept(short_set: dict[str,
 
 
 @pytest.mark.timeout(1200)
-def test_history_of_a_killed_consumer_has_the_standstill_that_the_drill_has_measured(
+def test_history_of_a_killed_consumer_has_the_standstill_that_was_measured(
     short_set: dict[str, dict[str, Any]],
 ) -> None:
     drill = short_set["consumer-sigkill"]
