@@ -60,11 +60,11 @@ def _ids_first(original: Any) -> Any:
 
 
 def _channels_first(original: Any) -> Any:
-    def read(self: GroupReader, topics: Any) -> Any:
+    def read(self: GroupReader, *args: Any) -> Any:
         early = self.channels.read()
         self.channels.__dict__["read"] = lambda: early
         try:
-            return original(self, topics)
+            return original(self, *args)
         finally:
             del self.channels.__dict__["read"]
 
