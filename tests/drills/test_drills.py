@@ -40,11 +40,7 @@ def test_everything_that_a_verdict_was_decided_from_is_kept(short_set: dict[str,
 
 
 @pytest.mark.timeout(1200)
-<<<<<<< HEAD
 def test_a_killed_consumers_history_has_the_standstill_that_the_drill_measured(
-=======
-def test_history_of_a_killed_consumer_has_the_standstill_that_was_measured(
->>>>>>> fcb02c232f96b9b2b8a135011d451e53e06c6401
     short_set: dict[str, dict[str, Any]],
 ) -> None:
     drill = short_set["consumer-sigkill"]
