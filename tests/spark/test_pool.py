@@ -70,7 +70,7 @@ def test_pool_is_waited_for_logs_that_it_runs_and_shows_its_slots(
 
         assert len(world.owners("g")) == 4
         assert "pool running: group=g pool=p slots=1" in caplog.text
-        assert repr(fetchers) == "<FetcherPool p of group g, slots: 1 running>"
+        assert repr(fetchers) == "<FetcherPool p of group g, slots: 1 fetching>"
         assert "<td>p-slot-0</td>" in fetchers._repr_html_()
         fetchers.resize(2)
         fetchers.wait_until_running(90)
