@@ -55,8 +55,10 @@ def history_of(
             evicted=_evicted(state, left, ends),
         )
     record = snapshot.rebalance
-    if record is None or record.generation != state.generation or record.finished_ms is not None:
+    if record is None or record.generation != state.generation:
         return None
+    if record.finished_ms is not None:
+        return _with_return(snapshot, state, record)
     stopped_ms = record.stopped_ms or (None if stopping else snapshot.now_ms)
     finished_ms = snapshot.now_ms if state.state in (STABLE, EMPTY) else None
     stands = standing(snapshot, gone, stopping)
@@ -69,6 +71,19 @@ def history_of(
         return None  # another member's last sign is written with the next of these
     return replace(
         updated, silent_since_ms=stands.silent_since_ms, uncertain_ms=stands.uncertain_ms, standstill_ms=stood_ms
+    )
+
+
+def _with_return(snapshot: Snapshot, state: GroupState, record: Rebalance) -> Rebalance | None:
+    """A static member that comes back begins no generation: a longer standstill becomes that of the last one."""
+    longest = max(snapshot.returned.values(), key=lambda each: each.most_ms, default=None)
+    if longest is None or state.state != STABLE or longest.most_ms <= (record.standstill_ms or 0):
+        return None
+    return replace(
+        record,
+        silent_since_ms=max(0, snapshot.now_ms - longest.most_ms),
+        standstill_ms=longest.most_ms,
+        uncertain_ms=longest.most_ms - longest.least_ms,
     )
 
 

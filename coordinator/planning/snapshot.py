@@ -203,6 +203,7 @@ class Snapshot:
     :ivar history: generations with a history znode.  :ivar rebalance: the newest one's record.
     :ivar silences: member of the target that has run something -> how long ago its incarnation there last fetched, if
         it is over now.
+    :ivar returned: static member -> the same of its incarnation before, until the group is Stable with this one.
     """
 
     group: str
@@ -231,3 +232,4 @@ class Snapshot:
     region: RegionView | None = None
     longest_lease_ms: int = 40_000
     silences: Mapping[str, Silence] = field(default_factory=dict)
+    returned: Mapping[str, Silence] = field(default_factory=dict)

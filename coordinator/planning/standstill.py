@@ -75,6 +75,7 @@ def standing(snapshot: Snapshot, gone: Iterable[str], are_stopping: bool) -> Sta
     record, now_ms = snapshot.rebalance, snapshot.now_ms
     before = standing_of(record) if record is not None and record.finished_ms is None else Standing()
     silences = [snapshot.silences[name] for name in gone if name in snapshot.silences]
+    silences += snapshot.returned.values()
     since_silent = [now_ms - silence.most_ms for silence in silences]
     known = [before.silent_since_ms] if before.silent_since_ms is not None else []
     found = Standing(

@@ -127,7 +127,7 @@ class GroupReader:
         channels = self._conducts.observed(channels, owners, has_owners)
         on_thread = self._threads.read(state, members, channels, owners)
         now_ms = self._term.clock.now_ms()
-        silences = self._signs.observed(state, channels, members, now_ms, now_ms - round(1000 * changed_s))
+        silences, returned = self._signs.observed(state, channels, members, now_ms, now_ms - round(1000 * changed_s))
         marks = {
             (m.consumer, m.incarnation): self._memory.age_s("mark", m.consumer, m.incarnation) for m in state.marks
         }
@@ -164,6 +164,7 @@ class GroupReader:
             region=region,
             longest_lease_ms=self._longest_lease_ms,
             silences=silences,
+            returned=returned,
         )
 
     def _grown_age_s(self, state: GroupState, asks: Sequence[AskView], topics: Mapping[str, Topic]) -> float:

@@ -10,7 +10,7 @@ from ..planning.snapshot import ChannelView, Member, Silence
 from ..planning.standstill import LastSign
 from ..planning.target import is_live
 from ..zk.lease import LEASE_SHARE
-from ..zk.znodes.group_state import GroupState
+from ..zk.znodes.group_state import STABLE, GroupState
 
 
 @dataclass(slots=True)
@@ -35,6 +35,7 @@ class LastSigns:
 
     def __init__(self) -> None:
         self._of: dict[str, _Life] = {}
+        self._returned: dict[str, LastSign] = {}
 
     def observed(
         self,
@@ -43,25 +44,32 @@ class LastSigns:
         members: Mapping[str, Member],
         now_ms: int,
         changed_ms: int,
-    ) -> dict[str, Silence]:
+    ) -> tuple[dict[str, Silence], dict[str, Silence]]:
         """How long ago each member of the target that has run something last fetched, if it is over now.
+
+        The same of the incarnations before of those that have come back since the group was Stable.
 
         :param now_ms: by ZooKeeper's clock; 0 when that is unknown.
         :param changed_ms: by that clock, when the first change was seen that this turn is for.
         """
         if not now_ms:
-            return {}
+            return {}, {}
+        if state.state == STABLE:
+            self._returned = {}
         lives = {}
         for name, target in state.target.items():
             life = self._of.get(name)
             if life is None or life.incarnation != target.incarnation:
+                if life is not None and life.is_over and life.has_run and life.sign and state.state != STABLE:
+                    self._returned[name] = life.sign
                 life = _Life(target.incarnation)
             if not life.is_over and (view := channels.get(name)) is not None:
                 _observe(life, view, members.get(name), now_ms, changed_ms)
             lives[name] = life
         self._of = lives
         signs = {name: life.sign for name, life in lives.items() if life.has_run}
-        return {name: sign.silence(now_ms) for name, sign in signs.items() if sign is not None}
+        silences = {name: sign.silence(now_ms) for name, sign in signs.items() if sign is not None}
+        return silences, {name: sign.silence(now_ms) for name, sign in self._returned.items()}
 
     def deciding(self, ends: tuple[End, ...]) -> None:
         """A plan with these ends is about to be written."""

@@ -230,7 +230,8 @@ class CoordinatorMetrics:
         # A rebalance without stops has no time to the last stop.
         if before is not None and before.generation == now.generation and before.stopped_ms is None and now.stopped_ms:
             self._stop_s.labels(kind_of(now)).observe(_seconds(now.started_ms, now.stopped_ms))
-        if now.finished_ms is not None:
+        is_over_already = before is not None and before.generation == now.generation and before.finished_ms is not None
+        if now.finished_ms is not None and not is_over_already:
             self._over(snapshot.group, now, COMPLETED, now.finished_ms)
         if now.standstill_ms is not None:
             self._standstill_s.labels(kind_of(now)).observe(now.standstill_ms / 1000)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from coordinator.planning.membership import End
+from coordinator.planning.rebalance_history import history_of
 from coordinator.planning.snapshot import ChannelView, Member, Silence, Snapshot
 from coordinator.planning.standstill import LastSign, Standing, standing
 from coordinator.rebalance.last_signs import LastSigns
-from coordinator.zk.znodes.group_state import STABLE, GroupState, Rebalance, Target
+from coordinator.zk.znodes.group_state import COMPLETING, STABLE, GroupState, Rebalance, Target
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import Channel, Registration
 
@@ -34,11 +37,11 @@ def seen_live(written_ms: int, now_ms: int) -> LastSigns:
 def test_expired_session_of_a_busy_member_ended_with_its_last_commit() -> None:
     signs = seen_live(AT_MS - 5_000, AT_MS)
 
-    found = signs.observed(STATE, channel(AT_MS + 100), {}, AT_MS + 11_000, AT_MS + 10_950)
+    found, _ = signs.observed(STATE, channel(AT_MS + 100), {}, AT_MS + 11_000, AT_MS + 10_950)
 
     # Last heard by ZooKeeper a timeout (10 s) before, at the latest, and it renews every sixth of it.
     assert found == {"a": Silence(most_ms=10_900, least_ms=8_383)}
-    assert signs.observed(STATE, channel(AT_MS + 100), {}, AT_MS + 12_000, AT_MS + 12_000) == {
+    assert signs.observed(STATE, channel(AT_MS + 100), {}, AT_MS + 12_000, AT_MS + 12_000)[0] == {
         "a": Silence(most_ms=11_900, least_ms=9_383)
     }
 
@@ -46,13 +49,13 @@ def test_expired_session_of_a_busy_member_ended_with_its_last_commit() -> None:
 def test_expired_session_of_an_idle_member_ended_no_earlier_than_ticks_allow() -> None:
     signs = seen_live(AT_MS - 90_000, AT_MS)
 
-    found = signs.observed(STATE, channel(AT_MS - 90_000), {}, AT_MS + 9_000, AT_MS + 9_000)
+    found, _ = signs.observed(STATE, channel(AT_MS - 90_000), {}, AT_MS + 9_000, AT_MS + 9_000)
 
     assert found == {"a": Silence(most_ms=14_500, least_ms=8_333)}
 
 
 def test_new_coordinator_has_only_the_last_write_of_a_departed_member() -> None:
-    found = LastSigns().observed(STATE, channel(AT_MS - 60_000), {}, AT_MS, AT_MS)
+    found, _ = LastSigns().observed(STATE, channel(AT_MS - 60_000), {}, AT_MS, AT_MS)
 
     assert found == {"a": Silence(most_ms=60_000, least_ms=0)}
 
@@ -60,7 +63,7 @@ def test_new_coordinator_has_only_the_last_write_of_a_departed_member() -> None:
 def test_member_that_leaves_has_fetched_until_then() -> None:
     signs = seen_live(AT_MS - 5_000, AT_MS)
 
-    assert signs.observed(STATE, channel(AT_MS + 50, ended="closed"), {}, AT_MS + 70, AT_MS + 70) == {
+    assert signs.observed(STATE, channel(AT_MS + 50, ended="closed"), {}, AT_MS + 70, AT_MS + 70)[0] == {
         "a": Silence(20, 20)
     }
 
@@ -69,7 +72,7 @@ def test_last_write_of_an_evicted_member_is_its_own_and_not_the_eviction() -> No
     signs = seen_live(AT_MS - 5_000, AT_MS)
     signs.deciding((_end(channel(AT_MS - 5_000)["a"]),))
 
-    found = signs.observed(STATE, channel(AT_MS + 10, ended="evicted: it hangs"), {}, AT_MS + 2_000, AT_MS + 2_000)
+    found, _ = signs.observed(STATE, channel(AT_MS + 10, ended="evicted: it hangs"), {}, AT_MS + 2_000, AT_MS + 2_000)
 
     assert found == {"a": Silence(7_000, 2_000)}
 
@@ -78,10 +81,10 @@ def test_member_whose_name_is_taken_over_has_fetched_until_its_last_commit() -> 
     signs = seen_live(AT_MS - 5_000, AT_MS)
     successor = Registration("a2", {"t": 1}, took_over_ms=AT_MS + 1_000)
 
-    found = signs.observed(
+    found, _ = signs.observed(
         STATE, channel(AT_MS + 4_000, "a2"), member(successor, AT_MS + 4_000), AT_MS + 4_100, AT_MS + 4_100
     )
-    unseen = LastSigns().observed(
+    unseen, _ = LastSigns().observed(
         STATE, channel(AT_MS + 4_000, "a2"), member(successor, AT_MS + 4_000), AT_MS + 4_100, AT_MS + 4_100
     )
 
@@ -93,17 +96,43 @@ def test_member_that_has_run_nothing_leaves_nothing_standing_still() -> None:
     signs = LastSigns()
     signs.observed(STATE, views, member(), AT_MS, AT_MS)
 
-    assert signs.observed(STATE, views, {}, AT_MS + 9_000, AT_MS + 9_000) == {}
+    assert signs.observed(STATE, views, {}, AT_MS + 9_000, AT_MS + 9_000) == ({}, {})
 
 
 def test_unknown_time_of_zookeeper_tells_nothing() -> None:
-    assert LastSigns().observed(STATE, channel(AT_MS), {}, 0, 0) == {}
+    assert LastSigns().observed(STATE, channel(AT_MS), {}, 0, 0) == ({}, {})
 
 
 def test_an_idle_member_that_hangs_may_have_fetched_until_its_next_heartbeat() -> None:
     sign = LastSign(AT_MS, session_ms=60_000, poll_ms=30_000, over_ms=AT_MS + 40_000)
 
     assert sign.silence(AT_MS + 40_000) == Silence(40_000, 30_000)
+
+
+def test_member_that_comes_back_has_stood_still_until_the_group_is_stable() -> None:
+    signs = seen_live(AT_MS - 5_000, AT_MS)
+    successor, now_ms = Registration("a2", {"t": 1}, took_over_ms=AT_MS + 1_000), AT_MS + 4_100
+    signs.observed(STATE, channel(AT_MS + 4_000, "a2"), member(successor, AT_MS + 4_000), now_ms, now_ms)
+    starting = replace(STATE, state=COMPLETING, target={"a": Target("a2", {"a-0": frozenset([PART])})})
+
+    _, returned = signs.observed(starting, channel(AT_MS + 4_000, "a2"), member(successor), now_ms + 100, now_ms)
+    _, after = signs.observed(
+        replace(starting, state=STABLE), channel(AT_MS + 4_000, "a2"), member(successor), now_ms + 200, now_ms
+    )
+
+    assert (returned, after) == ({"a": Silence(3_200, 200)}, {})
+
+
+def test_return_of_a_static_member_is_in_its_generation_when_it_is_longer() -> None:
+    record = Rebalance(1, 5, "joined a", 1_000, finished_ms=1_100, standstill_ms=40, uncertain_ms=3)
+    snapshot = replace(seen(AT_MS, record, {}), returned={"a": Silence(3_200, 200)})
+    longer = replace(record, standstill_ms=5_000)
+
+    assert history_of(snapshot, replace(STATE, state=COMPLETING), False, False, "") is None
+    assert history_of(snapshot, STATE, False, False, "") == replace(
+        record, silent_since_ms=AT_MS - 3_200, standstill_ms=3_200, uncertain_ms=3_000
+    )
+    assert history_of(replace(snapshot, rebalance=longer), STATE, False, False, "") is None
 
 
 def seen(now_ms: int, record: Rebalance | None, silences: dict[str, Silence]) -> Snapshot:
