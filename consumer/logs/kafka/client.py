@@ -41,6 +41,7 @@ EARLIEST, LATEST = -2, -1
 """Kafka's own numbers for special offsets."""
 
 REQUEST_TIMEOUT_S = 5.0
+LOOK_TIMEOUT_S = 1.0
 
 _E = ck.KafkaError
 _KINDS = {
@@ -191,6 +192,14 @@ class KafkaClient:
         collection = ck.TopicCollection(sorted(topics))
         return Pending(self._asking().describe_topics(collection, request_timeout=REQUEST_TIMEOUT_S), self._described)
 
+    def look_for_controller(self) -> None:
+        """Have any broker asked for the cluster, for the sake of requests that wait for its controller.
+
+        A broker that has just started answers without any broker, also itself; librdkafka would ask it again after ten
+        seconds.
+        """
+        self._asking().describe_cluster(request_timeout=LOOK_TIMEOUT_S)
+
     def offsets(self, requested: Mapping[tuple[str, int], int]) -> Pending[tuple[str, int], int | LogError]:
         """Offsets of partitions, in one request per leader.
 
@@ -281,9 +290,8 @@ class KafkaClient:
         with self._making:  # for several threads; a dropped client drops its pending requests
             if self._admin is None:
                 options = {k: v for k, v in self._options.items() if not k.startswith(consumers_own)}
-                # Requests wait for a controller, and a broker that has just started knows none, nor itself. Without
-                # topics of its own librdkafka asks again after ten intervals: a second.
-                options |= {"topic.metadata.refresh.interval.ms": "100"}
+                # Requests wait for a controller, and a broker that has just started knows none: refresh metadata soon.
+                options |= {"topic.metadata.refresh.interval.ms": "1000"}
                 self._admin = self._made(ck_admin.AdminClient, {**options, "error_cb": self._on_admins_error})
             return self._admin
 

@@ -79,7 +79,7 @@ class TopicLookup:
 
     def __init__(self, client: KafkaClient) -> None:
         self._client = client
-        self.answered = float("-inf")
+        self.answered = self._looked_at = float("-inf")
         self._topics: dict[str, KnownTopic] = {}
         self._asked: tuple[Pending[str, Described | LogError], dict[str, KnownTopic], int, float] | None = None
 
@@ -128,6 +128,9 @@ class TopicLookup:
         pending, requested, poll, asked_at = self._asked
         # A late result may take long: a thousand partitions must not wait for it one after the other.
         if not pending.wait(wait_s if now - asked_at < SOON_S else 0.0):
+            if now - max(asked_at, self._looked_at) >= RECHECK_S:
+                self._looked_at = now
+                self._client.look_for_controller()
             return []
         self._asked = None
         updated = []
