@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,8 +20,9 @@ from consumer.spark import FetcherPool
 from consumer.spark.ship_modules import ship
 from coordinator.zk.errors import CoordinatorError, UsageError
 from coordinator.zk.znodes.paths import GroupPaths
+from drills.faults.proxy import Proxy
 from tests.support.object_store import object_store
-from tests.support.spark import ContinuousRecords, Delivered, pool, produce, query, read
+from tests.support.spark import SESSION_MS, ContinuousRecords, Delivered, pool, produce, query, read
 from tests.support.spark_processes import executors, slots
 from tests.support.wait import eventually
 from tests.support.world import World
@@ -73,10 +75,11 @@ def test_pool_is_waited_for_logs_that_it_runs_and_shows_its_slots(
         assert repr(fetchers) == "<FetcherPool p of group g, slots: 1 fetching>"
         assert "<td>p-slot-0</td>" in fetchers._repr_html_()
         fetchers.resize(2)
+        eventually(lambda: "pool running: group=g pool=p slots=2" in caplog.text, 90, "also while nobody waits")
         fetchers.wait_until_running(90)
         owners = [json.loads(owner)["consumer"] for owner in world.owners("g").values()]
         assert sorted(owners) == ["p-slot-0", "p-slot-0", "p-slot-1", "p-slot-1"]
-        eventually(lambda: "pool running: group=g pool=p slots=2" in caplog.text, 10, "it is logged again")
+        assert [caplog.text.count(f"pool running: group=g pool=p slots={slots}") for slots in (1, 2)] == [1, 1]
     with pytest.raises(UsageError, match="the pool has stopped"):
         fetchers.wait_until_running(90)
 
@@ -90,9 +93,33 @@ def test_pool_without_a_coordinator_says_so_while_it_is_waited_for(
 
         with pytest.raises(
             CoordinatorError,
-            match="p-slot-0, p-slot-1: no coordinator is elected: start a node",
+            match="unassigned p-slot-0, p-slot-1: no coordinator is elected: start a node",
         ):
             fetchers.wait_until_running(0.5)
+
+
+def test_pool_without_an_answer_of_zookeeper_is_shown_at_once_and_waited_for(
+    spark: SparkSession, world: World, tmp_path: Path
+) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    host, _, chroot = world.zk.partition("/")
+    with (
+        Proxy(host) as proxy,
+        pool(spark, world, "g", tmp_path, {"t": 1}, slots=1, zk=f"{proxy.hosts}/{chroot}") as fetchers,
+    ):
+        fetchers.wait_until_running(90)
+
+        proxy.black_hole()
+        asked_at = time.monotonic()
+        assert "slots: 1 " in repr(fetchers) and "<td>p-slot-0</td>" in fetchers._repr_html_()
+        assert time.monotonic() - asked_at < 1, "no request is waited for"
+        with pytest.raises(CoordinatorError, match=r"does not run after 0\.5 s: unknown p-slot-0: "):
+            fetchers.wait_until_running(0.5)
+        assert time.monotonic() - asked_at < 2 * SESSION_MS / 1000 + 3
+
+        proxy.resume()
+        fetchers.wait_until_running(90)
 
 
 def test_slot_leads_a_client_assigned_pool_and_its_kill_loses_no_record(

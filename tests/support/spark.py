@@ -106,8 +106,8 @@ def pool(
     """A pool on the folders `log` and `segments` in `folder`; records may be produced later."""
     (folder / "log").mkdir(exist_ok=True)
     places = {"log_dir": str(folder / "log"), "segments_dir": str(folder / "segments")}
-    options = {"slots": 2, "session_timeout_ms": SESSION_MS, "pool": "p"} | places | options
-    return FetcherPool(spark, topics, zk=world.zk, group=group, **options)
+    options = {"zk": world.zk, "slots": 2, "session_timeout_ms": SESSION_MS, "pool": "p"} | places | options
+    return FetcherPool(spark, topics, group=group, **options)
 
 
 def read(spark: SparkSession, world: World, group: str, **options: Any) -> DataFrame:

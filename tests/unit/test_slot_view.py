@@ -1,99 +1,203 @@
-"""What a pool's status says of a slot, by its job and by the group's znodes."""
+"""What each slot of a pool does and waits for, by its job and by the group's znodes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from consumer.config import Subscription
 from consumer.sealing.segment_files import SegmentFolder
 from consumer.spark.fetchers.slot import check_folders
-from consumer.spark.fetchers.slot_view import GroupView, shown_status
+from consumer.spark.fetchers.slot_view import GroupView, late_slots, late_text, read_group, shown_slots, view_of
 from consumer.spark.fetchers.supervisor import ENDED, NEW, RUNNING, WAITING, SlotStatus
-from coordinator.zk.errors import UsageError
-from coordinator.zk.znodes.group_state import FAILED, STABLE, GroupState, Target
+from coordinator.zk.errors import ConnectionLost, SessionLost, UsageError
+from coordinator.zk.store import Node
+from coordinator.zk.znodes.group_state import COMPLETING, FAILED, PREPARING, STABLE, GroupState, Target
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import COORDINATOR, GroupPaths
+from coordinator.zk.znodes.records import WHITE_LIST, Channel
+from coordinator.zk.znodes.segments import SegmentsRecord
 
 SLOT = SlotStatus(0, "p-slot-0", RUNNING, attempts=1)
+IDLE = SlotStatus(1, "p-slot-1", RUNNING, attempts=1)
+RETRIED = replace(SLOT, attempts=3, last_error="no folder")
 MISSING = {"t": "no such topic (yet)"}
-NO_PARTITIONS = GroupState(STABLE, 1, 1, target={"p-slot-0": Target("i1", {})})
+T0 = TopicPartition("t", 0)
+TARGET = {"p-slot-0": Target("i0", {"p-slot-0-0": frozenset({T0})}), "p-slot-1": Target("i1", {})}
+BUSY = {"p-slot-0": Channel("i0", running={T0: 7}), "p-slot-1": Channel("i1")}
+FREE = {"p-slot-0": Channel("i0"), "p-slot-1": Channel("i1")}
+NO_COORDINATOR = "no coordinator is elected: start a node (zk-coordinator run)"
+MORE_THREADS = "every partition is assigned to another consumer thread: there are more threads than partitions"
+
+
+def group(channels: Mapping[str, Channel] = BUSY, state: str = STABLE, **fields: Any) -> GroupView:
+    """A group whose target has a partition for the first slot of a pool and none for the second."""
+    view = {name: fields.pop(name) for name in ("has_coordinator", "paused") if name in fields}
+    return GroupView(channels, GroupState(state, target=TARGET, **fields), **view)
+
+
+def shown(view: GroupView, *slots: SlotStatus, topics: Sequence[str] = ("s", "t")) -> list[SlotStatus]:
+    return shown_slots(view, Subscription(dict.fromkeys(topics, 1)), slots)
 
 
 @pytest.mark.parametrize(
     ("status", "view", "state", "reason"),
     [
-        (replace(SLOT, state=NEW, attempts=0), None, "new", None),
-        (replace(SLOT, state=WAITING, last_error="no folder"), None, "failing", "no folder"),
-        (replace(SLOT, state=ENDED), None, "ended", None),
-        (SLOT, None, "unknown", "no answer"),
-        (SLOT, GroupView({}, GroupState()), "registering", None),
-        (
-            replace(SLOT, attempts=3, last_error="no folder"),
-            GroupView({}, GroupState()),
-            "registering",
-            "attempt 3, after: no folder",
-        ),
-        (
-            SLOT,
-            GroupView({"p-slot-0": 0}, GroupState(), has_coordinator=False),
-            "unassigned",
-            "no coordinator is elected: start a node (zk-coordinator run)",
-        ),
+        (replace(SLOT, state=NEW, attempts=0), group({}), "new", None),
+        (replace(SLOT, state=WAITING, last_error="no folder"), group(), "failing", "no folder"),
+        (replace(SLOT, state=ENDED), group(), "ended", None),
+        (SLOT, GroupView(problem="no answer"), "unknown", "no answer"),
+        (SLOT, group({}), "registering", None),
+        (SLOT, group({}, left_out={"p-slot-0": "evicted"}), "registering", "evicted"),
+        (RETRIED, group({}), "registering", "attempt 3, after: no folder"),
+        (IDLE, group(has_coordinator=False), "unassigned", NO_COORDINATOR),
+        (IDLE, group(left_out=MISSING), "unassigned", "topic t: no such topic (yet)"),
+        (IDLE, group(left_out={"p-slot-1": "a bad pattern", **MISSING}), "unassigned", "a bad pattern"),
+        (IDLE, group(state=FAILED, reason="too many"), "unassigned", "the group could not be rebalanced: too many"),
+        (IDLE, group(), "unassigned", MORE_THREADS),
+        (SLOT, group(FREE), "unassigned", "waits for its partitions"),
         (
             SLOT,
-            GroupView({"p-slot-0": 0}, GroupState(STABLE, left_out=MISSING)),
-            "unassigned",
-            "topic t: no such topic (yet)",
-        ),
-        (
-            SLOT,
-            GroupView({"p-slot-0": 0}, GroupState(STABLE, left_out={"p-slot-0": "evicted"})),
-            "unassigned",
-            "evicted",
-        ),
-        (
-            SLOT,
-            GroupView({"p-slot-0": 0}, GroupState(FAILED, reason="too many")),
-            "unassigned",
-            "the group could not be rebalanced: too many",
-        ),
-        (
-            SLOT,
-            GroupView({"p-slot-0": 0}, NO_PARTITIONS),
-            "unassigned",
-            "every partition is assigned to another consumer thread: there are more threads than partitions",
-        ),
-        (
-            SLOT,
-            GroupView({"p-slot-0": 0}, GroupState("CompletingRebalance", reason="c1 is asked")),
+            group(FREE, COMPLETING, reason="c1 is asked"),
             "unassigned",
             "waits for an assignment: the group is CompletingRebalance (c1 is asked)",
         ),
-        (SLOT, GroupView({"p-slot-0": 2}, GroupState(STABLE)), "fetching", None),
-        (
-            SLOT,
-            GroupView({"p-slot-0": 2}, GroupState(STABLE, left_out=MISSING)),
-            "fetching",
-            "topic t: no such topic (yet)",
-        ),
-        (SLOT, GroupView({"p-slot-0": 2}, GroupState(STABLE), paused="5 GiB"), "paused", "5 GiB"),
+        (SLOT, group(FREE, PREPARING, left_out=MISSING), "unassigned", "topic t: no such topic (yet)"),
+        (SLOT, group(), "fetching", None),
+        (SLOT, group(state=PREPARING), "fetching", None),
+        (SLOT, group(left_out=MISSING), "fetching", "topic t: no such topic (yet)"),
+        (SLOT, group(paused="5 GiB"), "paused", "5 GiB"),
     ],
 )
 def test_slot_has_the_state_that_it_is_in_and_the_reason(
-    status: SlotStatus, view: GroupView | None, state: str, reason: str | None
+    status: SlotStatus, view: GroupView, state: str, reason: str | None
 ) -> None:
-    found = shown_status(status, view, ["s", "t"], "no answer")
+    (found,) = shown(view, status)
 
     assert (found.state, found.reason) == (state, reason)
     assert found.consumer == status.consumer
 
 
 def test_of_many_missing_topics_three_are_named() -> None:
-    state = GroupState(STABLE, left_out={f"t{number}": "no such topic (yet)" for number in range(9)})
+    missing = {f"t{number}": "no such topic (yet)" for number in range(9)}
 
-    found = shown_status(SLOT, GroupView({"p-slot-0": 1}, state), sorted(state.left_out))
+    (found,) = shown(group(left_out=missing), SLOT, topics=sorted(missing))
 
     assert found.reason is not None and found.reason.endswith("; 6 more topics")
+
+
+def test_topics_of_a_pattern_are_not_missed() -> None:
+    (found,) = shown_slots(group(left_out=MISSING), Subscription({"t": 1}, WHITE_LIST), [SLOT])
+
+    assert (found.state, found.reason) == ("fetching", None)
+
+
+# ---- which slots are waited for
+
+
+def waits(view: GroupView, *slots: SlotStatus) -> dict[str, str | None]:
+    return {slot.consumer: slot.reason for slot in late_slots(view, shown(view, *(slots or (SLOT, IDLE))))}
+
+
+@pytest.mark.parametrize("change", [{}, {"left_out": MISSING}, {"paused": "5 GiB"}])
+def test_slots_with_their_partitions_in_a_stable_group_run(change: dict[str, Any]) -> None:
+    assert waits(group(**change)) == {}
+
+
+def test_slot_that_is_no_member_or_whose_job_does_not_run_is_waited_for() -> None:
+    assert waits(group({"p-slot-0": BUSY["p-slot-0"]})) == {"p-slot-1": None}
+    assert waits(group(), SLOT, replace(IDLE, state=WAITING, last_error="no folder")) == {"p-slot-1": "no folder"}
+    assert waits(group(), SLOT, SlotStatus(1, "p-slot-1")) == {"p-slot-1": None}
+
+
+@pytest.mark.parametrize(
+    ("view", "reason"),
+    [
+        (group(has_coordinator=False), NO_COORDINATOR),
+        (group(state=PREPARING, reason="why"), "waits for an assignment: the group is PreparingRebalance (why)"),
+        (group(state=FAILED, reason="why"), "the group could not be rebalanced: why"),
+        (GroupView(BUSY), "waits for an assignment: the group is Empty"),
+        (GroupView(problem="no answer"), "no answer"),
+    ],
+)
+def test_slots_wait_for_a_coordinator_and_for_a_stable_group(view: GroupView, reason: str) -> None:
+    assert waits(view) == {"p-slot-0": reason, "p-slot-1": reason}
+
+
+def test_slot_waits_for_its_partitions() -> None:
+    assert waits(group(FREE)) == {"p-slot-0": "waits for its partitions"}
+
+
+def test_text_of_slots_that_do_not_run_has_each_reason_once_with_its_slots() -> None:
+    slots = [SlotStatus(number, f"p-slot-{number}", "registering") for number in range(7)]
+    failing = SlotStatus(7, "p-slot-7", "failing", 2, "no such folder", "OSError: no such folder")
+
+    assert late_text([*slots, failing]) == (
+        "registering p-slot-0, p-slot-1, p-slot-2, p-slot-3, p-slot-4, and 2 more; "
+        "failing p-slot-7: OSError: no such folder"
+    )
+
+
+# ---- the group's znodes
+
+PATHS = GroupPaths("g")
+STAT: Any = None
+
+
+def store_of(nodes: Mapping[str, bytes]) -> Any:
+    """A session that reads these znodes, once."""
+    reads = iter([lambda paths: [Node(nodes[path], STAT) if path in nodes else None for path in paths]])
+    return SimpleNamespace(get_many=lambda paths: next(reads)(paths))
+
+
+def znodes(**channels: bytes) -> dict[str, bytes]:
+    """The znodes of a Stable group with these channels, of registered consumers."""
+    state = GroupState(STABLE, target=TARGET).to_bytes()
+    found = {COORDINATOR: b"{}", PATHS.state: state, PATHS.segments: SegmentsRecord(paused="5 GiB").to_bytes()}
+    found |= {PATHS.id(name): b"{}" for name in channels}
+    return found | {PATHS.channel(name): data for name, data in channels.items()}
+
+
+def test_group_is_read_by_one_request() -> None:
+    view = read_group(store_of(znodes(a=Channel("i").to_bytes())), "g", ["a", "b"], {})
+
+    assert view == GroupView({"a": Channel("i")}, GroupState(STABLE, target=TARGET), True, "5 GiB")
+
+
+def test_group_without_readable_znodes_is_empty_and_has_no_members() -> None:
+    nodes = {PATHS.state: b"?", PATHS.segments: b"?", PATHS.id("a"): b"?", PATHS.channel("a"): b"?"}
+
+    assert read_group(store_of(nodes), "g", ["a"], {}) == GroupView(has_coordinator=False)
+
+
+@pytest.mark.parametrize("data", [b"", Channel("i", ended="left").to_bytes(), Channel("before").to_bytes()])
+def test_consumer_whose_channel_is_not_that_of_a_living_slot_is_registering(data: bytes) -> None:
+    """Without an incarnation, ended, or of an earlier process with its name."""
+    view = read_group(store_of(znodes(**{"p-slot-0": data})), "g", ["p-slot-0"], {"p-slot-0": "before"})
+
+    assert [slot.state for slot in shown(view, SLOT)] == ["registering"]
+
+
+def test_consumer_that_is_not_in_ids_is_registering() -> None:
+    nodes = znodes(**{"p-slot-0": Channel("i").to_bytes()})
+    del nodes[PATHS.id("p-slot-0")]
+
+    assert [slot.state for slot in shown(read_group(store_of(nodes), "g", ["p-slot-0"], {}), SLOT)] == ["registering"]
+
+
+@pytest.mark.parametrize("error", [ConnectionLost("no answer"), SessionLost("no answer")])
+def test_errors_of_zookeeper_are_reasons(error: Exception) -> None:
+    def refuse(_: Sequence[str]) -> list[Node | None]:
+        raise error
+
+    store: Any = SimpleNamespace(get_many=refuse)
+    assert waits(view_of(store, "g", ["p-slot-0"], {}), SLOT) == {"p-slot-0": "no answer"}
+    assert waits(view_of(None, "g", ["p-slot-0"], {}), SLOT) == {"p-slot-0": "the driver has no session with ZooKeeper"}
 
 
 def test_folders_of_a_slot_are_tried_before_it_registers(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +9,6 @@ import pytest
 
 from consumer.spark.fetchers.config import SlotConfig
 from consumer.spark.fetchers.pool import pool_name, slot_config, subscription_of
-from consumer.spark.fetchers.startup import NO_COORDINATOR, UNREGISTERED, Seen, late_text, waiting
 from consumer.spark.fetchers.supervisor import SlotStatus, reason_of, slots_table
 from consumer.spark.resources import SparkCluster, cluster_of, context_of
 from consumer.spark.source.batch_planner import check_batch, check_stream
@@ -19,10 +16,8 @@ from consumer.spark.source.offset import SourceOffset
 from consumer.spark.source.options import SourceConfig, source_config
 from consumer.spark.source.segment_index import Sealed, gaps
 from coordinator.zk.errors import BadData, UsageError
-from coordinator.zk.znodes.group_state import PREPARING, STABLE, GroupState, Target
 from coordinator.zk.znodes.names import is_name
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.records import BLACK_LIST, STATIC, WHITE_LIST, Channel
+from coordinator.zk.znodes.records import BLACK_LIST, STATIC, WHITE_LIST
 from coordinator.zk.znodes.segments import Segment
 
 PLACES = {"zk": "h:1", "group": "g", "log_dir": "/log", "segments_dir": "/segments"}
@@ -224,64 +219,6 @@ def test_invalid_start_or_end_is_refused(check: Any, options: dict[str, str], wh
     with pytest.raises(UsageError, match=why):
         check(source_config({"zk": "h:1", "group": "g"} | options))
     assert check(source_config({"zk": "h:1", "group": "g"}))
-
-
-# ---- which slots run
-
-HALF = frozenset({TopicPartition("t", 0)})
-
-
-def a_group(state: str = STABLE, **changes: Any) -> Seen:
-    """A Stable group in which both slots of a pool run, the second one without a partition."""
-    target = {"p-slot-0": Target("i0", {"p-slot-0-0": HALF}), "p-slot-1": Target("i1", {})}
-    channels = {"p-slot-0": Channel("i0", running={TopicPartition("t", 0): 7}), "p-slot-1": Channel("i1")}
-    group = Seen(True, GroupState(state=state, target=target, reason="why"), frozenset(target), channels)
-    return replace(group, **changes)
-
-
-def waits(group: Seen, earlier: Mapping[str, str] | None = None) -> dict[str, str]:
-    return waiting(group, ["p-slot-0", "p-slot-1"], earlier or {})
-
-
-def test_slots_with_their_partitions_in_a_stable_group_run() -> None:
-    assert waits(a_group()) == {}
-
-
-@pytest.mark.parametrize("channel", [None, Channel("i1", ended="left"), Channel("")])
-def test_slot_without_a_live_channel_has_not_registered(channel: Channel | None) -> None:
-    channels = {name: c for name, c in {**a_group().channels, "p-slot-1": channel}.items() if c is not None}
-
-    assert waits(a_group(channels=channels)) == {"p-slot-1": UNREGISTERED}
-
-
-def test_slot_of_an_earlier_run_does_not_count() -> None:
-    assert waits(a_group(), {"p-slot-0": "i0", "p-slot-1": "before"}) == {"p-slot-0": UNREGISTERED}
-
-
-def test_slot_that_is_no_member_has_not_registered() -> None:
-    assert waits(a_group(registered={"p-slot-0"})) == {"p-slot-1": UNREGISTERED}
-
-
-def test_slots_wait_for_a_coordinator_and_for_a_stable_group() -> None:
-    assert set(waits(a_group(has_coordinator=False)).values()) == {NO_COORDINATOR}
-    assert set(waits(a_group(PREPARING)).values()) == {"the group is PreparingRebalance (why)"}
-    assert set(waits(replace(a_group(), state=None)).values()) == {"the group is new"}
-
-
-def test_slot_waits_for_its_partitions() -> None:
-    channels = {**a_group().channels, "p-slot-0": Channel("i0")}
-
-    assert waits(a_group(channels=channels)) == {"p-slot-0": "it waits for its partitions"}
-
-
-def test_text_of_slots_that_do_not_run_has_each_reason_once_and_the_last_errors() -> None:
-    left = {f"p-slot-{number}": UNREGISTERED for number in range(8)}
-    slots = [SlotStatus(7, "p-slot-7", "waiting", 2, "OSError: no such folder"), SlotStatus(0, "p-slot-0", "running")]
-
-    assert late_text(left, slots) == (
-        f"p-slot-0, p-slot-1, p-slot-2, p-slot-3, p-slot-4, and 2 more: {UNREGISTERED}; "
-        f"p-slot-7: {UNREGISTERED}, after: OSError: no such folder"
-    )
 
 
 def test_table_of_slots_escapes_what_it_shows() -> None:

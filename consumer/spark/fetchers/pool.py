@@ -33,8 +33,7 @@ from .config import SlotConfig, SlotSpec
 from .orphan_sweep import sweep
 from .pool_znode import UNANSWERED, PoolPost
 from .slot_jobs import SlotJobs
-from .slot_view import statuses
-from .startup import incarnations, late_text, seen, waiting
+from .slot_view import GroupView, late_slots, late_text, read_group, shown_slots, view_of
 from .supervisor import SlotStatus, SlotSupervisor, slots_table
 
 log = logging.getLogger(__name__)
@@ -43,6 +42,7 @@ KEEP_S = 0.5
 SWEEP_S = 600.0
 CANCEL_S = 5.0
 LOOK_S = 0.1
+VIEW_S = 10.0
 POST_TRIES = 10
 
 
@@ -91,7 +91,10 @@ class FetcherPool:
         self._is_fenced = False
         self._is_released = True
         self._earlier: Mapping[str, str] = {}
-        self._is_running = False
+        self._viewing = self._runtime.lock()
+        self._announced: SlotConfig | None = None
+        self._view = GroupView()
+        self._viewed_at = 0.0
         self.problem: str | None = None
 
     # ---- the application's calls
@@ -118,7 +121,9 @@ class FetcherPool:
         return self
 
     def wait_until_running(self, timeout_s: float = 60.0) -> Self:
-        """Wait until every slot is a member of the group and runs what it is assigned.
+        """Wait until the group is Stable and every slot runs what it is assigned.
+
+        Without an answer of ZooKeeper it raises up to two session timeouts later than `timeout_s`.
 
         :raises UsageError: when the pool is not started, or stopped.
         :raises CoordinatorError: after `timeout_s`, with what each slot waits for.
@@ -127,12 +132,12 @@ class FetcherPool:
         deadline = self._runtime.monotonic() + timeout_s
         while True:
             self._check_not_stopped()
-            left = self._waiting()
-            if not left:
+            late = self._late()
+            if not late:
                 return self
             if self._runtime.monotonic() >= deadline:
                 what = f"pool {self.config.pool} of group {self.config.group} does not run after {timeout_s:g} s"
-                raise CoordinatorError(f"{what}: {late_text(left, self.status())}")
+                raise CoordinatorError(f"{what}: {late_text(late)}")
             self._runtime.sleep(LOOK_S)
 
     def resize(self, slots: int, timeout_s: float = 30.0) -> bool:
@@ -150,7 +155,6 @@ class FetcherPool:
             require(self._keeper is not None, "only a pool that runs can be resized: start it first")
             self._check_not_stopped()
             before, self.config = self.config.slots, replace(self.config, slots=slots)
-            self._is_running = False
             leaving = [slot for number, slot in self._slots.items() if number >= slots]
             for slot in leaving:
                 slot.end()
@@ -187,18 +191,18 @@ class FetcherPool:
 
         Without an answer of ZooKeeper it returns after two session timeouts at most.
         """
-        slots = self._slots
-        found = [slots[number].status for number in sorted(slots)]
-        return statuses(self._post.living, self.config.group, self._subscription, found)
+        self._read_group()
+        return self._last_status()
 
     def __repr__(self) -> str:
-        states = Counter(slot.state for slot in self.status())
+        """The number of slots in each state: `status` without a request, as the group was read seconds ago."""
+        states = Counter(slot.state for slot in self._last_status())
         counts = ", ".join(f"{count} {state}" for state, count in states.items())
         return f"<FetcherPool {self.config.pool} of group {self.config.group}, slots: {counts}>"
 
     def _repr_html_(self) -> str:
-        """The slots as a table, in a notebook."""
-        return slots_table(f"pool {self.config.pool} of group {self.config.group}", self.status())
+        """The slots as a table, in a notebook: `status` without a request, as the group was read seconds ago."""
+        return slots_table(f"pool {self.config.pool} of group {self.config.group}", self._last_status())
 
     def sweep(self) -> int:
         """Remove orphaned segment files; the number removed. The pool does so every ten minutes.
@@ -275,8 +279,8 @@ class FetcherPool:
         for _ in range(POST_TRIES):
             try:
                 self._post.keep(self.config.slots)
-                consumers = self._consumers()
-                self._earlier = incarnations(seen(self._post.store(), self.config.group, consumers))
+                before = read_group(self._post.store(), self.config.group, self._consumers(), {})
+                self._earlier = {name: channel.incarnation for name, channel in before.channels.items()}
                 return
             except NotAuthorized:
                 raise
@@ -286,31 +290,46 @@ class FetcherPool:
         raise StoreError(f"the znode of pool {self.config.pool} keeps changing: does another driver start it too?")
 
     def _keep(self) -> None:
-        """Keep the znode, and sweep periodically, until the pool is closed."""
+        """Keep the znode, read the group and sweep periodically, until the pool is closed."""
         swept_at = self._runtime.monotonic()
         while not self._closed.wait(KEEP_S):
             self._write_slots()
-            if not self._is_running:
-                self._waiting()
+            if self._announced is not self.config or self._runtime.monotonic() - self._viewed_at >= VIEW_S:
+                self._late()
             if self._runtime.monotonic() - swept_at >= SWEEP_S:
                 swept_at = self._runtime.monotonic()
                 self._sweep_quietly()
 
     def _consumers(self) -> list[str]:
-        return [self.config.consumer(number) for number in range(self.config.slots)]
+        return [self.config.consumer(number) for number in range(max(self.config.slots, len(self._slots)))]
 
-    def _waiting(self) -> Mapping[str, str]:
-        """Consumer -> what it waits for before it runs; logs when the last of them runs."""
-        config, consumers = self.config, self._consumers()
-        try:
-            with self._posting:
-                left = waiting(seen(self._post.store(), config.group, consumers), consumers, self._earlier)
-        except UNANSWERED as error:
-            left = dict.fromkeys(consumers, str(error))
-        if not left and not self._is_running and config is self.config:
-            self._is_running = True
-            log.info("pool running: group=%s pool=%s slots=%d", config.group, config.pool, config.slots)
-        return left
+    def _read_group(self) -> GroupView:
+        asked_at = self._runtime.monotonic()
+        view = view_of(self._post.living, self.config.group, self._consumers(), self._earlier)
+        with self._viewing:
+            if asked_at >= self._viewed_at:
+                self._view, self._viewed_at = view, asked_at
+        return view
+
+    def _last_status(self) -> list[SlotStatus]:
+        """All slots, in order: by their jobs now, and by the group as it was last read, every `VIEW_S` seconds."""
+        slots = self._slots
+        return shown_slots(self._view, self._subscription, [slots[number].status for number in sorted(slots)])
+
+    def _late(self) -> list[SlotStatus]:
+        """Slots that do not run yet, with what each waits for; logs once when the last of them runs."""
+        config, slots = self.config, self._slots
+        view = self._read_group()
+        jobs = [
+            slots[number].status if number in slots else SlotStatus(number, config.consumer(number))
+            for number in range(config.slots)
+        ]
+        late = late_slots(view, shown_slots(view, self._subscription, jobs))
+        with self._viewing:
+            if not late and config is self.config and config is not self._announced:
+                self._announced = config
+                log.info("pool running: group=%s pool=%s slots=%d", config.group, config.pool, config.slots)
+        return late
 
     def _write_slots(self) -> None:
         """Write the number of slots into the znode; the keeper repeats a failed write."""
