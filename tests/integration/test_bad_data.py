@@ -251,9 +251,8 @@ def test_offsets_history_segments_and_queries_that_cannot_be_read_stop_nothing_e
     assert service.term is not None and service.term.epoch == 1
 
 
-def test_a_segment_with_numbers_that_are_none_does_not_end_the_collection(
-    world: World, stage: ManualStage, service: CoordinatorService
-) -> None:
+def test_a_segment_with_numbers_that_are_none_does_not_end_the_collection(world: World, stage: ManualStage) -> None:
+    world.elected(world.coordinator(sweep_interval_ms=200, segment_retention_ms=0))
     stage.puppet("g", "c1", {"t": 1})
     ranges = {"t": {"\u00b2": [0, 1]}}
     segment = {"file": "f", "segments_dir": "/nowhere", "rows": 1, "bytes": 1, "ranges": ranges, "topics": {"t": "x"}}
