@@ -66,7 +66,7 @@ def test_the_collector_removes_only_files_that_are_named_as_a_fetcher_names_them
         world.store.commit([Create(PATHS.segment_prefix, segment.to_bytes(), sequential=True)])
     world.put(PATHS.query("q"), Query("r", 2**40, ThreadRuntime().wall_ms()).to_bytes())
 
-    world.coordinator(sweep_interval_ms=100)
+    world.coordinator(sweep_interval_ms=100, segment_retention_ms=0)
 
     eventually(lambda: not any((tmp_path / file).exists() for file in own), 10, "the fetcher's files are removed")
     assert world.names(PATHS.segments) == []

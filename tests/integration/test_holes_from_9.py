@@ -172,7 +172,7 @@ def test_hole_12_segments_that_every_query_has_finished_are_collected(world: Wor
     assert second is not None
     world.put(PATHS.query("q"), Query("run", second.stat.czxid, 0).to_bytes())
 
-    world.coordinator(sweep_interval_ms=100)
+    world.coordinator(sweep_interval_ms=100, segment_retention_ms=0)
 
     eventually(lambda: world.names(PATHS.segments) == names[2:], 5, "what the query has finished is gone")
 
