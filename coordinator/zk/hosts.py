@@ -49,11 +49,9 @@ def _address(hosts: str, server: str) -> Address:
 
 
 def _chroot(hosts: str, chroot: str) -> str:
-    names = chroot.split("/")[1:]
-    if chroot == "/":
-        return ""
-    if chroot and (any(name in ("", ".", "..") for name in names) or not chroot.isprintable()):
+    names = [name for name in chroot.split("/") if name]
+    if any(name in (".", "..") for name in names) or not chroot.isprintable():
         raise UsageError(f"--zk {hosts!a}: the chroot is not a path as /a or /a/b, {EXAMPLE}")
     if names[:1] == ["zookeeper"]:
         raise UsageError("/zookeeper is reserved for ZooKeeper: use another chroot in --zk")
-    return chroot
+    return "".join(f"/{name}" for name in names)

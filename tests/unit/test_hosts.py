@@ -24,6 +24,7 @@ from coordinator.zk.kazoo_store import open_kazoo
         ("zk1,zk2:2182/groups", [("zk1", 2181), ("zk2", 2182)], "/groups"),
         ("zk1:2181,zk2:2182/team/test", [("zk1", 2181), ("zk2", 2182)], "/team/test"),
         ("zk1:2181/", [("zk1", 2181)], ""),
+        ("zk1:2181//a//b/", [("zk1", 2181)], "/a/b"),
         ("[::1]:2181", [("::1", 2181)], ""),
         ("[::1]", [("::1", 2181)], ""),
     ],
@@ -35,7 +36,7 @@ def test_zk_option_names_servers_and_an_optional_chroot(
 
 
 MALFORMED = [
-    "", " ", "zk1:", ":2181", "zk1:0", "zk1:abc", "zk1:65536", "zk1:2181,", "zk1:2181/a/", "zk1:2181//a", "/groups",
+    "", " ", "zk1:", ":2181", "zk1:0", "zk1:abc", "zk1:65536", "zk1:2181,", "/groups",
     "zk1:2181/a/../b", "zk1:2181/zookeeper/x", "user@zk1:2181", "zk1:2181/a\nb", "zk1:99999999999",
     "http://zk1:2181", "::1", ",", "zk1 zk2",
 ]  # fmt: skip
