@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import resource
 import signal
 from collections.abc import Iterator
@@ -64,6 +65,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """The lanes of scripts/test share the cores: how much of them this one took."""
     spent = [sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     terminalreporter.write_line(f"CPU time: {spent[0]:.0f} s here, {spent[1]:.0f} s in processes that were waited for")
+
+
+@pytest.fixture(autouse=True)
+def _level_of_the_log() -> Iterator[None]:
+    """Services set it for their process, which here is that of the tests after them."""
+    root = logging.getLogger()
+    level = root.level
+    yield
+    root.setLevel(level)
 
 
 @pytest.fixture(scope="session")
