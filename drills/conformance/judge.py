@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS
-from coordinator.zk.znodes.paths import CONSUMERS, GROUPS
+from coordinator.zk.znodes.paths import CONSUMERS, GROUPS, NODES
 
 from ..checker import check
 from ..evidence.files import write_history
@@ -40,8 +40,10 @@ def judged(notes: Notes, histories: Path, logs: Sequence[Path], chroot: str, own
 def multis_of_consumers(events: Sequence[Event]) -> list[str]:
     """The commits of consumers that are too large, or not under the fence of a channel."""
     found = []
-    for event in events:
-        if event["event"] != "commit" or not event["who"].startswith(STRANGER):
+    commits = [event for event in events if event["event"] == "commit"]
+    nodes = {event["who"] for event in commits if any(each["path"].startswith(f"{NODES}/") for each in event["ops"])}
+    for event in commits:
+        if not event["who"].startswith(STRANGER) or event["who"] in nodes:  # a node that wrote no history yet
             continue
         operations = event["ops"]
         size = sum(len(each["path"]) + len(each.get("data") or "") for each in operations)

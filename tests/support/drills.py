@@ -19,9 +19,16 @@ from drills.scenarios.regions import REGIONS
 PATIENT = ("--session-timeout-ms", "4000")
 """For drills that must pass beside other tests: a busy machine may stall for a second and more."""
 REPOSITORY = Path(__file__).parents[2]
-QUIET = ("coordinator-sigterm", "consumer-sigterm", "executor-sigkill")
-"""Drills of the short set with promises in tenths of a second, or with a Spark application on the same cores: they run
-alone, in the last lane of scripts/test."""
+QUIET = (
+    "coordinator-sigterm",
+    "consumer-sigterm",
+    "executor-sigkill",
+    "member-lies-false-offsets",
+    "member-lies-acknowledges-only",
+    "member-lies-keeps-what-was-stopped",
+)
+"""Drills of the short set with promises in tenths of a second, with a Spark application on the same cores, or with
+several turns in a promise: they run alone, in the last lane of scripts/test."""
 BESIDE_OTHERS = [
     name for name, drill in DRILLS.items() if drill.is_short and not drill.lacks(Embedded.can) and name not in QUIET
 ]

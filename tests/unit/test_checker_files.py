@@ -68,6 +68,14 @@ def test_unreadable_line_is_ignored_and_reported_with_the_verdicts(tmp_path: Pat
     assert verdicts.is_inconclusive and "1 set aside" in verdicts.text()
 
 
+def test_a_line_that_a_killed_process_has_not_finished_is_no_problem(tmp_path: Path) -> None:
+    path = write(tmp_path / "history.jsonl", story())
+    with path.open("ab") as file:
+        file.write(b'{"at":99,"who":"a#1","event":"commi')
+
+    assert (check_file(path).set_aside, check_file(path).problems) == (0, ())
+
+
 def test_empty_lines_are_no_events(tmp_path: Path) -> None:
     path = write(tmp_path / "history.jsonl", ["", *story(), "  "])
 

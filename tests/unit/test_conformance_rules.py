@@ -100,6 +100,12 @@ def test_multi_under_a_channels_version_or_of_parents_is_in_order(event: dict[st
     assert multis_of_consumers([event]) == []
 
 
+def test_multi_of_a_node_without_a_history_is_none_of_a_consumer() -> None:
+    listed = multi(("create", "/consumers/nodes/1"))
+
+    assert multis_of_consumers([listed, multi(("create", "/consumers/coordinator"))]) == []
+
+
 @pytest.mark.parametrize(
     ("event", "message"),
     [

@@ -43,7 +43,7 @@ class Lines:
                     event, why = _parsed(line)
                     if why is None:
                         yield event
-                    else:
+                    elif line.endswith(b"\n"):  # else its process was killed while it wrote it
                         self._set_aside(number, why)
 
     def _set_aside(self, number: int, why: str) -> None:
