@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -13,11 +14,13 @@ from coordinator.planning.plan import Plan, plan
 from coordinator.planning.snapshot import ChannelView, Member, Snapshot
 from coordinator.planning.target import BEYOND, OVER_A_SESSION
 from coordinator.rebalance.plan_operations import steps, with_state
+from coordinator.zk.errors import BadData
 from coordinator.zk.store import MAX_COMMIT_BYTES, operation_bytes
 from coordinator.zk.znodes.group_state import COMPLETING, GroupState
 from coordinator.zk.znodes.left_out import MAX_BYTES, REST, bounded, keys_of, partitions_of
 from coordinator.zk.znodes.partitions import NONE, TopicPartition
 from coordinator.zk.znodes.records import Channel, Registration, Topic
+from coordinator.zk.znodes.sync import MemberAnswer
 
 INSTALLED = assignors()
 
@@ -140,3 +143,13 @@ def test_reasons_within_their_bytes_are_all_kept() -> None:
     reasons = {f"c{number}": "why" for number in range(100)}
 
     assert bounded(reasons) == reasons
+
+
+def test_a_complaint_shows_the_beginning_of_a_fields_name() -> None:
+    record = {"version": 1, "protocol": "lag", "ownershipMap": {"\U000d59b8" * 1000: -1}}
+
+    with pytest.raises(BadData) as bad:
+        MemberAnswer.parse("where", json.dumps(record).encode())
+
+    assert str(bad.value).startswith("where: ownershipMap: field '\\U000d59b8")
+    assert len(str(bad.value)) < 2000

@@ -50,7 +50,7 @@ class Fields:
 
     def bad(self, name: str, expected: str) -> BadData:
         """The error for a field `name` that is not `expected`."""
-        return BadData(f"{self.where}: field {name!r} must be {expected}, not {shown(self.values.get(name))}")
+        return BadData(f"{self.where}: field {shown(name)} must be {expected}, not {shown(self.values.get(name))}")
 
     def _or(self, name: str, default: Any) -> Any:
         value = self.values.get(name)
