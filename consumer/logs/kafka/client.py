@@ -13,6 +13,7 @@ from base64 import urlsafe_b64encode
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from coordinator.zk.errors import MissingProgram, UsageError
@@ -41,7 +42,7 @@ EARLIEST, LATEST = -2, -1
 """Kafka's own numbers for special offsets."""
 
 REQUEST_TIMEOUT_S = 5.0
-LOOK_TIMEOUT_S = 1.0
+LOOK_TIMEOUT_S = 0.1
 
 _E = ck.KafkaError
 _KINDS = {
@@ -193,12 +194,11 @@ class KafkaClient:
         return Pending(self._asking().describe_topics(collection, request_timeout=REQUEST_TIMEOUT_S), self._described)
 
     def look_for_controller(self) -> None:
-        """Have any broker asked for the cluster, for the sake of requests that wait for its controller.
+        """Ask any broker for metadata, for requests that wait for the controller. Blocks for `LOOK_TIMEOUT_S`.
 
-        A broker that has just started answers without any broker, also itself; librdkafka would ask it again after ten
-        seconds.
-        """
-        self._asking().describe_cluster(request_timeout=LOOK_TIMEOUT_S)
+        A broker that has just started names none, not even itself; librdkafka asks it again after ten seconds."""
+        with suppress(ck.KafkaException):
+            self._asking().list_topics(timeout=LOOK_TIMEOUT_S)
 
     def offsets(self, requested: Mapping[tuple[str, int], int]) -> Pending[tuple[str, int], int | LogError]:
         """Offsets of partitions, in one request per leader.
