@@ -79,7 +79,8 @@ class TopicLookup:
 
     def __init__(self, client: KafkaClient) -> None:
         self._client = client
-        self.answered = self._looked_at = float("-inf")
+        self.answered = float("-inf")
+        self._look_after_s = RECHECK_S
         self._topics: dict[str, KnownTopic] = {}
         self._asked: tuple[Pending[str, Described | LogError], dict[str, KnownTopic], int, float] | None = None
 
@@ -118,6 +119,7 @@ class TopicLookup:
         if not requested:
             return
         self._asked = (self._client.describe(requested), requested, poll, now)
+        self._look_after_s = RECHECK_S
         for known in requested.values():
             known.is_requested = False
 
@@ -128,8 +130,8 @@ class TopicLookup:
         pending, requested, poll, asked_at = self._asked
         # A late result may take long: a thousand partitions must not wait for it one after the other.
         if not pending.wait(wait_s if now - asked_at < SOON_S else 0.0):
-            if now - max(asked_at, self._looked_at) >= RECHECK_S:
-                self._looked_at = now
+            if now - asked_at >= self._look_after_s:
+                self._look_after_s = 2 * self._look_after_s + RECHECK_S
                 self._client.look_for_controller()
             return []
         self._asked = None
