@@ -95,7 +95,7 @@ class CoordinatorService:
         is_first = True
         while True:
             try:
-                self._one_session(store)
+                self._one_session(store, is_first)
             except (StoreError, Fenced) as error:
                 if is_first and isinstance(error, NotAuthorized) and self.term is None:
                     raise
@@ -132,10 +132,10 @@ class CoordinatorService:
                 self._stopping.wait(STAND_AGAIN_S)
         return None
 
-    def _one_session(self, store: Store) -> None:
+    def _one_session(self, store: Store, is_first: bool) -> None:
         self._session = _Session(store, self._runtime)
         elector = Elector(store, self._runtime, self._config.node, socket.gethostname(), self._wake)
-        election = elector.stand(self._stopping)
+        election = elector.stand(self._stopping, is_admitted=not is_first)
         if election is None:
             return
         term = Term(election, store, self._runtime, self._config, self.problems, self._metrics)

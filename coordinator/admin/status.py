@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..zk.errors import BadData
-from ..zk.store import Store
+from ..zk.store import Node, Store
 from ..zk.znodes.group_state import Rebalance
 from ..zk.znodes.operator_requests import NOTHING_PAUSED, PausedRecord, TurnRequest
-from ..zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, NODES, PAUSED, Brokers, GroupPaths
+from ..zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, NODES, PAUSED, Brokers, GroupPaths, node_path
 from ..zk.znodes.records import STATIC, CoordinatorRecord, EpochRecord, NodeRecord, Topic
 from ..zk.znodes.segments import SegmentsRecord
 from ..zk.znodes.sync import CLIENT
@@ -103,14 +103,16 @@ def _coordinator(reading: Reading) -> tuple[EpochRecord | None, tuple[Coordinato
 
 
 def _standby(reading: Reading, elected: int) -> tuple[NodeRecord, ...]:
-    """The listed nodes but the elected one.
+    """The nodes that are listed by their own sessions, but the elected one.
 
-    :param elected: its session.
+    :param elected: its session; 0 without one.
     """
-    paths = [f"{NODES}/{name}" for name in reading.names(NODES)]
-    found = reading.parsed_many(
-        paths, lambda p, n: None if n.stat.ephemeral_owner == elected else NodeRecord.parse(p, n.data)
-    )
+
+    def parsed(path: str, node: Node) -> NodeRecord | None:
+        session = node.stat.ephemeral_owner
+        return NodeRecord.parse(path, node.data) if session not in (0, elected) and path == node_path(session) else None
+
+    found = reading.parsed_many([f"{NODES}/{name}" for name in reading.names(NODES)], parsed)
     return tuple(sorted((node for node in found if node is not None), key=lambda node: (node.node, node.host)))
 
 

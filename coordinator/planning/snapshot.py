@@ -201,9 +201,8 @@ class Snapshot:
     :ivar longest_lease_ms: of the longest session that ZooKeeper grants.
     :ivar region: the group's region, or that of its members' registrations.
     :ivar history: generations with a history znode.  :ivar rebalance: the newest one's record.
-    :ivar silences: member of the target that has run something -> how long ago its incarnation there last fetched, if
-        it is over now.
-    :ivar returned: static member -> the same of its incarnation before, until the group is Stable with this one.
+    :ivar silences: member of the target that has run something -> how long ago its incarnation there last fetched.
+    :ivar returned: member that has come back since the group was Stable -> the same of its incarnation before.
     """
 
     group: str

@@ -76,7 +76,7 @@ def standing(snapshot: Snapshot, gone: Iterable[str], are_stopping: bool) -> Sta
     before = standing_of(record) if record is not None and record.finished_ms is None else Standing()
     silences = [snapshot.silences[name] for name in gone if name in snapshot.silences]
     silences += snapshot.returned.values()
-    since_silent = [now_ms - silence.most_ms for silence in silences]
+    since_silent = [max(0, now_ms - silence.most_ms) for silence in silences]
     known = [before.silent_since_ms] if before.silent_since_ms is not None else []
     found = Standing(
         before.standing_since_ms if before.standing_since_ms is not None else now_ms if are_stopping else None,

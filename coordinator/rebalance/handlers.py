@@ -173,8 +173,10 @@ class Handlers:
         except (LeaseLapsed, Retryable) as error:
             log.debug("turn deferred: group=%s reason=%s", group, _words(error))
             self._term.metrics.turn_put_off(group)
+            self._still_changed(kept, changed_at)
             self._ask_again(request, ASK_AGAIN_S)
         except Exception as error:  # noqa: BLE001  a group's failure must not end the handler
+            self._still_changed(kept, changed_at)
             self._failed(request, kept, error)
         else:
             self.turns += 1
@@ -187,6 +189,11 @@ class Handlers:
             if requested is not None and turn.state is not None:
                 self._answer(group, requested)
             self._ask_for_next(request, turn)
+
+    def _still_changed(self, kept: GroupTurns, changed_at: float | None) -> None:
+        """The next turn is for these changes, too."""
+        with self._lock:
+            kept.changed_at = kept.changed_at if changed_at is None else changed_at
 
     def _follow(self, group: str, kept: GroupTurns, turn: Turn) -> None:
         """Record the results of a successful turn."""

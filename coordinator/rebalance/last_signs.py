@@ -67,6 +67,7 @@ class LastSigns:
                 _observe(life, view, members.get(name), now_ms, changed_ms)
             lives[name] = life
         self._of = lives
+        self._returned = {name: sign for name, sign in self._returned.items() if name in lives}
         signs = {name: life.sign for name, life in lives.items() if life.has_run}
         silences = {name: sign.silence(now_ms) for name, sign in signs.items() if sign is not None}
         return silences, {name: sign.silence(now_ms) for name, sign in self._returned.items()}
@@ -84,8 +85,10 @@ def _observe(life: _Life, view: ChannelView, member: Member | None, now_ms: int,
         return
     registration = member.registration if member is not None else None
     if channel.incarnation != life.incarnation:
-        took_over_ms = registration.took_over_ms if registration is not None else 0
-        _taken_over(life, took_over_ms, member.created_ms if member is not None else view.written_ms)
+        at_ms, took_over_ms = member.created_ms if member is not None else view.written_ms, 0
+        if registration is not None and registration.took_over_ms:  # a live channel is written so often; it may lie
+            took_over_ms = max(registration.took_over_ms, at_ms - registration.max_poll_interval_ms)
+        _taken_over(life, took_over_ms, at_ms)
     elif not channel.is_live and life.is_ended:
         life.is_over = True  # an eviction: nothing has been heard since
     elif not channel.is_live:

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from ..zk.batching import ensure
 from ..zk.errors import (
-    AccessDenied,
     BadData,
     NotAuthorized,
     OutcomeUnknown,
@@ -23,7 +22,6 @@ from ..zk.errors import (
     SessionLost,
     StoreError,
     WriteDenied,
-    ZooKeeperUnreachable,
 )
 from ..zk.runtime import Event, Runtime
 from ..zk.store import Create, Operation, SessionState, SetData, Store, StoreFactory
@@ -68,15 +66,15 @@ class Elector:
         self._wake = wake
         store.add_listener(self._on_state)
 
-    def stand(self, stopping: Event) -> Election | None:
+    def stand(self, stopping: Event, is_admitted: bool = False) -> Election | None:
         """Try at once; while another node is elected, watch and try again after each removal (seed 000, A and B).
 
+        :param is_admitted: whether an ACL's refusal is tried again from the first attempt on, as later ones are.
         :returns: the election that was won, or None once `stopping` is set.
-        :raises NotAuthorized: when an ACL refuses the first attempt; a later one is tried again.
+        :raises NotAuthorized: when an ACL refuses the first attempt.
         :raises SessionLost: when the session has ended.
         """
         log.info("election joined: node=%s", self._node)
-        is_admitted = False
         while not stopping.is_set():
             self._wake.clear()
             if stopping.is_set():
@@ -220,20 +218,14 @@ def _epoch_or_zero(
 def listed(open_store: StoreFactory, node: str, host: str) -> StoreFactory:
     """A factory of sessions that are listed below `/consumers/nodes` while they last, as `status` shows them.
 
-    :raises ZooKeeperUnreachable: from the factory, when no server answers, or the session ends before it is listed;
-        `NotAuthorized` when it requires credentials.
+    A node that cannot be listed runs all the same.
     """
 
     def opened() -> Store:
         store = open_store()
         try:
             _list_node(store, NodeRecord(node, host))
-        except StoreError as error:
-            if not isinstance(error, AccessDenied | WriteDenied):
-                store.close()
-                if isinstance(error, NotAuthorized):
-                    raise
-                raise ZooKeeperUnreachable(f"the session of node {node} was not listed: {error}") from error
+        except StoreError as error:  # nothing is decided by the list
             log.warning("node not listed: node=%s reason=%s", node, error)
         return store
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from .errors import ZooKeeperUnreachable
+from .errors import NotAuthorized, ZooKeeperUnreachable
 from .runtime import Runtime
 from .store import SessionState, Store
 
@@ -34,12 +34,14 @@ class OutageLog:
         """A new session; its outages are logged. Ends the outage in which the last one was lost.
 
         :raises ZooKeeperUnreachable: when no server answers. After a first session that is an outage.
+        :raises NotAuthorized: when the client is refused; likewise.
         """
         try:
             store = self._open_store()
-        except ZooKeeperUnreachable:
+        except (ZooKeeperUnreachable, NotAuthorized) as error:
             if self._current is not None:
-                self._begin("no server answers", has_expired=True)
+                reason = "no server answers" if isinstance(error, ZooKeeperUnreachable) else str(error)
+                self._begin(reason, has_expired=True)
             raise
         token = self._current = object()
         self._end()

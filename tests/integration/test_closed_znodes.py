@@ -21,8 +21,17 @@ from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.store import DENIED, Create, Delete, SetData
 from coordinator.zk.znodes.commands import START_FETCHER, Command
 from coordinator.zk.znodes.group_state import FAILED, GroupState
-from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR_EPOCH, GROUPS, NODES, PAUSED, Brokers, GroupPaths
-from coordinator.zk.znodes.records import Channel, EpochRecord, Registration
+from coordinator.zk.znodes.paths import (
+    CONSUMERS,
+    COORDINATOR_EPOCH,
+    GROUPS,
+    NODES,
+    PAUSED,
+    Brokers,
+    GroupPaths,
+    node_path,
+)
+from coordinator.zk.znodes.records import Channel, EpochRecord, NodeRecord, Registration
 from tests.support.cli import run_json
 from tests.support.clients import connected
 from tests.support.listening import Listening
@@ -152,6 +161,24 @@ def test_node_runs_although_the_list_of_nodes_is_closed_to_it(world: World, mall
     store = listed(kazoo_factory(world.zk, 10_000), "a", "host")()
 
     assert not store.lost and run_json(world.zk, "status")["standby"] == []
+    store.close()
+
+
+def test_node_runs_although_nothing_can_be_created_in_the_list_of_nodes(world: World) -> None:
+    with connected(world.zk) as other:
+        other.create(NODES, b"", ephemeral=True, makepath=True)
+
+        store = listed(kazoo_factory(world.zk, 10_000), "a", "host")()
+
+        assert not store.lost
+        store.close()
+
+
+def test_only_what_a_session_of_its_name_has_listed_is_on_standby(world: World) -> None:
+    world.store.commit([Create(CONSUMERS), Create(NODES), Create(node_path(7), NodeRecord("ghost", "h").to_bytes())])
+    store = listed(kazoo_factory(world.zk, 10_000), "a", "host")()
+
+    assert run_json(world.zk, "status")["standby"] == [{"node": "a", "host": "host"}]
     store.close()
 
 

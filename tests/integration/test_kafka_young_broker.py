@@ -21,7 +21,7 @@ pytestmark = pytest.mark.integration
 YOUNG_S = 1.5
 """librdkafka itself asks again once, a second after its start, and then after ten."""
 
-SOON_S = 4.5
+SOON_S = 5.0
 METADATA, API_VERSIONS = 3, 18
 NO_TOPICS = struct.pack(">ii", 0, -(1 << 31))
 NEITHER = struct.pack(">iihi", 0, 0, -1, -1) + NO_TOPICS

@@ -15,9 +15,11 @@ from consumer.consumer import Consumer
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.errors import NotAuthorized, Refused, WriteDenied
 from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.outages import OutageLog
 from coordinator.zk.runtime import Event, ThreadRuntime
 from coordinator.zk.store import Create, Node, Store, Watch
 from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, PAUSED, GroupPaths
+from tests.property.tree import MemoryTree, MemoryTreeStore
 from tests.support.clients import connected
 from tests.support.memlog import MemoryLog
 from tests.support.stores import FrontStore
@@ -115,6 +117,40 @@ def test_node_that_stood_by_outlasts_an_acl_that_refuses(
     boss.set_acls(COORDINATOR_EPOCH, OPEN)
 
     eventually(lambda: second.term is not None, 10, "the second is elected")
+
+
+def test_node_that_was_elected_before_keeps_its_session_while_an_acl_refuses(
+    world: World, boss: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    node = world.coordinator("a")
+    eventually(lambda: node.term is not None, 5, "it is elected")
+    boss.set_acls(COORDINATOR_EPOCH, READ_ONLY)
+    boss.delete(COORDINATOR)
+
+    eventually(lambda: "election failed, retrying: node=a" in caplog.text, 10, "its next election is refused")
+    assert "resigned: node=a reason=the ACL" not in caplog.text
+    boss.set_acls(COORDINATOR_EPOCH, OPEN)
+
+    eventually(lambda: node.term is not None, 10, "it is elected again")
+
+
+def test_credentials_that_are_refused_after_a_first_session_are_an_outage(caplog: pytest.LogCaptureFixture) -> None:
+    sessions: list[Store] = [MemoryTreeStore(MemoryTree(), 1, lambda: None, 3.0)]
+
+    def open_store() -> Store:
+        if not sessions:
+            raise NotAuthorized("ZooKeeper requires authentication")
+        return sessions.pop()
+
+    outages = OutageLog("consumer c1", "zk1", open_store, ThreadRuntime())
+    outages.open()
+    for _ in range(2):
+        with pytest.raises(NotAuthorized):
+            outages.open()
+
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ["ZooKeeper unavailable: client=consumer c1 servers=zk1 reason=ZooKeeper requires authentication"]
 
 
 def test_command_is_refused_at_once_and_not_tried_again(world: World, boss: Any) -> None:

@@ -13,7 +13,7 @@ from coordinator.rebalance.group_turns import GroupTurns
 from coordinator.rebalance.handlers import Handlers
 from coordinator.rebalance.rebalancer import Turn
 from coordinator.term.term import LeaseLapsed
-from coordinator.zk.errors import RebalanceFailed
+from coordinator.zk.errors import ConnectionLost, RebalanceFailed
 from coordinator.zk.znodes.paths import GroupPaths
 from tests.support.strategies import RANGE
 from tests.support.terms import a_term
@@ -102,6 +102,35 @@ def test_requests_during_a_back_off_bring_no_turn_before_its_end() -> None:
         runtime.now += 0.001
 
     assert 12 <= rebalancer.taken <= 25
+
+
+class LateRebalancer:
+    """ZooKeeper does not answer its first turn."""
+
+    def __init__(self) -> None:
+        self.changed_s: list[float] = []
+
+    def take_turn(self, trigger: str, changed_s: float = 0.0) -> Turn:
+        self.changed_s.append(changed_s)
+        if len(self.changed_s) == 1:
+            raise ConnectionLost("no answer")
+        return Turn(None)
+
+
+def test_a_turn_after_an_unanswered_one_counts_from_the_change_that_began_both() -> None:
+    runtime = ManualRuntime()
+    handlers = Handlers(a_term(ELSEWHERE, runtime), RANGE, print, NothingAsked())  # type: ignore[arg-type]
+    rebalancer = LateRebalancer()
+    handlers._groups["g"] = GroupTurns(rebalancer)  # type: ignore[arg-type]
+    for _ in range(2):
+        handlers.ask("g", "c1 is gone")
+        runtime.now += 15
+        request = handlers.requests.take()
+        assert request is not None
+        handlers._take_turn(request)
+        handlers.requests.done("g")
+
+    assert rebalancer.changed_s == [15, 30]
 
 
 class FailingRebalancer:

@@ -123,6 +123,28 @@ def test_member_that_comes_back_has_stood_still_until_the_group_is_stable() -> N
     assert (returned, after) == ({"a": Silence(3_200, 200)}, {})
 
 
+def test_a_lying_registration_dates_no_death_before_its_poll_interval() -> None:
+    liar = Registration("a2", {"t": 1}, max_poll_interval_ms=9_000, took_over_ms=1)
+
+    found, _ = LastSigns().observed(STATE, channel(AT_MS, "a2"), member(liar, AT_MS), AT_MS + 100, AT_MS + 100)
+
+    assert found == {"a": Silence(9_100, 100)}
+    assert standing(seen(50, None, {"a": Silence(9_100, 100)}), ["a"], False).silent_since_ms == 0
+
+
+def test_returns_of_members_that_left_again_are_forgotten() -> None:
+    signs = seen_live(AT_MS - 5_000, AT_MS)
+    successor = Registration("a2", {"t": 1}, took_over_ms=AT_MS + 1_000)
+    views, members = channel(AT_MS + 4_000, "a2"), member(successor, AT_MS + 4_000)
+    signs.observed(STATE, views, members, AT_MS + 4_100, AT_MS + 4_100)
+    starting = replace(STATE, state=COMPLETING, target={"a": Target("a2", {"a-0": frozenset([PART])})})
+    assert signs.observed(starting, views, members, AT_MS + 4_200, AT_MS + 4_200)[1]
+
+    left = replace(starting, target={})
+
+    assert signs.observed(left, {}, {}, AT_MS + 4_300, AT_MS + 4_300) == ({}, {})
+
+
 def test_return_of_a_static_member_is_in_its_generation_when_it_is_longer() -> None:
     record = Rebalance(1, 5, "joined a", 1_000, finished_ms=1_100, standstill_ms=40, uncertain_ms=3)
     snapshot = replace(seen(AT_MS, record, {}), returned={"a": Silence(3_200, 200)})
