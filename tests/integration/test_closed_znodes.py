@@ -175,7 +175,8 @@ def test_node_runs_although_nothing_can_be_created_in_the_list_of_nodes(world: W
 
 
 def test_only_what_a_session_of_its_name_has_listed_is_on_standby(world: World) -> None:
-    world.store.commit([Create(CONSUMERS), Create(NODES), Create(node_path(7), NodeRecord("ghost", "h").to_bytes())])
+    world.elected(world.coordinator())
+    world.store.commit([Create(NODES), Create(node_path(7), NodeRecord("ghost", "h").to_bytes())])
     store = listed(kazoo_factory(world.zk, 10_000), "a", "host")()
 
     assert run_json(world.zk, "status")["standby"] == [{"node": "a", "host": "host"}]
