@@ -25,6 +25,7 @@ from .common import (
     CONNECT_TIMEOUT_S,
     SESSION_TIMEOUT_MS,
     TABLE,
+    command_access,
     opened,
     output_option,
     print_rows,
@@ -106,8 +107,9 @@ def watch(group: str, consumer: str | None, for_s: float | None, count: int | No
         checked_group(Reading(store), group)
         if consumer is not None and not is_name(consumer):
             raise UsageError(f"{consumer!a} is no name of a consumer")
+    access = command_access()
     following = ChannelWatch(
-        lambda: open_kazoo(zk, SESSION_TIMEOUT_MS, CONNECT_TIMEOUT_S, make_chroot=False),
+        lambda: open_kazoo(zk, SESSION_TIMEOUT_MS, CONNECT_TIMEOUT_S, make_chroot=False, access=access),
         ThreadRuntime(),
         group,
         consumer,
