@@ -22,7 +22,8 @@ from coordinator.zk.embedded.ensemble import (
 from coordinator.zk.embedded.kafka import Broker, has_broker
 from coordinator.zk.errors import CoordinatorError, UsageError, ZooKeeperUnreachable
 
-from .ensemble_kafka import EXIT_CODES, KAFKA, UNHEALTHY, dir_argument, directory_option, kafka
+from .common import UNHEALTHY
+from .ensemble_kafka import EXIT_CODES, KAFKA, dir_argument, directory_option, kafka
 
 
 @click.group(epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
