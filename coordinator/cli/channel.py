@@ -42,7 +42,6 @@ WIDTHS = (12, 12, 16, 18, 13, 6, 10, 11, 9)
 HEADER = (
     "TIME", "EVENT", "CONSUMER-ID", "COMMAND", "OPTION", "EPOCH", "GENERATION", "INCARNATION", "MS", "PARTITIONS, NOTE",
 )  # fmt: skip
-LONGEST_CELL = 300
 UNNAMED = {START_FETCHER: "none", STOP_FETCHER: "all"}
 """Meaning of a command without partitions."""
 
@@ -157,9 +156,7 @@ def _cells(event: ChannelEvent) -> tuple[str, ...]:
         event.took_ms,
     )
     note = "; ".join(text for text in (named, event.ask, event.reason, event.note) if text)
-    is_whole = len(note) <= LONGEST_CELL or not sys.stdout.isatty()
-    cut = note if is_whole else note[: LONGEST_CELL - 1] + "…"
-    return (*("-" if cell is None else printable(cell) for cell in found), printable(cut))
+    return (*("-" if cell is None else printable(cell) for cell in found), printable(note))
 
 
 def _command_rows(member: ShownMember) -> list[tuple[object, ...]]:

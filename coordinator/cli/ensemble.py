@@ -25,7 +25,8 @@ from coordinator.zk.embedded.identities import IDENTITIES, environment_of
 from coordinator.zk.embedded.kafka import Broker, has_broker
 from coordinator.zk.errors import CoordinatorError, UsageError, ZooKeeperUnreachable
 
-from .ensemble_kafka import EXIT_CODES, KAFKA, UNHEALTHY, dir_argument, directory_option, kafka
+from .common import UNHEALTHY
+from .ensemble_kafka import EXIT_CODES, KAFKA, dir_argument, directory_option, kafka
 
 identity_option = click.option(
     "--as",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shlex
 import shutil
 import sys
 import tempfile
@@ -17,6 +16,7 @@ import click
 
 from coordinator.cli.common import print_rows
 from coordinator.zk.errors import MissingProgram, UsageError
+from coordinator.zk.process.cli import command_words
 
 from ..base import signals
 from ..environments.base import Embedded
@@ -101,12 +101,7 @@ def _command(consumer: str | None) -> list[str]:
     """
     if consumer is None:
         return list(OWN_CONSUMER)
-    try:
-        words = shlex.split(consumer)
-    except ValueError as error:
-        raise UsageError(f"--consumer cannot be split into words: {error}") from error
-    if not words:
-        raise UsageError("--consumer needs a command: --consumer './my-consumer'")
+    words = command_words("--consumer", consumer)
     if shutil.which(words[0]) is None:
         raise MissingProgram(f"--consumer: there is no program {words[0]}")
     return words

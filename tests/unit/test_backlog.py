@@ -190,7 +190,7 @@ def test_finished_segments_are_retained_by_their_age() -> None:
     assert up_to() == 0
 
 
-def test_segment_before_one_that_is_not_retained_goes_whatever_its_time() -> None:
+def test_retention_time_spares_no_segment_before_an_unretained_one() -> None:
     assert up_to(Finished(1, 4900, 1), Finished(2, 1000, 1), Finished(3, 4900, 1)) == 2
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -190,6 +191,20 @@ def output_option(command: Command) -> Command:
         help="A table, or one JSON document.",
     )
     return output(wide_option(command))
+
+
+def command_words(option: str, command: str) -> list[str]:
+    """The words of a command in an option, split as a shell splits them; at least one.
+
+    :raises UsageError: when there is none, or a quotation is not closed.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UsageError(f"{option} {shown(command)} cannot be split into words: {error}") from error
+    if not words:
+        raise UsageError(f"{option} needs a command: {option} './program'")
+    return words
 
 
 def brokers_at(path: str) -> Brokers:
