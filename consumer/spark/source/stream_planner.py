@@ -13,6 +13,7 @@ from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Store, StoreFactory
 from coordinator.zk.znodes.cuts import Cut, checkpoint_named
 from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.segments import QUERY_ABSENCE_S
 
 from ...errors import SegmentError
 from ...sealing.segment_files import SegmentFolder
@@ -290,12 +291,15 @@ class Planner:
 
 def collected_text(gone: str, query: str, is_named: bool) -> str:
     """Why segments were collected that a query has not read, and what to do."""
-    named = "was silent for longer than query_retention_ms, or removed"
-    unnamed = "did not run: without option query it holds segments back only while it does"
+    named = "was silent for longer than query_retention_ms"
+    unnamed = (
+        f"was without a session for {QUERY_ABSENCE_S / 60:.0f} minutes, or when another coordinator was elected "
+        "(without option query it holds segments back no longer)"
+    )
     return (
-        f"{gone}: collected while query {query} {named if is_named else unnamed}, or its checkpoint is older than what "
-        "it had finished. Start it with a new checkpoint and another name (option query); with option startingSegments "
-        "it begins at the earliest existing segment or at the next one"
+        f"{gone}: collected while query {query} {named if is_named else unnamed}, or it was removed, or its checkpoint "
+        "is older than what it had finished. Start it with a new checkpoint and another name (option query); with "
+        "option startingSegments it begins at the earliest existing segment or at the next one"
     )
 
 
