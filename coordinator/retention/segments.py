@@ -149,7 +149,7 @@ class SegmentCollector:
             except AccessDenied as error:
                 self._problems.report(error.path, str(error))
                 continue
-            if is_sweep or is_pressing(group.record, group.backlog, self._rules.bounds):
+            if is_sweep or is_pressing(group.record, group.backlog, self._rules.bounds, self._rules.retention):
                 self._collect(group, readers, version)
             self._direct(group, readers, shortest_ms[group.paths.group])
         self._queries.forget_unseen()
