@@ -29,10 +29,10 @@ T = TypeVar("T")
 MOST_PROBLEMS = 5
 TRY_AGAIN_S = 0.1
 
-FINISHED_BEFORE = (
-    "every query had finished them, and they were no longer retained (segment_retention_ms, segment_retention_bytes of "
-    "the nodes); to read them again, use another group, or reset this group's offsets (zk-coordinator groups "
-    "reset-offsets)"
+NOT_HELD_BACK = (
+    "no query held them back any more, and they were no longer retained (segment_retention_ms, "
+    "segment_retention_bytes of the nodes); to read them again, use another group, or reset this group's offsets "
+    "(zk-coordinator groups reset-offsets)"
 )
 
 
@@ -214,7 +214,7 @@ class Planner:
             return
         log.warning(
             "earlier segments already removed: group=%s reader=%s gone=%s reason=%s",
-            self._config.group, reader, gone_text("", self._segments.between(0), {}), FINISHED_BEFORE,
+            self._config.group, reader, gone_text("", self._segments.between(0), {}), NOT_HELD_BACK,
         )  # fmt: skip
 
     def _file_problems(self, batch: Sequence[Sealed]) -> dict[str, str]:
