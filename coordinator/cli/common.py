@@ -26,6 +26,7 @@ from coordinator.zk.process.cli import (
     report,
     row_objects,
     table_text,
+    zk_config_option,
     zk_option,
 )
 from coordinator.zk.process.tables import echo_alarm
@@ -57,6 +58,7 @@ __all__ = [
     "report",
     "row_objects",
     "table_text",
+    "zk_config_option",
     "zk_option",
 ]
 

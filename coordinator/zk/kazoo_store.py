@@ -12,6 +12,8 @@ from kazoo import exceptions as kz
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
+from kazoo.security import ACL as KazooAcl
+from kazoo.security import Id
 
 from .errors import (
     GRANT,
@@ -34,8 +36,12 @@ from .kazoo_client import CONNECT_TRIES, Handler, OneSession
 from .outages import OutageLog, QuietLog
 from .runtime import ThreadRuntime
 from .security.access import ZooKeeperAccess, access_at_open
+from .security.source import AclSource
 from .store import (
     DENIED,
+    Acl,
+    AclEntry,
+    AclStore,
     Listing,
     Node,
     Operation,
@@ -135,7 +141,7 @@ def kazoo_factory(
     return OutageLog(client, hosts, opened, ThreadRuntime()).open if client else opened
 
 
-class KazooStore(TreeStore):
+class KazooStore(TreeStore, AclStore):
     """One session of kazoo. Opened by `open_kazoo`."""
 
     def __init__(
@@ -153,6 +159,7 @@ class KazooStore(TreeStore):
             logger=QuietLog(logging.getLogger("coordinator.zk.kazoo")),
             handler=Handler(max(connect_timeout_s / CONNECT_TRIES, 1.0), access.tls_context),
         )
+        self._acls = AclSource(self)
         self._sent: deque[Any] = deque()
         self._listeners: list[StateListener] = []
         self._client.add_listener(self._on_state)
@@ -344,6 +351,10 @@ class KazooStore(TreeStore):
     # ---- writing
 
     def commit(self, operations: Sequence[Operation]) -> list[str]:
+        try:
+            operations = self._acls.applied(operations)
+        except ConnectionLost as error:  # of a read: nothing was sent
+            raise OutcomeUnknown("the access policy could not be read") from error
         size = sum(operation_bytes(operation) for operation in operations)
         if size > _LARGEST_REQUEST:
             raise TooLarge(f"a commit of {len(operations)} operations has {size} bytes, over {_LARGEST_REQUEST}")
@@ -359,6 +370,37 @@ class KazooStore(TreeStore):
         except kz.ZookeeperError as error:
             raise Refused(0, operations[0].path, type(error).__name__) from error
         return _results(operations, results)
+
+    def get_acls(self, paths: Sequence[str]) -> list[Acl | None]:
+        return [self._acl(answer) for answer in _pipelined(self._client.get_acls_async, paths)]
+
+    def _acl(self, answer: Any) -> Acl | None:
+        try:
+            entries, _ = self._read(answer)
+        except kz.NoNodeError:
+            return None
+        except kz.NoAuthError:
+            return ()
+        return tuple(AclEntry(entry.perms, f"{entry.id.scheme}:{entry.id.id}") for entry in entries)
+
+    def set_acl(self, path: str, acl: Acl) -> bool:
+        entries = [KazooAcl(one.permissions, Id(*one.identity.split(":", 1))) for one in acl]
+        try:
+            self._wait(self._client.set_acls_async(path, entries))
+        except kz.NoNodeError:
+            return False
+        except kz.NoAuthError as error:
+            raise WriteDenied(0, path) from error
+        except kz.InvalidACLError as error:
+            identities = ", ".join(one.identity.split(":", 1)[0] for one in acl)
+            raise UsageError(
+                f"the server refuses the ACL of {path}, whose schemes are {identities}: it does not know one of them"
+            ) from error
+        except (*_UNANSWERED, self._client.handler.timeout_exception) as error:
+            raise OutcomeUnknown("the reply to a change of an ACL was lost") from error
+        except _GONE as error:
+            raise SessionLost("the session with ZooKeeper is over") from error
+        return True
 
 
 def _unauthenticated() -> AuthenticationFailed:

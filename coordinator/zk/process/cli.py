@@ -18,7 +18,7 @@ import click
 from ..errors import CoordinatorError, UsageError
 from ..kazoo_store import open_kazoo
 from ..security.access import ZooKeeperAccess
-from ..store import Store
+from ..store import AclStore
 from ..znodes.names import printable as printable
 from ..znodes.names import shown
 from ..znodes.paths import Brokers
@@ -218,7 +218,7 @@ def brokers_at(path: str) -> Brokers:
 
 
 @contextmanager
-def opened(zk: str, make_chroot: bool = False) -> Iterator[Store]:
+def opened(zk: str, make_chroot: bool = False) -> Iterator[AclStore]:
     """A session for one admin command, closed at the end.
 
     :param make_chroot: create the chroot when it does not exist; without it, a mistyped one is an error.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import ssl
 import stat
+from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -129,6 +131,20 @@ def access_at_open(given: ZooKeeperAccess | None, env: Mapping[str, str] | None 
     if not access.zk_tls and (access.zk_tls_ca or access.zk_tls_cert or access.zk_tls_key):
         raise UsageError("zk_tls_ca, zk_tls_cert or zk_tls_key is given without zk_tls: set zk_tls to true")
     return access
+
+
+def identities_of(access: ZooKeeperAccess) -> tuple[str, ...]:
+    """The identities of a client as ACLs have them, `scheme:id`. That of its certificate the server knows only.
+
+    :raises UsageError: as `ZooKeeperAccess.credentials`.
+    """
+    credentials = access_at_open(access).credentials()
+    found = [f"{SASL}:{credentials.sasl[0]}"] if credentials.sasl else []
+    for digest in credentials.digests:
+        # ZooKeeper's own scheme (DigestAuthenticationProvider); a password of it is as weak as SHA-1.
+        hashed = b64encode(hashlib.sha1(digest.encode(), usedforsecurity=False).digest()).decode()
+        found.append(f"{DIGEST}:{digest.partition(':')[0]}:{hashed}")
+    return tuple(found)
 
 
 def read_credentials(file: Path) -> Credentials:
