@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from ..errors import BadData, NotAuthorized
+from ..errors import GRANT, BadData, NotAuthorized
 from ..store import DENIED, Create, Node, Operation, Store
 from ..znodes.names import is_name
 from ..znodes.paths import ACL_POLICY, GROUPS, REGIONS, GroupPaths
@@ -58,7 +58,8 @@ class AclSource:
                 return found
         if top is None:  # to a group's members, who know the policy from their group
             if not self._own.members:
-                raise NotAuthorized(f"{path} may not be created: {ACL_POLICY} admits coordinators and operators")
+                party = f"a member of group {group}" if group else "a coordinator or operator"
+                raise NotAuthorized(f"{path} may not be created: this client has no identity of {party}, {GRANT}")
             return self._own
         region = path.split("/")[3] if path.startswith(f"{REGIONS}/") else ""
         return self._of_region(region, top) if region and top.is_secure else top
