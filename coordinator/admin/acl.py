@@ -190,6 +190,9 @@ def _parents(path: str) -> list[str]:
 
 def _tree(store: AclStore, brokers: Brokers) -> Iterator[list[str]]:
     """Every znode of the product that exists, parents first; of topics only where Kafka does not manage them."""
+    top = store.children("/")
+    if top is not None and "zookeeper" not in top.found:  # a chroot; the ensemble's root is others' too
+        yield ["/"]
     roots = [CONSUMERS]
     brokers_there = store.children(brokers.ids)
     if not (brokers_there is not None and brokers_there.found):

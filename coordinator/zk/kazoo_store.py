@@ -104,7 +104,7 @@ def open_kazoo(
 
     :param hosts: `host:port,host:port/chroot`, as zkCli takes it.
     :param make_chroot: create the chroot when it does not exist.
-    :param access: credentials and TLS; what it leaves out is taken from the environment.
+    :param access: credentials and TLS; None for those of the environment.
     :raises ZooKeeperUnreachable: when no server answers within `connect_timeout_s` seconds.
     :raises AuthenticationFailed: when a server and this client refuse each other: TLS, or the credentials.
     :raises NotAuthorized: when the ACL of the chroot refuses.
@@ -113,7 +113,7 @@ def open_kazoo(
     """
     checked_hosts(hosts)
     try:
-        return KazooStore(hosts, session_timeout_ms, connect_timeout_s, make_chroot, access_at_open(access))
+        return KazooStore(hosts, session_timeout_ms, connect_timeout_s, make_chroot, access or access_at_open())
     except kz.NoAuthError as error:
         raise NotAuthorized(f"the ACL of the chroot, or of its parent, refuses at {hosts}: {GRANT}") from error
     except _AUTHENTICATION as error:
@@ -132,11 +132,11 @@ def kazoo_factory(
     """A factory that opens a session each time it is called.
 
     :param client: whose sessions they are, as `node a`: their outages are logged. Empty for none.
-    :param access: as of `open_kazoo`.
+    :param access: credentials and TLS; what it leaves out is taken from the environment, at each opening.
     """
 
     def opened() -> KazooStore:
-        return open_kazoo(hosts, session_timeout_ms, connect_timeout_s, access=access)
+        return open_kazoo(hosts, session_timeout_ms, connect_timeout_s, access=access_at_open(access))
 
     return OutageLog(client, hosts, opened, ThreadRuntime()).open if client else opened
 

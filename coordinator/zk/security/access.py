@@ -114,7 +114,7 @@ class ZooKeeperAccess:
         return read_credentials(Path(self.zk_auth_file)) if self.zk_auth_file else Credentials()
 
 
-def access_at_open(given: ZooKeeperAccess | None, env: Mapping[str, str] | None = None) -> ZooKeeperAccess:
+def access_at_open(given: ZooKeeperAccess | None = None, env: Mapping[str, str] | None = None) -> ZooKeeperAccess:
     """`given`, with the environment's values for the fields that have their defaults.
 
     :raises UsageError: when a variable is malformed, or TLS files are given without TLS.
