@@ -45,6 +45,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="The last lin
     callback=lambda context, parameter, text: side_names(text),
     help="Assignment: coordinator, client, or both; `ratio` is of the first one's joins to the second one's.",
 )
+@click.option("--secure", is_flag=True, help="With TLS, SASL and ACLs beside without; `ratios` are of the two.")
 @click.option("--processes", is_flag=True, help="Run each member in a process instead of a thread.")
 @json_option
 def rebalance(**options: Any) -> None:

@@ -10,15 +10,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
+
+from demo.secured import secure
 
 from consumer.config import COORDINATOR_SIDE, ConsumerConfig, Subscription
 from consumer.consumer import Consumer
 from coordinator.admin.topics import alter_topic, create_topic, get_topic
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
+from coordinator.zk.embedded.identities import environment_of
 from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.security.access import ZooKeeperAccess
 from coordinator.zk.store import Node as Znode
 from coordinator.zk.znodes.group_state import STABLE, GroupState
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, Brokers, GroupPaths
@@ -33,10 +38,10 @@ LOOK_S = 0.02
 PATIENCE_S = 120.0
 
 
-def environment() -> dict[str, str]:
+def environment(access: ZooKeeperAccess) -> dict[str, str]:
     """This process's environment, with the project on PYTHONPATH."""
     paths = [str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path), **environment_of(access)}
 
 
 class Owner(NamedTuple):
@@ -48,9 +53,12 @@ class Owner(NamedTuple):
 
 
 class Process:
-    """A command-line program of the project, with its log in a file."""
+    """A command-line program of the project, with its log in a file.
 
-    def __init__(self, folder: Path, name: str, *arguments: str) -> None:
+    :param access: how it connects to ZooKeeper.
+    """
+
+    def __init__(self, folder: Path, name: str, *arguments: str, access: ZooKeeperAccess | None = None) -> None:
         self.name = name
         self.log = folder / f"{name}.log"
         with self.log.open("ab") as log:
@@ -59,7 +67,7 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
-                env=environment(),
+                env=environment(access or ZooKeeperAccess()),
                 start_new_session=True,
             )
 
@@ -100,7 +108,10 @@ class ThreadMember:
 
 
 class Group:
-    """One group with its servers and processes. The context manager stops all of them."""
+    """One group with its servers and processes. The context manager stops all of them.
+
+    :param is_secure: TLS, SASL, and ACLs of a policy that is closed for reading.
+    """
 
     def __init__(
         self,
@@ -110,14 +121,16 @@ class Group:
         as_processes: bool,
         strategy: str,
         assignment: str = COORDINATOR_SIDE,
+        is_secure: bool = False,
     ) -> None:
+        self._is_secure = is_secure
         self.assignment = assignment
         self.folder = folder
         self.partitions = partitions
         self.session_timeout_ms = session_timeout_ms
         self._as_processes = as_processes
         self._strategy = strategy
-        self._ensemble = Ensemble(folder / "zookeeper", EnsembleConfig(servers=1))
+        self._ensemble = Ensemble(folder / "zookeeper", EnsembleConfig(servers=1, tls=is_secure, auth=is_secure))
         self._count = 0
         self.paths = GroupPaths(GROUP)
         self.nodes: list[Process] = []
@@ -126,7 +139,9 @@ class Group:
     def __enter__(self) -> Self:
         self._ensemble.__enter__()
         try:
-            self.store = open_kazoo(self.hosts, 30_000)
+            self.store = open_kazoo(self.hosts, 30_000, access=self._access("operator"))
+            if self._is_secure:
+                secure(self.store, self._ensemble.identities, {GROUP: "team-a"})
             create_topic(self.store, Brokers(), TOPIC, self.partitions)
             for _ in range(2):
                 self.add_node()
@@ -144,6 +159,9 @@ class Group:
         with contextlib.suppress(Exception):
             self.store.close()
         self._ensemble.__exit__(kind, error, trace)
+
+    def _access(self, identity: str) -> ZooKeeperAccess:
+        return self._ensemble.identities.access(identity)
 
     @property
     def hosts(self) -> str:
@@ -168,7 +186,7 @@ class Group:
         self._count += 1
         name = f"node-{self._count}"
         options = ["--zk", self.hosts, "--node", name, "--session-timeout-ms", str(self.session_timeout_ms)]
-        node = Process(self.folder, name, "coordinator.cli", "run", *options)
+        node = Process(self.folder, name, "coordinator.cli", "run", *options, access=self._access("coordinator"))
         self.nodes.append(node)
         eventually(lambda: node.says("election joined"), f"{name} joins the election")
         return node
@@ -199,7 +217,7 @@ class Group:
             options = ["--zk", hosts, "--group", GROUP, "--consumer", name, "--log-dir", str(self.folder / "log")]
             options += ["--topics", TOPIC, "--session-timeout-ms", str(timeout), "--protocols", self._strategy]
             options += ["--assignment", self.assignment]
-            return Process(self.folder, name, "consumer.cli", "run", *options)
+            return Process(self.folder, name, "consumer.cli", "run", *options, access=self._access("team-a"))
         config = ConsumerConfig(
             zk=hosts,
             group=GROUP,
@@ -208,6 +226,7 @@ class Group:
             assignment=self.assignment,
             protocols=(self._strategy,),
             session_timeout_ms=timeout,
+            **asdict(self._access("team-a")),
         )
         return ThreadMember(config)
 

@@ -22,14 +22,17 @@ from .figures import machine, peak_memory_mb, summary
 from .group import Group, Owner, Process, eventually
 
 Tell = Callable[[str], None]
+TIMES = ("join_ms", "leave_ms", "resign_ms", "kill_ms")
+SECURE, OPEN = "secure", "open"
 COUNTED = ("transactions", "commands", "waves", "stopped", "had_to_stop")
 
 
 class Rounds:
     """The measured rounds of one group."""
 
-    def __init__(self, group: Group, members: int, tell: Tell) -> None:
+    def __init__(self, group: Group, members: int, tell: Tell, name: str) -> None:
         self.group = group
+        self._name = name
         self._members = members
         self._tell = tell
         self.measured: dict[str, list[float]] = {}
@@ -50,7 +53,7 @@ class Rounds:
         self._change_coordinator("resign_ms", signal.SIGTERM)
         self._change_coordinator("kill_ms", signal.SIGKILL)
         shown = {name: values[-1] for name, values in (self.measured | self.counted).items()}
-        self._tell(f"round {number}{' (warm-up)' if number == 0 else ''}, {self.group.assignment}: {shown}")
+        self._tell(f"round {number}{' (warm-up)' if number == 0 else ''}, {self._name}: {shown}")
 
     def join_and_leave(self) -> None:
         """A join and a leave of one member."""
@@ -132,27 +135,29 @@ def measure(
     as_processes: bool,
     strategy: str,
     assignments: Sequence[str],
+    secure: bool,
     tell: Tell,
 ) -> dict[str, Any]:
     """Measure, and return one object for `--json`.
 
     :param assignments: the assignment; several alternate, each with its own group and server.
+    :param secure: the one assignment with TLS, SASL and ACLs, alternating with one without.
     """
+    names = [SECURE, OPEN] if secure else assignments
     loaded = machine()
     with ExitStack() as stack:
         measured = {}
-        for assignment in assignments:
-            place = folder / assignment
+        for name in names:
+            place = folder / name
             place.mkdir()
-            group = stack.enter_context(
-                Group(place, partitions, session_timeout_ms, as_processes, strategy, assignment)
-            )
-            measured[assignment] = Rounds(group, members, tell)
-            measured[assignment].begin()
+            side = assignments[0] if secure else name
+            group = Group(place, partitions, session_timeout_ms, as_processes, strategy, side, name == SECURE)
+            measured[name] = Rounds(stack.enter_context(group), members, tell, name)
+            measured[name].begin()
         for number in range(rounds + 1):
             for done in measured.values():
                 done.round(number)
-        figures = {assignment: _figures(done) for assignment, done in measured.items()}
+        figures = {name: _figures(done) for name, done in measured.items()}
     common = {
         "bench": "rebalance",
         "strategy": strategy,
@@ -164,14 +169,14 @@ def measure(
     }
     if len(figures) == 1:
         return {**common, **next(iter(figures.values())), **loaded}
-    joins = [figures[assignment]["join_ms"]["median"] for assignment in assignments]
-    return {**common, **figures, "ratio": round(joins[0] / joins[1], 3), **loaded}
+    ratios = {time: round(figures[names[0]][time]["median"] / figures[names[1]][time]["median"], 3) for time in TIMES}
+    return {**common, **figures, "ratio": ratios["join_ms"], "ratios": ratios, **loaded}
 
 
 def _figures(done: Rounds) -> dict[str, Any]:
     group = done.group
     return {
-        **{name: summary(done.measured.get(name, [])) for name in ("join_ms", "leave_ms", "resign_ms", "kill_ms")},
+        **{name: summary(done.measured.get(name, [])) for name in TIMES},
         "moved_standstill_ms": summary(done.measured.get("moved_standstill_ms", [])),
         **{name: summary(done.counted.get(name, []), 0) for name in COUNTED},
         "kill_bound_ms": round(1000 * (group.negotiated_timeout_s + 2 * group.tick_s + 0.5)),

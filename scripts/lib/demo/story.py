@@ -16,17 +16,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from consumer.logs.embedded.producer import Producer
-from coordinator.admin.acl import apply, create_group
 from coordinator.admin.topics import create_topic
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
-from coordinator.zk.embedded.identities import IDENTITIES, Identities, environment_of
+from coordinator.zk.embedded.identities import Identities, environment_of
 from coordinator.zk.kazoo_store import open_kazoo
-from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.znodes.paths import Brokers
 
 from .flights import CarrierResult, load_flights, records, repeated, straight, streamed
 from .intruder import Intruder
 from .processes import Driver, Node, kill
+from .secured import secure
 from .watching import Observer, summary
 
 GROUP, TOPIC, PARTITIONS, SLOTS, MORE_SLOTS = "flights-group", "flights", 8, 4, 6
@@ -154,13 +153,9 @@ class Story:
         self._announce("securing the chroot: coordinators, operators, and the members of the group")
         os.environ.update(environment_of(identities.access("operator")))
         self._environments = {name: environment_of(identities.access(name)) for name in ("coordinator", "team-a")}
-        named = {name: (identities.zookeeper_id(name),) for name in IDENTITIES}
         store = self._operator = open_kazoo(zk, 10_000)
         self._stack.callback(store.close)
-        policy = AclPolicy(True, False, named["coordinator"], named["operator"], named["reader"])
-        apply(store, policy, Brokers())
-        create_group(store, GROUP, named["team-a"], ())
-        create_group(store, "another-group", named["team-b"], ())
+        secure(store, identities, {GROUP: "team-a", "another-group": "team-b"})
         self._intruder = Intruder(zk, identities)
 
     def _intrude(self) -> None:
