@@ -64,7 +64,9 @@ def demonstrated(runs: Path, *options: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("options", "servers"), [((), 1), (("--servers", "3", "--kafka"), 3)], ids=["as it is", "three servers and kafka"]
+    ("options", "servers"),
+    [(("--secure",), 1), (("--servers", "3", "--kafka"), 3)],
+    ids=["with the embedded log, secured", "three servers and kafka"],
 )
 def test_the_demo_loses_and_repeats_nothing_and_leaves_no_process_behind(
     tmp_path: Path, options: tuple[str, ...], servers: int
@@ -83,7 +85,10 @@ def test_the_demo_loses_and_repeats_nothing_and_leaves_no_process_behind(
     (ensemble,) = tmp_path.glob("demo/*/zookeeper")
     assert len(Ensemble.load(ensemble).servers) == servers
     brokers = [path.name for path in tmp_path.glob("demo/*/kafka/broker/data/flights-?")]
-    assert len(brokers) == (8 if options else 0)
+    assert len(brokers) == (8 if "--kafka" in options else 0)
+    if "--secure" in options:
+        assert verdict["intruder_attempts"] >= 40
+        assert verdict["intruder_refused"] == verdict["intruder_attempts"]
 
 
 def test_interrupted_demo_stops_all_processes_that_it_has_started(tmp_path: Path) -> None:
