@@ -120,11 +120,11 @@ def test_a_producer_appends_by_a_link_as_the_page_says(tmp_path: Path, monkeypat
     linked: list[tuple[str, str]] = []
     link = os.link
 
-    def watched(source: Path, target: Path) -> None:
-        linked.append((source.name, target.name))
+    def watched(source: str, target: str, **folders: int) -> None:
+        linked.append((source, target))
         if len(linked) == 1:
             first.append(batch)
-        link(source, target)
+        link(source, target, **folders)
 
     monkeypatch.setattr("os.link", watched)
 
