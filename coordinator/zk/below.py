@@ -122,10 +122,14 @@ def check_writable(root: str | Path, parts: Sequence[str]) -> None:
 def open_file(root: str | Path, parts: Sequence[str]) -> int:
     """A descriptor for reading the file `parts` below `root`.
 
-    :raises OSError: as `opened_folder`.
+    :raises OSError: as `opened_folder`, or when it is a pipe, a folder or anything else (`EINVAL`).
     """
     with opened_folder(root, parts[:-1]) as folder:
-        return _open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, folder)
+        descriptor = _open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, folder)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "no regular file", parts[-1])
+    return descriptor
 
 
 def size_of(root: str | Path, parts: Sequence[str]) -> int | None:
@@ -242,11 +246,11 @@ def _refuse_foreign(folder: int, name: str, above: os.stat_result) -> None:
     """
     found = os.fstat(folder)
     if found.st_mode & stat.S_IWOTH:
-        raise PermissionError(errno.EPERM, "others may write the folder: take that from them (chmod o-w)", name)
+        raise PermissionError(errno.EPERM, f"others may write folder {name}: take that from them (chmod o-w)")
     is_of_the_group = bool(above.st_mode & stat.S_ISGID) and found.st_gid == above.st_gid
     if found.st_uid not in (ROOT, os.geteuid()) and not is_of_the_group and found.st_uid != _own_uid(folder):
-        reason = f"the folder belongs to user {found.st_uid}, who could replace its files: chown it to this process's"
-        raise PermissionError(errno.EPERM, reason, name)
+        reason = f"folder {name} belongs to user {found.st_uid}, who could replace its files: chown it"
+        raise PermissionError(errno.EPERM, reason)
 
 
 def _own_uid(folder: int) -> int | None:

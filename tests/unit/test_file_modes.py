@@ -223,7 +223,7 @@ def test_nothing_is_written_where_others_may_write(tmp_path: Path, write: Callab
     (tmp_path / "g").mkdir()
     (tmp_path / "g").chmod(0o777)
 
-    with pytest.raises((OSError, LogError), match="others may write the folder"):
+    with pytest.raises((OSError, LogError), match="others may write folder g"):
         write(tmp_path)
 
     assert list((tmp_path / "g").iterdir()) == []
@@ -234,7 +234,7 @@ def test_nothing_is_written_into_a_strangers_folder(storage: Path, write: Callab
     storage.chmod(0o1777)
     a_folder(storage / "g", 0o770, STAFF, STRANGER)  # made before the team's, where everybody may make one
 
-    with acting_as(EXECUTOR, STAFF), pytest.raises((OSError, LogError), match=f"belongs to user {STRANGER}"):
+    with acting_as(EXECUTOR, STAFF), pytest.raises((OSError, LogError), match=f"folder g belongs to user {STRANGER}"):
         write(storage)
 
     assert list((storage / "g").iterdir()) == []
@@ -244,7 +244,7 @@ def test_a_set_group_id_folder_of_a_stranger_is_refused_too(storage: Path) -> No
     storage.chmod(0o1777)
     a_folder(storage / "g", 0o2770, STAFF, STRANGER)
 
-    with acting_as(EXECUTOR, STAFF), pytest.raises(PermissionError, match=f"belongs to user {STRANGER}"):
+    with acting_as(EXECUTOR, STAFF), pytest.raises(PermissionError, match=f"folder g belongs to user {STRANGER}"):
         check_writable(storage, ["g"])
 
 

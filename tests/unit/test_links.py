@@ -162,7 +162,8 @@ def test_what_is_no_file_is_neither_read_nor_listed(tmp_path: Path) -> None:
 
     assert list(files(tmp_path, ["g"])) == []
     assert size_of(tmp_path, ["g", *FILE.split("/")]) is None
-    os.close(open_file(tmp_path, ["g", *FILE.split("/")]))  # it does not wait for a writer
+    with pytest.raises(OSError, match="no regular file"):  # it does not wait for a writer
+        open_file(tmp_path, ["g", *FILE.split("/")])
 
 
 def test_missing_folders_are_empty_and_made_where_asked_for(tmp_path: Path) -> None:
@@ -251,6 +252,14 @@ def test_a_reader_of_the_log_follows_no_link(linked_log: Path) -> None:
     ):
         with pytest.raises(LogError, match="a link is in the way"):
             read()
+
+
+def test_a_pipe_in_the_log_is_an_error_and_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "t" / "id" / "0").mkdir(parents=True)
+    os.mkfifo(tmp_path / "t" / "id" / "0" / f"{0:020d}.arrow")
+
+    with pytest.raises(LogError, match="no regular file"):
+        EmbeddedLog(tmp_path).latest("t", "id", 0)
 
 
 def test_a_log_file_that_is_replaced_by_a_link_is_not_read(tmp_path: Path) -> None:
