@@ -235,7 +235,10 @@ def _set_mode(descriptor: int, mode: int, above: os.stat_result) -> None:
 
     Elsewhere a umask narrows it.
     """
-    if above.st_mode & stat.S_ISGID and stat.S_IMODE(os.fstat(descriptor).st_mode) != mode:
+    found = os.fstat(descriptor)
+    if mode & stat.S_ISGID and os.geteuid() != ROOT and found.st_gid not in (os.getegid(), *os.getgroups()):
+        return  # the kernel takes the bit away when a user who is not in the group changes the mode
+    if above.st_mode & stat.S_ISGID and stat.S_IMODE(found.st_mode) != mode:
         with suppress(PermissionError):  # systemd's RestrictSUIDSGID: the mode stays as the umask has narrowed it
             os.fchmod(descriptor, mode)
 

@@ -163,6 +163,17 @@ def test_a_forbidden_change_of_modes_leaves_them_narrower(storage: Path, monkeyp
     assert found == ["drwxrws---", "drwxr-s---"]
 
 
+@pytest.mark.parametrize(("mask", "below"), [(0o022, "drwxr-s---"), (0o077, "drwx--S---")])
+def test_a_writer_that_is_not_in_the_group_hands_the_group_down(storage: Path, mask: int, below: str) -> None:
+    a_folder(storage / "g", 0o2750, TEAM, EXECUTOR)
+
+    with acting_as(EXECUTOR, STAFF), umask(mask):
+        write_log(storage)
+
+    assert {stat.filemode(path.stat().st_mode) for path in (storage / "g").rglob("*") if path.is_dir()} == {below}
+    assert {path.lstat().st_gid for path in storage.rglob("*")} == {TEAM}
+
+
 def test_a_team_reads_and_removes_what_its_executors_write(storage: Path) -> None:
     a_folder(storage / "g", 0o2770, TEAM)
     folder = SegmentFolder(str(storage))
