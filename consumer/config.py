@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.hosts import checked_hosts
 from coordinator.zk.process.config import LOOPBACK, require
+from coordinator.zk.security.access import ZooKeeperAccess
 from coordinator.zk.znodes.names import checked_name
 from coordinator.zk.znodes.records import PATTERNS
 from coordinator.zk.znodes.topic_filter import TopicFilter
@@ -31,7 +32,7 @@ def _default_name() -> str:
 
 # Configuration: each field is one property, a keyword option.
 @dataclass(frozen=True, slots=True)
-class ConsumerConfig:
+class ConsumerConfig(ZooKeeperAccess):
     """Checked at construction. Names as in Kafka where Kafka has one.
 
     :ivar zk: servers and chroot, `host:port,host:port/chroot`.
@@ -163,7 +164,7 @@ class ConsumerConfig:
     @property
     def kafka_place(self) -> KafkaPlace:
         """Kafka's address, when `log_dir` names it."""
-        return KafkaPlace(self.zk, self.brokers_path, self.bootstrap_servers, self.kafka)
+        return KafkaPlace(self.zk, self.brokers_path, self.bootstrap_servers, self.kafka, self.access)
 
 
 @dataclass(frozen=True, slots=True)

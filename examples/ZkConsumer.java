@@ -1,5 +1,5 @@
-// A consumer of a zk-group-coordinator group in one file of Java 17, written from zk_paths.md alone (numbers are its steps). It passes
-// `zk-coordinator conformance --without static-members,wildcards`; docs/conformance.md says how to run it.
+// A consumer of a zk-group-coordinator group in one file of Java 17, written from zk_paths.md (numbers are its steps) and
+// docs/conformance.md, which says how to run it. It passes `zk-coordinator conformance --without static-members,wildcards`.
 import com.fasterxml.jackson.annotation.JsonInclude;
 import com.fasterxml.jackson.databind.*;
 import com.fasterxml.jackson.databind.json.JsonMapper;
@@ -172,7 +172,7 @@ public class ZkConsumer {
             isWoken = true;
         } catch (KeeperException.ConnectionLossException lost) { isWoken = true; }
     }
-    /** 8: sync, then the channel. How long may be fetched is told by the two renewals before this one. */
+    /** 8: sync, then the channel. The lease counts from the two renewals before this one. */
     void renew() throws Exception {
         lastRenewal = now();
         settle();

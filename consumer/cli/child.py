@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import shlex
 import signal
 import subprocess
 from collections.abc import Collection, Mapping
@@ -16,7 +15,8 @@ from consumer.errors import DrainFailed, ProcessFailed
 from consumer.fetching.records import Record
 from consumer.operator import ConsumerOperator, Processor
 from consumer.operator.states import State
-from coordinator.zk.errors import BadData, CoordinatorError, MissingProgram, UsageError
+from coordinator.zk.errors import BadData, CoordinatorError, MissingProgram
+from coordinator.zk.process.cli import command_words
 from coordinator.zk.runtime import Event, Runtime
 from coordinator.zk.znodes.json_fields import Fields
 from coordinator.zk.znodes.names import shown
@@ -45,6 +45,7 @@ class Child:
     """The command, its stdin and its stdout. Its stderr is this process's.
 
     :param timeout_s: time limit for its reading of input, and for an answer.
+    :raises UsageError: when the command cannot be split into words.
     :raises MissingProgram: when the program does not exist.
     """
 
@@ -52,12 +53,7 @@ class Child:
         self._runtime = runtime
         self._timeout_s = timeout_s
         self._read = bytearray()
-        try:
-            words = shlex.split(command)
-        except ValueError as error:
-            raise UsageError(f"--exec {shown(command)} cannot be split into words: {error}") from error
-        if not words:
-            raise UsageError("--exec needs a command: --exec './counter.py'")
+        words = command_words("--exec", command)
         try:
             # A separate session: an interrupt from the terminal must not end it before its last checkpoint.
             self._process = subprocess.Popen(

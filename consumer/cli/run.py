@@ -15,7 +15,7 @@ from consumer.errors import AssignmentFailed, CommitFailed
 from coordinator.zk.errors import CoordinatorError, IncarnationOver, UsageError
 from coordinator.zk.process.cli import kafka_option
 from coordinator.zk.process.config_options import built, config_options, log_options, log_to_stderr
-from coordinator.zk.runtime import Event, ThreadRuntime, on_signals
+from coordinator.zk.runtime import Event, Runtime, ThreadRuntime, on_signals
 from coordinator.zk.znodes.records import BLACK_LIST, STATIC, WHITE_LIST
 
 from .child import run_child
@@ -72,9 +72,6 @@ class Limits:
         return POLL_MS if self.timeout_ms is None else math.ceil(self.timeout_ms - 1000 * idle_s)
 
 
-NO_LIMITS = Limits()
-
-
 @click.command()
 @config_options(ConsumerConfig, HELPS)
 @kafka_option
@@ -120,7 +117,7 @@ def run(
     if verbose and not events:
         raise UsageError("--verbose adds records to --events: give both")
     limits = Limits(max_records, timeout_ms)
-    if command is not None and (events or limits != NO_LIMITS):
+    if command is not None and (events or limits != Limits()):
         raise UsageError("--exec hands all records to its command: leave out --events, --max-records and --timeout-ms")
     log_to_stderr(log_level, log_format)
     subscription = parsed_subscription(topics, white_list, black_list)
@@ -137,31 +134,37 @@ def run(
             run_child(config, subscription, command, exec_timeout_ms / 1000, stopping, runtime)
             return
         output = EventLines(config.consumer, runtime.wall_ms, verbose) if events else RecordLines(config.consumer)
-        _print(config, subscription, output, stopping, limits)
+        _print(config, subscription, output, stopping, limits, runtime)
     except IncarnationOver as over:  # Kafka's name of the error first
         raise CoordinatorError(f"{type(over).__name__}: {over}") from over
 
 
 def _print(
-    config: ConsumerConfig, subscription: Subscription, output: RecordLines, stopping: Event, limits: Limits
+    config: ConsumerConfig,
+    subscription: Subscription,
+    output: RecordLines,
+    stopping: Event,
+    limits: Limits,
+    runtime: Runtime,
 ) -> None:
     consumer = Consumer(config, subscription, output)
     output.started()
     try:
         with consumer:
             commits = not config.enable_auto_commit and not config.region
-            _consume(consumer, output, stopping, limits, commits)
+            _consume(consumer, output, stopping, limits, commits, runtime)
     finally:
         output.ended()
 
 
-def _consume(consumer: Consumer, output: RecordLines, stopping: Event, limits: Limits, commits: bool) -> None:
+def _consume(
+    consumer: Consumer, output: RecordLines, stopping: Event, limits: Limits, commits: bool, runtime: Runtime
+) -> None:
     count = 0
-    clock = ThreadRuntime()
-    last = clock.monotonic()
+    last = runtime.monotonic()
     while not stopping.is_set() and (limits.max_records is None or count < limits.max_records):
         most = None if limits.max_records is None else limits.max_records - count
-        left_ms = limits.left_ms(clock.monotonic() - last)
+        left_ms = limits.left_ms(runtime.monotonic() - last)
         if left_ms <= 0:
             click.echo(f"no record came for {limits.timeout_ms} ms: {count} records in all", err=True)
             return
@@ -172,7 +175,7 @@ def _consume(consumer: Consumer, output: RecordLines, stopping: Event, limits: L
             continue
         output.polled(polled)
         if some := sum(map(len, polled.values())):
-            count, last = count + some, clock.monotonic()
+            count, last = count + some, runtime.monotonic()
         if not commits:
             continue
         offsets = {partition: records[-1].offset + 1 for partition, records in polled.items() if records}

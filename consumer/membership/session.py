@@ -18,7 +18,8 @@ def opener_of(config: ConsumerConfig, kind: str) -> StoreFactory:
     :param kind: with the consumer's name the client in log lines: `consumer`, `slot`, `member`.
     """
     connect_timeout_s = config.connect_timeout_ms / 1000
-    return kazoo_factory(config.zk, config.session_timeout_ms, connect_timeout_s, f"{kind} {config.consumer}")
+    client = f"{kind} {config.consumer}"
+    return kazoo_factory(config.zk, config.session_timeout_ms, connect_timeout_s, client, config.access)
 
 
 class ConsumerSession:

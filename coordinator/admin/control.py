@@ -123,7 +123,7 @@ def _existing(store: Store, group: str) -> GroupPaths:
 def resign(store: Store, node: str | None = None) -> tuple[CoordinatorRecord, int]:
     """End the term of the elected coordinator: its znode is removed, under the fence of its epoch.
 
-    A process that lives resigns then; one that is dead or cut off cannot be told apart from it here.
+    A live process resigns; a dead or partitioned one is indistinguishable here.
 
     :param node: the node that must be elected, None for any.
     :returns: the node that was elected, and the current epoch: the next election is above it.

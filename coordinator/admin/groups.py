@@ -58,13 +58,14 @@ class Reading:
     def timed(self, path: str, parse: Callable[[str, Node], T]) -> tuple[T | None, int | None]:
         """`parsed`, and the time of the znode's last write (server's wall clock, None when it does not exist)."""
         node = self.store.get(path)
-        return self._read(path, node, parse), node.stat.mtime_ms if node is not None else None
+        return self.record(path, node, parse), node.stat.mtime_ms if node is not None else None
 
     def parsed_many(self, paths: Sequence[str], parse: Callable[[str, Node], T]) -> list[T | None]:
         """`parsed` for each path, pipelined."""
-        return [self._read(path, node, parse) for path, node in zip(paths, self.store.get_many(paths), strict=True)]
+        return [self.record(path, node, parse) for path, node in zip(paths, self.store.get_many(paths), strict=True)]
 
-    def _read(self, path: str, node: Node | None, parse: Callable[[str, Node], T]) -> T | None:
+    def record(self, path: str, node: Node | None, parse: Callable[[str, Node], T]) -> T | None:
+        """`parsed`, of a znode that has been read."""
         try:
             return parse(path, node) if node is not None else None
         except BadData as error:

@@ -14,6 +14,7 @@ from ..zk.znodes.partitions import PartitionSet, TopicPartition, range_texts
 from ..zk.znodes.paths import COORDINATOR
 from ..zk.znodes.regions import ABORTED, RESETTING, RUNNING
 from ..zk.znodes.regions import FAILED as REGION_FAILED
+from .queries import FAR_BEHIND_SEGMENTS
 from .regions import OPEN, ShownCheckpoint, ShownRegion
 from .status import GroupStatus, Status
 from .verify import not_live
@@ -21,8 +22,9 @@ from .verify import not_live
 STUCK_AFTER_MS = 60_000
 DIFFERS_AFTER_MS = 5_000
 """A registration is read after its channel: another incarnation may have registered in between."""
-BEHIND_RECORDS, BEHIND_SEGMENTS, BEHIND_BYTES = 1_000_000, 5_000, 2**30
-"""From any of these on a silent query is far behind; the last two are a quarter of the default bounds of a backlog."""
+BEHIND_RECORDS, BEHIND_BYTES = 1_000_000, 2**30
+"""From any of these on, or `FAR_BEHIND_SEGMENTS`, a silent query is far behind; the last is a quarter of a backlog's
+default bound."""
 NAMED = 3
 MOST_UNREADABLE = 20
 """Unreadable znodes with a finding each."""
@@ -199,9 +201,10 @@ def _segments(status: Status, group: GroupStatus, clock: _Clock) -> Found:
 
 def _queries(status: Status, group: GroupStatus, clock: _Clock) -> Found:
     for query in group.silent:
-        if query.rows < BEHIND_RECORDS and query.segments < BEHIND_SEGMENTS and query.size < BEHIND_BYTES:
+        if query.rows < BEHIND_RECORDS and query.segments < FAR_BEHIND_SEGMENTS and query.size < BEHIND_BYTES:
             continue
-        held = f"holds back {query.rows:,} records in {query.segments:,} segments"
+        least = "at least " if query.segments >= FAR_BEHIND_SEGMENTS else ""
+        held = f"holds back {least}{query.rows:,} records in {query.segments:,} segments"
         remedy = f"start it again, or release them: `queries remove {group.shown.group} {query.query} --execute`"
         yield "query-silent", f"query {query.query} is silent for {clock.age(query.seen_ms)} and {held} ({remedy})"
 

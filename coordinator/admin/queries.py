@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..planning.backpressure import UNKNOWN, finished_by_all
 from ..zk.errors import UsageError
@@ -11,12 +12,15 @@ from ..zk.store import Delete, Node, SetData, Store
 from ..zk.update import Change, update
 from ..zk.znodes.names import is_name
 from ..zk.znodes.paths import GroupPaths
-from ..zk.znodes.segments import Query
+from ..zk.znodes.segments import Query, SegmentsRecord
 from .groups import Reading
-from .segments import ListedSegment, read_record, read_segments
+from .segments import ListedSegment, newest_segments, read_record, read_segments
 
 SILENT_AFTER_MS = 180_000
 """A running query updates its znode once a minute; after three missed updates it counts as silent."""
+
+FAR_BEHIND_SEGMENTS = 5_000
+"""A silent query that holds back so many is far behind, and more are not counted: a quarter of the default bound."""
 
 ACTIVE, SILENT, EXPIRED, UNREADABLE = "active", "silent", "expired", "unreadable"
 
@@ -49,32 +53,60 @@ def read_queries(reading: Reading, group: str, now_ms: int) -> list[ShownQuery]:
     """The queries of a group; one row without a query for a group that has segments or a pause but no query."""
     paths = GroupPaths(group)
     listed = read_segments(reading, paths)
-    for item in listed:
-        if item.segment is None:
-            reading.problems[paths.segment(item.name)] = item.problem
-    paused = read_record(reading, paths).paused
-    found = []
-    for name in reading.names(paths.queries):
-        node = reading.store.get(paths.query(name))
-        if node is not None:
-            query = reading.parsed(paths.query(name), lambda p, n: Query.parse(p, n.data))
-            state = _state(query, node, now_ms)
-            behind = _behind(listed, UNKNOWN if query is None else query.finished) if state != EXPIRED else []
-            run, finished = (query.run, query.finished) if query else (None, None)
-            found.append(ShownQuery(group, name, state, run, finished, *_sums(behind), node.stat.mtime_ms, paused))
+    paused = _segments_record(reading, paths, listed).paused
+    found = [_shown(group, one, listed, paused) for one in _read(reading, paths, now_ms)]
     if not found and (listed or paused):
         found.append(ShownQuery(group, None, None, None, None, *_sums(listed), None, paused))
     return found
 
 
 def silent_queries(reading: Reading, group: str, now_ms: int) -> list[ShownQuery]:
-    """The silent queries of a group. Its segments are read only when there is one."""
+    """The silent queries of a group, with `FAR_BEHIND_SEGMENTS` of the segments that each holds back at most.
+
+    Segments are read only when there is one: the newest, back to those that all of them have finished.
+    """
     paths = GroupPaths(group)
-    names = reading.names(paths.queries)
-    nodes = reading.store.get_many([paths.query(name) for name in names]) if names else []
-    if not any(node is not None and _is_silent(node, now_ms) for node in nodes):
+    silent = [one for one in _read(reading, paths, now_ms) if one.state == SILENT]
+    if not silent:
         return []
-    return [one for one in read_queries(reading, group, now_ms) if one.state == SILENT]
+    listed = newest_segments(reading, paths, min(one.finished for one in silent), FAR_BEHIND_SEGMENTS)
+    paused = _segments_record(reading, paths, listed).paused
+    return [_shown(group, one, listed, paused) for one in silent]
+
+
+class _QueryNode(NamedTuple):
+    """A query's znode; `query` is None when its data is unreadable."""
+
+    name: str
+    query: Query | None
+    state: str
+    seen_ms: int
+
+    @property
+    def finished(self) -> int:
+        return UNKNOWN if self.query is None else self.query.finished
+
+
+def _read(reading: Reading, paths: GroupPaths, now_ms: int) -> list[_QueryNode]:
+    names = reading.names(paths.queries)
+    found = []
+    for name, node in zip(names, reading.store.get_many([paths.query(name) for name in names]), strict=True):
+        if node is not None:
+            query = reading.record(paths.query(name), node, lambda p, n: Query.parse(p, n.data))
+            found.append(_QueryNode(name, query, _state(query, node, now_ms), node.stat.mtime_ms))
+    return found
+
+
+def _segments_record(reading: Reading, paths: GroupPaths, listed: Sequence[ListedSegment]) -> SegmentsRecord:
+    """The group's record; unreadable segments of `listed` are noted in `reading`."""
+    reading.problems.update({paths.segment(item.name): item.problem for item in listed if item.segment is None})
+    return read_record(reading, paths)
+
+
+def _shown(group: str, one: _QueryNode, listed: Sequence[ListedSegment], paused: str | None) -> ShownQuery:
+    behind = [item for item in listed if item.czxid > one.finished] if one.state != EXPIRED else []
+    run, finished = (one.query.run, one.query.finished) if one.query else (None, None)
+    return ShownQuery(group, one.name, one.state, run, finished, *_sums(behind), one.seen_ms, paused)
 
 
 def _state(query: Query | None, node: Node, now_ms: int) -> str:
@@ -87,10 +119,6 @@ def _state(query: Query | None, node: Node, now_ms: int) -> str:
 
 def _is_silent(node: Node, now_ms: int) -> bool:
     return not node.stat.ephemeral_owner and now_ms - node.stat.mtime_ms >= SILENT_AFTER_MS
-
-
-def _behind(listed: Sequence[ListedSegment], finished: int) -> list[ListedSegment]:
-    return [item for item in listed if item.czxid > finished]
 
 
 def _sums(listed: Sequence[ListedSegment]) -> tuple[int, int, int]:

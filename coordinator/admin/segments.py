@@ -52,25 +52,47 @@ def read_segments(reading: Reading, paths: GroupPaths, known: Sequence[ListedSeg
     :param known: an earlier listing, whose segments are not read again.
     """
     before = {listed.name: listed for listed in known}
-    listing = reading.store.children(paths.segments)
-    names = sorted(name for name in (listing.names if listing else ()) if name.startswith(SEGMENT_PREFIX))
-    found = [before[name] for name in names if name in before]
-    is_whole = True
-    new = [name for name in names if name not in before and is_name(name)]
+    names = _names(reading, paths)
+    new = [name for name in names if name not in before]
+    read: list[ListedSegment] = []
     for first in range(0, len(new), READ_AT_ONCE):
-        batch = new[first : first + READ_AT_ONCE]
-        nodes = reading.store.get_many([paths.segment(name) for name in batch])
-        for name, node in zip(batch, nodes, strict=True):
-            if node is None:
-                is_whole = False
-                continue
-            try:
-                segment, problem = Segment.parse(paths.segment(name), node.data), ""
-            except BadData as error:
-                segment, problem = None, str(error)
-            found.append(ListedSegment(node.stat.czxid, name, node.stat.ctime_ms, segment, problem))
-    collected = 0 if is_whole else read_record(reading, paths).collected
+        read += _read(reading, paths, new[first : first + READ_AT_ONCE])
+    collected = 0 if len(read) == len(new) else read_record(reading, paths).collected
+    found = [*(before[name] for name in names if name in before), *read]
     return sorted(item for item in found if item.czxid > collected)
+
+
+def newest_segments(reading: Reading, paths: GroupPaths, after: int, most: int) -> list[ListedSegment]:
+    """The segments sealed after czxid `after`, at most `most`: the newest. Of the others few are read."""
+    names = _names(reading, paths)[-most:]
+    found: list[ListedSegment] = []
+    for end in range(len(names), 0, -READ_AT_ONCE):
+        read = _read(reading, paths, names[max(0, end - READ_AT_ONCE) : end])
+        found += [item for item in read if item.czxid > after]
+        if any(item.czxid <= after for item in read):
+            break
+    return sorted(found)
+
+
+def _names(reading: Reading, paths: GroupPaths) -> list[str]:
+    """The names of a group's segments, in the order of their numbers."""
+    listing = reading.store.children(paths.segments)
+    names = listing.names if listing else ()
+    return sorted(name for name in names if name.startswith(SEGMENT_PREFIX) and is_name(name))
+
+
+def _read(reading: Reading, paths: GroupPaths, names: Sequence[str]) -> list[ListedSegment]:
+    """Those that exist."""
+    found = []
+    for name, node in zip(names, reading.store.get_many([paths.segment(name) for name in names]), strict=True):
+        if node is None:
+            continue
+        try:
+            segment, problem = Segment.parse(paths.segment(name), node.data), ""
+        except BadData as error:
+            segment, problem = None, str(error)
+        found.append(ListedSegment(node.stat.czxid, name, node.stat.ctime_ms, segment, problem))
+    return found
 
 
 def read_record(reading: Reading, paths: GroupPaths) -> SegmentsRecord:

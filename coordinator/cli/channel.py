@@ -25,6 +25,7 @@ from .common import (
     CONNECT_TIMEOUT_S,
     SESSION_TIMEOUT_MS,
     TABLE,
+    command_access,
     opened,
     output_option,
     print_rows,
@@ -41,7 +42,6 @@ WIDTHS = (12, 12, 16, 18, 13, 6, 10, 11, 9)
 HEADER = (
     "TIME", "EVENT", "CONSUMER-ID", "COMMAND", "OPTION", "EPOCH", "GENERATION", "INCARNATION", "MS", "PARTITIONS, NOTE",
 )  # fmt: skip
-LONGEST_CELL = 300
 UNNAMED = {START_FETCHER: "none", STOP_FETCHER: "all"}
 """Meaning of a command without partitions."""
 
@@ -106,8 +106,9 @@ def watch(group: str, consumer: str | None, for_s: float | None, count: int | No
         checked_group(Reading(store), group)
         if consumer is not None and not is_name(consumer):
             raise UsageError(f"{consumer!a} is no name of a consumer")
+    access = command_access()
     following = ChannelWatch(
-        lambda: open_kazoo(zk, SESSION_TIMEOUT_MS, CONNECT_TIMEOUT_S, make_chroot=False),
+        lambda: open_kazoo(zk, SESSION_TIMEOUT_MS, CONNECT_TIMEOUT_S, make_chroot=False, access=access),
         ThreadRuntime(),
         group,
         consumer,
@@ -155,9 +156,7 @@ def _cells(event: ChannelEvent) -> tuple[str, ...]:
         event.took_ms,
     )
     note = "; ".join(text for text in (named, event.ask, event.reason, event.note) if text)
-    is_whole = len(note) <= LONGEST_CELL or not sys.stdout.isatty()
-    cut = note if is_whole else note[: LONGEST_CELL - 1] + "…"
-    return (*("-" if cell is None else printable(cell) for cell in found), printable(cut))
+    return (*("-" if cell is None else printable(cell) for cell in found), printable(note))
 
 
 def _command_rows(member: ShownMember) -> list[tuple[object, ...]]:

@@ -17,6 +17,7 @@ from coordinator.zk.process.cli import (
     TABLE,
     Cli,
     brokers_option,
+    command_access,
     opened,
     output_option,
     print_json,
@@ -25,6 +26,7 @@ from coordinator.zk.process.cli import (
     report,
     row_objects,
     table_text,
+    zk_config_option,
     zk_option,
 )
 from coordinator.zk.process.tables import echo_alarm
@@ -40,6 +42,7 @@ __all__ = [
     "Cli",
     "at",
     "brokers_option",
+    "command_access",
     "echo_alarm",
     "opened",
     "operator",
@@ -55,6 +58,7 @@ __all__ = [
     "report",
     "row_objects",
     "table_text",
+    "zk_config_option",
     "zk_option",
 ]
 

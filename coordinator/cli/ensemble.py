@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,10 +21,21 @@ from coordinator.zk.embedded.ensemble import (
     modes_are_healthy,
     zkcli_command,
 )
+from coordinator.zk.embedded.identities import IDENTITIES, environment_of
 from coordinator.zk.embedded.kafka import Broker, has_broker
 from coordinator.zk.errors import CoordinatorError, UsageError, ZooKeeperUnreachable
 
-from .ensemble_kafka import EXIT_CODES, KAFKA, UNHEALTHY, dir_argument, directory_option, kafka
+from .common import UNHEALTHY
+from .ensemble_kafka import EXIT_CODES, KAFKA, dir_argument, directory_option, kafka
+
+identity_option = click.option(
+    "--as",
+    "identity",
+    type=click.Choice(IDENTITIES),
+    default="operator",
+    show_default=True,
+    help="The identity, on an ensemble with --tls or --auth.",
+)
 
 
 @click.group(epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
@@ -34,13 +47,18 @@ def ensemble() -> None:
 @directory_option
 @click.option("--servers", type=click.Choice(["1", "3"]), help="Number of servers. [default: 3, or as in DIR]")
 @click.option("--port", type=int, help="First client port; the others follow. [default: free ports, kept in DIR]")
+@click.option("--tls/--no-tls", default=None, help="TLS on the client ports, with a CA of its own. [default: no]")
+@click.option("--auth/--no-auth", default=None, help="Clients may authenticate by SASL. [default: no]")
 @click.option("--timeout", "timeout_s", type=float, default=30.0, show_default=True, help="Seconds to become healthy.")
-def start(directory: Path, servers: str | None, port: int | None, timeout_s: float) -> None:
+def start(
+    directory: Path, servers: str | None, port: int | None, tls: bool | None, auth: bool | None, timeout_s: float
+) -> None:
     """Start the servers that are down, and wait until they are healthy.
 
-    Data and ports of an earlier start in the same directory are kept.
+    Data and ports of an earlier start in the same directory are kept, and so are the credentials of --tls and --auth
+    (`env` shows how to use them).
     """
-    made = _made(directory, servers, port)
+    made = _made(directory, servers, port, tls, auth)
     was_down = not any(server.is_running for server in made.servers)
     try:
         made.start()
@@ -81,8 +99,9 @@ def status(directory: Path, output: str) -> None:
     epilog=EXIT_CODES, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
 )
 @directory_option
+@identity_option
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def zkcli(directory: Path, arguments: tuple[str, ...]) -> None:
+def zkcli(directory: Path, identity: str, arguments: tuple[str, ...]) -> None:
     """ZooKeeper's own client against the ensemble: `zkcli ls /brokers/topics`; interactive without ARGUMENTS.
 
     Exits as zkCli does: 1 for a missing znode.
@@ -92,15 +111,33 @@ def zkcli(directory: Path, arguments: tuple[str, ...]) -> None:
         raise ZooKeeperUnreachable(
             f"no server of {made.directory} runs: scripts/ensemble start{dir_argument(directory)}"
         )
-    command = zkcli_command(made.hosts, *arguments)
+    command = zkcli_command(made.hosts, *arguments, flags=made.identities.zkcli_flags(identity))
     os.execv(command[0], command)
 
 
-def _made(directory: Path, servers: str | None, port: int | None) -> Ensemble:
+@ensemble.command(epilog=EXIT_CODES)
+@directory_option
+@identity_option
+def env(directory: Path, identity: str) -> None:
+    """Print the shell's commands that make this client's credentials those of every command:
+
+    `eval "$(scripts/ensemble env --as operator)"`. Secrets stay in their files.
+    """
+    made = Ensemble.load(directory)
+    for name, value in environment_of(made.identities.access(identity)).items():
+        click.echo(f"export {name}={shlex.quote(value)}")
+    click.echo(f"# in ACLs: {made.identities.zookeeper_id(identity)}")
+
+
+def _made(directory: Path, servers: str | None, port: int | None, tls: bool | None, auth: bool | None) -> Ensemble:
     """The ensemble in `directory`, created if missing; the options must match an existing one."""
     config = None
-    if servers is not None or not has_ensemble(directory):
-        config = EnsembleConfig(servers=int(servers or 3))
+    given = {"servers": int(servers) if servers else None, "tls": tls, "auth": auth}
+    values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if not has_ensemble(directory):
+        config = EnsembleConfig(**values)
+    elif values:
+        config = replace(Ensemble.load(directory).config, **values)
     try:
         return Ensemble(directory, config, base_port=port)
     except EnsembleError as error:

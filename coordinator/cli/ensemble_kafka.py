@@ -18,10 +18,11 @@ from coordinator.zk.embedded.kafka import Broker, KafkaConfig, has_broker
 from coordinator.zk.errors import UsageError, ZooKeeperUnreachable
 from coordinator.zk.znodes.names import checked_name, shown
 
+from .common import UNHEALTHY
+
 if TYPE_CHECKING:
     from coordinator.zk.embedded.kafka_client import TrialKafka
 
-UNHEALTHY = 5
 KAFKA = "kafka"
 
 EXIT_CODES = """\b

@@ -91,6 +91,7 @@ Where = tuple[str, int, str | None]
 
 CHANGES = f"{__package__}.groups_"
 PLACES = {
+    "create": f"{CHANGES}create",
     "delete": f"{CHANGES}delete",
     "delete-offsets": f"{CHANGES}offsets",
     "export-offsets": f"{CHANGES}export",

@@ -53,7 +53,11 @@ def run(log_level: str, log_format: str, **options: Any) -> None:
     log_to_stderr(log_level, log_format)
     config = built(CoordinatorConfig, options)
     opener = kazoo_factory(
-        config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000, f"node {config.node}"
+        config.zk,
+        config.session_timeout_ms,
+        config.connect_timeout_ms / 1000,
+        f"node {config.node}",
+        config.access,
     )
     opener = listed(opener, config.node, socket.gethostname())
     runtime = ThreadRuntime(recorder_in(config.history_dir, config.node, kind="node"))

@@ -12,7 +12,7 @@ import click
 
 from coordinator.admin.offset_reset import BoundsOf, LogBounds
 from coordinator.zk.errors import CoordinatorError, UsageError
-from coordinator.zk.process.cli import bootstrap_option, kafka_option
+from coordinator.zk.process.cli import bootstrap_option, command_access, kafka_option
 from coordinator.zk.runtime import ThreadRuntime, on_signals
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
@@ -52,7 +52,8 @@ class LogOptions:
         """
         from consumer.logs import KafkaPlace, open_log  # loads pyarrow, needed only here
 
-        return open_log(self.log_dir, KafkaPlace(zk, brokers.brokers_path, self.bootstrap_servers, self.kafka))
+        place = KafkaPlace(zk, brokers.brokers_path, self.bootstrap_servers, self.kafka, command_access())
+        return open_log(self.log_dir, place)
 
 
 def repeat(act: Callable[[], object], every_s: float, on_problem: Callable[[str], None]) -> None:

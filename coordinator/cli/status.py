@@ -60,7 +60,7 @@ def status(context: click.Context, check: bool, stuck_after_ms: int, zk: str, br
         now_ms = ThreadRuntime().wall_ms()
         found = read_status(store, brokers, now_ms if check else None)
     if check:
-        unhealthy = findings(found, ThreadRuntime().wall_ms(), stuck_after_ms)
+        unhealthy = findings(found, now_ms, stuck_after_ms)
         _print_check(found, unhealthy, output)
         context.exit(UNHEALTHY if unhealthy else 0)
     if output == JSON:

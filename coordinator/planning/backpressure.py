@@ -19,7 +19,8 @@ HURRY_SHARE = 0.5
 """Above this share of a bound, finished segments are collected in the next round, not only in the next sweep."""
 
 HURRY_BYTES = 256 << 20
-"""Above these bytes too: files that are removed soon are written into page cache that is already allocated."""
+"""With these bytes beyond the retained ones too: files that are removed soon are written into page cache that is
+already allocated."""
 
 INTERVAL_STEP_MS = 10
 """Published seal intervals are multiples of this."""
@@ -69,9 +70,10 @@ class Backlog(NamedTuple):
     unread: int = 0
 
 
-def is_pressing(record: SegmentsRecord, backlog: Backlog, bounds: Bounds) -> bool:
+def is_pressing(record: SegmentsRecord, backlog: Backlog, bounds: Bounds, retention: Retention) -> bool:
     """Whether collection shall run before the next sweep."""
-    hurry_bytes = min(HURRY_BYTES, HURRY_SHARE * bounds.size)
+    retained_bytes = retention.size if retention.ms else 0
+    hurry_bytes = min(retained_bytes + HURRY_BYTES, HURRY_SHARE * bounds.size)
     is_large = backlog.segments > HURRY_SHARE * bounds.segments or backlog.size > hurry_bytes
     return record.paused is not None or is_large
 

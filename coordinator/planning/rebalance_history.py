@@ -29,7 +29,7 @@ def history_of(
 ) -> Rebalance | None:
     """The record of the generation of `state`: new, or with the times known now; None to leave it.
 
-    :param gone: members of the target before this turn that run nothing of it any more.
+    :param gone: members of the target before this turn whose incarnation in it is over.
     :param ends: of this turn.
     """
     before = snapshot.state

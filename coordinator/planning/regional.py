@@ -75,6 +75,8 @@ def region_step(snapshot: Snapshot, membership: Membership, assignment: Wanted, 
     before = view.record
     if view.is_unreadable:
         raise RebalanceFailed(f"consistent region {view.name} cannot be read: see its znode")
+    if view.refusal:
+        raise RebalanceFailed(view.refusal)
     if view.problem:
         remedy = f"restore it, or go back to another checkpoint (regions reset {view.name} --to NUMBER)"
         raise RebalanceFailed(f"{view.problem}: {remedy}")

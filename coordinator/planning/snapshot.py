@@ -153,6 +153,7 @@ class RegionView:
     :ivar has_initial: for a group not bound to it: whether `initial` has offsets of a previous group of its name.
     :ivar held_for: the checkpoint that a generation of the group waits for, 0 for none; `held_s` for how long.
     :ivar problem: why its current cut cannot be read, empty when it can.
+    :ivar refusal: why the access policy does not let the group be bound to it, empty when it does.
     """
 
     name: str
@@ -167,6 +168,7 @@ class RegionView:
     held_s: float = 0.0
     has_initial: bool = False
     problem: str = ""
+    refusal: str = ""
 
     @property
     def is_unreadable(self) -> bool:

@@ -69,7 +69,7 @@ def standing(snapshot: Snapshot, gone: Iterable[str], are_stopping: bool) -> Sta
 
     A rebalance that replaces an unfinished one continues its standstill: the partitions still wait.
 
-    :param gone: members of the target before this turn that run nothing of it any more.
+    :param gone: members of the target before this turn whose incarnation in it is over.
     :param are_stopping: whether a member has to stop first.
     """
     record, now_ms = snapshot.rebalance, snapshot.now_ms

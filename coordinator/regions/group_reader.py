@@ -9,10 +9,11 @@ from ..planning.snapshot import ChannelView, Member, RegionView
 from ..planning.target import is_live
 from ..term.bad_data import Findings
 from ..zk.errors import BadData
+from ..zk.security.policy import AclPolicy
 from ..zk.store import Node, Store
 from ..zk.znodes.group_cut import GroupCut, read_cut
 from ..zk.znodes.group_state import GroupState
-from ..zk.znodes.paths import RegionPaths
+from ..zk.znodes.paths import GroupPaths, RegionPaths
 from ..zk.znodes.regions import CONSUMERS, ENDS, INITIAL, Checkpoint, Region
 
 
@@ -56,7 +57,23 @@ class GroupRegionReader:
             for name, member in members.items()
             if member.registration is not None and member.registration.region is not None
         ]
-        return self._view(min(offered)[2]) if offered else None
+        if not offered:
+            return None
+        named = min(offered)[2]
+        return replace(self._view(named), refusal=self._refusal(named))
+
+    def _refusal(self, region: str) -> str:
+        """Why the access policy refuses the group's binding: in a region each group may harm the others."""
+        path = GroupPaths(self._group).acl
+        node = self._store.get(path)
+        try:
+            policy = AclPolicy.parse(path, node.data) if node is not None else AclPolicy()
+        except BadData as error:
+            return str(error)
+        if not policy.is_secure or region in policy.regions:
+            return ""
+        remedy = f"zk-coordinator acl members {self._group} --members ID --regions {region}"
+        return f"group {self._group} may not be bound to consistent region {region}: an operator permits it by {remedy}"
 
     def _view(self, name: str) -> RegionView:
         paths = RegionPaths(name)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 from ..planning.backpressure import UNKNOWN
 from ..term.bad_data import Findings
@@ -14,12 +15,43 @@ from ..zk.errors import BadData
 from ..zk.store import Delete, Listing, Node, SetData
 from ..zk.znodes.names import is_name
 from ..zk.znodes.paths import GroupPaths
-from ..zk.znodes.segments import Query
+from ..zk.znodes.segments import QUERY_ABSENCE_S, Query
 
 log = logging.getLogger(__name__)
 
 WATCHED_S = 180.0
 """A query expires only after this coordinator has missed three of its updates, independent of clocks."""
+
+QueryRun = tuple[str, int, str]
+"""A query's name, its znode's czxid, and its run: another one with each registration."""
+
+
+@dataclass(slots=True)
+class SeenQueries:
+    """The queries of a group, as this coordinator last read them.
+
+    :ivar version: the version of the set of queries.
+    :ivar runs: those registered.
+    :ivar ephemeral: the progress of each query whose znode goes with its session.
+    :ivar lost: the progress of each query whose session has ended, while it counts.
+    """
+
+    version: int = 0
+    runs: frozenset[QueryRun] = frozenset()
+    ephemeral: Mapping[str, int] = field(default_factory=dict)
+    lost: Mapping[str, int] = field(default_factory=dict)
+
+    def newly_lost(self, names: Collection[str], version: int, runs: frozenset[QueryRun]) -> dict[str, int]:
+        """The progress of each query whose znode went with its session since.
+
+        The end of a session leaves the version of the set alone. Each registration, and each removal, moves it by
+        one: when it has moved further than queries have registered, one was removed, and none counts as lost.
+
+        :param names: the znodes listed now, with the set's `version` and `runs`.
+        """
+        if version - self.version > len(runs - self.runs):
+            return {}
+        return {name: finished for name, finished in self.ephemeral.items() if name not in names}
 
 
 class Queries:
@@ -37,16 +69,23 @@ class Queries:
         """A round has ended."""
         self._memory.forget_unseen()
 
-    def readers(self, paths: GroupPaths, listing: Listing) -> tuple[dict[str, int], int]:
+    def readers(self, paths: GroupPaths, listing: Listing, seen: SeenQueries) -> tuple[dict[str, int], int]:
         """The progress of each counted query, and the version that identifies the set of queries.
 
-        The version is read before them: a registration in between changes it, and the decision is refused.
+        The version is read before them: a registration in between changes it, and the decision is refused. A query
+        whose session has ended counts for `QUERY_ABSENCE_S` more: its driver may only have paused, and registers again.
+
+        :param seen: of the group's last round; brought up to date.
         """
         version = listing.stat.version
         names = sorted(name for name in listing.names if is_name(name))
         readers: dict[str, int] = {}
+        ephemeral: dict[str, int] = {}
+        runs: set[QueryRun] = set()
         for name, node in zip(names, self._store.get_many([paths.query(name) for name in names]), strict=True):
-            if node is None:
+            if node is None:  # the next listing shows whether it was removed
+                if name in seen.ephemeral:
+                    readers[name] = ephemeral[name] = seen.ephemeral[name]
                 continue
             is_silent = self._is_silent(paths.query(name), node)
             try:
@@ -56,6 +95,9 @@ class Queries:
                 if not is_silent:
                     readers[name] = UNKNOWN
                 continue
+            runs.add((name, node.stat.czxid, query.run))
+            if node.stat.ephemeral_owner:
+                ephemeral[name] = query.finished
             if not is_silent:
                 if not query.expired_ms:
                     readers[name] = query.finished
@@ -63,7 +105,22 @@ class Queries:
                 version += 1
             elif not query.expired_ms:
                 readers[name] = query.finished
-        return readers, version
+        lost = self._lost(paths, names, seen.lost, seen.newly_lost(names, listing.stat.version, frozenset(runs)))
+        seen.version, seen.runs, seen.ephemeral, seen.lost = version, frozenset(runs), ephemeral, lost
+        return {**readers, **lost}, version
+
+    def _lost(
+        self, paths: GroupPaths, names: Collection[str], before: Mapping[str, int], newly: Mapping[str, int]
+    ) -> dict[str, int]:
+        """Those that have not registered again, and whose session has not ended too long ago."""
+        for name, finished in newly.items():
+            if self._term.lines.take("query session ended"):
+                log.info("query session ended: group=%s query=%s finished=%d", paths.group, name, finished)
+        return {
+            name: finished
+            for name, finished in {**before, **newly}.items()
+            if name not in names and self._memory.age_s(paths.query(name), "lost") < QUERY_ABSENCE_S
+        }
 
     def _is_silent(self, path: str, node: Node) -> bool:
         """Whether a znode has not changed for `query_retention_ms`; an ephemeral one goes with its session."""

@@ -38,7 +38,7 @@ from ..zk.znodes.names import is_name
 from ..zk.znodes.paths import SEGMENT_PREFIX, GroupPaths, sequence
 from ..zk.znodes.records import Registration
 from ..zk.znodes.segments import SEAL_INTERVAL_MS, Segment, SegmentsRecord, local_file
-from .queries import Queries
+from .queries import Queries, SeenQueries
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +71,7 @@ class _Group:
     :ivar intervals: the seal interval of each registered member.
     :ivar registered: the pzxid of `ids` that `intervals` belongs to.
     :ivar cuts: the checkpoints of its consistent region.
+    :ivar queries: its queries, as last read.
     """
 
     paths: GroupPaths
@@ -84,6 +85,7 @@ class _Group:
     registered: int = 0
     cuts: GroupCuts | None = None
     intervals: tuple[int, ...] = ()
+    queries: SeenQueries = field(default_factory=SeenQueries)
 
     @property
     def backlog(self) -> Backlog:
@@ -143,11 +145,11 @@ class SegmentCollector:
         for group, listing in zip(known, listings, strict=True):
             try:
                 self._look_at_segments(group)
-                readers, version = self._queries.readers(group.paths, listing) if listing is not None else ({}, 0)
+                readers, version = self._queries.readers(group.paths, listing, group.queries) if listing else ({}, 0)
             except AccessDenied as error:
                 self._problems.report(error.path, str(error))
                 continue
-            if is_sweep or is_pressing(group.record, group.backlog, self._rules.bounds):
+            if is_sweep or is_pressing(group.record, group.backlog, self._rules.bounds, self._rules.retention):
                 self._collect(group, readers, version)
             self._direct(group, readers, shortest_ms[group.paths.group])
         self._queries.forget_unseen()

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 
 from ..zk.hosts import checked_hosts
 from ..zk.process.config import LOOPBACK, require
+from ..zk.security.access import ZooKeeperAccess
 from ..zk.znodes.names import checked_name
 
 MIN_SESSION_MS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class CoordinatorConfig:
+class CoordinatorConfig(ZooKeeperAccess):
     """Validated when built; each field is an option of `zk-coordinator run`, an environment name and a file's key.
 
     :ivar zk: servers and chroot, `host:port,host:port/chroot`.

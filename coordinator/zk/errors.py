@@ -10,7 +10,8 @@ CoordinatorError                     exit code 1
 │   │   ├── ConnectionLost               a read without an answer: retry
 │   │   └── OutcomeUnknown               a commit whose reply was lost: `sync`, then read its effect
 │   ├── AccessDenied                     a znode whose ACL refuses to read it: BadData too
-│   ├── NotAuthorized            77  an ACL, or the lack of credentials, refuses this client
+│   ├── NotAuthorized            77  an ACL refuses this client
+│   │   └── AuthenticationFailed 78  TLS or credentials: a server and this client refuse each other
 │   └── Final
 │       ├── Refused                      a commit that ZooKeeper refused; none of it took effect
 │       │   └── WriteDenied          77  a znode whose ACL refuses to write it: NotAuthorized too
@@ -68,14 +69,20 @@ class AccessDenied(StoreError, BadData):
         self.path = path
 
 
-GRANT = "zk-group-coordinator sends no credentials: its chroot needs the ACL world:anyone:cdrwa"
+GRANT = "check the credentials (zk_auth_file, or a client certificate), and the ACLs by zk-coordinator acl check"
 """What to do about a refusal by an ACL."""
 
 
 class NotAuthorized(StoreError):
-    """ZooKeeper refuses this client: by an ACL, or because it requires credentials. Starting again does not help."""
+    """ZooKeeper refuses this client by an ACL. Starting again does not help."""
 
     exit_code = 77
+
+
+class AuthenticationFailed(NotAuthorized):
+    """A server and this client refuse each other: by a certificate, by credentials, or only one of them has TLS."""
+
+    exit_code = 78
 
 
 class Retryable(StoreError):

@@ -2,43 +2,80 @@
 
 from __future__ import annotations
 
+import logging
 import select
+import socket
+import ssl
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
 from kazoo import exceptions as kz
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.protocol.serialization import Connect
+from kazoo.protocol.connection import ConnectionDropped
+from kazoo.protocol.serialization import SASL, Auth, Connect
 from kazoo.protocol.serialization import Watch as Notification
 from kazoo.protocol.states import Callback, KeeperState
 
+from .security.access import Credentials
+from .security.tls import mismatch, refusal_of, secured
 from .store import TreeEvent, TreeWatch
 from .wire import TREE_EVENTS, AddTreeWatch
 
 CONNECT_TRIES: Final = 3  # that fit into one session timeout
 _CLOSED = (KeeperState.EXPIRED_SESSION, KeeperState.AUTH_FAILED, KeeperState.CLOSED)
 
+Address = tuple[str, int]
+
+log = logging.getLogger(__name__)
+
 
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """A plain `select` instead of kazoo's new selector per request and answer: a tenth of the cost.
+    """A plain `select` instead of kazoo's new selector per request and answer: a tenth of the cost. And TLS of our own.
 
     :param patience_s: how long a server may take to accept a connection; kazoo waits a whole session timeout.
+    :param tls_context: the TLS of each new connection; None for none.
     """
 
-    def __init__(self, patience_s: float) -> None:
+    def __init__(self, patience_s: float, tls_context: Callable[[], ssl.SSLContext | None]) -> None:
         super().__init__()
         self.patience_s = patience_s
+        self._tls_context = tls_context
 
-    def create_connection(self, *arguments: Any, timeout: float, **options: Any) -> Any:
-        return super().create_connection(*arguments, timeout=min(timeout, self.patience_s), **options)
+    def create_connection(self, address: Address, hostname: str = "", timeout: float = 1.0, **options: Any) -> Any:
+        """kazoo's own TLS trusts the system's CAs beside the given one, and offers TLS 1.0."""
+        timeout = min(timeout, self.patience_s)
+        connection: socket.socket = super().create_connection(address=address, timeout=timeout)
+        context = self._tls_context()
+        return connection if context is None else secured(connection, context, hostname or address[0], timeout)
 
-    def select(self, *arguments: Any, **options: Any) -> Any:
+    def select(self, reads: Any, writes: Any, errors: Any, timeout: float | None = None) -> Any:
+        """What TLS has decrypted, and kazoo has not read yet, shows in no socket."""
+        pending = [one for one in reads if isinstance(one, ssl.SSLSocket) and one.pending()]
+        if pending:
+            others = [one for one in reads if one not in pending]
+            ready = self._select(others, writes, errors, 0)
+            return [*pending, *ready[0]], *ready[1:]
+        return self._select(reads, writes, errors, timeout)
+
+    def _select(self, *arguments: Any) -> Any:
         try:
-            return select.select(*arguments, **options)
+            return select.select(*arguments)
         except ValueError:  # a file descriptor over 1023
-            return super().select(*arguments, **options)
+            return super().select(*arguments)
+
+
+class Unprinted:
+    """A request with a secret, which kazoo would write into its log."""
+
+    def __init__(self, request: Any) -> None:
+        self.type = request.type
+        self.serialize = request.serialize
+
+    def __repr__(self) -> str:
+        return "credentials"
 
 
 class OneSession(KazooClient):  # type: ignore[misc]
@@ -49,14 +86,25 @@ class OneSession(KazooClient):  # type: ignore[misc]
 
     A starting server may accept a connection and not answer while the session timeout runs; kazoo would wait for all of
     it. Here the wait leaves time for two more attempts.
+
+    :param credentials: what each connection authenticates with.
+    :param has_tls: whether the handler's connections have TLS.
+    :ivar refusals: why TLS failed, by server.
+    :ivar settled: set once there is a session, or every server is in `refusals`.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, credentials: Credentials, has_tls: bool, **options: Any) -> None:
+        self.has_tls = has_tls
         self.over = False
         self.negotiated_ms = 0
+        self.refusals: dict[Address, str] = {}
+        self.settled = threading.Event()
         self._first_session: int | None = None
         self._gate = threading.RLock()
-        super().__init__(**options)
+        user, password = credentials.sasl or ("", "")
+        sasl = {"mechanism": "DIGEST-MD5", "username": user, "password": password}
+        auth_data = [("digest", digest) for digest in credentials.digests]
+        super().__init__(auth_data=auth_data, sasl_options=sasl if credentials.sasl else None, **options)
         self._invoke_of_kazoo = self._connection._invoke
         self._connection._invoke = self._invoke_and_note
         self.tree_watches: list[tuple[str, TreeWatch]] = []
@@ -65,6 +113,39 @@ class OneSession(KazooClient):  # type: ignore[misc]
         self._connection._read_header = self._read_header_and_note
         self._read_watch_event_of_kazoo = self._connection._read_watch_event
         self._connection._read_watch_event = self._read_watch_event
+        self._submit_of_kazoo = self._connection._submit
+        self._connection._submit = self._submit
+        self._connect_of_kazoo = self._connection._connect
+        self._connection._connect = self._connect_and_note
+        self._authenticate_of_kazoo = self._connection._authenticate_with_sasl
+        self._connection._authenticate_with_sasl = self._authenticate
+
+    def _submit(self, request: Any, timeout: float, xid: Any = None) -> None:
+        self._submit_of_kazoo(Unprinted(request) if isinstance(request, Auth | SASL) else request, timeout, xid)
+
+    def _connect_and_note(self, host: str, hostip: str, port: int) -> Any:
+        """kazoo retries for ever where a server and this client do not agree on TLS: so the store learns of it."""
+        try:
+            return self._connect_of_kazoo(host, hostip, port)
+        except Exception as error:
+            refusal = refusal_of(error)
+            if not refusal and self._first_session is None:
+                refusal = mismatch(host, port, self.has_tls)
+            if refusal and self.refusals.get((host, port)) != refusal:
+                self.refusals[host, port] = refusal
+                log.warning("TLS failed: server=%s:%d reason=%s", host, port, refusal)
+            if all(server in self.refusals for server in self.hosts):
+                self.settled.set()
+            raise
+
+    def _authenticate(self, host: str, timeout: float) -> None:
+        """kazoo takes a server that dies meanwhile for one that refuses, which answers with an error since 3.5."""
+        try:
+            self._authenticate_of_kazoo(host, timeout)
+        except kz.AuthFailedError as error:
+            if isinstance(error.__cause__, ConnectionDropped):
+                raise error.__cause__ from error
+            raise
 
     def _invoke_and_note(self, timeout: float, request: Any, xid: Any = None) -> Any:
         if not isinstance(request, Connect):
@@ -106,6 +187,8 @@ class OneSession(KazooClient):  # type: ignore[misc]
                 elif self._first_session != self._session_id:
                     self.over = True  # some servers replace the session silently
             super()._session_callback(state)
+            if state in (KeeperState.CONNECTED, *_CLOSED):
+                self.settled.set()
 
     def _call(self, request: Any, async_object: Any) -> Any:
         """As kazoo's, whose bare `except` mistakes a Ctrl-C at this point for a closed connection."""

@@ -12,9 +12,12 @@ from kazoo import exceptions as kz
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
+from kazoo.security import ACL as KazooAcl
+from kazoo.security import Id
 
 from .errors import (
     GRANT,
+    AuthenticationFailed,
     ConnectionLost,
     Final,
     NotAuthorized,
@@ -32,8 +35,13 @@ from .hosts import checked_hosts
 from .kazoo_client import CONNECT_TRIES, Handler, OneSession
 from .outages import OutageLog, QuietLog
 from .runtime import ThreadRuntime
+from .security.access import ZooKeeperAccess, access_at_open
+from .security.source import AclSource
 from .store import (
     DENIED,
+    Acl,
+    AclEntry,
+    AclStore,
     Listing,
     Node,
     Operation,
@@ -54,7 +62,7 @@ log = logging.getLogger(__name__)
 
 _LARGEST_REQUEST = 1_000_000
 _GONE = (kz.SessionExpiredError, kz.ConnectionClosedError)
-_NO_CREDENTIALS = (kz.AuthFailedError, kz.SessionClosedRequireSaslError)
+_AUTHENTICATION = (kz.AuthFailedError, kz.SessionClosedRequireSaslError)
 _UNANSWERED = (kz.ConnectionLoss, kz.OperationTimeoutError, kz.SessionMovedError)
 _CONSEQUENCES = (kz.RolledBackError.code, kz.RuntimeInconsistency.code)
 _REASONS: dict[type[Exception], str] = {
@@ -86,54 +94,72 @@ def _wrapped(watch: Watch | None, path: str) -> _Wrapped | None:
 
 
 def open_kazoo(
-    hosts: str, session_timeout_ms: int, connect_timeout_s: float = 15.0, make_chroot: bool = True
+    hosts: str,
+    session_timeout_ms: int,
+    connect_timeout_s: float = 15.0,
+    make_chroot: bool = True,
+    access: ZooKeeperAccess | None = None,
 ) -> KazooStore:
     """Open a session.
 
     :param hosts: `host:port,host:port/chroot`, as zkCli takes it.
     :param make_chroot: create the chroot when it does not exist.
+    :param access: credentials and TLS; None for those of the environment.
     :raises ZooKeeperUnreachable: when no server answers within `connect_timeout_s` seconds.
-    :raises NotAuthorized: when the ACL of the chroot refuses, or the ensemble requires credentials.
-    :raises UsageError: when `hosts` is malformed, or the chroot does not exist and `make_chroot` is False.
+    :raises AuthenticationFailed: when a server and this client refuse each other: TLS, or the credentials.
+    :raises NotAuthorized: when the ACL of the chroot refuses.
+    :raises UsageError: when `hosts` is malformed, the chroot does not exist and `make_chroot` is False, or a file of
+        `access` cannot be used.
     """
     checked_hosts(hosts)
     try:
-        return KazooStore(hosts, session_timeout_ms, connect_timeout_s, make_chroot)
+        return KazooStore(hosts, session_timeout_ms, connect_timeout_s, make_chroot, access or access_at_open())
     except kz.NoAuthError as error:
         raise NotAuthorized(f"the ACL of the chroot, or of its parent, refuses at {hosts}: {GRANT}") from error
-    except _NO_CREDENTIALS as error:
-        raise _without_credentials() from error
+    except _AUTHENTICATION as error:
+        raise _unauthenticated() from error
     except (kz.KazooException, OSError, ValueError, SequentialThreadingHandler.timeout_exception) as error:
         raise ZooKeeperUnreachable(f"cannot talk to ZooKeeper at {hosts}: {error!r}") from error
 
 
 def kazoo_factory(
-    hosts: str, session_timeout_ms: int, connect_timeout_s: float = 15.0, client: str = ""
+    hosts: str,
+    session_timeout_ms: int,
+    connect_timeout_s: float = 15.0,
+    client: str = "",
+    access: ZooKeeperAccess | None = None,
 ) -> StoreFactory:
     """A factory that opens a session each time it is called.
 
     :param client: whose sessions they are, as `node a`: their outages are logged. Empty for none.
+    :param access: credentials and TLS; what it leaves out is taken from the environment, at each opening.
     """
 
     def opened() -> KazooStore:
-        return open_kazoo(hosts, session_timeout_ms, connect_timeout_s)
+        return open_kazoo(hosts, session_timeout_ms, connect_timeout_s, access=access_at_open(access))
 
     return OutageLog(client, hosts, opened, ThreadRuntime()).open if client else opened
 
 
-class KazooStore(TreeStore):
+class KazooStore(TreeStore, AclStore):
     """One session of kazoo. Opened by `open_kazoo`."""
 
-    def __init__(self, hosts: str, session_timeout_ms: int, connect_timeout_s: float, make_chroot: bool = True) -> None:
+    def __init__(
+        self, hosts: str, session_timeout_ms: int, connect_timeout_s: float, make_chroot: bool, access: ZooKeeperAccess
+    ) -> None:
+        access.tls_context()  # an unreadable file is the user's mistake, here; kazoo would retry
         retry = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1)
         self._client = OneSession(
+            access.credentials(),
+            access.zk_tls,
             hosts=hosts,
             timeout=session_timeout_ms / 1000,
             connection_retry=retry,
             command_retry=KazooRetry(max_tries=0, ignore_expire=False),
             logger=QuietLog(logging.getLogger("coordinator.zk.kazoo")),
-            handler=Handler(max(connect_timeout_s / CONNECT_TRIES, 1.0)),
+            handler=Handler(max(connect_timeout_s / CONNECT_TRIES, 1.0), access.tls_context),
         )
+        self._acls = AclSource(self)
         self._sent: deque[Any] = deque()
         self._listeners: list[StateListener] = []
         self._client.add_listener(self._on_state)
@@ -147,18 +173,22 @@ class KazooStore(TreeStore):
 
     def _connect(self, hosts: str, connect_timeout_s: float) -> None:
         # `start` would read "/" and warn when the chroot is missing; `_find_chroot` creates it instead.
-        started = self._client.start_async()
-        started.wait(connect_timeout_s)
+        self._client.start_async()
+        self._client.settled.wait(connect_timeout_s)
         if not self._client.connected:
+            refusals = [f"{host}:{port}: {why}" for (host, port), why in sorted(self._client.refusals.items())]
+            if self._client.settled.is_set() and refusals:
+                raise AuthenticationFailed(f"no session with ZooKeeper at {refusals[0]}")
             raise ZooKeeperUnreachable(
                 f"no ZooKeeper server answered at {hosts} within {connect_timeout_s:g} s: check the address, "
-                "and that the ensemble runs and has a quorum"
+                "and that the ensemble runs and has a quorum" + "".join(f"; {refusal}" for refusal in refusals)
             )
 
     def _find_chroot(self, make_chroot: bool) -> None:
         chroot, self._client.chroot = self._client.chroot.rstrip("/"), ""  # `Multi` concatenates paths
         try:
-            if not chroot or self._wait(self._client.exists_async(chroot)) is not None:
+            # Without a chroot too: the first answer shows that the credentials are accepted.
+            if self._wait(self._client.exists_async(chroot or "/")) is not None:
                 return
             if not make_chroot:
                 raise UsageError(f"there is no {chroot} in this ZooKeeper: check the chroot in --zk")
@@ -307,8 +337,8 @@ class KazooStore(TreeStore):
             return self._wait(answer)
         except (kz.NoNodeError, kz.NoAuthError):
             raise
-        except _NO_CREDENTIALS as error:
-            raise _without_credentials() from error
+        except _AUTHENTICATION as error:
+            raise _unauthenticated() from error
         except _GONE as error:
             raise SessionLost("the session with ZooKeeper is over") from error
         except (*_UNANSWERED, self._client.handler.timeout_exception) as error:
@@ -321,13 +351,17 @@ class KazooStore(TreeStore):
     # ---- writing
 
     def commit(self, operations: Sequence[Operation]) -> list[str]:
+        try:
+            operations = self._acls.applied(operations)
+        except ConnectionLost as error:  # of a read: nothing was sent
+            raise OutcomeUnknown("the access policy could not be read") from error
         size = sum(operation_bytes(operation) for operation in operations)
         if size > _LARGEST_REQUEST:
             raise TooLarge(f"a commit of {len(operations)} operations has {size} bytes, over {_LARGEST_REQUEST}")
         try:
             results = self._wait(self._ask(Multi(operations, self._client.chroot)))
-        except _NO_CREDENTIALS as error:
-            raise _without_credentials() from error
+        except _AUTHENTICATION as error:
+            raise _unauthenticated() from error
         except _GONE as error:
             # A request in flight when the session expired may have taken effect before.
             raise SessionLost("the session with ZooKeeper is over") from error
@@ -337,9 +371,42 @@ class KazooStore(TreeStore):
             raise Refused(0, operations[0].path, type(error).__name__) from error
         return _results(operations, results)
 
+    def get_acls(self, paths: Sequence[str]) -> list[Acl | None]:
+        return [self._acl(answer) for answer in _pipelined(self._client.get_acls_async, paths)]
 
-def _without_credentials() -> NotAuthorized:
-    return NotAuthorized("ZooKeeper requires authentication, and zk-group-coordinator sends no credentials")
+    def _acl(self, answer: Any) -> Acl | None:
+        try:
+            entries, _ = self._read(answer)
+        except kz.NoNodeError:
+            return None
+        except kz.NoAuthError:
+            return ()
+        return tuple(AclEntry(entry.perms, f"{entry.id.scheme}:{entry.id.id}") for entry in entries)
+
+    def set_acl(self, path: str, acl: Acl) -> bool:
+        entries = [KazooAcl(one.permissions, Id(*one.identity.split(":", 1))) for one in acl]
+        try:
+            self._wait(self._client.set_acls_async(path, entries))
+        except kz.NoNodeError:
+            return False
+        except kz.NoAuthError as error:
+            raise WriteDenied(0, path) from error
+        except kz.InvalidACLError as error:
+            identities = ", ".join(one.identity.split(":", 1)[0] for one in acl)
+            raise UsageError(
+                f"the server refuses the ACL of {path}, whose schemes are {identities}: it does not know one of them"
+            ) from error
+        except (*_UNANSWERED, self._client.handler.timeout_exception) as error:
+            raise OutcomeUnknown("the reply to a change of an ACL was lost") from error
+        except _GONE as error:
+            raise SessionLost("the session with ZooKeeper is over") from error
+        return True
+
+
+def _unauthenticated() -> AuthenticationFailed:
+    return AuthenticationFailed(
+        "ZooKeeper refuses the credentials of this client, or requires some: check zk_auth_file, or ZK_GROUP_ZK_AUTH"
+    )
 
 
 def _pipelined(send: Callable[[T], Any], requests: Sequence[T], most: int = MOST_UNANSWERED) -> Iterator[Any]:

@@ -68,14 +68,32 @@ class Listing:
         return self.found
 
 
+class AclEntry(NamedTuple):
+    """One entry of an ACL.
+
+    :ivar permissions: bits, as ZooKeeper's: 1 read, 2 write, 4 create, 8 delete, 16 admin.
+    :ivar identity: `scheme:id`.
+    """
+
+    permissions: int
+    identity: str
+
+
+Acl = tuple[AclEntry, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create a znode. With `sequential`, ZooKeeper appends ten digits to the path."""
+    """Create a znode. With `sequential`, ZooKeeper appends ten digits to the path.
+
+    :ivar acl: its ACL; None for that of the access policy.
+    """
 
     path: str
     data: bytes = b""
     ephemeral: bool = False
     sequential: bool = False
+    acl: Acl | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +226,23 @@ class TreeStore(Store, Protocol):
         """Send a read without waiting for its answer (for that of an earlier one, when several have none yet).
 
         The returned call waits for the answer, and raises as `get`.
+        """
+
+
+class AclStore(Store, Protocol):
+    """A store that reads and sets ACLs, for operators."""
+
+    def get_acls(self, paths: Sequence[str]) -> list[Acl | None]:
+        """Each znode's ACL, pipelined; None when it does not exist.
+
+        Empty where this client may neither read nor administer the znode.
+        """
+
+    def set_acl(self, path: str, acl: Acl) -> bool:
+        """Set a znode's ACL; False when it does not exist.
+
+        :raises WriteDenied: when this client may not administer the znode.
+        :raises UsageError: when the server refuses an identity, as one of a scheme that it does not know.
         """
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
-from .store import Create, Delete, Node, Operation, SetData, Stat
+from .store import Acl, AclEntry, Create, Delete, Node, Operation, SetData, Stat
 
 NO_NODE, NO_AUTH = -101, -102
 MOST_PATHS = 16
@@ -35,7 +36,17 @@ def _buffer(data: bytes) -> bytes:
     return _INT.pack(len(data)) + data
 
 
-_OPEN_ACL = _INT.pack(1) + _INT.pack(31) + _buffer(b"world") + _buffer(b"anyone")
+OPEN_ACL: Acl = (AclEntry(31, "world:anyone"),)
+
+
+@lru_cache(maxsize=256)
+def acl_bytes(acl: Acl) -> bytes:
+    """An ACL as in a request."""
+    parts = [_INT.pack(len(acl))]
+    for permissions, identity in acl:
+        scheme, _, rest = identity.partition(":")
+        parts += [_INT.pack(permissions), _buffer(scheme.encode()), _buffer(rest.encode())]
+    return b"".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +154,8 @@ def _encoded(operation: Operation, chroot: str) -> bytes:
         return _HEADERS[_SET_DATA] + path + _buffer(operation.data) + _INT.pack(operation.version)
     if isinstance(operation, Create):
         flags = _EPHEMERAL * operation.ephemeral | _SEQUENTIAL * operation.sequential
-        return _HEADERS[_CREATE] + path + _buffer(operation.data) + _OPEN_ACL + _INT.pack(flags)
+        acl = acl_bytes(operation.acl or OPEN_ACL)
+        return _HEADERS[_CREATE] + path + _buffer(operation.data) + acl + _INT.pack(flags)
     kind = _DELETE if isinstance(operation, Delete) else _CHECK
     return _HEADERS[kind] + path + _INT.pack(operation.version)
 

@@ -57,9 +57,13 @@ class Process:
         return self._process.poll() is None
 
     def printed(self) -> list[dict[str, Any]]:
-        """The JSON lines printed so far; an incomplete last line is skipped."""
-        lines = self.out.read_text().splitlines(keepends=True)
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        """The JSON lines printed so far."""
+        return [json.loads(line) for line in self.lines()]
+
+    def lines(self) -> list[str]:
+        """The lines printed so far; an incomplete last line is skipped."""
+        lines = self.out.read_text(errors="replace").splitlines(keepends=True)
+        return [line for line in lines if line.endswith("\n")]
 
     def pause(self) -> None:
         """SIGSTOP, and wait until it is stopped.

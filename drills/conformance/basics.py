@@ -51,9 +51,7 @@ def consumes(bench: Bench) -> None:
     trial = bench.consumer("c1")
     bench.settled("c1")
     bench.consumed()
-    bench.produce(50)
-    bench.consumed()
-    bench.require_once()
+    bench.flow(50)
     running = dict(bench.channel("c1").running)
     require(running == bench.written, f"the channel has the offsets {running}, not {bench.written}")
     bench.wait(lambda: trial.events().committed == bench.written, "c1 prints offsets_committed for all records")
@@ -67,29 +65,21 @@ def rebalances(bench: Bench) -> None:
     bench.topic()
     bench.consumer("c1")
     bench.settled("c1")
-    bench.produce()
-    bench.consumed()
+    bench.flow()
     bench.consumer("c2")
     bench.consumer("c3")
     bench.settled("c1", "c2", "c3")
-    bench.produce()
-    bench.consumed()
+    bench.flow()
     bench.terminate(bench.trials["c2"])
     bench.settled("c1", "c3")
-    bench.produce()
-    bench.consumed()
-    bench.require_once()
+    bench.flow()
     names = bench.trials["c1"].events().names
     require(names.count(ASSIGNED) >= 3, "c1 does not print partitions_assigned for each assignment")
 
 
 def leaves(bench: Bench) -> None:
     """SIGTERM: it commits, leaves the group at once and ends with 0; the next owner continues at its offsets."""
-    bench.topic()
-    first = bench.consumer("c1")
-    bench.settled("c1")
-    bench.produce(40)
-    bench.consumed()
+    first, _ = bench.consuming()
     events = bench.terminate(first)
     require(not events.held, "c1 ends, and has not printed that its partitions are revoked")
     channel = bench.channel("c1")
@@ -103,9 +93,7 @@ def leaves(bench: Bench) -> None:
         require(each.offset == wanted, f"offsets/ of {each.partition} is {each.offset}, and {wanted} was committed")
     bench.consumer("c2")
     bench.settled("c2")
-    bench.produce(10)
-    bench.consumed()
-    bench.require_once()
+    bench.flow(10)
 
 
 BASICS = (

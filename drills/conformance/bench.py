@@ -1,16 +1,17 @@
-"""The processes of one scenario in a chroot of their own, and the kit's own hand in the group."""
+"""The processes of one scenario in a chroot of their own, and the kit's writes to the group."""
 
 from __future__ import annotations
 
 import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import count as numbers_from
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from coordinator.admin.control import pause, resume
 from coordinator.admin.topics import create_topic
@@ -25,18 +26,17 @@ from ..base.settings import Settings
 from ..base.waiting import NotReached
 from ..environments.base import Environment, connect_string
 from ..evidence.histories import Notes
+from ..faults.packets import MULTI, op_code
+from ..faults.proxy import Loss
 from ..testbed.proxies import Proxies
 from .definition import Scenario, require
 from .event_lines import EventLines
 from .sight import GROUP, TOPIC, WAIT_S, Sight, Trial
 
-if TYPE_CHECKING:
-    from consumer.logs.embedded.producer import Producer
-
 OWN_SESSION_MS = 30_000
 SWEEP_MS = 2000
 LONG_SESSION_FACTOR = 3
-HAND = "the conformance kit"
+KIT = "the conformance kit"
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,6 @@ class Bench(Sight):
         self.log_dir = self.folder / "log"
         self._consumer = ground.consumer
         self._started: list[Process] = []
-        self._producing: Producer | None = None
         settings = Settings(
             session_timeout_ms=self.session_ms,
             sweep_interval_ms=SWEEP_MS,
@@ -112,7 +111,6 @@ class Bench(Sight):
         topics: str = f"{TOPIC}:1",
         protocols: str = "range",
         process: str = "",
-        group: str = GROUP,
     ) -> Trial:
         """Start a process of the consumer under trial.
 
@@ -122,7 +120,7 @@ class Bench(Sight):
         """
         process = process or name
         options = {
-            "--zk": self._proxies.hosts(process), "--group": group, "--log-dir": str(self.log_dir),
+            "--zk": self._proxies.hosts(process), "--group": GROUP, "--log-dir": str(self.log_dir),
             "--session-timeout-ms": str(self.session_ms),
             "--max-poll-interval-ms": str(self.scenario.max_poll_interval_ms), "--protocols": protocols,
         }  # fmt: skip
@@ -148,20 +146,45 @@ class Bench(Sight):
         self.killed.add(process.name)
         self.notes.note("exit", process.who, why="killed")
 
+    def ended_nodes(self) -> list[str]:
+        """The coordinators that have ended, and not by the scenario."""
+        return sorted(name for name, node in self.nodes.items() if not node.is_running and name not in self.killed)
+
     def suspend(self, trial: Trial) -> None:
         """SIGSTOP, for as long as the scenario wants."""
         self.notes.note("fault", kind="pause", process=trial.process.who, until=time.monotonic() + WAIT_S)
         trial.process.pause()
 
-    def cut(self, trial: Trial) -> float:
-        """Drop all packets between a consumer and ZooKeeper until `join`; returns the wall clock in milliseconds."""
-        self.notes.note("fault", kind="cut", process=trial.process.who, until=time.monotonic() + WAIT_S)
-        at_ms = time.time() * 1000
-        self._proxies.cut(trial.process.name)
-        return at_ms
+    def cut(self, trial: Trial) -> None:
+        """Drop all packets between a consumer and ZooKeeper until `join`."""
+        self._disturb(trial, "cut", self._proxies.cut)
+
+    def mute(self, trial: Trial) -> None:
+        """Hold back all replies of ZooKeeper to a consumer, except those to pings, until `join`."""
+        self._disturb(trial, "mute", self._proxies.mute)
+
+    def _disturb(self, trial: Trial, kind: str, how: Callable[[str], None]) -> None:
+        self.notes.note("fault", kind=kind, process=trial.process.who, until=time.monotonic() + WAIT_S)
+        how(trial.process.name)
+
+    def withdraw_at(self, trial: Trial, nth: int) -> Loss:
+        """Lose a consumer's nth multi from now on that names a command, and withdraw the command before it knows."""
+        prefix = self.paths.command_prefix(trial.name).encode()
+        found = numbers_from(1)
+
+        def is_it(request: bytes) -> bool:
+            return op_code(request) == MULTI and prefix in request and next(found) == nth
+
+        def withdraw() -> None:
+            for name in self.commands(trial.name):
+                self.remove(self.paths.command(trial.name, name))
+
+        loss = Loss(is_it, is_request=True, then=withdraw)
+        self._proxies.lose(trial.process.name, loss)
+        return loss
 
     def join(self, trial: Trial) -> None:
-        """End `cut`."""
+        """End `cut` or `mute`."""
         self._proxies.resume(trial.process.name)
 
     def terminate(self, trial: Trial) -> EventLines:
@@ -177,37 +200,42 @@ class Bench(Sight):
 
     # ---- topics and records
 
-    def topic(self, name: str = TOPIC, partitions: int = 0) -> Topic:
-        """Create a topic with the scenario's partitions, or this number of them."""
-        return create_topic(self.store, Brokers(), name, partitions or self.scenario.partitions)
+    def topic(self, name: str = TOPIC) -> Topic:
+        """Create a topic with the scenario's partitions."""
+        return create_topic(self.store, Brokers(), name, self.scenario.partitions)
+
+    def consuming(self, partitions: Sequence[int] | None = None) -> tuple[Trial, str]:
+        """The consumer c1, which has consumed and committed records of these partitions or all, and its incarnation."""
+        self.topic()
+        trial = self.consumer("c1")
+        self.settled("c1")
+        self.produce(partitions=partitions)
+        self.consumed()
+        self.wait(lambda: trial.events().committed == self.written, "c1 prints offsets_committed for all records")
+        return trial, self.channel("c1").incarnation
+
+    def flow(self, count: int = 20) -> None:
+        """Write `count` records into each partition, and wait until they are consumed."""
+        self.produce(count)
+        self.consumed()
 
     def produce(self, count: int = 20, topic: str = TOPIC, partitions: Sequence[int] | None = None) -> None:
         """Write `count` records into each partition of the topic, or into each of `partitions`."""
-        numbers = partitions if partitions is not None else range(self.scenario.partitions)
-        for number in numbers:
-            part = TopicPartition(topic, number)
-            first = self.written.get(part, 0)
-            self._producer().send_batch(topic, number, [str(first + each).encode() for each in range(count)])
-            self.written[part] = first + count
-
-    def forget(self, topic: str) -> None:
-        """The topic is another one from now on: its records and its producer begin anew."""
-        self.written = {part: count for part, count in self.written.items() if part.topic != topic}
-        self._producing = None
-
-    def _producer(self) -> Producer:
         from consumer.logs.embedded.producer import Producer  # a command that is only listed loads no pyarrow
 
-        if self._producing is None:
-            self._producing = Producer.for_store(self.store, self.log_dir, Brokers())
-        return self._producing
+        producer = Producer.for_store(self.store, self.log_dir, Brokers())
+        for number in partitions if partitions is not None else range(self.scenario.partitions):
+            part = TopicPartition(topic, number)
+            first = self.written.get(part, 0)
+            producer.send_batch(topic, number, [str(first + each).encode() for each in range(count)])
+            self.written[part] = first + count
 
-    # ---- the kit's own hand in the group
+    # ---- the kit's writes to the group
 
     def hold_still(self) -> None:
         """Pause the group: the coordinator sends and withdraws nothing, so that the kit's own commands count."""
         before = self._pauses()
-        pause(self.store, GROUP, HAND, 0, None)
+        pause(self.store, GROUP, KIT, 0, None)
         self.wait(lambda: self._pauses() > before, "the coordinator has paused the group")
 
     def go_on(self) -> None:
@@ -236,9 +264,9 @@ class Bench(Sight):
         (made,) = self.store.commit([Create(path, data, sequential=True)])
         return made.rpartition("/")[2]
 
-    def removed(self, name: str, timeout_s: float = WAIT_S) -> None:
+    def removed(self, name: str) -> None:
         """Wait until a consumer's channel has no command."""
-        self.wait(lambda: not self.commands(name), f"{name} removes every command of its channel", timeout_s)
+        self.wait(lambda: not self.commands(name), f"{name} removes every command of its channel")
 
     def write(self, path: str, data: bytes) -> None:
         """Overwrite a znode, or create it."""

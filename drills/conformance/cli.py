@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
-import shlex
 import shutil
-import sys
 import tempfile
 import threading
 from collections.abc import Sequence
@@ -16,23 +13,27 @@ from pathlib import Path
 import click
 
 from coordinator.cli.common import print_rows
-from coordinator.zk.errors import MissingProgram, UsageError
+from coordinator.cli.common import report as say_error
+from coordinator.zk.errors import CoordinatorError, MissingProgram, UsageError
+from coordinator.zk.process.cli import command_words
 
 from ..base import signals
+from ..base.processes import module_command
 from ..environments.base import Embedded
+from ..evidence.verdict import EXIT_CODES, INCONCLUSIVE, PASS, together
 from .bench import Ground
 from .catalog import SCENARIOS
 from .definition import OPTIONAL, Scenario
-from .runner import Outcome, run_all
+from .runner import OF_THE_MACHINE, Outcome, run_all
 
-OWN_CONSUMER = (sys.executable, "-m", "consumer.cli", "run")
+OWN_CONSUMER = module_command("consumer.cli", ["run"])
 
 
 @click.command()
 @click.argument("names", metavar="[SCENARIO]...", nargs=-1)
 @click.option("--consumer", metavar="CMD", help="The command that starts the consumer; zk-consumer run by default.")
 @click.option(
-    "--without", metavar="FEATURE,...", default="", help=f"Features that it leaves out: {', '.join(sorted(OPTIONAL))}."
+    "--without", metavar="FEATURE,...", default="", help=f"Features that it leaves out: {', '.join(OPTIONAL)}."
 )
 @click.option("--side-by-side", type=click.IntRange(1, 16), default=3, show_default=True, help="Scenarios at a time.")
 @click.option("--session-timeout-ms", type=click.IntRange(1000, 20_000), default=3000, show_default=True)
@@ -52,7 +53,9 @@ def conformance(
     is_list: bool,
     is_json: bool,
 ) -> int:
-    """Try a consumer in any language on real processes. Exit code 0 when it passes every scenario, otherwise 1.
+    """Try a consumer in any language on real processes.
+
+    Exit code 0 when it passes every scenario, 1 when it fails one, 3 when the kit itself was aborted.
 
     CMD is started with the options of zk-consumer run, and prints its events (docs/conformance.md).
     """
@@ -63,25 +66,30 @@ def conformance(
         print_rows(("SCENARIO", "OPTIONAL", "THE CONSUMER"), rows)
         return 0
     command = _command(consumer)
-    logging.getLogger("coordinator.zk.kazoo").setLevel(logging.CRITICAL)  # connection losses are expected here
     folder = runs.resolve() / "conformance" / datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     folder.mkdir(parents=True)
-    with (
-        signals.taken(),
-        tempfile.TemporaryDirectory(prefix="zk-group-conformance-") as place,
-        Embedded(Path(place), 1) as environment,
-    ):
-        ground = Ground(environment, folder, command, session_timeout_ms, threading.Event())
-        outcomes = run_all(ground, chosen, side_by_side, _announce)
-    passed = all(each.passed for each in outcomes)
+    outcomes: list[Outcome] = []
+    verdicts: list[str] = []
+    try:
+        with (
+            signals.taken(),
+            tempfile.TemporaryDirectory(prefix="zk-group-conformance-") as place,
+            Embedded(Path(place), 1) as environment,
+        ):
+            ground = Ground(environment, folder, command, session_timeout_ms, threading.Event())
+            outcomes = run_all(ground, chosen, side_by_side, _announce)
+    except MissingProgram:
+        raise
+    except (CoordinatorError, *OF_THE_MACHINE) as error:
+        say_error(f"aborted: {error}")
+        verdicts = [INCONCLUSIVE]  # it proves nothing about the consumer, so it is not a FAIL
+    verdict = together([*verdicts, *(each.verdict for each in outcomes)])
     if is_json:
         scenarios = [each.to_json() for each in outcomes]
-        click.echo(json.dumps({"passed": passed, "scenarios": scenarios, "left_out": left_out}))
+        click.echo(json.dumps({"passed": verdict == PASS, "scenarios": scenarios, "left_out": left_out}))
     else:
-        click.echo(
-            f"{'PASS' if passed else 'FAIL'}: {sum(each.passed for each in outcomes)} of {len(outcomes)} scenarios"
-        )
-    return 0 if passed else 1
+        click.echo(f"{verdict}: {sum(each.verdict == PASS for each in outcomes)} of {len(outcomes)} scenarios")
+    return EXIT_CODES[verdict]
 
 
 def _chosen(names: Sequence[str], without: Sequence[str]) -> list[Scenario]:
@@ -90,7 +98,7 @@ def _chosen(names: Sequence[str], without: Sequence[str]) -> list[Scenario]:
             raise UsageError(f"there is no scenario {name}: see zk-coordinator conformance --list")
     for feature in without:
         if feature not in OPTIONAL:
-            raise UsageError(f"--without takes {', '.join(sorted(OPTIONAL))}, not {feature}")
+            raise UsageError(f"--without takes {', '.join(OPTIONAL)}, not {feature}")
     return [each for name, each in SCENARIOS.items() if (name in names if names else each.needs not in without)]
 
 
@@ -100,21 +108,17 @@ def _command(consumer: str | None) -> list[str]:
     :raises MissingProgram: when its program does not exist.
     """
     if consumer is None:
-        return list(OWN_CONSUMER)
-    try:
-        words = shlex.split(consumer)
-    except ValueError as error:
-        raise UsageError(f"--consumer cannot be split into words: {error}") from error
-    if not words:
-        raise UsageError("--consumer needs a command: --consumer './my-consumer'")
+        return OWN_CONSUMER
+    words = command_words("--consumer", consumer)
     if shutil.which(words[0]) is None:
         raise MissingProgram(f"--consumer: there is no program {words[0]}")
     return words
 
 
 def _announce(outcome: Outcome) -> None:
-    click.echo(f"{'pass' if outcome.passed else 'FAIL'}  {outcome.scenario.name}  {outcome.seconds:.1f} s", err=True)
-    for why in outcome.why:
+    shown = {PASS: "pass", INCONCLUSIVE: "ABORTED"}.get(outcome.verdict, outcome.verdict)
+    click.echo(f"{shown}  {outcome.scenario.name}  {outcome.seconds:.1f} s", err=True)
+    for why in (*(f"aborted: {each}" for each in outcome.aborted), *outcome.why):
         click.echo(f"      {why}", err=True)
-    if not outcome.passed:
+    if outcome.verdict != PASS:
         click.echo(f"      {outcome.folder}", err=True)

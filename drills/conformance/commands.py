@@ -6,16 +6,14 @@ The group is paused meanwhile, so that no coordinator removes them.
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Sequence
 
-from coordinator.zk.errors import Refused
 from coordinator.zk.store import Create, Delete
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import Channel
 
 from .bench import Bench
 from .definition import Scenario, require
+from .event_lines import REVOKED, names_of
 from .sight import TOPIC, Trial
 
 STOP, START = "stop-fetcher", "start-fetcher"
@@ -64,19 +62,19 @@ def ignores_what_it_cannot_read(bench: Bench) -> None:
 
 
 def applies_what_it_knows(bench: Bench) -> None:
-    """Commands of a later release, with unknown fields: it applies what it knows of them."""
+    """Commands of a later release: unknown fields are ignored."""
     trial, channel = _still(bench)
     later = {"version": 7, "hint": {"a": [1, None]}, "priority": 3}
     topics = dict(channel.topics)
     bench.send("c1", option=STOP, partitions={TOPIC: "0"}, topics=topics, **later)
     bench.removed("c1")
     running = set(bench.channel("c1").running)
-    require(running == bench.partitions() - {ZERO}, f"after a stop of {ZERO} the channel runs {sorted(running)}")
+    require(running == bench.partitions() - {ZERO}, f"after a stop of {ZERO} the channel runs {names_of(running)}")
     require(bench.store.get(bench.paths.owner(*ZERO)) is None, f"{ZERO} is stopped, and its owner znode is there")
-    bench.wait(lambda: trial.events().revoked() == {ZERO}, f"c1 prints that {ZERO} is revoked, and no other")
+    bench.wait(lambda: trial.events().given_up(REVOKED) == {ZERO}, f"c1 prints that {ZERO} is revoked, and no other")
     bench.produce()
     rest = bench.partitions() - {ZERO}
-    bench.wait(lambda: all(trial.events().ends.get(p) == bench.written[p] for p in rest), "the others are consumed")
+    bench.wait(lambda: rest <= trial.events().at_end(bench.written), "the others are consumed")
     _start_all(bench, **later)
     bench.removed("c1")
     bench.consumed()
@@ -94,8 +92,8 @@ def refuses_what_is_owned(bench: Bench) -> None:
     _start_all(bench, topics=dict(channel.topics))
     bench.removed("c1")
     now = bench.channel("c1")
-    require(set(now.running) == bench.partitions() - {ZERO}, f"the channel runs {sorted(now.running)}")
-    require(set(now.refused) == {ZERO}, f"`refused` is {sorted(now.refused)}, not {ZERO}")
+    require(set(now.running) == bench.partitions() - {ZERO}, f"the channel runs {names_of(now.running)}")
+    require(set(now.refused) == {ZERO}, f"`refused` is {names_of(now.refused)}, not {ZERO}")
     node = bench.store.get(owner)
     require(node is not None and node.data == other, f"c1 has changed the owner znode of {ZERO}, which is another's")
     bench.remove(owner)
@@ -104,17 +102,18 @@ def refuses_what_is_owned(bench: Bench) -> None:
 
 
 def ignores_what_is_withdrawn(bench: Bench) -> None:
-    """A command that is gone before it was applied is not applied."""
+    """A stop is withdrawn while the multi that applies it is lost: it keeps everything, or takes it again."""
     trial, channel = _still(bench)
-    bench.suspend(trial)
-    name = bench.send("c1", option=STOP, topics=dict(channel.topics))
-    bench.remove(bench.paths.command("c1", name))
-    trial.process.resume()
-    bench.produce()
-    _require_unapplied(bench, trial, channel)
+    loss = bench.withdraw_at(trial, nth=1)
+    bench.send("c1", option=STOP, topics=dict(channel.topics))
+    bench.wait(loss.lost.is_set, "c1 sends a multi that removes the stop")
+    _require_others_removed(bench, channel)
+    _require_unchanged(bench, channel)
+    bench.flow()
+    _finish(bench)
 
 
-def tells_topics_by_their_id(bench: Bench) -> None:
+def distinguishes_topic_ids(bench: Bench) -> None:
     """A start names the topic under another id: it claims that, and delivers no record of the topic that it knows."""
     bench.topic()
     trial = bench.consumer("c1")
@@ -142,29 +141,25 @@ def needs_several_multis(bench: Bench) -> None:
     bench.consumed()
     bench.terminate(bench.trials["c1"])
     bench.settled("c2")
-    bench.require_once()
 
 
 def stops_when_a_start_is_torn(bench: Bench) -> None:
-    """A start in several multis is withdrawn after the first: what is claimed runs, the rest is not claimed."""
-    _, channel = _still(bench)
+    """A start of several multis is withdrawn while the second is lost: what is claimed runs, no more is claimed."""
+    trial, channel = _still(bench)
     bench.send("c1", option=STOP, topics=dict(channel.topics))
     bench.removed("c1")
-    has_moved = threading.Event()
-    bench.store.get(bench.paths.channel("c1"), watch=lambda path: has_moved.set())
-    name = _start_all(bench, topics=dict(channel.topics))
-    has_moved.wait(10.0)
-    try:
-        bench.remove(bench.paths.command("c1", name))
-    except Refused:
-        return _finish(bench)  # it was quicker: then all of it must run
-    claimed = len(bench.channel("c1").running)
-    bench.stand_still(0.5, lambda: require(len(bench.channel("c1").running) == claimed, "c1 claims what was withdrawn"))
+    loss = bench.withdraw_at(trial, nth=2)
+    _start_all(bench, topics=dict(channel.topics))
+    bench.wait(loss.lost.is_set, "c1 sends a second multi for a start")
+    claimed = set(bench.channel("c1").running)
+    require(0 < len(claimed) < MANY, f"the first of several multis of a start claims {len(claimed)} partitions")
+    _require_others_removed(bench, bench.channel("c1"))
+    now = set(bench.channel("c1").running)
+    require(now == claimed, f"c1 claims {names_of(now - claimed)} of a start that was withdrawn")
     owners = bench.store.children(bench.paths.owners_of(TOPIC))
     count = len(owners.names) if owners is not None else 0
-    require(count == claimed, f"c1 runs {claimed} partitions, and there are {count} owner znodes")
+    require(count == len(claimed), f"c1 runs {len(claimed)} partitions, and there are {count} owner znodes")
     _finish(bench)
-    return None
 
 
 def makes_missing_parents(bench: Bench) -> None:
@@ -184,11 +179,7 @@ def makes_missing_parents(bench: Bench) -> None:
 
 def _still(bench: Bench) -> tuple[Trial, Channel]:
     """A member that runs every partition, in a group that is paused, and its channel."""
-    bench.topic()
-    trial = bench.consumer("c1")
-    bench.settled("c1")
-    bench.produce(partitions=SOME)
-    bench.consumed()
+    trial, _ = bench.consuming(SOME)
     bench.hold_still()
     return trial, bench.channel("c1")
 
@@ -201,28 +192,33 @@ def _start_all(bench: Bench, **fields: object) -> str:
     return bench.send("c1", option=START, ownershipMap={"c1-0": {TOPIC: f"0-{last}"}}, **given)
 
 
+def _require_others_removed(bench: Bench, channel: Channel) -> None:
+    """It removes a stale command, and so has listed its channel again."""
+    bench.send("c1", option=STOP, topics={}, epoch=channel.epoch - 1)
+    bench.removed("c1")
+    bench.stand_still(0.5, lambda: None)
+
+
 def _require_unapplied(bench: Bench, trial: Trial, before: Channel) -> None:
     bench.removed("c1")
+    _require_unchanged(bench, before)
+    require(not trial.events().gone, "c1 has given up partitions for commands that do not count")
+    bench.flow()
+    _finish(bench)
+
+
+def _require_unchanged(bench: Bench, before: Channel) -> None:
     now = bench.channel("c1")
     for name in ("incarnation", "epoch", "generation", "command"):
         was, is_now = getattr(before, name), getattr(now, name)
         require(was == is_now, f"`{name}` of the channel was {was}, and is {is_now} after commands that do not count")
-    require(set(now.running) == set(before.running), f"the channel runs {_names(list(now.running))} after them")
-    require(not trial.events().gone, "c1 has given up partitions for commands that do not count")
-    bench.produce()
-    bench.consumed()
-    _finish(bench)
+    require(set(now.running) == set(before.running), f"the channel runs {names_of(now.running)} after them")
 
 
 def _finish(bench: Bench) -> None:
     bench.go_on()
     bench.settled("c1")
     bench.consumed()
-    bench.require_once()
-
-
-def _names(partitions: Sequence[TopicPartition]) -> str:
-    return ", ".join(map(str, sorted(partitions))) or "nothing"
 
 
 COMMANDS = (
@@ -232,7 +228,7 @@ COMMANDS = (
     Scenario("later-release", "applies commands that have unknown fields", applies_what_it_knows),
     Scenario("refused-partition", "lists a partition that has an owner in `refused`", refuses_what_is_owned),
     Scenario("withdrawn-command", "does not apply a command that was withdrawn", ignores_what_is_withdrawn),
-    Scenario("other-topic-id", "tells two topics of one name by their id", tells_topics_by_their_id),
+    Scenario("other-topic-id", "tells two topics of one name by their id", distinguishes_topic_ids),
     Scenario("several-multis", "needs several multis for many partitions", needs_several_multis, partitions=MANY),
     Scenario("torn-start", "stops claiming when a start is withdrawn", stops_when_a_start_is_torn, partitions=MANY),
     Scenario("missing-parents", "makes the parents of its znodes again", makes_missing_parents),

@@ -13,11 +13,8 @@ if TYPE_CHECKING:
 
 STATIC_MEMBERS = "static-members"
 WILDCARDS = "wildcards"
-OPTIONAL = {
-    STATIC_MEMBERS: "--group-instance-id: a seat that is kept over a restart",
-    WILDCARDS: "--white-list: topics by a regular expression",
-}
-"""Features that a consumer may leave out, each with what it is asked for."""
+OPTIONAL = (STATIC_MEMBERS, WILDCARDS)
+"""Features that a consumer may leave out."""
 
 
 class NotConforming(CoordinatorError):
@@ -35,6 +32,7 @@ class Scenario:
     :ivar nodes: coordinators that are started before.
     :ivar long_sessions: whether sessions outlast everything that the scenario suspends.
     :ivar max_poll_interval_ms: of its consumers.
+    :ivar repeats: whether a consumer may repeat records in it.
     """
 
     name: str
@@ -45,6 +43,7 @@ class Scenario:
     nodes: int = 1
     long_sessions: bool = False
     max_poll_interval_ms: int = 60_000
+    repeats: bool = False
 
 
 def require(holds: bool, otherwise: str) -> None:

@@ -36,7 +36,7 @@ class Batch:
 class EventLines:
     """What one process has printed so far.
 
-    :ivar who: the process, for messages.
+    :ivar process: its name, for messages.
     :ivar held: partitions that are assigned, and neither revoked nor lost.
     :ivar names: the names of its events, in order.
     :ivar batches: all that it has consumed, in order.
@@ -44,7 +44,7 @@ class EventLines:
     :ivar gone: partitions of each `partitions_revoked` and `partitions_lost`, in order, with the event's name.
     """
 
-    who: str
+    process: str
     held: set[TopicPartition] = field(default_factory=set)
     names: list[str] = field(default_factory=list)
     batches: list[Batch] = field(default_factory=list)
@@ -70,13 +70,13 @@ class EventLines:
             found[batch.partition] = batch.end
         return found
 
-    def lost(self) -> set[TopicPartition]:
-        """All partitions that it has reported as lost."""
-        return {each for name, partitions in self.gone if name == LOST for each in partitions}
+    def at_end(self, ends: Mapping[TopicPartition, int]) -> set[TopicPartition]:
+        """The partitions of which the last record consumed is the one before the offset in `ends`."""
+        return {part for part, end in self.ends.items() if end == ends.get(part)}
 
-    def revoked(self) -> set[TopicPartition]:
-        """All partitions that it has reported as revoked."""
-        return {each for name, partitions in self.gone if name == REVOKED for each in partitions}
+    def given_up(self, how: str) -> set[TopicPartition]:
+        """All partitions that it has reported as `REVOKED`, or as `LOST`."""
+        return {each for name, partitions in self.gone if name == how for each in partitions}
 
     def take(self, line: str) -> None:
         """The next line.
@@ -89,13 +89,13 @@ class EventLines:
             self._take(name, at_ms, event)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise NotConforming(
-                f"{self.who} prints {shown(line, 200)}, which is no event of the kit: {error!r}"
+                f"{self.process} prints {shown(line, 200)}, which is no event of the kit: {error!r}"
             ) from error
 
     def _take(self, name: str, at_ms: int, event: Mapping[str, Any]) -> None:
-        require(type(at_ms) is int, f"{self.who} prints {name} without a timestamp in milliseconds")
-        require(not self.has_ended, f"{self.who} prints {name} after {ENDED}")
-        require(self.has_started or name == STARTED, f"{self.who} prints {name} before {STARTED}")
+        require(type(at_ms) is int, f"{self.process} prints {name} without a timestamp in milliseconds")
+        require(not self.has_ended, f"{self.process} prints {name} after {ENDED}")
+        require(self.has_started or name == STARTED, f"{self.process} prints {name} before {STARTED}")
         self.names.append(name if name != COMMITTED or event["success"] else NOT_COMMITTED)
         if name == ASSIGNED:
             self.held |= _partitions(event)
@@ -107,11 +107,11 @@ class EventLines:
             self._commit(event)
         else:
             known = (STARTED, ENDED, COMMITTED, *OTHERS)
-            require(name in known, f"{self.who} prints an event of an unknown name, {shown(name)}")
+            require(name in known, f"{self.process} prints an event of an unknown name, {shown(name)}")
 
     def _give_up(self, name: str, partitions: frozenset[TopicPartition]) -> None:
-        strange = sorted(map(str, partitions - self.held))
-        require(not strange, f"{self.who} prints {name} of {', '.join(strange)}, which it does not have")
+        strange = partitions - self.held
+        require(not strange, f"{self.process} prints {name} of {names_of(strange)}, which it does not have")
         self.gone.append((name, partitions))
         self.held -= partitions
         for each in partitions:
@@ -121,11 +121,13 @@ class EventLines:
     def _consume(self, event: Mapping[str, Any], at_ms: int) -> None:
         for each in event["partitions"]:
             partition, first, end = _partition(each), int(each["minOffset"]), int(each["maxOffset"]) + 1
-            require(partition in self.held, f"{self.who} consumes {partition}, which is not assigned to it")
+            require(partition in self.held, f"{self.process} consumes {partition}, which is not assigned to it")
             position = self._position.get(partition, first)
-            require(first == position, f"{self.who} consumes {partition} from {first}, and its position is {position}")
             require(
-                each["count"] == end - first, f"{self.who} counts {each['count']} records from {first} to {end - 1}"
+                first == position, f"{self.process} consumes {partition} from {first}, and its position is {position}"
+            )
+            require(
+                each["count"] == end - first, f"{self.process} counts {each['count']} records from {first} to {end - 1}"
             )
             self._position[partition] = end
             self.batches.append(Batch(partition, first, end, at_ms))
@@ -133,26 +135,31 @@ class EventLines:
     def _commit(self, event: Mapping[str, Any]) -> None:
         for each in event["offsets"]:
             partition, offset = _partition(each), int(each["offset"])
-            require(partition in self.held, f"{self.who} commits {partition}, which is not assigned to it")
+            require(partition in self.held, f"{self.process} commits {partition}, which is not assigned to it")
             position = self._position.get(partition)
             require(
                 position is not None and offset <= position,
-                f"{self.who} commits {offset} of {partition}, and its position is {position}",
+                f"{self.process} commits {offset} of {partition}, and its position is {position}",
             )
             before = self.committed.get(partition, 0)
-            require(offset >= before, f"{self.who} commits {offset} of {partition} after {before}")
+            require(offset >= before, f"{self.process} commits {offset} of {partition} after {before}")
             self.committed[partition] = offset
 
 
-def read_lines(who: str, lines: Iterable[str]) -> EventLines:
+def read_lines(process: str, lines: Iterable[str]) -> EventLines:
     """The events of one process, from its complete lines.
 
     :raises NotConforming: at the first that breaks a rule.
     """
-    events = EventLines(who)
+    events = EventLines(process)
     for line in lines:
         events.take(line)
     return events
+
+
+def names_of(partitions: Iterable[TopicPartition]) -> str:
+    """Partitions, for messages."""
+    return ", ".join(map(str, sorted(partitions))) or "nothing"
 
 
 def _partition(values: Mapping[str, Any]) -> TopicPartition:

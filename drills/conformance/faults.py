@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import time
-
 from coordinator.admin.control import resign
 from coordinator.zk.lease import LEASE_SHARE
-from coordinator.zk.znodes.paths import COORDINATOR
-from coordinator.zk.znodes.records import CoordinatorRecord
 
 from .bench import Bench
 from .definition import Scenario, require
 from .event_lines import COMMITTED, CONSUMED, LOST
 from .sight import Trial
 
-CERTAIN_SHARE = 11 / 12
-"""Of the session timeout: at the end of it a lease is over in any case."""
+MARGIN_S = 0.5
 
 
 def is_killed(bench: Bench) -> None:
@@ -24,81 +19,76 @@ def is_killed(bench: Bench) -> None:
     bench.consumer("c1")
     bench.consumer("c2")
     bench.settled("c1", "c2")
-    bench.produce()
-    bench.consumed()
+    bench.flow()
     bench.kill(bench.trials["c1"].process)
     bench.produce()
     bench.settled("c2")
     bench.consumed()
-    bench.require_once()
 
 
 def is_cut_off_shortly(bench: Bench) -> None:
     """No answer of ZooKeeper for less than its lease: it keeps its partitions and its incarnation."""
-    bench.topic()
-    trial = bench.consumer("c1")
-    bench.settled("c1")
-    incarnation = bench.channel("c1").incarnation
+    trial, incarnation = bench.consuming()
     bench.cut(trial)
     bench.stand_still(bench.session_s * 0.3, lambda: None)
     bench.join(trial)
-    bench.produce()
-    bench.consumed()
+    bench.flow()
     require(bench.channel("c1").incarnation == incarnation, "c1 has registered again after a short cut")
     require(not trial.events().gone, "c1 has given up partitions after a short cut")
-    bench.require_once()
 
 
 def obeys_its_lease(bench: Bench) -> None:
-    """No answer of ZooKeeper for more than its lease: it delivers nothing after it, until it has registered again."""
-    bench.topic()
-    trial = bench.consumer("c1")
-    bench.settled("c1")
-    incarnation = bench.channel("c1").incarnation
-    bench.produce()
-    bench.consumed()
-    cut_ms = bench.cut(trial)
+    """ZooKeeper answers nothing but pings for more than a lease: no records after it; then the incarnation goes on."""
+    trial, incarnation = bench.consuming()
+    seen = len(trial.batches())
+    bench.mute(trial)
     # Records come only now: a consumer whose commit of earlier ones waits for an answer would deliver none in any case.
-    bench.stand_still(bench.session_s * CERTAIN_SHARE, lambda: None)
+    lease_s = bench.session_s * LEASE_SHARE
+    bench.stand_still(lease_s + MARGIN_S, lambda: None)
 
-    def holds() -> None:
+    def is_quiet() -> None:
         bench.produce(5)
-        batches = trial.events().batches
-        late_s = (batches[-1].at_ms - cut_ms) / 1000
-        lease_s = bench.session_s * LEASE_SHARE
-        is_quiet = late_s < bench.session_s * CERTAIN_SHARE
-        require(is_quiet, f"c1 delivers records {late_s:.2f} s after the cut: its lease has {lease_s:.2f} s")
+        delivers = len(trial.batches()) > seen
+        require(
+            not delivers, f"c1 delivers records more than {lease_s:.2f} s after its last renewal: its lease is over"
+        )
 
-    bench.stand_still(bench.session_s * 0.6, holds)
+    bench.stand_still(bench.session_s * 1.5 - lease_s - MARGIN_S, is_quiet)
     bench.join(trial)
+    bench.consumed()
+    require(bench.channel("c1").incarnation == incarnation, "c1 has registered again, and its session was never over")
+    require(not trial.events().gone, "c1 has given up partitions, and its session was never over")
+
+
+def outlives_its_session(bench: Bench) -> None:
+    """No packet of ZooKeeper for longer than its session: it registers again, and says first what it has lost."""
+    trial, incarnation = bench.consuming()
+    seen = len(trial.events().names)
+    bench.cut(trial)
+    bench.stand_still(bench.session_s * 1.5, lambda: None)
+    bench.produce()
+    bench.join(trial)
+    _require_first(bench, trial, seen, LOST, CONSUMED, COMMITTED)
     bench.settled("c1")
     require(bench.channel("c1").incarnation != incarnation, "c1 has no new incarnation after the end of its session")
-    require(trial.events().lost() == bench.partitions(), "c1 does not print partitions_lost after its session")
+    require(trial.events().given_up(LOST) == bench.partitions(), "c1 does not print partitions_lost after its session")
     bench.consumed()
 
 
 def is_suspended(bench: Bench) -> None:
-    """SIGSTOP for longer than its session: when it goes on, it delivers and commits nothing of what it had."""
-    bench.topic()
-    trial = bench.consumer("c1")
-    bench.settled("c1")
-    incarnation = bench.channel("c1").incarnation
-    bench.produce()
-    bench.consumed()
+    """SIGSTOP beyond the session timeout: after SIGCONT it neither delivers nor commits for its lost partitions."""
+    trial, incarnation = bench.consuming()
     seen = len(trial.events().names)
     bench.suspend(trial)
     bench.consumer("c2")
     bench.settled("c2")
-    bench.produce()
-    bench.consumed()
+    bench.flow()
     bench.produce()
     trial.process.resume()
     _require_first(bench, trial, seen, LOST, CONSUMED, COMMITTED)
     bench.settled("c1", "c2")
     require(bench.channel("c1").incarnation != incarnation, "c1 has no new incarnation after the end of its session")
-    bench.produce()
-    bench.consumed()
-    bench.require_once()
+    bench.flow()
 
 
 def is_evicted(bench: Bench) -> None:
@@ -106,11 +96,7 @@ def is_evicted(bench: Bench) -> None:
 
     Its lease still runs when it goes on, so it may deliver records until it notices.
     """
-    bench.topic()
-    trial = bench.consumer("c1")
-    bench.settled("c1")
-    bench.produce()
-    bench.consumed()
+    trial, _ = bench.consuming()
     seen = len(trial.events().names)
     bench.suspend(trial)
     bench.consumer("c2")
@@ -120,27 +106,20 @@ def is_evicted(bench: Bench) -> None:
     trial.process.resume()
     _require_first(bench, trial, seen, LOST, COMMITTED)
     bench.settled("c1", "c2")
-    bench.produce()
-    bench.consumed()
+    bench.flow()
 
 
 def loses_its_name(bench: Bench) -> None:
     """Another process registers under its name: it ends, and the other one continues at its offsets."""
-    bench.topic()
-    first = bench.consumer("c1")
-    bench.settled("c1")
-    incarnation = bench.channel("c1").incarnation
-    bench.produce()
-    bench.consumed()
+    first, incarnation = bench.consuming()
     bench.consumer("c1", process="c1-again")
     bench.wait(lambda: not first.process.is_running, "the first process of the name ends")
+    require(first.process.wait() != 0, "the first process of the name ends with exit code 0")
     bench.settled("c1")
     now = bench.channel("c1").incarnation
     require(now != incarnation, "the second process has the incarnation of the first")
-    bench.produce()
-    bench.consumed()
+    bench.flow()
     require(bench.channel("c1").incarnation == now, "the name was taken back")
-    bench.require_once()
 
 
 def outlives_a_coordinator(bench: Bench) -> None:
@@ -149,30 +128,24 @@ def outlives_a_coordinator(bench: Bench) -> None:
     trials = [bench.consumer("c1"), bench.consumer("c2")]
     bench.settled("c1", "c2")
     generation, before = bench.generation, [list(each.events().gone) for each in trials]
-    node, epoch = _elected(bench)
-    bench.kill(bench.nodes[node])
-    bench.produce()
-    bench.consumed()
-    bench.wait(lambda: _elected(bench)[1] > epoch, "another coordinator is elected")
-    bench.produce()
-    bench.consumed()
+    former = bench.elected()
+    bench.kill(bench.nodes[former.node])
+    bench.flow()
+    bench.elected(above=former.epoch)
+    bench.flow()
     require(bench.generation == generation, "the change of the coordinator is a generation")
     require([each.events().gone for each in trials] == before, "members have given up partitions for a new coordinator")
     bench.consumer("c3")
     bench.settled("c1", "c2", "c3")
-    require(bench.channel("c1").epoch > epoch, "the channel of c1 does not have the epoch of the new coordinator")
-    bench.produce()
-    bench.consumed()
-    bench.require_once()
+    require(
+        bench.channel("c1").epoch > former.epoch, "the channel of c1 does not have the epoch of the new coordinator"
+    )
+    bench.flow()
 
 
 def outlives_a_coordinator_in_a_rebalance(bench: Bench) -> None:
     """The coordinator changes while a stop is pending: the old command is withdrawn, and the next one's is obeyed."""
-    bench.topic()
-    trial = bench.consumer("c1")
-    bench.settled("c1")
-    bench.produce()
-    bench.consumed()
+    trial, _ = bench.consuming()
     bench.suspend(trial)
     bench.consumer("c2")
     old = bench.wait(lambda: bench.commands("c1"), "a stop is sent to c1")
@@ -181,28 +154,19 @@ def outlives_a_coordinator_in_a_rebalance(bench: Bench) -> None:
     trial.process.resume()
     bench.settled("c1", "c2")
     require(bench.channel("c1").epoch > epoch, "the channel of c1 does not have the epoch of the new coordinator")
-    bench.produce()
-    bench.consumed()
-    bench.require_once()
+    bench.flow()
 
 
 def goes_on_without_a_coordinator(bench: Bench) -> None:
     """No coordinator at all for longer than a session: it consumes and commits."""
-    bench.topic()
-    trial = bench.consumer("c1")
-    bench.settled("c1")
+    trial, _ = bench.consuming()
     bench.kill(bench.nodes["node-1"])
-    until = time.monotonic() + bench.session_s * 1.5
-    while time.monotonic() < until:
-        bench.produce()
-        bench.consumed()
+    bench.stand_still(bench.session_s * 1.5, bench.flow)
     require(not trial.events().gone, "c1 has given up partitions while there was no coordinator")
     bench.node("node-2")
     bench.consumer("c2")
     bench.settled("c1", "c2")
-    bench.produce()
-    bench.consumed()
-    bench.require_once()
+    bench.flow()
 
 
 def _require_first(bench: Bench, trial: Trial, seen: int, first: str, *later: str) -> None:
@@ -216,21 +180,15 @@ def _require_first(bench: Bench, trial: Trial, seen: int, first: str, *later: st
     require(name == first, f"{trial.name} prints {name} after its incarnation was ended, and before {first}")
 
 
-def _elected(bench: Bench) -> tuple[str, int]:
-    """The elected node and its epoch; epoch 0 without one."""
-    node = bench.store.get(COORDINATOR)
-    record = CoordinatorRecord.parse(COORDINATOR, node.data) if node is not None else None
-    return (record.node, record.epoch) if record is not None else ("", 0)
-
-
 FAULTS = (
     Scenario("killed", "is replaced after SIGKILL, from its committed offsets", is_killed),
     Scenario("short-cut", "keeps its partitions over a cut that is shorter than its lease", is_cut_off_shortly),
-    Scenario("lease", "delivers nothing after its lease while ZooKeeper does not answer", obeys_its_lease),
+    Scenario("lease", "delivers nothing after its lease while ZooKeeper answers only pings", obeys_its_lease),
+    Scenario("expiry", "registers again when its session has expired in a cut", outlives_its_session),
     Scenario("suspended", "delivers and commits nothing after SIGSTOP has outlasted its session", is_suspended),
     Scenario(
         "eviction", "commits nothing and registers again when it was evicted", is_evicted,
-        long_sessions=True, max_poll_interval_ms=2000,
+        long_sessions=True, max_poll_interval_ms=2000, repeats=True,
     ),
     Scenario("take-over", "ends when another process has its name", loses_its_name),
     Scenario("failover", "goes on when the coordinator is killed, and obeys the next", outlives_a_coordinator, nodes=2),

@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS
-from coordinator.zk.znodes.paths import CONSUMERS, GROUPS, NODES
+from coordinator.zk.znodes.paths import CONSUMERS, GROUPS, NODES, GroupPaths
 
 from ..checker import check
 from ..evidence.files import write_history
-from ..evidence.histories import Event, Notes, logged, merged_history, write_down
+from ..evidence.histories import STRANGER, Event, Notes, logged, merged_history, write_down
 
-MOST_SHOWN = 3
-STRANGER = "stranger#"
-PARENTS = {"ids", "seats", "channel", "owners", "offsets", "segments", "queries", "history", "pools"}
+MOST_PATHS = 3
+PARENTS = {path.rpartition("/")[2] for path in GroupPaths("any").skeleton[3:]}
 
 
 def judged(notes: Notes, histories: Path, logs: Sequence[Path], chroot: str, own_session: int) -> list[str]:
@@ -33,8 +32,7 @@ def judged(notes: Notes, histories: Path, logs: Sequence[Path], chroot: str, own
     verdicts = check(events)
     found = [f"unreadable history: {problem}" for problem in problems]
     found += [f"{verdict.invariant} is broken: {verdict.why}" for verdict in verdicts.broken]
-    found += multis_of_consumers(events)
-    return found[:MOST_SHOWN]
+    return found + multis_of_consumers(events)
 
 
 def multis_of_consumers(events: Sequence[Event]) -> list[str]:
@@ -51,7 +49,7 @@ def multis_of_consumers(events: Sequence[Event]) -> list[str]:
         if len(operations) > MAX_OPERATIONS or size > MAX_COMMIT_BYTES:
             found.append(f"{what} has {len(operations)} operations and {size} bytes")
         elif not _is_fenced(operations):
-            paths = ", ".join(sorted({each["path"] for each in operations})[:MOST_SHOWN])
+            paths = ", ".join(sorted({each["path"] for each in operations})[:MOST_PATHS])
             found.append(f"{what} changes {paths}, and neither sets nor checks a channel")
     return found
 
@@ -66,7 +64,7 @@ def _is_of_channel(operation: dict[str, Any]) -> bool:
 
 
 def _is_parent(operation: dict[str, Any]) -> bool:
-    """Whether it creates a persistent znode that is nobody's yet: a parent, or an empty channel."""
+    """Whether it creates a parent, or an empty channel."""
     if operation["op"] != "create" or operation.get("ephemeral"):
         return False
     parts = list(_below(operation["path"]))

@@ -10,14 +10,14 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from coordinator.zk.errors import CoordinatorError
-
 from ..base.waiting import NotReached, wait_for
+from ..evidence.verdict import FAIL, INCONCLUSIVE, PASS
 from .bench import Bench, Ground
 from .definition import NotConforming, Scenario
 from .judge import judged
 
-ABORTS = (CoordinatorError, OSError, subprocess.SubprocessError)
+OF_THE_MACHINE = (OSError, subprocess.SubprocessError)
+"""Errors that are unrelated to the consumer."""
 HEALTHY_S = 30.0
 
 
@@ -26,18 +26,20 @@ class Outcome:
     """One scenario's result.
 
     :ivar why: what was wrong, one sentence each; empty when it passed.
+    :ivar aborted: why the kit itself could not go on: then `why` proves nothing about the consumer.
     :ivar folder: the history, and what the processes have printed.
     """
 
     scenario: Scenario
     why: tuple[str, ...]
+    aborted: tuple[str, ...]
     seconds: float
     folder: Path
 
     @property
-    def passed(self) -> bool:
-        """Whether nothing was wrong."""
-        return not self.why
+    def verdict(self) -> str:
+        """PASS, FAIL, or INCONCLUSIVE when it was aborted."""
+        return INCONCLUSIVE if self.aborted else FAIL if self.why else PASS
 
     def to_json(self) -> dict[str, object]:
         """An entry of `scenarios`."""
@@ -45,8 +47,9 @@ class Outcome:
             "name": self.scenario.name,
             "title": self.scenario.title,
             "optional": self.scenario.needs or None,
-            "passed": self.passed,
+            "passed": self.verdict == PASS,
             "why": list(self.why),
+            "aborted": list(self.aborted),
             "seconds": round(self.seconds, 1),
             "folder": str(self.folder),
         }
@@ -78,30 +81,43 @@ def _run_one(scenario: Scenario, ground: Ground) -> Outcome:
     began = time.monotonic()
     folder = ground.folder / scenario.name
     why: list[str] = []
+    aborted: list[str] = []
     try:
         with Bench(scenario, ground) as bench:
             own_session = bench.store.session_id
-            why += _acted(bench)
+            why += acted(bench)
+            aborted += [f"the coordinator {name} has ended unexpectedly" for name in bench.ended_nodes()]
             bench.notes.note("end")
         logs = ground.environment.transaction_logs()
         why += judged(bench.notes, bench.histories, logs, bench.chroot, own_session)
-    except ABORTS as error:
-        why.append(f"aborted: {error}")
+    except OF_THE_MACHINE as error:
+        aborted.append(str(error))
+    except Exception as error:  # noqa: BLE001  an unforeseen consumer must not end the other scenarios
+        why.append(_unexpected(error))
+    if why and not ground.environment.is_healthy():
+        aborted.append("ZooKeeper does not serve")
     shutil.rmtree(folder / "log", ignore_errors=True)
-    return Outcome(scenario, tuple(why), time.monotonic() - began, folder)
+    return Outcome(scenario, tuple(why), tuple(aborted), time.monotonic() - began, folder)
 
 
-def _acted(bench: Bench) -> list[str]:
-    """Run the scenario; returns what was wrong."""
+def acted(bench: Bench) -> list[str]:
+    """Run the scenario; returns what the consumer did wrong."""
     why: list[str] = []
     try:
         for number in range(bench.scenario.nodes):
             bench.node(f"node-{number + 1}")
         bench.scenario.act(bench)
         why += [f"no process has consumed the records of {span}" for span in bench.unconsumed()]
+        if not bench.scenario.repeats:
+            bench.require_once()
     except (NotConforming, NotReached) as error:
         why.append(str(error))
-    except ABORTS as error:
-        why.append(f"aborted: {error}")
-    ended = sorted(name for name, node in bench.nodes.items() if not node.is_running and name not in bench.killed)
-    return why + [f"aborted: the coordinator {name} has ended unexpectedly" for name in ended]
+    except OF_THE_MACHINE:
+        raise
+    except Exception as error:  # noqa: BLE001  its transaction log is judged, too
+        why.append(_unexpected(error))
+    return why
+
+
+def _unexpected(error: Exception) -> str:
+    return f"aborted: {type(error).__name__}: {error}"

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
+from coordinator.admin.control import await_election
 from coordinator.admin.groups import Reading, ShownGroup, read_group
 from coordinator.zk.errors import BadData
+from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Store
 from coordinator.zk.znodes.group_state import STABLE
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import Channel, Registration, parsed_channel
+from coordinator.zk.znodes.records import Channel, CoordinatorRecord, Registration, parsed_channel
 
 from ..base.processes import Process
 from ..base.waiting import NotReached, wait_for
 from .definition import NotConforming, Scenario, require
-from .event_lines import EventLines, read_lines
+from .event_lines import Batch, EventLines, read_lines
 
 T = TypeVar("T")
 GROUP, TOPIC = "g", "t"
@@ -30,19 +32,24 @@ class Trial:
     """One process of the consumer under trial.
 
     :ivar name: the consumer's name.
+    :ivar former: number of its batches that were of a topic which is removed.
     """
 
     def __init__(self, name: str, process: Process) -> None:
         self.name = name
         self.process = process
+        self.former = 0
 
     def events(self) -> EventLines:
         """What it has printed so far.
 
         :raises NotConforming: when it breaks a rule of a process.
         """
-        lines = self.process.out.read_text(errors="replace").splitlines(keepends=True)
-        return read_lines(self.process.name, [line for line in lines if line.endswith("\n")])
+        return read_lines(self.process.name, self.process.lines())
+
+    def batches(self) -> list[Batch]:
+        """What it has consumed so far, of the topics as they are now."""
+        return self.events().batches[self.former :]
 
 
 class Sight:
@@ -66,9 +73,9 @@ class Sight:
 
     # ---- what stands in ZooKeeper
 
-    def group(self, name: str = GROUP) -> ShownGroup:
+    def group(self) -> ShownGroup:
         """The group."""
-        return read_group(Reading(self.store), name)
+        return read_group(Reading(self.store), GROUP)
 
     @property
     def generation(self) -> int:
@@ -136,7 +143,7 @@ class Sight:
     def settled(self, *names: str, topics: Sequence[str] = (TOPIC,), timeout_s: float = WAIT_S) -> ShownGroup:
         """The group, once it is Stable with exactly these members, and their lines say what their channels run.
 
-        :param topics: whose partitions must all run; none to leave that out.
+        :param topics: whose partitions must all run.
         """
         every = {part for topic in topics for part in self.partitions(topic)}
 
@@ -145,7 +152,7 @@ class Sight:
             running = {m.consumer: set(m.channel.running) if m.channel else set() for m in shown.members}
             parts = [part for name in names for part in running.get(name, ())]
             is_stable = shown.state.state == STABLE and set(shown.state.target) == set(names)
-            if not is_stable or any(member.commands for member in shown.members) or set(parts) < every:
+            if not is_stable or any(member.commands for member in shown.members) or not each_runs_once(parts, every):
                 return None
             held = self.held()
             return shown if all(held.get(name, set()) == running.get(name, set()) for name in names) else None
@@ -156,15 +163,20 @@ class Sight:
         """Consumer -> what its last process holds, by its lines."""
         return {trial.name: trial.events().held for trial in self.trials.values()}
 
-    def consumed(self, timeout_s: float = WAIT_S) -> None:
+    def elected(self, above: int = 0) -> CoordinatorRecord:
+        """The coordinator, once there is one of an epoch above `above`."""
+        runtime, what = ThreadRuntime(), f"a coordinator is elected in an epoch above {above}"
+        return self.wait(lambda: await_election(self.store, runtime, above, 0.0), what)
+
+    def consumed(self) -> None:
         """Wait until everything that was produced is consumed, and committed in ZooKeeper."""
 
         def is_committed() -> bool:
             shown = {each.partition: each.offset for each in self.group().partitions}
             return all(shown.get(part) == count for part, count in self.written.items())
 
-        self.wait(is_committed, "all records are consumed and their offsets committed", timeout_s)
-        self.wait(lambda: not self.unconsumed(), "the lines show all records", timeout_s)
+        self.wait(is_committed, "all records are consumed and their offsets committed")
+        self.wait(lambda: not self.unconsumed(), "the lines show all records")
 
     def unconsumed(self) -> list[str]:
         """The records that no process has printed as consumed."""
@@ -177,6 +189,12 @@ class Sight:
                 found.append(f"{part} from {end} to {count - 1}")
         return found
 
+    def forget(self) -> None:
+        """Reset the record counts of a recreated topic."""
+        self.written = {}
+        for trial in self.trials.values():
+            trial.former = len(trial.events().batches)
+
     def require_once(self) -> None:
         """
         :raises NotConforming: when a record was consumed twice.
@@ -187,5 +205,10 @@ class Sight:
                 require(first >= end, f"the records of {part} from {first} to {end - 1} were consumed twice")
 
     def _spans(self, part: TopicPartition) -> list[tuple[int, int]]:
-        batches = [batch for trial in self.trials.values() for batch in trial.events().batches]
+        batches = [batch for trial in self.trials.values() for batch in trial.batches()]
         return [(batch.first, batch.end) for batch in batches if batch.partition == part]
+
+
+def each_runs_once(running: Collection[TopicPartition], wanted: set[TopicPartition]) -> bool:
+    """Whether every wanted partition runs, and none in two channels."""
+    return len(running) == len(set(running)) and wanted <= set(running)

@@ -3,36 +3,34 @@
 from __future__ import annotations
 
 from coordinator.admin.topics import alter_topic, delete_topic
+from coordinator.zk.batching import ensure
 from coordinator.zk.store import Create
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import Brokers
-from coordinator.zk.znodes.records import OffsetRecord
+from coordinator.zk.znodes.records import BegunRecord, OffsetRecord
 
 from .bench import Bench
 from .definition import Scenario, require
+from .event_lines import LOST
 from .sight import TOPIC
 
 ZERO = TopicPartition(TOPIC, 0)
 
 
-def begins_a_topic_made_anew(bench: Bench) -> None:
+def restarts_a_recreated_topic(bench: Bench) -> None:
     """A topic is removed and created again: another topic, which begins at its beginning."""
     first = bench.topic()
     trial = bench.consumer("c1")
     bench.settled("c1")
-    bench.produce(30)
-    bench.consumed()
+    bench.flow(30)
     delete_topic(bench.store, Brokers(), TOPIC)
     bench.wait(lambda: not trial.events().held, "c1 gives up the partitions of a topic that is gone")
     second = bench.topic()
     require(first.id != second.id, "the ids are the same")
-    bench.forget(TOPIC)
-    before = len(trial.events().batches)
+    bench.forget()
     bench.settled("c1")
-    bench.produce(10)
-    bench.consumed()
-    batches = trial.events().batches[before:]
-    require(min(each.first for each in batches) == 0, "c1 does not begin the new topic at its beginning")
+    bench.flow(10)
+    require(min(each.first for each in trial.batches()) == 0, "c1 does not begin the new topic at its beginning")
     require(dict(bench.channel("c1").topics) == {TOPIC: second.id}, "the channel has the id of the removed topic")
 
 
@@ -43,12 +41,10 @@ def takes_added_partitions(bench: Bench) -> None:
     bench.settled("c1")
     count = bench.scenario.partitions
     alter_topic(bench.store, Brokers(), TOPIC, count + 2)
-    bench.forget(TOPIC)
     bench.produce(20, partitions=range(count + 2))
     bench.consumed()
     added = {TopicPartition(TOPIC, count), TopicPartition(TOPIC, count + 1)}
     require(added <= set(bench.channel("c1").running), "the channel does not run the added partitions")
-    bench.require_once()
 
 
 def ignores_offsets_of_another_topic(bench: Bench) -> None:
@@ -59,7 +55,6 @@ def ignores_offsets_of_another_topic(bench: Bench) -> None:
     bench.consumer("c1")
     bench.settled("c1")
     bench.consumed()
-    bench.require_once()
 
 
 def waits_for_an_unreadable_offset(bench: Bench) -> None:
@@ -69,45 +64,36 @@ def waits_for_an_unreadable_offset(bench: Bench) -> None:
     bench.produce()
     trial = bench.consumer("c1")
     rest = bench.partitions() - {ZERO}
-    bench.wait(lambda: all(trial.events().ends.get(p) == bench.written[p] for p in rest), "the others are consumed")
+    bench.wait(lambda: rest <= trial.events().at_end(bench.written), "the others are consumed")
     bench.stand_still(1.0, lambda: require(ZERO not in trial.events().ends, f"{ZERO} is fetched without an offset"))
     bench.write(bench.paths.offset(*ZERO), OffsetRecord(0, topic.id, 1).to_bytes())
     bench.consumed()
-    bench.require_once()
 
 
 def survives_an_overwritten_channel(bench: Bench) -> None:
-    """Somebody overwrites its channel: it drops everything, and registers again."""
-    bench.topic()
-    trial = bench.consumer("c1")
-    bench.settled("c1")
-    bench.produce()
-    bench.consumed()
-    incarnation = bench.channel("c1").incarnation
+    """The channel is overwritten: it drops everything, and registers again."""
+    trial, incarnation = bench.consuming()
     bench.write(bench.paths.channel("c1"), b"\xff scribbled")
-    bench.wait(lambda: trial.events().lost() == bench.partitions(), "c1 prints that its partitions are lost")
+    bench.wait(lambda: trial.events().given_up(LOST) == bench.partitions(), "c1 prints that its partitions are lost")
     bench.settled("c1", timeout_s=60.0)
     require(bench.channel("c1").incarnation != incarnation, "c1 goes on under the incarnation that was overwritten")
-    bench.produce()
-    bench.consumed()
+    bench.flow()
 
 
 def _write_offsets(bench: Bench, data: bytes, topic_id: str) -> None:
     """The group's offsets as an earlier life of it may have left them."""
-    for path in bench.paths.skeleton:
-        if bench.store.get(path) is None:
-            bench.store.commit([Create(path)])
-    last = bench.scenario.partitions - 1
-    text = f'{{"version":1,"topic_id":"{topic_id}","partitions":"0-{last}"}}'
-    bench.store.commit([Create(bench.paths.offsets_of(TOPIC), text.encode()), Create(bench.paths.offset(*ZERO), data)])
+    ensure(bench.store, bench.paths.skeleton)
+    begun = BegunRecord(topic_id, frozenset(range(bench.scenario.partitions))).to_bytes()
+    bench.store.commit([Create(bench.paths.offsets_of(TOPIC), begun), Create(bench.paths.offset(*ZERO), data)])
 
 
 TOPICS = (
-    Scenario("topic-made-anew", "begins a topic that was created again", begins_a_topic_made_anew),
+    Scenario("recreated-topic", "begins a topic that was created again", restarts_a_recreated_topic),
     Scenario("topic-grows", "takes partitions that were added", takes_added_partitions),
     Scenario("offset-of-another-topic", "ignores offsets of another topic id", ignores_offsets_of_another_topic),
     Scenario("unreadable-offset", "waits for an offset that cannot be read", waits_for_an_unreadable_offset),
     Scenario(
-        "overwritten-channel", "registers again when its channel was overwritten", survives_an_overwritten_channel
+        "overwritten-channel", "registers again when its channel was overwritten", survives_an_overwritten_channel,
+        repeats=True,
     ),
-)
+)  # fmt: skip

@@ -15,6 +15,9 @@ from ..checker.replay.txn_log import events_of
 
 Event = dict[str, Any]
 
+STRANGER = "stranger#"
+"""The name of a process without a history begins with it, and ends with its session."""
+
 
 class Notes:
     """The drill's own events, in the machine's monotonic time. Thread-safe."""
@@ -72,7 +75,7 @@ def with_strangers(events: Sequence[Event], known: Collection[int | None]) -> li
     Manual changes are excused; a process that writes on a session missing in its history is not.
     """
     return [
-        {**event, "who": f"stranger#{event['session']:x}"}
+        {**event, "who": f"{STRANGER}{event['session']:x}"}
         if event["event"] == "commit" and event["session"] not in known
         else event
         for event in events

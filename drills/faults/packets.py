@@ -16,8 +16,8 @@ CREATE, DELETE, EXISTS, GET_DATA, SET_DATA = 1, 2, 3, 4, 5
 SYNC, CHECK, MULTI = 9, 13, 14
 CREATE2, CLOSE_SESSION = 15, -11
 WRITES = frozenset((CREATE, CREATE2, DELETE, SET_DATA, MULTI, CLOSE_SESSION))
-NOTIFICATION = -1
-"""The xid of a watch event."""
+NOTIFICATION, PING = -1, -2
+"""The xids of a watch event, and of a ping and its reply."""
 
 _ERROR = -1
 _EPHEMERAL, _SEQUENTIAL = (1, 3), (2, 3, 6)

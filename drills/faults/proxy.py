@@ -18,7 +18,7 @@ from typing import Self
 
 from coordinator.zk.embedded.directory import HOST, choose_ports
 
-from .packets import op_code, xid
+from .packets import PING, op_code, xid
 from .traffic_capture import CapturedLink, Tap
 
 LARGEST = 64 << 20
@@ -89,6 +89,7 @@ class Proxy:
         self._armed: list[Loss] = []
         self._links: set[_Link] = set()
         self._stopping = False
+        self.is_mute = False
         self._is_black_hole = False
         self._flows = threading.Event()
         self._flows.set()
@@ -145,12 +146,19 @@ class Proxy:
         """Hold back all bytes in both directions until `resume`."""
         self._flows.clear()
 
+    def mute(self) -> None:
+        """Hold back every reply and watch event, except replies to pings, until `resume`: sessions stay alive.
+
+        What was held back goes out with the next reply after it.
+        """
+        self.is_mute = True
+
     def resume(self) -> None:
-        """Forward again, after `refuse`, `black_hole` or `hold`.
+        """Forward again, after `refuse`, `black_hole`, `hold` or `mute`.
 
         Connections that have lost bytes are cut: a TCP stream cannot continue after a gap.
         """
-        self._is_black_hole = False
+        self.is_mute = self._is_black_hole = False
         self._flows.set()
         with self._lock:
             broken = [link for link in self._links if link.has_gap]
@@ -298,6 +306,7 @@ class _Link:
         self.cut()
 
     def _pump_replies(self) -> None:
+        held = b""
         with contextlib.suppress(OSError):
             for number, packet in enumerate(self._packets(self._server)):
                 reply = packet[4:]
@@ -309,6 +318,11 @@ class _Link:
                     self.cut()
                     self._proxy.report(*awaited)
                     break
+                if not self._proxy.is_mute:
+                    packet, held = held + packet, b""
+                elif number > 0 and xid(reply) != PING:
+                    held += packet
+                    continue
                 self._client.sendall(packet)
         self.cut()
 

@@ -38,6 +38,11 @@ class Proxies:
         for proxy in self._of[name]:
             proxy.black_hole()
 
+    def mute(self, name: str) -> None:
+        """Hold back all replies to a process, except those to pings."""
+        for proxy in self._of[name]:
+            proxy.mute()
+
     def resume(self, name: str) -> None:
         """Pass packets again."""
         for proxy in self._of[name]:

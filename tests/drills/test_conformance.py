@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 import shutil
 import signal
 import subprocess
@@ -12,22 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyspark
 import pytest
 
-from coordinator.zk.embedded.java import class_path
 from drills.conformance.catalog import SCENARIOS
 from drills.conformance.definition import OPTIONAL
 from tests.support.ci import in_ci
-from tests.support.drills import PATIENT, REPOSITORY, environment
+from tests.support.drills import PATIENT, REPOSITORY, environment, finished
 from tests.support.wait import eventually
 
 JAVA_CONSUMER = REPOSITORY / "examples" / "ZkConsumer.java"
-JARS = (
-    "zookeeper-3", "zookeeper-jute-", "jackson-annotations-", "jackson-core-", "jackson-databind-", "arrow-vector-",
-    "arrow-format-", "arrow-memory-core-", "arrow-memory-netty-1", "arrow-memory-netty-buffer-patch-", "flatbuffers-",
-    "netty-buffer-4", "netty-common-4", "netty-handler-4", "netty-transport-4", "netty-codec-4", "netty-codec-base-",
-    "netty-resolver-4", "slf4j-api-", "commons-codec-",
-)  # fmt: skip
+JARS = f"{Path(pyspark.__file__).parent}/jars/*"
 QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "--add-opens=java.base/java.nio=ALL-UNNAMED")
 MOST_LINES = 400
 
@@ -40,17 +35,11 @@ def tried(runs: Path, *words: str, breaks: Mapping[str, str] = {}) -> tuple[int,
     :param breaks: scenario -> a mutation of `tests/drills/broken`.
     """
     command = [sys.executable, "-m", "coordinator.cli", "conformance", *words, *PATIENT, "--runs", str(runs), "--json"]
-    with subprocess.Popen(
+    kit = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(breaks), cwd=REPOSITORY
-    ) as kit:
-        try:
-            out, err = kit.communicate()
-        except BaseException:
-            kit.terminate()
-            kit.communicate()
-            raise
-    assert out, err
-    return kit.returncode, json.loads(out.splitlines()[-1])
+    )
+    code, result, _ = finished(kit)
+    return code, result
 
 
 def failures(result: dict[str, Any]) -> dict[str, list[str]]:
@@ -74,9 +63,8 @@ def java_consumer(tmp_path_factory: pytest.TempPathFactory) -> str:
         assert not in_ci(), "CI needs a JDK"
         pytest.skip("a JDK is needed")
     classes = tmp_path_factory.mktemp("classes")
-    jars = class_path(JARS)
-    subprocess.run([compiler, "-proc:none", "-cp", jars, "-d", str(classes), str(JAVA_CONSUMER)], check=True)
-    return f"java -Xmx128m {' '.join(QUICK)} -cp {classes}:{jars} ZkConsumer"
+    subprocess.run([compiler, "-proc:none", "-cp", JARS, "-d", str(classes), str(JAVA_CONSUMER)], check=True)
+    return f"java -Xmx128m {' '.join(QUICK)} -cp {classes}:{JARS} ZkConsumer"
 
 
 def test_a_consumer_in_java_passes_every_scenario_it_does_not_leave_out(java_consumer: str, tmp_path: Path) -> None:
@@ -86,8 +74,10 @@ def test_a_consumer_in_java_passes_every_scenario_it_does_not_leave_out(java_con
     assert (code, result["passed"], result["left_out"]) == (0, True, ["static-member", "wildcard"])
 
 
-def test_the_java_consumer_is_one_file_that_java_runs(java_consumer: str, tmp_path: Path) -> None:
-    command = f"java {' '.join(QUICK)} -cp {class_path(JARS)} {JAVA_CONSUMER}"
+def test_the_java_consumer_is_one_file_that_the_pages_command_runs(java_consumer: str, tmp_path: Path) -> None:
+    printed = re.search(r'"(java .*)"', (REPOSITORY / "docs" / "conformance.md").read_text())
+    assert printed is not None
+    command = printed[1].replace("$JARS/*", JARS)
 
     code, result = tried(tmp_path, "leave", "--consumer", command)
 
@@ -99,13 +89,19 @@ WRONG = {
     "ownership": ("claims_without_owners", "owner"),
     "older-commands": ("obeys_every_command", "after commands that do not count"),
     "commands-for-others": ("obeys_every_command", "after commands that do not count"),
-    "heartbeat": ("gives_no_sign_of_life", "sign of life"),
+    "heartbeat": ("gives_few_signs_of_life", "times in 2.5 max_poll_interval_ms"),
+    "cooperative": ("idles_until_the_group_is_stable", "meanwhile"),
+    "lease": ("lease_outlives_its_session", "its lease is over"),
+    "withdrawn-command": ("obeys_withdrawn_commands", "after commands that do not count"),
+    "torn-start": ("obeys_withdrawn_commands", "of a start that was withdrawn"),
+    "take-over": ("ends_well_without_its_name", "exit code 0"),
 }
 """Scenario -> a mutation of the consumer, and a part of the reason for which it fails."""
 
 
 def test_a_consumer_that_breaks_a_rule_fails_the_scenario_of_that_rule(tmp_path: Path) -> None:
-    code, result = tried(tmp_path, *WRONG, breaks={name: mutation for name, (mutation, _) in WRONG.items()})
+    breaks = {name: mutation for name, (mutation, _) in WRONG.items()}
+    code, result = tried(tmp_path, *breaks, breaks=breaks)
 
     found = failures(result)
     assert (code, result["passed"]) == (1, False)
@@ -113,6 +109,16 @@ def test_a_consumer_that_breaks_a_rule_fails_the_scenario_of_that_rule(tmp_path:
         name: any(part in why for why in found.get(name, ())) for name, (_, part) in WRONG.items()
     } == dict.fromkeys(WRONG, True), found
     assert any(why.startswith("S1 is broken") for why in found["ownership"])
+    page = (REPOSITORY / "docs" / "evidence.md").read_text()
+    assert f"{len({*breaks.values()})} mutations of ours fail {len(breaks)} scenarios" in page
+
+
+def test_a_coordinator_that_ends_is_an_abort_of_the_kit_and_no_failure(tmp_path: Path) -> None:
+    code, result = tried(tmp_path, "leave", breaks={"leave": "ends_at_once"})
+
+    (scenario,) = result["scenarios"]
+    assert (code, result["passed"], scenario["passed"]) == (3, False, False)
+    assert scenario["aborted"] == ["the coordinator node-1 has ended unexpectedly"]
 
 
 def test_a_kit_that_is_interrupted_ends_its_processes(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Create, Delete, Operation, SetData, Store
 from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GroupPaths
 from coordinator.zk.znodes.records import EpochRecord, Registration
-from coordinator.zk.znodes.segments import Query, Segment, SegmentsRecord
+from coordinator.zk.znodes.segments import QUERY_ABSENCE_S, Query, Segment, SegmentsRecord
 from tests.support.clients import connected
 from tests.support.cuts import HandMadeRegion
 from tests.support.stores import FrontStore
@@ -621,6 +621,61 @@ def test_a_query_that_waits_for_its_first_batch_does_not_expire(world: World, ba
 
     eventually(lambda: world.names(PATHS.queries) == ["new"], 15, "the silent one is gone")
     assert world.data(PATHS.query("new")) == data
+
+
+def ephemeral(backlog: Backlog, name: str) -> None:
+    """A query without a name, or before its first batch."""
+    create = Create(PATHS.query(name), Query("run", 0, 0).to_bytes(), ephemeral=True)
+    backlog.world.store.commit([SetData(PATHS.queries, b""), create])
+
+
+def test_removed_query_without_a_name_holds_nothing_back_at_once(world: World, backlog: Backlog) -> None:
+    names = backlog.seal(2)
+    ephemeral(backlog, "unnamed")
+    backlog.query("q", backlog.czxid(names[1]))
+    collector = collector_on(world)
+    collector.collect(["g"])
+    assert world.names(PATHS.segments) == names
+
+    world.store.commit([SetData(PATHS.queries, b""), Delete(PATHS.query("unnamed"))])
+    collector.collect(["g"])
+
+    assert world.names(PATHS.segments) == []
+
+
+def test_query_whose_session_ends_while_another_registers_is_not_taken_for_removed(
+    world: World, backlog: Backlog
+) -> None:
+    names = backlog.seal(2)
+    ephemeral(backlog, "unnamed")
+    backlog.query("q", backlog.czxid(names[1]))
+    collector = collector_on(world)
+    collector.collect(["g"])
+
+    world.store.commit([Delete(PATHS.query("unnamed"))])  # as the end of its session does
+    backlog.query("other", backlog.czxid(names[1]))
+    collector.collect(["g"])
+
+    assert world.names(PATHS.segments) == names
+
+
+def test_query_whose_session_ended_releases_what_it_had_finished(world: World, backlog: Backlog) -> None:
+    machine = Machine()
+    names = backlog.seal(3)
+    ephemeral(backlog, "unnamed")
+    backlog.query("q", backlog.czxid(names[2]))
+    collector = collector_on(world, machine)
+    backlog.query("unnamed", backlog.czxid(names[0]))
+    collector.collect(["g"])
+
+    world.store.commit([Delete(PATHS.query("unnamed"))])
+    for _ in range(3):
+        collector.collect(["g"])
+        machine.ahead_s += QUERY_ABSENCE_S / 3
+    assert world.names(PATHS.segments) == names[1:]
+    collector.collect(["g"])
+
+    assert world.names(PATHS.segments) == []
 
 
 @pytest.mark.parametrize("bad", [b"paused", b'{"collected":-1}'])

@@ -96,9 +96,9 @@ def test_segments_collected_before_a_batch_read_are_no_data_loss_but_logged(
 
     assert planned(bench) == sealed[1:]
     assert f"reader=batch gone=segments from the first to {sealed[0]} are gone, with t-0 offsets up to 9" in caplog.text
-    assert "reason=every query had finished them" in caplog.text
+    assert "reason=no query held them back any more, and they were no longer retained" in caplog.text
     assert planned(bench, starting_segments=sealed[1]) == sealed[1:]
-    assert caplog.text.count("already removed") == 1, "who names the first segment asks for no earlier one"
+    assert caplog.text.count("already removed") == 1, "a read from a named segment needs no earlier one"
 
 
 def test_batch_read_without_any_segment_left_logs_why_it_is_empty(

@@ -20,13 +20,15 @@ from coordinator.zk.kazoo_store import KazooStore, open_kazoo
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Node, TreeEvent
 from coordinator.zk.wire import AddTreeWatch
+from coordinator.zk.znodes.commands import STOP_FETCHER, Command
 from coordinator.zk.znodes.paths import GroupPaths
 from drills.faults.proxy import Proxy
 from tests.support.cli import run
 from tests.support.hand import ManualStage
 from tests.support.processes import REPOSITORY, ProjectProcess
+from tests.support.terminal import on_terminal
 from tests.support.wait import eventually
-from tests.support.world import World, expire
+from tests.support.world import World, expire, parts
 
 pytestmark = pytest.mark.real_zookeeper("tree watches")
 
@@ -318,6 +320,16 @@ def test_it_prints_flushed_json_lines_and_ends_after_so_many(world: World, tmp_p
         "event", "at_ms", "group", "consumer", "command", "option", "epoch", "generation", "incarnation", "partitions",
         "took_ms", "note", "ask", "reason",
     } for line in lines)  # fmt: skip
+
+
+def test_long_partitions_are_whole_on_a_terminal(world: World) -> None:
+    every_second = range(0, 400, 2)
+    command = Command(STOP_FETCHER, 1, 1, "c1-1", partitions=parts("t", *every_second), topics={"t": "t-1"})
+    world.put(PATHS.command("c1", "command-0000000000"), command.to_bytes())
+
+    printed = on_terminal("-m", "coordinator.cli", "channel", "watch", "g", "--zk", world.zk, "--count", "1")
+
+    assert f"t({','.join(map(str, every_second))}); it was there already\n" in printed
 
 
 def test_an_interrupt_ends_it_without_a_traceback(world: World, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.znodes.group_state import COMPLETING, STABLE
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
-from coordinator.zk.znodes.records import EpochRecord
+from coordinator.zk.znodes.records import EpochRecord, OffsetRecord
 from tests.support.hand import ManualStage
 from tests.support.memlog import MemoryLog
 from tests.support.stores import DeafStore
@@ -97,20 +97,29 @@ def test_an_owner_that_gets_in_the_way_of_a_start_is_refused_and_then_mended(wor
 
 
 @pytest.mark.both_zookeepers
-def test_stop_is_acknowledged_without_an_owner_and_an_offset_removed_by_hand(world: World, stage: ManualStage) -> None:
+@pytest.mark.parametrize(
+    "removed",
+    [[PATHS.owner("t", 2), PATHS.offset("t", 3)], [PATHS.offsets]],
+    ids=["an owner and an offset", "the parent of offsets"],
+)
+def test_stop_is_acknowledged_without_znodes_removed_by_hand(
+    world: World, stage: ManualStage, removed: list[str]
+) -> None:
     hand, puppet = stage.hand(), stage.puppet("g", "c1", {"t": 1})
-    stage.topic("t", 4)
+    topic = stage.topic("t", 4)
     hand.settle("g", puppet)
+    world.put(PATHS.offset("t", 3), OffsetRecord(0, topic.id, 0).to_bytes())
     puppet.move(TopicPartition("t", 3), 7)
     stage.puppet("g", "c2", {"t": 1})
     hand.turn("g")
-    world.remove(PATHS.owner("t", 2))
-    world.remove(PATHS.offset("t", 3))
+    for path in removed:
+        assert world.store.get(path) is not None
+        world.remove(path)
 
     puppet.obey()
 
-    assert puppet.commands() == []
-    assert world.offsets("g")[TopicPartition("t", 3)] == 7
+    assert (puppet.commands(), puppet.running) == ([], frozenset())
+    assert world.offsets("g") == {TopicPartition("t", 3): 7}
     assert set(world.owners("g")) <= parts("t", 0, 1)
 
 
@@ -124,20 +133,6 @@ def test_start_makes_a_parent_again_that_was_removed_meanwhile(world: World, sta
 
     hand.settle("g", puppet)
     assert set(world.owners("g")) == parts("t", 0, 1)
-
-
-def test_stop_makes_a_parent_again_that_was_removed_meanwhile(world: World, stage: ManualStage) -> None:
-    hand, puppet = stage.hand(), stage.puppet("g", "c1", {"t": 1})
-    stage.topic("t", 2)
-    hand.settle("g", puppet)
-    puppet.move(TopicPartition("t", 0), 7)
-    stage.puppet("g", "c2", {"t": 1})
-    hand.turn("g")
-    world.remove(PATHS.offsets)
-
-    puppet.obey()
-
-    assert (puppet.running, world.offsets("g")) == (frozenset(), {TopicPartition("t", 0): 7})
 
 
 # ---- state

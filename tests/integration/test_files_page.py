@@ -1,4 +1,4 @@
-"""docs/files.md is enough to read the files: a reader that imports nothing of the product reads what it has written."""
+"""docs/files.md is sufficient: a reader with pyarrow alone reads the log and segments."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ TYPES = {
 
 
 def read_plainly(**request: Any) -> Any:
-    """What the reader finds, in a process of its own."""
+    """The reader's records, from a separate process."""
     command = [sys.executable, "-I", str(READER)]
     done = subprocess.run(command, input=json.dumps(request), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -118,15 +119,22 @@ def test_a_producer_appends_by_a_link_as_the_page_says(tmp_path: Path, monkeypat
     batch = stored_batches([b"a", b"b"])
     appender, first = (Appender(tmp_path, "t", "t-id", 0) for _ in range(2))
     linked: list[tuple[str, str]] = []
-    link = os.link
+    steps: list[tuple[str, str]] = []
+    link, fsync = os.link, os.fsync
 
     def watched(source: str, target: str, **folders: int) -> None:
         linked.append((source, target))
+        steps.append(("link", source))
         if len(linked) == 1:
             first.append(batch)
         link(source, target, **folders)
 
+    def synced(descriptor: int) -> None:
+        fsync(descriptor)
+        steps.append(("sync", Path(f"/proc/self/fd/{descriptor}").readlink().name))
+
     monkeypatch.setattr("os.link", watched)
+    monkeypatch.setattr("os.fsync", synced)
 
     assert appender.append(batch) == 2
     sources, targets = zip(*linked, strict=True)
@@ -134,6 +142,23 @@ def test_a_producer_appends_by_a_link_as_the_page_says(tmp_path: Path, monkeypat
     assert sources[0] == sources[2] != sources[1]
     assert all(source.startswith(".tmp-") for source in sources)
     assert sorted(path.name for path in (tmp_path / "t" / "t-id" / "0").iterdir()) == sorted({*targets})
+    one, other, _ = sources
+    assert steps == [
+        ("sync", one), ("link", one), ("sync", other), ("link", other), ("sync", "0"), ("link", one), ("sync", "0")
+    ]  # fmt: skip
+
+
+def test_a_stale_temporary_file_is_removed_by_the_next_producer(tmp_path: Path) -> None:
+    assert "A `.tmp-` file without a write for an hour is stale and may be removed." in PAGE
+    folder = tmp_path / "t" / "t-id" / "0"
+    folder.mkdir(parents=True)
+    for name, age_s in ((".tmp-stale", 3660), (".tmp-written", 3540)):
+        (folder / name).touch()
+        os.utime(folder / name, (time.time() - age_s,) * 2)
+
+    Appender(tmp_path, "t", "t-id", 0)
+
+    assert [path.name for path in folder.iterdir()] == [".tmp-written"]
 
 
 def test_the_partition_of_a_key_is_the_pages() -> None:

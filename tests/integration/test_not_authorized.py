@@ -212,7 +212,7 @@ def test_ensemble_that_requires_credentials_is_named(strict: Ensemble, words: li
     assert "ZooKeeper requires authentication" in line
 
 
-def test_application_is_told_by_its_first_poll(world: World, boss: Any) -> None:
+def test_first_poll_of_an_application_raises_not_authorized(world: World, boss: Any) -> None:
     boss.create("/closed", acl=READ_ONLY)
     config = ConsumerConfig(f"{world.zk}/closed", "g", "c1")
     consumer = Consumer(config, Subscription({"t": 1}), source=MemoryLog())

@@ -16,17 +16,23 @@ from consumer.spark.source.options import SourceConfig
 from consumer.spark.source.query_znode import QueryRemoved, QueryTakenOver
 from consumer.spark.source.segment_index import Sealed
 from consumer.spark.source.stream_planner import Planner, packed
+from coordinator.planning.backpressure import Bounds, Retention
+from coordinator.retention.segments import SegmentCollector, SegmentRules
+from coordinator.term.server_clock import ServerClock
 from coordinator.zk.batching import ensure
 from coordinator.zk.errors import BadData, Refused
 from coordinator.zk.kazoo_store import kazoo_factory, open_kazoo
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Check, Create, Delete, Node, SetData, Store, Watch
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.segments import Query, SealedRange, Segment, SegmentsRecord
+from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GroupPaths
+from coordinator.zk.znodes.records import EpochRecord
+from coordinator.zk.znodes.segments import QUERY_ABSENCE_S, Query, SealedRange, Segment, SegmentsRecord
 from tests.support.memlog import MemoryLog
 from tests.support.stores import FrontStore
+from tests.support.terms import a_term
 from tests.support.wait import eventually, within
 from tests.support.world import World, a_world
+from tests.support.world import expire as end_session
 
 SESSION_MS = 2000
 
@@ -79,6 +85,10 @@ class Bench:
 
     def queries(self) -> list[str]:
         listing = self.store.children(self.paths.queries)
+        return sorted(listing.names) if listing else []
+
+    def segments(self) -> list[str]:
+        listing = self.store.children(self.paths.segments)
         return sorted(listing.names) if listing else []
 
     def remove(self, name: str) -> None:
@@ -240,7 +250,7 @@ def test_unnamed_query_holds_back_only_what_it_has_not_finished(bench: Bench) ->
     assert bench.finished(end.query) == end.czxid
 
 
-def test_unnamed_query_that_has_ended_holds_nothing_back(bench: Bench) -> None:
+def test_znode_of_an_unnamed_query_goes_with_its_driver(bench: Bench) -> None:
     planner, _, _ = ran_unnamed(bench)
     assert len(bench.queries()) == 1
 
@@ -273,13 +283,75 @@ def test_unnamed_query_registers_again_in_its_next_session(bench: Bench) -> None
     assert bench.queries() == [end.query]
 
 
+@pytest.fixture
+def paused(bench: Bench) -> tuple[Planner, SourceOffset, SegmentCollector]:
+    """An unnamed query with an unread segment whose session has ended, and a collector that has seen both.
+
+    Another query has finished everything, and nothing is retained.
+    """
+    planner, _, end = ran_unnamed(bench)
+    last = bench.seal()
+    data = Query("run", czxid_of(bench, last), 0).to_bytes()
+    bench.store.commit([SetData(bench.paths.queries, b""), Create(bench.paths.query("named"), data)])
+    bench.clock.ahead += 2
+    planner.latest(end)
+    collector = collector_of(bench)
+    collector.collect(["g"])
+    assert planner._store is not None
+    end_session(planner._store)
+    eventually(lambda: bench.queries() == ["named"], 5, "the session has ended")
+    collector.collect(["g"])
+    return planner, end, collector
+
+
+def collector_of(bench: Bench) -> SegmentCollector:
+    """A coordinator's collector, for a test to call round by round, that sweeps in each and retains nothing."""
+    bench.store.commit([Create(COORDINATOR_EPOCH, EpochRecord(1).to_bytes())])
+    rules = SegmentRules(Bounds(1000, 1 << 30), Retention(0, 0), 500, 7 * 86_400_000, sweep_interval_ms=0)
+    return SegmentCollector(a_term(bench.store, bench.clock), ServerClock(bench.store, bench.clock), rules)
+
+
+@pytest.mark.real_zookeeper("it is about the end of a session")
+def test_unnamed_query_whose_session_expired_reads_on_what_others_have_finished(
+    bench: Bench, paused: tuple[Planner, SourceOffset, SegmentCollector]
+) -> None:
+    planner, end, collector = paused
+    bench.clock.ahead += QUERY_ABSENCE_S - 60
+    collector.collect(["g"])
+
+    newest = later(planner, end)
+    assert names(planner.plan(end, newest)) == ["segment-0000000001"]
+    bench.clock.ahead += QUERY_ABSENCE_S
+    collector.collect(["g"])
+    assert bench.segments() == ["segment-0000000001"], "it holds it back again until it has finished"
+    planner.latest(newest)
+    collector.collect(["g"])
+    assert bench.segments() == []
+
+
+@pytest.mark.real_zookeeper("it is about the end of a session")
+def test_unnamed_query_whose_session_expired_long_ago_holds_nothing_back(
+    bench: Bench, paused: tuple[Planner, SourceOffset, SegmentCollector]
+) -> None:
+    _, _, collector = paused
+    assert bench.segments() == ["segment-0000000001"]
+    bench.clock.ahead += QUERY_ABSENCE_S
+
+    collector.collect(["g"])
+
+    assert bench.segments() == []
+
+
 def test_unnamed_query_that_returns_too_late_fails_and_is_told_to_have_a_name(bench: Bench) -> None:
     planner, _, end = ran_unnamed(bench)
     planner.close()
     late = bench.seal()
     bench.collect([late], czxid_of(bench, late))
 
-    wanted = f"gone.*: collected while query {end.query} did not run: without option query it holds segments back only"
+    wanted = (
+        rf"gone.*: collected while query {end.query} was without a session for 10 minutes, or when another coordinator "
+        r"was elected \(without option query it holds segments back no longer\), or it was removed"
+    )
     with pytest.raises(SegmentError, match=wanted):
         bench.planner(query="").latest(end)
     assert bench.queries() == []

@@ -160,6 +160,24 @@ def test_black_hole_is_silent_until_the_session_expires(proxy: Proxy, client: An
     assert lost.wait(10)
 
 
+def test_muted_server_answers_pings_only_until_it_resumes(proxy: Proxy, client: Any, witness: Any) -> None:
+    client.create("/life", ephemeral=True)
+    session, states = client.client_id[0], []
+    client.add_listener(states.append)
+
+    proxy.mute()
+    late = [client.create_async("/late"), client.get_async("/late")]
+    with pytest.raises(KazooTimeoutError):
+        late[0].get(timeout=3.0)  # one and a half times the session timeout
+    assert witness.exists("/late") is not None, "requests pass"
+    proxy.resume()
+
+    assert late[0].get(timeout=5) == "/late"
+    assert late[1].get(timeout=5)[0] == b""
+    assert client.exists("/life") is not None
+    assert (states, client.client_id[0]) == ([], session)
+
+
 def test_held_traffic_arrives_late_and_whole(proxy: Proxy, client: Any, witness: Any) -> None:
     proxy.hold()
     late = client.create_async("/late")

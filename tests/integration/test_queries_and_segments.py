@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from coordinator.admin import health, queries
+from coordinator.admin import health, queries, segments
+from coordinator.admin.groups import Reading
 from coordinator.cli import main
 from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.store import Create, SetData
+from coordinator.zk.store import Create, Listing, Node, SetData, Store, Watch
 from coordinator.zk.znodes.records import Channel, OffsetRecord
 from coordinator.zk.znodes.segments import SegmentsRecord
 from tests.support.sealed import SealedGroup, batches
+from tests.support.stores import FrontStore
 
 
 @pytest.fixture
@@ -98,6 +100,50 @@ def test_status_check_finds_a_silent_query_that_is_far_behind(
     assert "queries remove g far --execute" in message
     monkeypatch.setattr(queries, "SILENT_AFTER_MS", 60_000)
     assert silent() == []
+
+
+class Counting(FrontStore):
+    """Remembers each path that is read or listed."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.paths: list[str] = []
+
+    def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
+        self.paths += paths
+        return self.behind.get_many(paths, watch)
+
+    def children_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Listing | None]:
+        self.paths += paths
+        return self.behind.children_many(paths, watch)
+
+
+def silent_then(group: SealedGroup) -> tuple[dict[str, int], list[str]]:
+    """The segments that each silent query holds back, and what was read for it."""
+    store = Counting(group.store)
+    found = queries.silent_queries(Reading(store), "g", ThreadRuntime().wall_ms())
+    return {str(one.query): one.segments for one in found}, [
+        path.removeprefix(group.paths.root) for path in store.paths
+    ]
+
+
+def test_status_check_reads_only_segments_that_a_silent_query_may_hold_back(
+    group: SealedGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "SILENT_AFTER_MS", 0)
+    monkeypatch.setattr(segments, "READ_AT_ONCE", 2)
+    names = [group.seal() for _ in range(8)]
+    group.query("near", names[6])
+
+    held, read = silent_then(group)
+    assert held == {"near": 1}
+    assert read == ["/queries", "/queries/near", "/segments", *(f"/segments/{name}" for name in names[6:]), "/segments"]
+
+    monkeypatch.setattr(queries, "FAR_BEHIND_SEGMENTS", 3)
+    group.query("far", names[0])
+    held, read = silent_then(group)
+    assert held == {"far": 3, "near": 1}
+    assert {path for path in read if "segment-" in path} == {f"/segments/{name}" for name in names[5:]}
 
 
 def test_an_expired_query_is_listed_as_such_and_holds_nothing_back(group: SealedGroup, run: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from consumer.membership import contributor
 from coordinator.term.metrics import CoordinatorMetrics
 from coordinator.zk.errors import OutcomeUnknown, Refused, UsageError
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.store import Create, Operation, SetData, Store
-from coordinator.zk.znodes.paths import REGIONS
+from coordinator.zk.znodes.paths import REGIONS, GroupPaths
 from coordinator.zk.znodes.region_requests import RegionRequest
 from coordinator.zk.znodes.regions import Region
 from tests.support.cli import run, run_json, run_ok
@@ -69,6 +71,25 @@ def test_a_group_whose_members_name_a_region_is_bound_to_it_and_runs(
     exact(log, 4, one)
     state = world.stable("g", 1)
     assert state.region is not None and state.region.name == "r"
+
+
+def test_secured_group_is_bound_only_to_a_region_that_an_operator_permits(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    world.coordinator(sweep_interval_ms=200)
+    world.topic("t", 4)
+    closed = AclPolicy(is_secure=True, coordinators=("sasl:c",), operators=("sasl:o",), members=("sasl:m",))
+    parents = ("/consumers", "/consumers/groups", "/consumers/groups/g")
+    world.store.commit([*(Create(path) for path in parents if world.store.get(path) is None)])
+    world.store.commit([Create(GroupPaths("g").acl, closed.to_bytes())])
+
+    one = counting("c1")
+
+    eventually(lambda: "may not be bound to consistent region r" in (world.state("g").reason or ""), 10, "it is refused")
+    assert world.store.get(PATHS.root) is None
+    world.store.commit([SetData(GroupPaths("g").acl, replace(closed, regions=("r",)).to_bytes())])
+    assert running(world).groups == ("g",)
+    exact(log, 4, one)
 
 
 def test_checkpoint_holds_offsets_and_the_state_of_exactly_the_records_below_them(

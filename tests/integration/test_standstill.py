@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -67,13 +67,12 @@ class Drill:
         (path,) = self.history.folder.glob(f"{name}#*.jsonl")
         return path.stem
 
-    def flow_until(self, condition: object, what: str) -> None:
+    def flow_until(self, condition: Callable[[], object], what: str) -> None:
         """Send a record to each partition at each look at the condition."""
 
         def step() -> bool:
             for partition in range(4):
                 self._producer.send_batch("t", partition, [b"x"])
-            assert callable(condition)
             return bool(condition())
 
         eventually(step, 40, what)

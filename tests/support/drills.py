@@ -77,13 +77,18 @@ def started(
 def drilled(
     runs: Path, *words: str, breaks: Mapping[str, str] = {}, servers: int = 1, is_read_by_spark: bool = False
 ) -> tuple[int, dict[str, Any], str]:
-    """Exit code, last line, and whole output."""
-    with started(runs, *words, breaks=breaks, servers=servers, is_read_by_spark=is_read_by_spark) as drill:
+    """Exit code, last line on stdout, and stderr. For the options see `environment`."""
+    return finished(started(runs, *words, breaks=breaks, servers=servers, is_read_by_spark=is_read_by_spark))
+
+
+def finished(command: subprocess.Popen[str]) -> tuple[int, dict[str, Any], str]:
+    """Exit code, last line on stdout, and stderr of a command, once it has ended."""
+    with command:
         try:
-            out, err = drill.communicate()
-        except KeyboardInterrupt:
-            drill.terminate()  # it stops what it has started
-            drill.communicate()
+            out, err = command.communicate()
+        except BaseException:
+            command.terminate()  # it stops what it has started
+            command.communicate()
             raise
     assert out, err
-    return drill.returncode, json.loads(out.splitlines()[-1]), err
+    return command.returncode, json.loads(out.splitlines()[-1]), err

@@ -1,4 +1,4 @@
-"""Reads the files that docs/files.md describes, with what that page says: an Arrow library, and nothing of the product.
+"""Reader of the files in docs/files.md, with pyarrow and no module of the product.
 
 Run as a program: a JSON object on stdin, `{"partition": FOLDER}` or `{"segments": [[czxid, data of the znode], ...]}`;
 the records on stdout.

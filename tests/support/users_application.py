@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Row, SparkSession
 
 import consumer
 import coordinator
@@ -20,26 +19,18 @@ from zk_group.consumer.errors import UnknownMemberId
 from zk_group.consumer.spark import FetcherPool, register
 from zk_group.coordinator.zk.errors import IncarnationOver
 
-Rows = list[tuple[int, int]]
 
-
-def delivered(spark: SparkSession, zk: str, folder: Path, wanted: int) -> Rows:
-    """The rows of a query while a pool fetches."""
-    rows: Rows = []
-    is_done = threading.Event()
-
-    def take(frame: DataFrame, batch: int) -> None:
-        rows.extend((row.partition, row.offset) for row in frame.collect())
-        if len(rows) >= wanted:
-            is_done.set()
-
+def delivered(spark: SparkSession, zk: str, folder: Path, wanted: int) -> list[Row]:
+    """The partitions and offsets that a query delivers while a pool fetches."""
     places = {"log_dir": str(folder / "log"), "segments_dir": str(folder / "segments")}
     with FetcherPool(spark, {"t": 1}, zk=zk, group="g", slots=1, session_timeout_ms=4000, **places):
         frame = spark.readStream.format("zk_group").option("zk", zk).option("group", "g").load()
-        query = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(folder / "checkpoint")).start()
-        is_done.wait(300)
+        query = frame.writeStream.format("memory").queryName("delivered").start()
+        rows = spark.table("delivered").select("partition", "offset")
+        while rows.count() < wanted:
+            query.awaitTermination(1)  # raises when the query fails
         query.stop()
-    return rows
+        return rows.collect()
 
 
 def in_executor(numbers: Iterator[int]) -> Iterator[dict[str, object]]:

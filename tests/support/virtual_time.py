@@ -91,7 +91,7 @@ class VirtualTime:
     def _threads(self) -> list[Thread]:
         return [thread for thread in self._scheduler.threads if thread.is_alive()]
 
-    def _open(self, hosts: str, session_timeout_ms: int, connect_timeout_s: float, make_chroot: bool = True) -> Store:
+    def _open(self, hosts: str, session_timeout_ms: int, connect_timeout_s: float, *_: object) -> Store:
         if hosts != HOSTS:
             raise ZooKeeperUnreachable(f"no ZooKeeper server answered at {hosts}: {HOSTS} is modelled, and no other")
         return self.ensemble.open(self._process, session_timeout_ms / 1000, connect_timeout_s)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.planning.backpressure import (
+    HURRY_BYTES,
     MOST_RETAINED,
     UNKNOWN,
     Backlog,
@@ -16,6 +17,7 @@ from coordinator.planning.backpressure import (
     collectable,
     directions,
     finished_by_all,
+    is_pressing,
     published_interval_ms,
     shortest_interval_ms,
     shortest_intervals_ms,
@@ -182,6 +184,22 @@ def up_to(*finished: Finished, ms: int = 1000, size: int = 100, now_ms: int = 50
     return collectable(finished, now_ms, Retention(ms, size))
 
 
+@pytest.mark.parametrize(
+    ("retention", "limit"),
+    [
+        (Retention(3_600_000, 256 << 20), HURRY_BYTES + (256 << 20)),
+        (Retention(0, 256 << 20), HURRY_BYTES),
+        (Retention(3_600_000, 8 << 30), 2 << 30),
+    ],
+    ids=["the defaults", "nothing is retained", "more may be retained than half of the bound"],
+)
+def test_retained_segments_do_not_hurry_their_collection(retention: Retention, limit: int) -> None:
+    bounds = Bounds(20_000, 4 << 30)
+
+    assert not is_pressing(FREE, Backlog(1000, limit), bounds, retention)
+    assert is_pressing(FREE, Backlog(1000, limit + 1), bounds, retention)
+
+
 def test_finished_segments_are_retained_by_their_age() -> None:
     old, at_its_end, young = Finished(1, 1000, 1), Finished(2, 4000, 1), Finished(3, 4001, 1)
 
@@ -190,7 +208,7 @@ def test_finished_segments_are_retained_by_their_age() -> None:
     assert up_to() == 0
 
 
-def test_segment_before_one_that_is_not_retained_goes_whatever_its_time() -> None:
+def test_retention_time_spares_no_segment_before_an_unretained_one() -> None:
     assert up_to(Finished(1, 4900, 1), Finished(2, 1000, 1), Finished(3, 4900, 1)) == 2
 
 

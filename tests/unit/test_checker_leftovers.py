@@ -117,6 +117,17 @@ def test_segment_unfinished_by_one_query_may_remain() -> None:
     held(check(events))
 
 
+def test_segment_unfinished_by_a_query_whose_session_ended_may_remain_for_a_while() -> None:
+    def happen(history: StoryHistory) -> None:
+        history.session("u#1")
+        history.query("u#1", "g", "u", "r1", 0, ephemeral=True)
+        history.close("u#1")
+
+    events = story("queried", happen)
+    without(G.segment("segment-0000000003"))(events)
+    held(check(events))
+
+
 def test_uncollectable_znodes_are_reported_as_not_decided() -> None:
     def sleep(events: list[Made]) -> None:
         without(H.channel("c2"))(events)

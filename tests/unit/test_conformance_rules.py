@@ -1,19 +1,25 @@
-"""The conformance kit's rules for the lines of one process, and for the multis of consumers."""
+"""The conformance kit's rules for the lines of processes, for the multis of consumers, and for what ends a scenario."""
 
 from __future__ import annotations
 
 import json
+import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from coordinator.zk.znodes.partitions import TopicPartition
+from drills.conformance import event_lines
 from drills.conformance.catalog import SCENARIOS
-from drills.conformance.definition import OPTIONAL, NotConforming
+from drills.conformance.definition import OPTIONAL, NotConforming, Scenario
 from drills.conformance.event_lines import EventLines, read_lines
 from drills.conformance.judge import multis_of_consumers
+from drills.conformance.runner import acted
+from drills.conformance.sight import Sight, Trial, each_runs_once
 from tests.support.pages import ROOT
 
+ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
 T0 = {"topic": "t", "partition": 0}
 ROOM = "/consumers/groups/g"
 
@@ -43,8 +49,10 @@ def test_lines_in_order_tell_what_a_consumer_holds_and_has_consumed() -> None:
     events = read(*BEGUN, consumed(5, 10), committed(15), consumed(15, 1), LOST, line("shutdown_complete"))
 
     assert events.held == set()
-    assert events.ends == {TopicPartition("t", 0): 16}
-    assert events.lost() == {TopicPartition("t", 0)}
+    assert events.ends == {ZERO: 16}
+    assert (events.given_up(event_lines.LOST), events.given_up(event_lines.REVOKED)) == ({ZERO}, set())
+    assert events.at_end({ZERO: 16}) == {ZERO}
+    assert events.at_end({ZERO: 17}) == set()
     assert events.has_ended
 
 
@@ -77,6 +85,76 @@ def test_commit_without_success_is_no_commit() -> None:
 
     assert events.committed == {}
     assert "offsets_committed" not in events.names
+
+
+@pytest.mark.parametrize(
+    ("running", "settles"),
+    [([ZERO, ONE], True), ([ONE, ZERO, TopicPartition("u", 0)], True), ([ZERO, TopicPartition("u", 0)], False),
+     ([ZERO, ONE, ONE], False), ([], False)],
+)  # fmt: skip
+def test_group_is_settled_when_each_wanted_partition_runs_once(running: list[TopicPartition], settles: bool) -> None:
+    assert each_runs_once(running, {ZERO, ONE}) == settles
+
+
+AGAIN = [LOST, BEGUN[1]]
+
+
+def sight(*lines: str) -> tuple[Sight, list[str]]:
+    """One process that has printed these lines, and the list of them."""
+    printed = [*BEGUN, *lines]
+    nothing: Any = SimpleNamespace()
+    found = Sight(Scenario("any", "does anything", lambda _: None), nothing, threading.Event())
+    process: Any = SimpleNamespace(name="c1", lines=lambda: list(printed))
+    found.trials["c1"] = Trial("c1", process)
+    return found, printed
+
+
+def test_records_of_a_removed_topic_do_not_count_for_the_next_one() -> None:
+    seen, printed = sight(consumed(0, 10), *AGAIN)
+
+    seen.forget()
+    seen.written[ZERO] = 10
+    assert seen.unconsumed() == ["t-0 from 0 to 9"]
+    printed.append(consumed(0, 10))
+
+    assert seen.unconsumed() == []
+    seen.require_once()
+
+
+def test_record_that_was_consumed_twice_is_named() -> None:
+    seen, _ = sight(consumed(0, 10), *AGAIN, consumed(8, 4))
+
+    seen.written[ZERO] = 12
+    with pytest.raises(NotConforming, match="the records of t-0 from 8 to 9 were consumed twice"):
+        seen.require_once()
+
+
+def bench(act: Any, repeats: bool = False) -> Any:
+    """One without processes, whose consumer has consumed two records twice."""
+    found: Any = sight(consumed(0, 10), *AGAIN, consumed(8, 4))[0]
+    found.scenario = Scenario("any", "does anything", act, nodes=0, repeats=repeats)
+    found.written[ZERO] = 12
+    return found
+
+
+def test_unexpected_error_in_a_scenario_is_its_failure() -> None:
+    def act(_: Any) -> None:
+        raise KeyError("a")
+
+    assert acted(bench(act)) == ["aborted: KeyError: 'a'"]
+
+
+def test_error_of_the_machine_is_no_failure_of_a_scenario() -> None:
+    def act(_: Any) -> None:
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        acted(bench(act))
+
+
+def test_records_are_consumed_once_except_in_a_scenario_that_may_repeat_them() -> None:
+    assert acted(bench(lambda _: None)) == ["the records of t-0 from 8 to 9 were consumed twice"]
+    assert acted(bench(lambda _: None, repeats=True)) == []
 
 
 def multi(*ops: tuple[str, str], who: str = "stranger#1") -> dict[str, Any]:
@@ -121,9 +199,10 @@ def test_multi_that_is_too_large_or_without_a_fence_is_named(event: dict[str, An
     assert message in found
 
 
-def test_page_names_each_optional_feature_and_the_number_of_scenarios() -> None:
+def test_page_names_what_is_optional_what_may_repeat_and_how_many_scenarios() -> None:
     page = (ROOT / "docs" / "conformance.md").read_text()
 
     assert [feature for feature in OPTIONAL if f"`{feature}`" not in page] == []
     assert f"{len(SCENARIOS)} scenarios" in page
+    assert [name for name, each in SCENARIOS.items() if each.repeats and f"`{name}`" not in page] == []
     assert {each.needs for each in SCENARIOS.values()} == {"", *OPTIONAL}

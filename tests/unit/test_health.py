@@ -89,6 +89,7 @@ def test_silent_query_that_is_far_behind_is_unhealthy(segments: int, size: int, 
 
     assert [finding.check for finding in unhealthy] == checks
     assert all("query q is silent for 200 s" in str(finding) for finding in unhealthy)
+    assert all(("at least" in str(finding)) == (segments == 5_000) for finding in unhealthy), "no more were counted"
 
 
 def test_failed_rebalance_is_unhealthy_at_once_with_its_reason() -> None:

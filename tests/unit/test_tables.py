@@ -1,4 +1,4 @@
-"""Tables: no value is cut, whatever the width; columns are left out before that, and named."""
+"""No value is truncated at any width: columns are hidden and listed."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from tests.unit.test_zk_paths import DOCUMENT, section
 
 @pytest.fixture
 def life() -> Life:
-    """A group whose member has registered, and been sent nothing."""
+    """A group with a registered member and no command."""
     life = Life()
     life.poll()
     return life
@@ -269,7 +269,7 @@ def test_the_generation_of_an_offset_is_that_of_the_channel_before_the_multi(sta
 # ---- stops and starts that differ from what runs
 
 
-def test_a_stop_goes_by_names_whatever_its_topic_ids(stable: Life) -> None:
+def test_stop_ignores_topic_ids(stable: Life) -> None:
     assert "the ids in its `topics` are compared with nothing" in step("stop-fetcher")
     order = Command(STOP_FETCHER, 1, 1, raw(stable)["incarnation"], partitions=frozenset([T0]), topics={"t": "other"})
 
@@ -279,8 +279,11 @@ def test_a_stop_goes_by_names_whatever_its_topic_ids(stable: Life) -> None:
     assert (stable.commands, raw(stable)["running"], raw(stable)["topics"]) == ([], {"t": {"1": 0}}, {"t": "t-1"})
 
 
-def test_a_start_leaves_what_runs_alone_whatever_thread_it_names(stable: Life) -> None:
-    assert "Partitions that run already stay as they are" in step("start-fetcher")
+def test_start_keeps_running_partitions_for_any_thread(stable: Life) -> None:
+    assert (
+        "Partitions that run already stay as they are, with owner znode and position, for any thread in the command"
+        in (step("start-fetcher"))
+    )
     owners = [stable.world.tree.node(PATHS.owner("t", number)) for number in (0, 1)]
     stable.member.advance({T0: 5})
 

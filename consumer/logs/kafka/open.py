@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from coordinator.zk.errors import UsageError
 from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.security.access import ZooKeeperAccess
 from coordinator.zk.znodes.brokers import PLAINTEXT, registered_brokers
 from coordinator.zk.znodes.names import shown
 from coordinator.zk.znodes.paths import Brokers
@@ -29,12 +30,14 @@ class KafkaPlace:
     :ivar brokers_path: parent znode of the registrations.
     :ivar bootstrap_servers: `host:port,host:port`; then ZooKeeper is not read.
     :ivar options: librdkafka's own, with the prefix `kafka.` or without.
+    :ivar access: credentials and TLS for ZooKeeper; None for the environment's.
     """
 
     zk: str = ""
     brokers_path: str = "/brokers"
     bootstrap_servers: str = ""
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    access: ZooKeeperAccess | None = None
 
 
 def open_kafka(url: str, place: KafkaPlace) -> Log:
@@ -77,7 +80,7 @@ def _registered(place: KafkaPlace, protocol: str) -> str:
     :raises LogError: when there are none.
     """
     brokers = Brokers(place.brokers_path)
-    store = open_kazoo(place.zk, session_timeout_ms=10_000, connect_timeout_s=CONNECT_TIMEOUT_S, make_chroot=False)
+    store = open_kazoo(place.zk, 10_000, CONNECT_TIMEOUT_S, make_chroot=False, access=place.access)
     try:
         found = registered_brokers(store, brokers, protocol)
     finally:

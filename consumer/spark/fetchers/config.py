@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from coordinator.zk.process.config import LOOPBACK, require
+from coordinator.zk.security.access import ZooKeeperAccess
 from coordinator.zk.znodes.names import checked_name
 from coordinator.zk.znodes.segments import SEAL_INTERVAL_MS
 
@@ -19,8 +20,10 @@ RACK_OF_EXECUTOR = "ZK_GROUP_CLIENT_RACK"
 
 # Configuration: each field is one property, a keyword option.
 @dataclass(frozen=True, slots=True)
-class SlotConfig:
+class SlotConfig(ZooKeeperAccess):
     """The configuration of all slots of a pool. Checked at construction; each field is an option of `FetcherPool`.
+
+    The files of `ZooKeeperAccess` are read by each executor, under the same names as on the driver.
 
     :ivar zk: servers and chroot, `host:port,host:port/chroot`, as executors reach them.
     :ivar pool: the pool's name; its consumers are `[pool]-slot-[number]`.
@@ -124,6 +127,7 @@ class SlotConfig:
             metrics_port=self.metrics_port + number if self.metrics_port else 0,
             metrics_host=self.metrics_host,
             history_dir=self.history_dir,
+            **asdict(self.access),
         )
 
     def seal_config(self) -> SealConfig:

@@ -79,7 +79,11 @@ class FetcherPool:
         self.run = self._runtime.random_id()
         config = self.config
         opener = kazoo_factory(
-            config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000, f"pool {config.pool}"
+            config.zk,
+            config.session_timeout_ms,
+            config.connect_timeout_ms / 1000,
+            f"pool {config.pool}",
+            config.access,
         )
         self._post = PoolPost(opener, self._runtime, config.group, config.pool, self.run)
         self._posting = self._runtime.lock()

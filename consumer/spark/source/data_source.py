@@ -130,7 +130,7 @@ class ZkGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _open_log(self) -> Log:
         config = self._config
-        place = KafkaPlace(config.zk, config.brokers_path, config.bootstrap_servers, config.kafka)
+        place = KafkaPlace(config.zk, config.brokers_path, config.bootstrap_servers, config.kafka, config.access)
         return open_log(config.log_dir, place)
 
 
@@ -155,9 +155,8 @@ class ZkGroupBatchReader(DataSourceReader):
 
 def opener_of(config: SourceConfig) -> StoreFactory:
     """Opens ZooKeeper sessions."""
-    return kazoo_factory(
-        config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000, f"query {config.query or config.group}"
-    )
+    client = f"query {config.query or config.group}"
+    return kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000, client, config.access)
 
 
 def records(segments: Sequence[Sealed], include_headers: bool, if_missing: str = "") -> Iterator[pa.RecordBatch]:

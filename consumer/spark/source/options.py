@@ -10,6 +10,7 @@ from typing import Any
 from coordinator.zk.errors import UsageError
 from coordinator.zk.hosts import checked_hosts
 from coordinator.zk.process.config import require
+from coordinator.zk.security.access import ZooKeeperAccess
 from coordinator.zk.znodes.cuts import checkpoint_named
 from coordinator.zk.znodes.names import checked_name, shown
 
@@ -23,11 +24,11 @@ TOPICS_OF_KAFKA = ("subscribe", "subscribepattern", "assign")
 
 
 @dataclass(frozen=True, slots=True)
-class SourceConfig:
+class SourceConfig(ZooKeeperAccess):
     """The options of `format("zk_group")`.
 
     :ivar query: the query's name. Generated when it is empty, and then kept in the checkpoint: such a query holds
-        segments back only while its driver runs.
+        segments back while its driver runs, and for ten minutes after its session has ended.
     :ivar max_rows: `maxRecordsPerTrigger`: a batch ends before the segment that would exceed this; 0 for no limit.
     :ivar readers: maximum tasks that read a batch.
     :ivar fail_on_data_loss: false delivers the remaining records, and warns.
@@ -108,6 +109,12 @@ def source_config(options: Mapping[str, str]) -> SourceConfig:
         "session_timeout_ms": number("sessionTimeoutMs", 10_000),
         "connect_timeout_ms": number("connectTimeoutMs", 15_000),
         "zk_wait_ms": number("zkWaitMs", 120_000),
+        "zk_auth_file": text("zkAuthFile"),
+        "zk_tls": flag("zkTls", "false"),
+        "zk_tls_ca": text("zkTlsCa"),
+        "zk_tls_cert": text("zkTlsCert"),
+        "zk_tls_key": text("zkTlsKey"),
+        "zk_tls_check_hostname": flag("zkTlsCheckHostname", "true"),
         "log_dir": text("logDir"),
         "bootstrap_servers": text("bootstrapServers"),
         "brokers_path": text("brokersPath", "/brokers"),

@@ -39,7 +39,8 @@ class QueryPost:
 
     Until its first batch is planned, a new query's znode is ephemeral: a query that ends before has no checkpoint
     with its name, and would hold back the collection without need. That of an unnamed query stays ephemeral: it may
-    have no checkpoint that outlives it, which Spark tells no source.
+    have no checkpoint that outlives it, which Spark tells no source. The coordinator counts a query whose session has
+    ended for `QUERY_ABSENCE_S` more: a driver that paused registers again with its next batch.
 
     :param is_named: whether the application has given the name.
     """

@@ -13,6 +13,7 @@ from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Store, StoreFactory
 from coordinator.zk.znodes.cuts import Cut, checkpoint_named
 from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.segments import QUERY_ABSENCE_S
 
 from ...errors import SegmentError
 from ...sealing.segment_files import SegmentFolder
@@ -28,10 +29,10 @@ T = TypeVar("T")
 MOST_PROBLEMS = 5
 TRY_AGAIN_S = 0.1
 
-FINISHED_BEFORE = (
-    "every query had finished them, and they were no longer retained (segment_retention_ms, segment_retention_bytes of "
-    "the nodes); to read them again, use another group, or reset this group's offsets (zk-coordinator groups "
-    "reset-offsets)"
+NOT_HELD_BACK = (
+    "no query held them back any more, and they were no longer retained (segment_retention_ms, "
+    "segment_retention_bytes of the nodes); to read them again, use another group, or reset this group's offsets "
+    "(zk-coordinator groups reset-offsets)"
 )
 
 
@@ -213,7 +214,7 @@ class Planner:
             return
         log.warning(
             "earlier segments already removed: group=%s reader=%s gone=%s reason=%s",
-            self._config.group, reader, gone_text("", self._segments.between(0), {}), FINISHED_BEFORE,
+            self._config.group, reader, gone_text("", self._segments.between(0), {}), NOT_HELD_BACK,
         )  # fmt: skip
 
     def _file_problems(self, batch: Sequence[Sealed]) -> dict[str, str]:
@@ -290,12 +291,15 @@ class Planner:
 
 def collected_text(gone: str, query: str, is_named: bool) -> str:
     """Why segments were collected that a query has not read, and what to do."""
-    named = "was silent for longer than query_retention_ms, or removed"
-    unnamed = "did not run: without option query it holds segments back only while it does"
+    named = "was silent for longer than query_retention_ms"
+    unnamed = (
+        f"was without a session for {QUERY_ABSENCE_S / 60:.0f} minutes, or when another coordinator was elected "
+        "(without option query it holds segments back no longer)"
+    )
     return (
-        f"{gone}: collected while query {query} {named if is_named else unnamed}, or its checkpoint is older than what "
-        "it had finished. Start it with a new checkpoint and another name (option query); with option startingSegments "
-        "it begins at the earliest existing segment or at the next one"
+        f"{gone}: collected while query {query} {named if is_named else unnamed}, or it was removed, or its checkpoint "
+        "is older than what it had finished. Start it with a new checkpoint and another name (option query); with "
+        "option startingSegments it begins at the earliest existing segment or at the next one"
     )
 
 

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 from coordinator.zk.errors import CoordinatorError, UsageError
 
+from .identities import Identities
+
 T = TypeVar("T")
 
 HOST = "127.0.0.1"
@@ -52,6 +54,10 @@ class EnsembleConfig:
     heap_mb: int = 128
     durable: bool = True
     """Whether a write is synced to disk before its reply. False only for tests on new data."""
+    tls: bool = False
+    """Whether the client ports have TLS; every client needs a certificate of the ensemble's own CA."""
+    auth: bool = False
+    """Whether clients may authenticate by SASL."""
     extra: Mapping[str, str] = field(default_factory=dict)
     """Further lines of zoo.cfg, for tests of one setting."""
 
@@ -84,11 +90,13 @@ def create(directory: Path, config: EnsembleConfig, ports: list[Ports]) -> None:
     """Lay out a new ensemble without starting it."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "log4j2.properties").write_text(LOG_CONFIGURATION)
+    identities = identities_of(directory, config)
+    identities.create([its.host for its in ports])
     for number in range(1, config.servers + 1):
         data = server_directory(directory, number) / "data"
         data.mkdir(parents=True, exist_ok=True)
         (data / "myid").write_text(f"{number}\n")
-        configuration = _configuration(config, ports, number, data)
+        configuration = _configuration(config, ports, number, data) | identities.server_lines() | dict(config.extra)
         (data.parent / "zoo.cfg").write_text("".join(f"{key}={value}\n" for key, value in configuration.items()))
     # Written last: without it `directory` contains no ensemble, and the next start lays it out again.
     state = {"version": 1, "config": asdict(config), "ports": [asdict(its) for its in ports]}
@@ -117,14 +125,21 @@ def _configuration(config: EnsembleConfig, ports: list[Ports], number: int, data
         "autopurge.purgeInterval": "1",
         "forceSync": "yes" if config.durable else "no",
     }
-    if config.servers == 1:
-        lines |= {"clientPort": str(ports[0].client), "clientPortAddress": ports[0].host}
-    else:
-        lines |= {
-            f"server.{other}": f"{its.host}:{its.quorum}:{its.election};{its.host}:{its.client}"
-            for other, its in enumerate(ports, 1)
-        }
-    return lines | dict(config.extra)
+    own = ports[number - 1]
+    is_single = config.servers == 1
+    if config.tls:
+        lines |= {"secureClientPort": str(own.client), "secureClientPortAddress": own.host}
+    elif is_single:
+        lines |= {"clientPort": str(own.client), "clientPortAddress": own.host}
+    for other, its in enumerate(ports, 1) if not is_single else ():
+        client = "" if config.tls else f";{its.host}:{its.client}"
+        lines[f"server.{other}"] = f"{its.host}:{its.quorum}:{its.election}{client}"
+    return lines
+
+
+def identities_of(directory: Path, config: EnsembleConfig) -> Identities:
+    """The credentials of the ensemble in `directory`."""
+    return Identities(directory, config.tls, config.auth)
 
 
 def read_state(directory: Path) -> tuple[EnsembleConfig, list[Ports]]:
@@ -143,7 +158,8 @@ def read_state(directory: Path) -> tuple[EnsembleConfig, list[Ports]]:
 def describe(config: EnsembleConfig) -> str:
     """A configuration in a few words, for an error message."""
     durability = "durable" if config.durable else "not durable"
-    return f"{config.servers} server(s), tick {config.tick_ms} ms, {durability}"
+    security = "".join(f", {name}" for name, is_on in (("TLS", config.tls), ("SASL", config.auth)) if is_on)
+    return f"{config.servers} server(s), tick {config.tick_ms} ms, {durability}{security}"
 
 
 def choose_ports(servers: int, base_port: int | None) -> list[Ports]:

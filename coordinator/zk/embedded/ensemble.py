@@ -28,6 +28,7 @@ from coordinator.zk.embedded.directory import (
     create,
     describe,
     has_ensemble,
+    identities_of,
     is_free,
     read_state,
     server_directory,
@@ -36,6 +37,8 @@ from coordinator.zk.embedded.directory import (
 )
 from coordinator.zk.embedded.java import JVM_FLAGS, SERVER_JARS, SERVER_MAIN, class_path, java, zkcli, zkcli_command
 from coordinator.zk.embedded.processes import command_line, has_ended, stands_still
+from coordinator.zk.security.access import ZooKeeperAccess
+from coordinator.zk.security.tls import secured
 
 __all__ = [
     "Ensemble",
@@ -67,11 +70,25 @@ class ServerStatus:
 
 
 class Server:
-    """One server of an ensemble: a java process, its directory and its client port."""
+    """One server of an ensemble: a java process, its directory and its client port.
+
+    :param flags: further flags of its JVM.
+    :param access: how its client port is reached; without TLS when None.
+    """
 
     main = SERVER_MAIN
 
-    def __init__(self, server_id: int, directory: Path, ports: Ports, heap_mb: int) -> None:
+    def __init__(
+        self,
+        server_id: int,
+        directory: Path,
+        ports: Ports,
+        heap_mb: int,
+        flags: Sequence[str] = (),
+        access: ZooKeeperAccess | None = None,
+    ) -> None:
+        self._flags = flags
+        self._access = access
         self.id = server_id
         self.directory = directory
         self.host, self.port = ports.host, ports.client
@@ -114,7 +131,7 @@ class Server:
         if not self._is_port_free():
             raise EnsembleError(f"port {self.port} of server {self.id} is in use by another process")
         command = ["ip", "netns", "exec", self._namespace] if self._namespace else []
-        command += [java(), f"-Xmx{self._heap_mb}m", *JVM_FLAGS, "-cp", self._class_path()]
+        command += [java(), f"-Xmx{self._heap_mb}m", *JVM_FLAGS, *self._flags, "-cp", self._class_path()]
         command += [f"-Dlog4j2.configurationFile={self.directory.parent / 'log4j2.properties'}"]
         command += [self.main, str(self._configuration)]
         with self.log.open("ab") as log:
@@ -171,7 +188,7 @@ class Server:
 
     def ask(self, word: str = "srvr", timeout_s: float = 1.0) -> str:
         """What the server answers to a four letter word; empty when it does not within `timeout_s`."""
-        return four_letter_word(self.host, self.port, word, timeout_s)
+        return four_letter_word(self.host, self.port, word, timeout_s, self._access)
 
     def mode(self) -> str | None:
         """`leader`, `follower` or `standalone`; None while the server does not serve."""
@@ -248,8 +265,16 @@ class Ensemble:
             )
         if base_port is not None and ports[0].client != base_port:
             raise EnsembleError(f"{self.directory} holds an ensemble on port {ports[0].client}, not {base_port}")
+        self.identities = identities_of(self.directory, self.config)
         self.servers = tuple(
-            Server(number, server_directory(self.directory, number), its, self.config.heap_mb)
+            Server(
+                number,
+                server_directory(self.directory, number),
+                its,
+                self.config.heap_mb,
+                self.identities.server_flags,
+                self.identities.access(),
+            )
             for number, its in enumerate(ports, 1)
         )
 
@@ -343,15 +368,19 @@ class Ensemble:
         self.stop()
 
 
-def four_letter_word(host: str, port: int, word: str = "srvr", timeout_s: float = 1.0) -> str:
+def four_letter_word(
+    host: str, port: int, word: str = "srvr", timeout_s: float = 1.0, access: ZooKeeperAccess | None = None
+) -> str:
     """A server's reply to `srvr`, `mntr`, `cons`, ..., truncated after 64 KiB.
 
     Empty when the reply is incomplete after `timeout_s`.
     """
     end = time.monotonic() + timeout_s
     answer = b""
+    context = access.tls_context() if access is not None else None
     try:
-        with socket.create_connection((host, port), timeout_s) as connection:
+        plain = socket.create_connection((host, port), timeout_s)
+        with plain if context is None else secured(plain, context, host, timeout_s) as connection:
             connection.sendall(word.encode())
             while len(answer) < LONGEST_ANSWER and (data := _received_before(end, connection)):
                 answer += data

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from coordinator.zk.errors import MissingProgram
@@ -23,33 +24,39 @@ SERVER_JARS = (
     "metrics-core-",
     "commons-io-",
     "snappy-java-",
+    # Of TLS.
+    "netty-handler-4",
+    "netty-common-",
+    "netty-buffer-",
+    "netty-transport-4",
+    "netty-transport-classes-epoll-",
+    "netty-transport-native-unix-common-",
+    "netty-codec-4",
+    "netty-codec-base-",
+    "netty-resolver-4",
 )
 CLI_JARS = (
     *SERVER_JARS,
     "commons-cli-",
     "jline-2",
-    "netty-handler-4",
-    "netty-common-",
-    "netty-buffer-",
-    "netty-transport-4",
-    "netty-codec-4",
-    "netty-codec-base-",
-    "netty-resolver-4",
 )
 # Quick to start; the server compiler gains nothing for a few thousand znodes.
 JVM_FLAGS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
-def zkcli_command(hosts: str, *args: str) -> list[str]:
+def zkcli_command(hosts: str, *args: str, flags: Sequence[str] = ()) -> list[str]:
     """The command line of ZooKeeper's own client for `hosts`; interactive without `args`.
 
+    :param flags: further flags of its JVM, as for TLS.
     :raises MissingProgram: when there is no java, or no PySpark.
     """
-    command = [java(), "-Xmx64m", *JVM_FLAGS, "-Dlog4j2.level=ERROR", "-cp", class_path(CLI_JARS)]
+    command = [java(), "-Xmx64m", *JVM_FLAGS, *flags, "-Dlog4j2.level=ERROR", "-cp", class_path(CLI_JARS)]
     return [*command, CLI_MAIN, "-server", hosts, *args]
 
 
-def zkcli(hosts: str, *args: str, timeout_s: float = 30.0) -> subprocess.CompletedProcess[str]:
+def zkcli(
+    hosts: str, *args: str, timeout_s: float = 30.0, flags: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
     """Run one command of ZooKeeper's own client, as `zkcli(hosts, "ls", "/")`, and return its output.
 
     Its return code is 1 for a znode that does not exist.
@@ -58,7 +65,7 @@ def zkcli(hosts: str, *args: str, timeout_s: float = 30.0) -> subprocess.Complet
     :raises subprocess.TimeoutExpired: after `timeout_s`.
     """
     return subprocess.run(
-        zkcli_command(hosts, *args),
+        zkcli_command(hosts, *args, flags=flags),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

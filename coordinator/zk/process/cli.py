@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from ..errors import CoordinatorError, UsageError
 from ..kazoo_store import open_kazoo
-from ..store import Store
+from ..security.access import ZooKeeperAccess
+from ..store import AclStore
 from ..znodes.names import printable as printable
 from ..znodes.names import shown
 from ..znodes.paths import Brokers
+from .config import load
 from .log_format import redacted
 from .tables import table_text as table_text
 from .tables import wide_option
@@ -30,6 +34,7 @@ CONNECT_TIMEOUT_S = 10.0
 INTERRUPTED = 130
 TABLE = "table"
 JSON = "json"
+_ACCESS = "zk_group.access"
 _NO_KEY = re.compile(r"[^a-z0-9]+")
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
 
@@ -94,15 +99,40 @@ def report(error: object) -> None:
 
 
 def zk_option(command: Command) -> Command:
-    """`--zk`, passed to the command as `zk`: the ZooKeeper servers."""
-    return click.option(
+    """`--zk`, passed to the command as `zk`: the ZooKeeper servers; and `--zk-config`."""
+    servers = click.option(
         "--zk",
         required=True,
         envvar="ZK_GROUP_ZK",
         show_envvar=True,
         metavar="HOSTS/CHROOT",
         help="The ZooKeeper servers, as host:port,host:port/chroot.",
+    )
+    return servers(zk_config_option(command))
+
+
+def zk_config_option(command: Command) -> Command:
+    """`--zk-config`, not passed to the command: `command_access` has it."""
+    return click.option(
+        "--zk-config",
+        type=click.Path(path_type=Path),
+        envvar="ZK_GROUP_ZK_CONFIG",
+        show_envvar=True,
+        expose_value=False,
+        callback=_keep_access,
+        help="TOML file of zk_auth_file, zk_tls, zk_tls_ca, zk_tls_cert, zk_tls_key; or set ZK_GROUP_ZK_TLS, ....",
     )(command)
+
+
+def _keep_access(context: click.Context, option: object, file: Path | None) -> None:
+    context.meta[_ACCESS] = load(ZooKeeperAccess, {}, file)
+
+
+def command_access() -> ZooKeeperAccess:
+    """How the current command connects to ZooKeeper: by `--zk-config` and the environment."""
+    context = click.get_current_context(silent=True)
+    found = context.meta.get(_ACCESS) if context is not None else None
+    return found if isinstance(found, ZooKeeperAccess) else load(ZooKeeperAccess, {})
 
 
 def brokers_option(command: Command) -> Command:
@@ -163,6 +193,20 @@ def output_option(command: Command) -> Command:
     return output(wide_option(command))
 
 
+def command_words(option: str, command: str) -> list[str]:
+    """The words of a command in an option, split as a shell splits them; at least one.
+
+    :raises UsageError: when there is none, or a quotation is not closed.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UsageError(f"{option} {shown(command)} cannot be split into words: {error}") from error
+    if not words:
+        raise UsageError(f"{option} needs a command: {option} './program'")
+    return words
+
+
 def brokers_at(path: str) -> Brokers:
     """The `Brokers` of a path.
 
@@ -174,15 +218,14 @@ def brokers_at(path: str) -> Brokers:
 
 
 @contextmanager
-def opened(zk: str, make_chroot: bool = False) -> Iterator[Store]:
+def opened(zk: str, make_chroot: bool = False) -> Iterator[AclStore]:
     """A session for one admin command, closed at the end.
 
     :param make_chroot: create the chroot when it does not exist; without it, a mistyped one is an error.
     :raises ZooKeeperUnreachable: when no server answers within `CONNECT_TIMEOUT_S`.
+    :raises AuthenticationFailed: when a server and this client refuse each other.
     """
-    store = open_kazoo(
-        zk, session_timeout_ms=SESSION_TIMEOUT_MS, connect_timeout_s=CONNECT_TIMEOUT_S, make_chroot=make_chroot
-    )
+    store = open_kazoo(zk, SESSION_TIMEOUT_MS, CONNECT_TIMEOUT_S, make_chroot, command_access())
     try:
         yield store
     finally:

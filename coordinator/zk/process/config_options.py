@@ -11,6 +11,7 @@ from typing import Any, TypeVar, get_type_hints
 
 import click
 
+from ..security.access import ACCESS_HELPS
 from .config import PREFIX, load
 from .log_format import JSON, TEXT, formatter
 
@@ -27,12 +28,14 @@ def config_options(
 ) -> Callable[[Command], Command]:
     """`--config FILE` and one option for each plain field of `kind`, without defaults: `built` fills those in.
 
-    :param helps: field -> one line of help.
+    :param helps: field -> one line of help; for those of `ZooKeeperAccess` there is one.
     """
     hints = get_type_hints(kind)
+    lines = {**ACCESS_HELPS, **helps}
 
     def decorate(command: Command) -> Command:
-        for field in reversed(dataclasses.fields(kind)):
+        # Fields of `ZooKeeperAccess`, which are keywords only, after the configuration's own.
+        for field in reversed(sorted(dataclasses.fields(kind), key=lambda each: bool(each.kw_only))):
             if field.name in skip or hints[field.name] not in _CLICK_TYPES:
                 continue
             value = ",".join(field.default) if isinstance(field.default, tuple) else field.default
@@ -45,7 +48,7 @@ def config_options(
                 field.name,
                 type=_CLICK_TYPES[hints[field.name]],
                 default=None,
-                help=f"{helps.get(field.name, '')}{default}  [env: {PREFIX}{field.name.upper()}]".strip(),
+                help=f"{lines.get(field.name, '')}{default}  [env: {PREFIX}{field.name.upper()}]".strip(),
             )(command)
         file = click.option("--config", type=click.Path(path_type=Path), help="A TOML file with options by name.")
         return file(command)

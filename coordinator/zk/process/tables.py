@@ -1,4 +1,4 @@
-"""Tables of the command lines. A value is never cut: on a narrow terminal columns are left out before that."""
+"""Tables of the command lines. No value is truncated: on a narrow terminal columns are hidden and listed."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ NODES = "/consumers/nodes"
 PAUSED = "/consumers/paused"
 TURN_TIMES = "/consumers/turn_times"
 GROUPS = "/consumers/groups"
+ACL_POLICY = "/consumers/acl"
 REGIONS = "/consumers/regions"
 DRILL = "/consumers/drill"
 COMMAND_PREFIX = "command-"
@@ -58,6 +59,10 @@ class GroupPaths:
     @property
     def root(self) -> str:
         return f"{GROUPS}/{self.group}"
+
+    @property
+    def acl(self) -> str:
+        return f"{self.root}/acl"
 
     @property
     def state(self) -> str:

@@ -14,6 +14,9 @@ from .names import is_name
 SEAL_INTERVAL_MS = 200
 """Default milliseconds between a fetcher's seals."""
 
+QUERY_ABSENCE_S = 600.0
+"""How long the coordinator counts a query whose ephemeral znode went with its session, as it last read it."""
+
 BACKLOG_IS_FULL = "the backlog is full"
 """Prefix of the coordinator's own reason for a pause: it lifts no other pause."""
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from coordinator.zk.znodes.group_state import EMPTY, STABLE
 from coordinator.zk.znodes.records import OwnerRecord
+from coordinator.zk.znodes.segments import QUERY_ABSENCE_S
 
 from ..replay.commits import EPOCH, LIFE, MEMBER, NAMED, SEAT, Commit
 from ..replay.expected_target import is_cut_touched
@@ -26,7 +27,8 @@ class Remains(Invariant):
 
     Judged at the end: no ephemeral of a closed session, no owner znode of an ended incarnation, no commands and no
     `running` in an ended channel, no channel of a departed consumer (after `channel_retention`), no segment that
-    every query has finished (`segment_retention` after its seal), no ask except the one of a Stable group's target,
+    every query has finished (`segment_retention` after its seal; `QUERY_ABSENCE_S` after the session of a query that
+    has not finished it), no ask except the one of a Stable group's target,
     and no request of a leader. The period counts from the end, or from when a coordinator has been able to act
     without a break (and twice the session timeout: it must have watched for itself); manually created znodes stay,
     and so do leftovers of turns in a group whose consistent region has a manually edited cut. That what lives is
@@ -162,7 +164,12 @@ class Remains(Invariant):
             if death is not None:
                 what = f"{segment.name} of group {group.name}, finished by every query,"
                 retained_until = segment.made["at"] + bounds.get("segment_retention", 0.0)
-                yield what, death, max(death["at"], retained_until), bounds["collection"]
+                held_until = [
+                    ended_at + QUERY_ABSENCE_S
+                    for query, ended_at in group.queries_lost.values()
+                    if _finishing(query, segment.czxid) is None
+                ]
+                yield what, death, max(death["at"], retained_until, *held_until), bounds["collection"]
 
     def _last_sign(self, group: GroupView, view: ChannelView) -> Event:
         """The last event of a departed consumer: a write of its channel, or the end of its registration."""

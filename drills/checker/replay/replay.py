@@ -378,7 +378,10 @@ class Replay:
         if verb == DELETE:
             after = None
             group.queries.pop(route.name, None)
+            if before is not None and commit.event is op:  # a `closed`
+                group.queries_lost[route.name] = before, commit.at
         else:
+            group.queries_lost.pop(route.name, None)
             data = read_query(route.path, op.get("data") or "")
             after = group.queries[route.name] = QueryView(route.name, data, commit.event)
             after.continues(before)

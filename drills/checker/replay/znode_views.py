@@ -181,6 +181,7 @@ class GroupView:
     :ivar requested: the commit of the leader's request for another ask, None without one.
     :ivar changed_at: the last join, leave or change of a member.
     :ivar seat_given_up_at: when a coordinator last gave up the seat of a departed member; minus infinity for never.
+    :ivar queries_lost: those whose znode went with its session, and when, until they register again.
     :ivar readers_changed: the last event by which the set of queries changed.
     :ivar hand_at: the last manual write to the group; `state_hand_at` likewise to its state, whose marks are then lost;
         minus infinity for never.
@@ -188,8 +189,8 @@ class GroupView:
 
     __slots__ = (
         "asks", "begun", "changed_at", "channels", "hand_at", "members", "name", "newest_ask", "offsets", "owners",
-        "queries", "readers_changed", "requested", "sealed", "seat_given_up_at", "seat_texts", "seats", "seats_lost",
-        "segments", "state", "state_hand_at",
+        "queries", "queries_lost", "readers_changed", "requested", "sealed", "seat_given_up_at", "seat_texts", "seats",
+        "seats_lost", "segments", "state", "state_hand_at",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
@@ -209,6 +210,7 @@ class GroupView:
         self.segments: dict[str, SegmentView] = {}
         self.sealed: list[SegmentView] = []
         self.queries: dict[str, QueryView] = {}
+        self.queries_lost: dict[str, tuple[QueryView, float]] = {}
         self.readers_changed: Event | None = None
         self.changed_at = float("-inf")
         self.seat_given_up_at = float("-inf")

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from coordinator.zk.errors import UsageError
 from coordinator.zk.process.cli import exit_code_of
 
 from .processes import REPOSITORY
@@ -25,17 +26,21 @@ INTERRUPTED = 130
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--servers", type=click.Choice(["1", "3"]), default="1", show_default=True, help="ZooKeeper servers.")
 @click.option("--kafka", is_flag=True, help="Use a real Kafka broker instead of the embedded log.")
+@click.option("--secure", is_flag=True, help="TLS, SASL and ACLs, and an intruder that tries every operation.")
 @click.option(
     "--runs", type=click.Path(path_type=Path), default=REPOSITORY / "runs", help="Folder for the run folders."
 )
 @click.option("--json", "as_json_line", is_flag=True, help="The last line on stdout is one JSON object.")
-def main(servers: str, kafka: bool, runs: Path, as_json_line: bool) -> None:
+def main(servers: str, kafka: bool, secure: bool, runs: Path, as_json_line: bool) -> None:
     """Stream 336,776 real flights through a group and count every record, through two faults and two rebalances.
 
     The coordinator and an executor are killed; then the fetcher pool grows and shrinks, and each rebalance is
     shown with its standstill. Exit code 0 and PASS only if every record came exactly once, both faults happened, both
-    resizes rebalanced the group, and it is Stable at the end; else 1 and FAIL.
+    resizes rebalanced the group, and it is Stable at the end; else 1 and FAIL. With --secure also only if ZooKeeper
+    refused the intruder's every operation.
     """
+    if kafka and secure:
+        raise UsageError("--secure uses the embedded log: give it without --kafka")
     folder = runs / "demo" / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     folder.mkdir(parents=True)
     # Output to a file or a pipe is not wrapped.
@@ -44,7 +49,7 @@ def main(servers: str, kafka: bool, runs: Path, as_json_line: bool) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # each ends the started processes
         signal.signal(number, signal.default_int_handler)
     try:
-        story = _run(folder, int(servers), kafka, console)
+        story = _run(folder, int(servers), kafka, secure, console)
     except KeyboardInterrupt:
         console.print("interrupted; all started processes are stopped")
         sys.exit(INTERRUPTED)
@@ -53,7 +58,7 @@ def main(servers: str, kafka: bool, runs: Path, as_json_line: bool) -> None:
     sys.exit(0 if story.verdict.verdict == "PASS" else 1)
 
 
-def _run(folder: Path, servers: int, kafka: bool, console: Console) -> Story:
+def _run(folder: Path, servers: int, kafka: bool, secure: bool, console: Console) -> Story:
     """Rich progress on a terminal, plain lines elsewhere."""
     columns = (
         TextColumn("{task.description:<9}"),
@@ -70,7 +75,7 @@ def _run(folder: Path, servers: int, kafka: bool, console: Console) -> Story:
         def announce(what: str) -> None:
             bars.console.print(f"{datetime.now(UTC):%H:%M:%S} {what}")
 
-        story = Story(folder, servers, announce, progress, kafka)
+        story = Story(folder, servers, announce, progress, kafka, secure)
         story.run()
         return story
 
@@ -105,8 +110,14 @@ def _last_words(verdict: Verdict, folder: Path, as_json_line: bool) -> None:
         f"{verdict.verdict}: {verdict.records:,} records, {verdict.lost} lost, {verdict.duplicated} duplicated; "
         f"coordinator failover {verdict.coordinator_failover_ms} ms, executors killed {verdict.executors_killed}, "
         f"rebalances {verdict.rebalances}, longest standstill {verdict.longest_standstill_ms} ms at most, "
-        f"generation {verdict.generation}, {verdict.seconds} s"
+        f"generation {verdict.generation}, {_intruder(verdict)}{verdict.seconds} s"
     )
+
+
+def _intruder(verdict: Verdict) -> str:
+    if verdict.intruder_attempts is None:
+        return ""
+    return f"{verdict.intruder_refused} of an intruder's {verdict.intruder_attempts} operations refused, "
 
 
 if __name__ == "__main__":

@@ -26,15 +26,23 @@ def environment(**more: str) -> dict[str, str]:
 
 
 class Node:
-    """A coordinator node in its own process."""
+    """A coordinator node in its own process.
 
-    def __init__(self, name: str, zk: str, folder: Path, session_timeout_ms: int) -> None:
+    :param more: environment variables, as of its credentials.
+    """
+
+    def __init__(self, name: str, zk: str, folder: Path, session_timeout_ms: int, more: dict[str, str]) -> None:
         self.name = name
         command = [sys.executable, "-m", "coordinator.cli", "run", "--zk", zk, "--node", name]
         command += ["--session-timeout-ms", str(session_timeout_ms)]
         with (folder / f"coordinator-{name}.log").open("ab") as log:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment(), start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment(**more),
+                start_new_session=True,
             )
 
     def kill(self) -> None:
@@ -52,9 +60,12 @@ class Node:
 
 
 class Driver:
-    """The Spark application (`demo.driver`), and its events."""
+    """The Spark application (`demo.driver`), and its events.
 
-    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
+    :param more: environment variables, as of its credentials; its executors inherit them.
+    """
+
+    def __init__(self, folder: Path, config: dict[str, Any], more: dict[str, str]) -> None:
         file = folder / "driver.json"
         file.write_text(json.dumps(config))
         self.events: queue.Queue[dict[str, Any]] = queue.Queue()
@@ -66,7 +77,7 @@ class Driver:
                 stderr=log,
                 text=True,
                 cwd=folder,
-                env=environment(SPARK_HOME=str(spark_home(folder)), PYSPARK_PYTHON=sys.executable),
+                env=environment(SPARK_HOME=str(spark_home(folder)), PYSPARK_PYTHON=sys.executable, **more),
                 start_new_session=True,
             )
         threading.Thread(target=self._read, name="driver-events", daemon=True).start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
@@ -15,12 +16,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from consumer.logs.embedded.producer import Producer
+from coordinator.admin.acl import apply, create_group
 from coordinator.admin.topics import create_topic
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
+from coordinator.zk.embedded.identities import IDENTITIES, Identities, environment_of
 from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.znodes.paths import Brokers
 
 from .flights import CarrierResult, load_flights, records, repeated, straight, streamed
+from .intruder import Intruder
 from .processes import Driver, Node, kill
 from .watching import Observer, summary
 
@@ -31,6 +36,7 @@ CHUNKS = 36
 CHUNK_PAUSE_S = 0.5
 KILL_COORDINATOR_AT, KILL_EXECUTOR_AT, GROW_AT, SHRINK_AT = 4, 11, 20, 30
 """The number of the chunk after which each event happens."""
+LEAST_ATTEMPTS = 40
 LEAST_REBALANCES = 3
 """The group's start, and one per resize of the pool."""
 
@@ -50,6 +56,8 @@ class Verdict:
     generation: int = 0
     seconds: float = 0.0
     state: str = ""
+    intruder_attempts: int | None = None
+    intruder_refused: int | None = None
     failures: list[str] = field(default_factory=list)
 
 
@@ -63,6 +71,7 @@ class Story:
     :param announce: called with a message for each step.
     :param progress: called with (records appended, records streamed, records in total).
     :param on_kafka: use a real Kafka, not the embedded log.
+    :param is_secure: TLS, SASL and ACLs, with an intruder beside the group.
     """
 
     def __init__(
@@ -72,8 +81,11 @@ class Story:
         announce: Callable[[str], None],
         progress: Callable[[int, int, int], None],
         on_kafka: bool = False,
+        is_secure: bool = False,
     ) -> None:
         self._on_kafka = on_kafka
+        self._is_secure = is_secure
+        self._intruder: Intruder | None = None
         self._folder = folder
         self._servers = servers
         self._announce = announce
@@ -85,6 +97,7 @@ class Story:
         self._ended = False
         self._slots = SLOTS
         self._shown = 0
+        self._environments: dict[str, dict[str, str]] = {"coordinator": {}, "team-a": {}}
         self.verdict = Verdict()
         self.timeline: list[tuple[float, str]] = []
         self.carriers: dict[str, tuple[CarrierResult | None, CarrierResult]] = {}
@@ -112,11 +125,13 @@ class Story:
         driver = self._start_spark(zk)
         self._wait(driver, observer, lambda: self._streamed > 0, 240, "the first records to come out of the query")
         observer.note("the first records come out of the query")
+        self._intrude()
         self._announce("records flow; appending the rest")
         self._append_the_rest(driver, observer, chunks)
         self._wait(driver, observer, self._is_through, 240, "every record to come out of the query")
         self._wait(driver, observer, lambda: self._is_settled(observer), 60, "the group to be Stable again")
         observer.note("every record has come out of the query")
+        self._intrude()
         self._show_rebalances(observer)
         self._compare(flights, observer)
         self._announce("stopping the query and releasing every partition")
@@ -126,13 +141,39 @@ class Story:
 
     def _start_zookeeper(self) -> str:
         self._announce(f"starting ZooKeeper ({self._servers} server{'s' if self._servers > 1 else ''})")
-        ensemble = Ensemble(self._folder / "zookeeper", EnsembleConfig(servers=self._servers))
+        config = EnsembleConfig(servers=self._servers, tls=self._is_secure, auth=self._is_secure)
+        ensemble = Ensemble(self._folder / "zookeeper", config)
         self._stack.enter_context(ensemble)
-        return f"{ensemble.hosts}/demo"
+        zk = f"{ensemble.hosts}/demo"
+        if self._is_secure:
+            self._secure(zk, ensemble.identities)
+        return zk
+
+    def _secure(self, zk: str, identities: Identities) -> None:
+        """This process is the operator; nodes and the application get an identity each."""
+        self._announce("securing the chroot: coordinators, operators, and the members of the group")
+        os.environ.update(environment_of(identities.access("operator")))
+        self._environments = {name: environment_of(identities.access(name)) for name in ("coordinator", "team-a")}
+        named = {name: (identities.zookeeper_id(name),) for name in IDENTITIES}
+        store = self._operator = open_kazoo(zk, 10_000)
+        self._stack.callback(store.close)
+        policy = AclPolicy(True, False, named["coordinator"], named["operator"], named["reader"])
+        apply(store, policy, Brokers())
+        create_group(store, GROUP, named["team-a"], ())
+        create_group(store, "another-group", named["team-b"], ())
+        self._intruder = Intruder(zk, identities)
+
+    def _intrude(self) -> None:
+        if self._intruder is not None:
+            self._intruder.try_all(self._operator, GROUP)
+            attempts = self._intruder.attempts
+            self._announce(f"the intruder has tried {attempts.tried} operations; {attempts.refused} were refused")
 
     def _start_nodes(self, zk: str) -> None:
         self._announce("starting coordinator nodes a and b")
-        self._nodes = {name: Node(name, zk, self._folder, SESSION_MS) for name in ("a", "b")}
+        self._nodes = {
+            name: Node(name, zk, self._folder, SESSION_MS, self._environments["coordinator"]) for name in ("a", "b")
+        }
         for node in self._nodes.values():
             self._stack.callback(node.stop)
 
@@ -175,7 +216,7 @@ class Story:
             "checkpoint": str(self._folder / "checkpoint"),
             "session_timeout_ms": SESSION_MS,
         }
-        driver = Driver(self._folder, config)
+        driver = Driver(self._folder, config, self._environments["team-a"])
         self._stack.callback(driver.finish)
         return driver
 
@@ -312,6 +353,9 @@ class Story:
         self.timeline = [(happening.at, happening.what) for happening in observer.timeline()]
         found_by_carrier, expected = streamed(found), straight(flights)
         self.carriers = {carrier: (found_by_carrier.get(carrier), expected[carrier]) for carrier in sorted(expected)}
+        if self._intruder is not None:
+            self.verdict.intruder_attempts = self._intruder.attempts.tried
+            self.verdict.intruder_refused = self._intruder.attempts.refused
         self._judge(found_by_carrier == expected)
 
     def _judge(self, is_equal: bool) -> None:
@@ -328,13 +372,19 @@ class Story:
             verdict.failures.append("no executor was killed")
         if verdict.rebalances < LEAST_REBALANCES:
             verdict.failures.append(f"{verdict.rebalances} rebalances, expected at least {LEAST_REBALANCES}")
+        if self._intruder is not None:
+            verdict.failures += [f"the intruder succeeded: {what}" for what in self._intruder.attempts.succeeded]
+            if self._intruder.attempts.tried < LEAST_ATTEMPTS:
+                verdict.failures.append(f"the intruder tried only {self._intruder.attempts.tried} operations")
         if verdict.state != "Stable":
             verdict.failures.append(f"the group is {verdict.state}, not Stable")
 
 
 def as_json(verdict: Verdict) -> dict[str, Any]:
-    """The verdict's fields; `failures` only when it is not empty."""
+    """The verdict's fields; `failures` only when it is not empty, those of the intruder only when there was one."""
     values = asdict(verdict)
+    if verdict.intruder_attempts is None:
+        del values["intruder_attempts"], values["intruder_refused"]
     if not values["failures"]:
         del values["failures"]
     return values

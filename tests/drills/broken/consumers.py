@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
 import consumer.membership.command_drain
 import coordinator.zk.lease
-from consumer.membership.keeper import Keeper
+from consumer.membership.channel import FencedChannel
+from consumer.membership.command_drain import CommandDrain
 from consumer.sealing.sealer import Sealer
+from coordinator.zk.errors import CoordinatorError, Refused
 from coordinator.zk.znodes.commands import STOP_FETCHER
+from coordinator.zk.znodes.group_state import STABLE
 from drills.checker.replay.sketches import of_range
 from drills.workloads.sketching import Sketching
 from tests.simulation import fences, holes
-from tests.simulation.mutation import Patch, constant, nothing, replaced
+from tests.simulation.mutation import Patch, constant, replaced
 
 
 def _apply(*patches: Patch) -> None:
@@ -62,9 +66,73 @@ def obeys_every_command() -> None:
     _apply(constant(consumer.membership.command_drain.CommandDrain, "_is_stale", lambda *_: False))
 
 
-def gives_no_sign_of_life() -> None:
-    """A consumer without records sets its channel no more."""
-    _apply(constant(Keeper, "_touch_or_leave", nothing))
+def obeys_withdrawn_commands() -> None:
+    """A command that was read is applied until it succeeds, also when its znode is gone."""
+
+    def remembering(original: Any) -> Any:
+        def received(self: Any, store: Any) -> Any:
+            self._unapplied = {
+                **vars(self).get("_unapplied", {}),
+                **{each.name: each for each in original(self, store)},
+            }
+            return sorted(self._unapplied.values(), key=lambda each: (each.order, each.name))
+
+        return received
+
+    def forgetting(original: Any) -> Any:
+        def take(self: Any, store: Any, fenced: Any, received: Any, give_up: Any) -> None:
+            original(self, store, fenced, received, give_up)
+            del self._unapplied[received.name]
+
+        return take
+
+    def forcing(original: Any) -> Any:
+        def commit(self: Any, after: Any, operations: Any = ()) -> None:
+            try:
+                original(self, after, operations)
+            except Refused as refused:
+                rest = [each for each in operations if each.path != refused.path or "/command-" not in each.path]
+                if len(rest) == len(operations):
+                    raise
+                original(self, after, rest)
+
+        return commit
+
+    _apply(replaced(CommandDrain, "_received", remembering), replaced(CommandDrain, "_take", forgetting))
+    _apply(replaced(FencedChannel, "commit", forcing))
+
+
+def idles_until_the_group_is_stable() -> None:
+    """After a stop of some of its partitions a consumer does nothing until the others' starts are obeyed."""
+
+    def idling(original: Any) -> Any:
+        def stop(self: Any, store: Any, *given: Any) -> None:
+            original(self, store, *given)
+            while f'"{STABLE}"'.encode() not in store.get(self._paths.state).data:
+                time.sleep(0.1)
+
+        return stop
+
+    _apply(replaced(CommandDrain, "_stop", idling))
+
+
+def gives_few_signs_of_life() -> None:
+    """A consumer without records sets its channel every two thirds of `max_poll_interval_ms`."""
+
+    def halving(original: Any) -> Any:
+        def touch(self: Any) -> None:
+            self._is_second = not vars(self).get("_is_second", False)
+            if not self._is_second:
+                original(self)
+
+        return touch
+
+    _apply(replaced(FencedChannel, "touch", halving))
+
+
+def ends_well_without_its_name() -> None:
+    """A consumer whose name another process has taken ends with exit code 0, as after any other error."""
+    _apply(constant(CoordinatorError, "exit_code", 0))
 
 
 def stop_is_acknowledged_first() -> None:

@@ -39,6 +39,11 @@ def _apply(*patches: Patch) -> None:
         patch().start()
 
 
+def ends_at_once() -> None:
+    """A coordinator ends before it has begun."""
+    sys.exit(1)
+
+
 def stable_before_it_is() -> None:
     """A group is called Stable as soon as it is known what it shall look like."""
 

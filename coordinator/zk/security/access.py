@@ -1,0 +1,207 @@
+"""How a process connects to a secured ensemble: credentials, and the TLS of its connections."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import ssl
+import stat
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+from ..errors import UsageError
+
+AUTH_VARIABLE: Final = "ZK_GROUP_ZK_AUTH"
+"""Environment variable with credentials, as the lines of `zk_auth_file`."""
+DIGEST: Final = "digest"
+SASL: Final = "sasl"
+LARGEST_FILE: Final = 65_536
+_PREFIX: Final = "ZK_GROUP_"
+_SWITCH: Final = {"true": True, "false": False}
+ACCESS_HELPS: Final = {
+    "zk_auth_file": "File of ZooKeeper credentials, lines SCHEME:USER:PASSWORD; only its owner may read it.",
+    "zk_tls": "TLS to the ZooKeeper servers.",
+    "zk_tls_ca": "PEM file of the CAs that the servers' certificates are verified with; else the system's.",
+    "zk_tls_cert": "PEM file of the client's certificate chain.",
+    "zk_tls_key": "PEM file of its private key; only its owner may read it.",
+    "zk_tls_check_hostname": "Whether a server's certificate must be valid for its name in --zk.",
+}
+"""field -> one line of help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a session authenticates with. Its `repr` has no secret.
+
+    :ivar digests: `user:password` of each identity of the scheme `digest`.
+    :ivar sasl: user and password for SASL DIGEST-MD5, None for none.
+    """
+
+    digests: tuple[str, ...] = ()
+    sasl: tuple[str, str] | None = None
+
+    def __repr__(self) -> str:
+        users = [digest.partition(":")[0] for digest in self.digests]
+        return f"Credentials(digests={users}, sasl={self.sasl[0] if self.sasl else None})"
+
+    def __bool__(self) -> bool:
+        return bool(self.digests or self.sasl)
+
+
+# Configuration: each field is one property, an option of its own.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZooKeeperAccess:
+    """Part of each configuration. It holds no secret: files are read where a session is opened, on executors too.
+
+    A field with its default is taken from the environment where the session is opened (`ZK_GROUP_ZK_TLS` and so on).
+
+    :ivar zk_auth_file: file with lines `digest:USER:PASSWORD` or `sasl:USER:PASSWORD`; the environment's
+        `ZK_GROUP_ZK_AUTH`, with such lines, comes before it.
+    :ivar zk_tls: TLS to the servers.
+    :ivar zk_tls_ca: PEM file of the CAs that are trusted; empty for the system's.
+    :ivar zk_tls_cert: PEM file of the client's certificate chain: its subject is an identity of the scheme `x509`.
+    :ivar zk_tls_key: PEM file of its key.
+    :ivar zk_tls_check_hostname: whether a server's certificate must be valid for its name in `zk`.
+    """
+
+    zk_auth_file: str = ""
+    zk_tls: bool = False
+    zk_tls_ca: str = ""
+    zk_tls_cert: str = ""
+    zk_tls_key: str = ""
+    zk_tls_check_hostname: bool = True
+
+    @property
+    def access(self) -> ZooKeeperAccess:
+        """These fields alone, of a configuration that has others."""
+        return ZooKeeperAccess(**{field.name: getattr(self, field.name) for field in fields(ZooKeeperAccess)})
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """The TLS of a new connection, None without. Files are read each time: a renewed certificate is used.
+
+        :raises UsageError: when a file cannot be read, or others may read the key.
+        """
+        if not self.zk_tls:
+            return None
+        if bool(self.zk_tls_cert) != bool(self.zk_tls_key):
+            raise UsageError("zk_tls_cert and zk_tls_key belong together: give both, or neither")
+        try:
+            context = ssl.create_default_context(cafile=self.zk_tls_ca or None)
+        except (OSError, ssl.SSLError) as error:
+            raise UsageError(f"zk_tls_ca {self.zk_tls_ca} cannot be read as PEM certificates: {error}") from error
+        context.check_hostname = self.zk_tls_check_hostname
+        if self.zk_tls_cert:
+            check_private("zk_tls_key", Path(self.zk_tls_key))
+            try:
+                # An encrypted key would ask for its passphrase on the terminal.
+                context.load_cert_chain(self.zk_tls_cert, self.zk_tls_key, password="")
+            except (OSError, ssl.SSLError) as error:
+                files = f"zk_tls_cert {self.zk_tls_cert} and zk_tls_key {self.zk_tls_key}"
+                raise UsageError(f"{files} are no certificate with its unencrypted key, in PEM: {error}") from error
+        return context
+
+    def credentials(self, env: Mapping[str, str] | None = None) -> Credentials:
+        """The credentials of a new session: the environment's, else those of the file.
+
+        :raises UsageError: when the file cannot be read, others may read it, or a line is malformed.
+        """
+        text = (os.environ if env is None else env).get(AUTH_VARIABLE, "")
+        if text.strip():
+            return _parsed(AUTH_VARIABLE, text)
+        return read_credentials(Path(self.zk_auth_file)) if self.zk_auth_file else Credentials()
+
+
+def access_at_open(given: ZooKeeperAccess | None = None, env: Mapping[str, str] | None = None) -> ZooKeeperAccess:
+    """`given`, with the environment's values for the fields that have their defaults.
+
+    :raises UsageError: when a variable is malformed, or TLS files are given without TLS.
+    """
+    environment = os.environ if env is None else env
+    values: dict[str, Any] = {}
+    for field in fields(ZooKeeperAccess):
+        value = getattr(given, field.name) if given is not None else field.default
+        variable = _PREFIX + field.name.upper()
+        if value == field.default and variable in environment:
+            value = _read_switch(variable, environment[variable]) if field.type == "bool" else environment[variable]
+        values[field.name] = value
+    access = ZooKeeperAccess(**values)
+    if not access.zk_tls and (access.zk_tls_ca or access.zk_tls_cert or access.zk_tls_key):
+        raise UsageError("zk_tls_ca, zk_tls_cert or zk_tls_key is given without zk_tls: set zk_tls to true")
+    return access
+
+
+def identities_of(access: ZooKeeperAccess) -> tuple[str, ...]:
+    """The identities of a client as ACLs have them, `scheme:id`. That of its certificate the server knows only.
+
+    :raises UsageError: as `ZooKeeperAccess.credentials`.
+    """
+    credentials = access_at_open(access).credentials()
+    found = [f"{SASL}:{credentials.sasl[0]}"] if credentials.sasl else []
+    for digest in credentials.digests:
+        # ZooKeeper's own scheme (DigestAuthenticationProvider); a password of it is as weak as SHA-1.
+        hashed = b64encode(hashlib.sha1(digest.encode(), usedforsecurity=False).digest()).decode()
+        found.append(f"{DIGEST}:{digest.partition(':')[0]}:{hashed}")
+    return tuple(found)
+
+
+def read_credentials(file: Path) -> Credentials:
+    """The credentials in a file.
+
+    :raises UsageError: when it cannot be read, others may read it, or a line is malformed.
+    """
+    check_private("zk_auth_file", file)
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(LARGEST_FILE + 1)
+        if len(data) > LARGEST_FILE:
+            raise UsageError(f"zk_auth_file {file} is larger than {LARGEST_FILE} bytes")
+        return _parsed(f"zk_auth_file {file}", data.decode())
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"zk_auth_file {file} cannot be read: {error}") from error
+
+
+def check_private(name: str, file: Path) -> None:
+    """Refuse a secret file that others may read: as PostgreSQL's, 0600, or 0640 where root owns it.
+
+    :raises UsageError: when they may, or the file is missing.
+    """
+    try:
+        found = file.stat()
+    except OSError as error:
+        raise UsageError(f"{name} {file} cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise UsageError(f"{name} {file} is no file")
+    allowed = stat.S_IRWXU | (stat.S_IRGRP if found.st_uid == 0 else 0)
+    if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO) & ~allowed:
+        raise UsageError(f"{name} {file} may be read by others: chmod 600 {file}")
+
+
+def _parsed(place: str, text: str) -> Credentials:
+    """The credentials in `text`. No message repeats a line: it may hold a password."""
+    digests: list[str] = []
+    sasl: tuple[str, str] | None = None
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        scheme, _, rest = line.strip().partition(":")
+        user, colon, password = rest.partition(":")
+        if scheme not in (DIGEST, SASL) or not user or not colon or not password:
+            raise UsageError(f"{place}: line {number} is not digest:USER:PASSWORD or sasl:USER:PASSWORD")
+        if scheme == DIGEST:
+            digests.append(rest)
+        elif sasl is not None:
+            raise UsageError(f"{place}: line {number} is the second of sasl, and a session has one user")
+        else:
+            sasl = user, password
+    if not digests and sasl is None:
+        raise UsageError(f"{place} has no line digest:USER:PASSWORD or sasl:USER:PASSWORD")
+    return Credentials(tuple(digests), sasl)
+
+
+def _read_switch(name: str, text: str) -> bool:
+    if text.strip().lower() not in _SWITCH:
+        raise UsageError(f"{name} must be true or false")
+    return _SWITCH[text.strip().lower()]

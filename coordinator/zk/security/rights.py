@@ -1,0 +1,177 @@
+"""Who may do what with each znode of a secured chroot, as ZooKeeper's ACLs. Pure.
+
+An ACL is of one znode, and not inherited. A creation needs CREATE on the parent, a removal DELETE on the parent.
+`zk_paths.md` has the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Final, NamedTuple
+
+from ..store import Acl, AclEntry
+from ..wire import OPEN_ACL
+from ..znodes.paths import ACL_POLICY, CONSUMERS
+from .policy import AclPolicy
+
+READ, WRITE, CREATE, DELETE, ADMIN = 1, 2, 4, 8, 16
+ALL: Final = 31
+_LETTERS: Final = {"c": CREATE, "d": DELETE, "r": READ, "w": WRITE, "a": ADMIN}
+WORLD: Final = "world:anyone"
+
+
+class Readers(Enum):
+    """Who may read a znode besides those with rights of their own."""
+
+    ALL = "all"
+    """Everybody: it names no group."""
+    READERS = "readers"
+    """Everybody where reading is open; readers where it is closed."""
+    NONE = "none"
+
+
+class Rights(NamedTuple):
+    """The letters of zkCli's `cdrwa` for each party; operators have all on every znode.
+
+    :ivar coordinators: of the coordinators' identities.
+    :ivar members: of the identities of the group, in a region of those of all groups that may be bound to it.
+    """
+
+    coordinators: str
+    members: str = ""
+    readers: Readers = Readers.READERS
+
+
+_GROUP: Final = "/consumers/groups/[group]"
+_REGION: Final = "/consumers/regions/[region]"
+RIGHTS: Final[Mapping[str, Rights]] = {
+    "/": Rights("r", readers=Readers.ALL),
+    "/brokers": Rights("r", readers=Readers.ALL),
+    "/brokers/topics": Rights("r", readers=Readers.ALL),
+    "/brokers/topics/[topic]": Rights("r", readers=Readers.ALL),
+    "/consumers": Rights("cdrw", readers=Readers.ALL),
+    "/consumers/acl": Rights("r", readers=Readers.NONE),
+    "/consumers/coordinator": Rights("r", readers=Readers.ALL),
+    "/consumers/coordinator_epoch": Rights("rw", readers=Readers.ALL),
+    "/consumers/nodes": Rights("cr", readers=Readers.ALL),
+    "/consumers/nodes/[session]": Rights("r", readers=Readers.ALL),
+    "/consumers/paused": Rights("r"),
+    "/consumers/turn_times": Rights("rw"),
+    "/consumers/drill": Rights("r", readers=Readers.ALL),
+    "/consumers/groups": Rights("r"),
+    _GROUP: Rights("cdr", "cr"),
+    f"{_GROUP}/acl": Rights("r", "r", Readers.NONE),
+    f"{_GROUP}/state": Rights("rw", "r"),
+    f"{_GROUP}/request": Rights("r", "r"),
+    f"{_GROUP}/sync": Rights("cdr", "r"),
+    f"{_GROUP}/sync/[ask]": Rights("dr", "cdr"),
+    f"{_GROUP}/sync/[ask]/[answer]": Rights("r", "rw"),
+    f"{_GROUP}/sync_request": Rights("r", "r"),
+    f"{_GROUP}/history": Rights("cdr", "r"),
+    f"{_GROUP}/history/[rebalance]": Rights("rw", "r"),
+    f"{_GROUP}/ids": Rights("dr", "cdr"),
+    f"{_GROUP}/ids/[consumer]": Rights("r", "rw"),
+    f"{_GROUP}/seats": Rights("dr", "cdr"),
+    f"{_GROUP}/seats/[instance]": Rights("r", "rw"),
+    f"{_GROUP}/channel": Rights("dr", "cr"),
+    f"{_GROUP}/channel/[consumer]": Rights("cdrw", "drw"),
+    f"{_GROUP}/channel/[consumer]/[command]": Rights("r", "r"),
+    f"{_GROUP}/owners": Rights("cdr", "cr"),
+    f"{_GROUP}/owners/[topic]": Rights("dr", "cdr"),
+    f"{_GROUP}/owners/[topic]/[partition]": Rights("r", "r"),
+    f"{_GROUP}/offsets": Rights("cdr", "cr"),
+    f"{_GROUP}/offsets/[topic]": Rights("cdr", "cr"),
+    f"{_GROUP}/offsets/[topic]/[partition]": Rights("rw", "rw"),
+    f"{_GROUP}/segments": Rights("drw", "cr"),
+    f"{_GROUP}/segments/[segment]": Rights("r", "r"),
+    f"{_GROUP}/queries": Rights("drw", "cdrw"),
+    f"{_GROUP}/queries/[query]": Rights("rw", "rw"),
+    f"{_GROUP}/pools": Rights("r", "cdr"),
+    f"{_GROUP}/pools/[pool]": Rights("r", "rw"),
+    "/consumers/regions": Rights("cdr"),
+    _REGION: Rights("cdrw", "cr"),
+    f"{_REGION}/request": Rights("r", "rw"),
+    f"{_REGION}/initial": Rights("dr", "cr"),
+    f"{_REGION}/initial/[group]": Rights("dr", "cr"),
+    f"{_REGION}/initial/[group]/[topic]": Rights("dr", "cr"),
+    f"{_REGION}/initial/[group]/[topic]/[partition]": Rights("r", "rw"),
+    f"{_REGION}/checkpoints": Rights("cdr", "r"),
+    f"{_REGION}/checkpoints/[checkpoint]": Rights("cdrw", "cr"),
+    f"{_REGION}/checkpoints/[checkpoint]/[contribution]": Rights("r", "r"),
+}
+"""Path -> rights; a name in brackets is any other name."""
+UNKNOWN: Final = Rights("cdrw", "cdrw")
+"""Of a znode that this release does not know: a later one's, or an operator's."""
+
+_Tree = dict[str, "_Tree"]
+
+
+def _tree(patterns: Iterable[str]) -> _Tree:
+    root: _Tree = {}
+    for pattern in patterns:
+        below = root
+        for name in pattern.strip("/").split("/") if pattern != "/" else ():
+            below = below.setdefault("*" if name.startswith("[") else name, {})
+    return root
+
+
+_TREE: Final = _tree(RIGHTS)
+_BY_KEY: Final = {
+    "/".join("*" if name.startswith("[") else name for name in pattern.split("/")): pattern for pattern in RIGHTS
+}
+
+
+def pattern_of(path: str) -> str:
+    """The key of `RIGHTS` for a path; empty for an unknown znode."""
+    key, below = "", _TREE
+    for name in path.strip("/").split("/") if path != "/" else ():
+        literal = name if name in below else "*"
+        if literal not in below:
+            return ""
+        key, below = f"{key}/{literal}", below[literal]
+    return _BY_KEY[key or "/"]
+
+
+def group_of(path: str) -> str:
+    """The group whose members may have rights on a znode; empty for none, or for those of all groups of a region."""
+    names = path.split("/")
+    if names[1:3] == ["consumers", "groups"] and len(names) > 3:
+        return names[3]
+    if names[1:3] != ["consumers", "regions"] or len(names) < 6:
+        return ""
+    if names[4] == "initial":
+        return names[5]
+    contribution = names[6] if names[4] == "checkpoints" and len(names) == 7 else ""
+    return contribution.partition("~")[0] if "~" in contribution else ""
+
+
+def acl_of(path: str, policy: AclPolicy) -> Acl:
+    """The ACL of a znode.
+
+    :param policy: with the members of its group, or of all groups of its region. Also in an open chroot it is the
+        operators' alone.
+    """
+    if not policy.is_secure and not (pattern_of(path) in (ACL_POLICY, f"{_GROUP}/acl") and policy.operators):
+        return OPEN_ACL
+    pattern = pattern_of(path)
+    rights = RIGHTS[pattern] if pattern else UNKNOWN if path.startswith(f"{CONSUMERS}/") else RIGHTS["/"]
+    found: dict[str, int] = {}
+    parties = [
+        (policy.coordinators, rights.coordinators),
+        (policy.members, rights.members),
+        (policy.operators, "cdrwa"),
+    ]
+    if rights.readers is Readers.ALL or (rights.readers is Readers.READERS and policy.is_read_open):
+        parties.append(((WORLD,), "r"))
+    elif rights.readers is Readers.READERS:
+        parties.append((policy.readers, "r"))
+    for identities, letters in parties:
+        for identity in identities if letters else ():
+            found[identity] = found.get(identity, 0) | sum(_LETTERS[letter] for letter in letters)
+    return tuple(AclEntry(permissions, identity) for identity, permissions in sorted(found.items()))
+
+
+def letters_of(permissions: int) -> str:
+    """As zkCli writes permissions: `cdrwa`."""
+    return "".join(letter for letter, bit in _LETTERS.items() if permissions & bit)

@@ -1,0 +1,107 @@
+"""The demo's intruder: clients without rights, which try every operation on every znode of the group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from coordinator.zk.embedded.identities import Identities
+from coordinator.zk.errors import Refused, WriteDenied
+from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.security.access import ZooKeeperAccess
+from coordinator.zk.store import DENIED, AclStore, Create, Delete, SetData, Store
+from coordinator.zk.wire import OPEN_ACL
+from coordinator.zk.znodes.paths import ACL_POLICY, CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GroupPaths
+
+ALL_READ: Final = frozenset({CONSUMERS, COORDINATOR, COORDINATOR_EPOCH})
+"""Znodes that everybody may read: they name no group."""
+SESSION_MS: Final = 10_000
+MOST_CHILDREN: Final = 2
+"""Children that are tried below each znode."""
+
+
+@dataclass(slots=True)
+class Attempts:
+    """Operations that were tried, and those of them that ZooKeeper refused.
+
+    :ivar succeeded: the others, as `team-b set /consumers/...`.
+    """
+
+    tried: int = 0
+    refused: int = 0
+    succeeded: tuple[str, ...] = ()
+
+    def note(self, what: str, is_refused: bool) -> None:
+        self.tried += 1
+        self.refused += is_refused
+        self.succeeded += () if is_refused else (what,)
+
+
+class Intruder:
+    """Three clients: one without an identity, one of another group, and a reader, which may only read.
+
+    :param zk: the secured chroot.
+    """
+
+    def __init__(self, zk: str, identities: Identities) -> None:
+        nobody = replace(identities.access("team-b"), zk_auth_file="", zk_tls_cert="", zk_tls_key="")
+        self._zk = zk
+        self._clients = {
+            "no identity": nobody,
+            "team-b": identities.access("team-b"),
+            "reader": identities.access("reader"),
+        }
+        self.attempts = Attempts()
+
+    def try_all(self, operator: Store, group: str) -> None:
+        """Try every operation, with each client, on the znodes that exist now."""
+        paths = list(_paths(operator, group))
+        for name, access in self._clients.items():
+            self._try(name, access, paths)
+
+    def _try(self, name: str, access: ZooKeeperAccess, paths: Sequence[str]) -> None:
+        store = open_kazoo(self._zk, SESSION_MS, make_chroot=False, access=access)
+        try:
+            for path in paths:
+                node = store.get(path)
+                if name != "reader" and path not in ALL_READ:
+                    self.attempts.note(f"{name} get {path}", node is not None and node.data == DENIED)
+                for verb, act in _writes(store, path):
+                    self.attempts.note(f"{name} {verb} {path}", _is_refused(act))
+        finally:
+            store.close()
+
+
+def _writes(store: AclStore, path: str) -> Iterator[tuple[str, Callable[[], object]]]:
+    """The creation names its ACL: this client would refuse it itself otherwise."""
+    yield "set", lambda: store.commit([SetData(path, b"{}")])
+    yield "create below", lambda: store.commit([Create(f"{path}/intruder", b"{}", acl=OPEN_ACL)])
+    yield "delete", lambda: store.commit([Delete(path)])
+    yield "set the ACL of", lambda: store.set_acl(path, OPEN_ACL)
+
+
+def _is_refused(act: Callable[[], object]) -> bool:
+    try:
+        act()
+    except WriteDenied:
+        return True
+    except Refused:  # for another reason: it would have been admitted
+        return False
+    return False
+
+
+def _paths(operator: Store, group: str) -> Iterator[str]:
+    """The coordinator's znodes, and those of the group, of each parent some children."""
+    yield from (CONSUMERS, ACL_POLICY, COORDINATOR, COORDINATOR_EPOCH)
+    level = [GroupPaths(group).root]
+    while level:
+        yield from level
+        listings = operator.children_many(level)
+        level = [
+            f"{path}/{name}"
+            for path, listing in zip(level, listings, strict=True)
+            for name in sorted(listing.names if listing else ())[
+                : None if path.endswith(f"/{group}") else MOST_CHILDREN
+            ]
+        ]
