@@ -16,7 +16,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -37,7 +36,6 @@ BATCH_BYTES = 1 << 20
 Spark is fastest with batches of 1 to 2 MB, and hardly slower with half of that: joining two costs more."""
 
 SUFFIX = ".arrow"
-TEMPORARY_PREFIX = ".tmp-"
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _SECRET = re.compile(r"(?i)secret|password|token|signature|access_?key|account_?key")
 OBJECT_STORES = ("s3", "gcs", "abfs")
@@ -130,15 +128,13 @@ class SegmentFolder:
         self._is_object_store = self._fs.type_name in OBJECT_STORES
         self.url = self._root if self._is_local else place.rstrip("/")
 
-    def check(self) -> None:
-        """Create a local folder, and try to write into it; object stores are not tried.
+    def check(self, group: str) -> None:
+        """Create a local folder with that of `group`, and try to write into it; object stores are not tried.
 
         :raises OSError: when that fails.
         """
         if self._is_local:
-            Path(self._root).mkdir(parents=True, exist_ok=True)
-            with TemporaryFile(dir=self._root) as file:
-                file.write(b"\0")
+            below.check_writable(self._root, [group])
 
     def path(self, file: str) -> str:
         """A file's path in the file system.
@@ -177,29 +173,11 @@ class SegmentFolder:
 
     def _durably(self, file: str, fill: Callable[[Any], int]) -> int:
         path = self.path(file)
-        folder, _, name = path.rpartition("/")
-        missing = _missing(folder) if self._is_local else []
         if self._is_local:
-            with below.opened_folder(self._root, file.split("/")[:-1], makes=True):
-                pass  # no link leads out of the folder
-        elif not self._is_object_store:  # which has no folders, only empty objects that look like some
-            self._fs.create_dir(folder, recursive=True)
-        if not self._is_local:
-            return self._put(path, fill)
-        temporary = f"{folder}/{TEMPORARY_PREFIX}{name}"
-        try:
-            with self._fs.open_output_stream(temporary) as sink:
-                size = fill(sink)
-            _sync(temporary)
-            self._fs.move(temporary, path)
-            for parent in (folder, *missing):
-                _sync(parent)
-        except BaseException:
-            for left in (temporary, path):
-                with suppress(OSError):  # the sweep reports a file that cannot be removed
-                    Path(left).unlink(missing_ok=True)
-            raise
-        return size
+            return below.write_file(self._root, file.split("/"), fill)
+        if not self._is_object_store:  # which has no folders, only empty objects that look like some
+            self._fs.create_dir(path.rpartition("/")[0], recursive=True)
+        return self._put(path, fill)
 
     def _put(self, path: str, fill: Callable[[Any], int]) -> int:
         # In memory first: a stream closed by a failed writer ends the upload, and leaves a truncated file.
@@ -357,16 +335,3 @@ def _refuse_credentials(place: str) -> None:
             "segments_dir has credentials, and the znodes of segments would publish them: leave them out, and "
             "give them to driver and executors by their environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)"
         )
-
-
-def _missing(folder: str) -> list[str]:
-    """The missing parents of `folder`, in which it and those above it become new entries."""
-    return [str(path.parent) for path in (Path(folder), *Path(folder).parents) if not path.exists()]
-
-
-def _sync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -17,6 +17,7 @@ from coordinator.admin.topics import (
     list_topics,
     topic_znodes,
 )
+from coordinator.zk import below
 from coordinator.zk.errors import BadData
 from coordinator.zk.store import Store
 from coordinator.zk.znodes.paths import Brokers
@@ -124,7 +125,7 @@ def _data(log_dir: Path | None, topic: Topic | None) -> list[Path]:
     from consumer.logs.embedded.layout import topic_folder  # loads pyarrow, needed only here
 
     folder = topic_folder(log_dir, topic.name, topic.id)
-    return [folder] if folder.is_dir() else []
+    return [folder] if topic.id in below.folders(log_dir, [topic.name]) else []
 
 
 def _remove(log_dir: Path | None, topic: Topic | None) -> None:

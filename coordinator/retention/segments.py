@@ -333,14 +333,14 @@ class SegmentCollector:
         return True
 
     def _remove_files(self, paths: GroupPaths, done: Sequence[tuple[str, Node]]) -> None:
-        """Remove files after their znodes, if this node can reach them; elsewhere a fetcher pool's sweep does."""
+        """Remove files after their znodes, if this node can and may; a fetcher pool's sweep removes the others."""
         for name, node in done:
             try:
                 segment = Segment.parse(paths.segment(name), node.data)
                 path = local_file(paths.group, segment)
                 if path is not None:
                     self._remove(path)
-            except FileNotFoundError:
+            except (FileNotFoundError, PermissionError):
                 continue
             except (BadData, OSError, ValueError) as error:
                 if self._term.lines.take("segment file removal failed"):

@@ -1,7 +1,7 @@
-"""Files below a folder that others write too, without following links below it.
+"""Files below a folder that others write too: no link below it is followed, and what is new has a known mode.
 
 A link would let one group's folder lead to another's files. The folder itself may be reached through links: its name
-is the operator's.
+is the operator's. Owners and modes are specified in `docs/security.md`.
 """
 
 from __future__ import annotations
@@ -10,30 +10,44 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 PARTS_OF_A_SEGMENT = 3
 """Group, consumer, file."""
+FILE_MODE = 0o640
+ROOT = 0
+TEMPORARY_PREFIX = ".tmp-"
+
+
+def folder_mode(parent: int) -> int:
+    """The permissions of a new folder, by the mode of the folder in which it is made.
+
+    A group may write where it may write the folder above, and that has the set-group-ID bit: then the group is the
+    operator's choice, and not the primary group of a process, which may have any number of members.
+    """
+    return 0o750 | (parent & stat.S_IWGRP if parent & stat.S_ISGID else 0)
 
 
 @contextmanager
 def opened_folder(root: str | Path, parts: Sequence[str], makes: bool = False) -> Iterator[int]:
     """A descriptor of the folder `parts` below `root`.
 
-    :param makes: creates the folders that are missing.
-    :raises OSError: when one of them is missing, no folder, or a link (`ELOOP`).
+    :param makes: for writing: creates the folders that are missing, and refuses those that somebody else may change.
+    :raises OSError: when one of them is missing, no folder, or a link (`ELOOP`); with `makes`, also when others may
+        write it, or it belongs to another user (`EPERM`).
     """
     if makes:
-        Path(root).mkdir(parents=True, exist_ok=True)
+        root, parts = _existing(Path(root), parts)
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in parts:
-            if makes:
-                _make(part, descriptor)
-            inner = _open(part, _FOLDER, descriptor)
+            inner = _made(part, descriptor) if makes else _open(part, _FOLDER, descriptor)
             os.close(descriptor)
             descriptor = inner
         yield descriptor
@@ -41,13 +55,81 @@ def opened_folder(root: str | Path, parts: Sequence[str], makes: bool = False) -
         os.close(descriptor)
 
 
+def new_file(name: str, folder: int) -> int:
+    """A descriptor for writing a new file in an open folder.
+
+    :raises OSError: when the name exists, as a link too (`EEXIST`).
+    """
+    descriptor = os.open(name, _NEW_FILE, FILE_MODE, dir_fd=folder)
+    _set_mode(descriptor, FILE_MODE, os.fstat(folder))
+    return descriptor
+
+
+def appended_file(name: str, folder: int) -> int:
+    """A descriptor for appending to a file in an open folder, made if it is missing.
+
+    :raises OSError: when the name is a link (`ELOOP`), no file, or a file of another user (`EPERM`).
+    """
+    with suppress(FileExistsError):
+        os.close(new_file(name, folder))
+    descriptor = _open(name, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, folder)
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or found.st_uid != _own_uid(folder):
+        os.close(descriptor)
+        raise PermissionError(errno.EPERM, "the file is none of this process's user, or has another name too", name)
+    return descriptor
+
+
+def write_file(root: str | Path, parts: Sequence[str], fill: Callable[[IO[bytes]], int]) -> int:
+    """Write the file `parts` below `root` by `fill`, under a temporary name first; it is durable when this returns.
+
+    :returns: the result of `fill`.
+    :raises OSError: as `opened_folder`, or when it could not be written; no part of it remains.
+    """
+    temporary, name = TEMPORARY_PREFIX + parts[-1], parts[-1]
+    with opened_folder(root, parts[:-1], makes=True) as folder:
+        descriptor = new_file(temporary, folder)
+        try:
+            with os.fdopen(descriptor, "wb") as sink:
+                size = fill(sink)
+                sink.flush()
+                os.fsync(descriptor)
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.fsync(folder)
+        except BaseException:
+            for left in (temporary, name):
+                with suppress(OSError):  # the sweep reports a file that cannot be removed
+                    os.unlink(left, dir_fd=folder)
+            raise
+    return size
+
+
+def check_writable(root: str | Path, parts: Sequence[str]) -> None:
+    """Create the folder `parts` below `root`, and write a file in it, which is removed again.
+
+    :raises OSError: as `opened_folder`, or when that fails.
+    """
+    with opened_folder(root, parts, makes=True) as folder:
+        name = f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+        descriptor = new_file(name, folder)
+        try:
+            os.write(descriptor, b"\0")
+        finally:
+            os.close(descriptor)
+            os.unlink(name, dir_fd=folder)
+
+
 def open_file(root: str | Path, parts: Sequence[str]) -> int:
     """A descriptor for reading the file `parts` below `root`.
 
-    :raises OSError: as `opened_folder`.
+    :raises OSError: as `opened_folder`, or when it is a pipe, a folder or anything else (`EINVAL`).
     """
     with opened_folder(root, parts[:-1]) as folder:
-        return _open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, folder)
+        descriptor = _open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, folder)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "no regular file", parts[-1])
+    return descriptor
 
 
 def size_of(root: str | Path, parts: Sequence[str]) -> int | None:
@@ -119,12 +201,73 @@ def files(root: str | Path, parts: Sequence[str]) -> Iterator[tuple[str, os.stat
         return
 
 
-def _make(name: str, folder: int) -> None:
+def _existing(root: Path, parts: Sequence[str]) -> tuple[Path, Sequence[str]]:
+    """The nearest existing folder at or above `root`, and the parts below it."""
+    missing: list[str] = []
+    while not root.exists() and root != root.parent:
+        missing.insert(0, root.name)
+        root = root.parent
+    return root, [*missing, *parts]
+
+
+def _made(name: str, parent: int) -> int:
+    """A descriptor of a folder for writing, made if it is missing."""
+    above = os.fstat(parent)
     try:
-        os.mkdir(name, dir_fd=folder)
-        os.fsync(folder)
-    except FileExistsError:
-        return
+        descriptor = _open(name, _FOLDER, parent)
+    except FileNotFoundError:
+        with suppress(FileExistsError):
+            os.mkdir(name, folder_mode(above.st_mode), dir_fd=parent)
+            os.fsync(parent)
+        descriptor = _open(name, _FOLDER, parent)
+        if os.fstat(descriptor).st_uid == os.geteuid():
+            _set_mode(descriptor, folder_mode(above.st_mode) | stat.S_ISGID, above)
+    try:
+        _refuse_foreign(descriptor, name, above)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _set_mode(descriptor: int, mode: int, above: os.stat_result) -> None:
+    """The mode of something new, whatever the umask, where the folder's group is the operator's choice.
+
+    Elsewhere a umask narrows it.
+    """
+    found = os.fstat(descriptor)
+    if mode & stat.S_ISGID and os.geteuid() != ROOT and found.st_gid not in (os.getegid(), *os.getgroups()):
+        return  # the kernel takes the bit away when a user who is not in the group changes the mode
+    if above.st_mode & stat.S_ISGID and stat.S_IMODE(found.st_mode) != mode:
+        with suppress(PermissionError):  # systemd's RestrictSUIDSGID: the mode stays as the umask has narrowed it
+            os.fchmod(descriptor, mode)
+
+
+def _refuse_foreign(folder: int, name: str, above: os.stat_result) -> None:
+    """
+    :raises OSError: when somebody else could replace the files of a folder.
+    """
+    found = os.fstat(folder)
+    if found.st_mode & stat.S_IWOTH:
+        raise PermissionError(errno.EPERM, f"others may write folder {name}: take that from them (chmod o-w)")
+    is_of_the_group = bool(above.st_mode & stat.S_ISGID) and found.st_gid == above.st_gid
+    if found.st_uid not in (ROOT, os.geteuid()) and not is_of_the_group and found.st_uid != _own_uid(folder):
+        reason = f"folder {name} belongs to user {found.st_uid}, who could replace its files: chown it"
+        raise PermissionError(errno.EPERM, reason)
+
+
+def _own_uid(folder: int) -> int | None:
+    """The owner of this process's new files in a folder, which a server may map; None when it may not write there."""
+    name = f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+    try:
+        descriptor = new_file(name, folder)
+    except PermissionError:
+        return None
+    try:
+        return os.fstat(descriptor).st_uid
+    finally:
+        os.close(descriptor)
+        os.unlink(name, dir_fd=folder)
 
 
 def _open(name: str, flags: int, folder: int) -> int:

@@ -478,6 +478,24 @@ def test_segments_files_that_this_node_cannot_reach_are_left_to_the_pools_sweep(
     eventually(lambda: world.names(PATHS.segments) == [], 10, f"both are collected, {names} too")
 
 
+def test_segment_files_that_this_node_may_not_remove_are_left_to_the_pools_sweep(
+    world: World, backlog: Backlog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def forbidden(root: Path, parts: Sequence[str]) -> None:
+        tried.append(parts[-1])
+        raise PermissionError(13, "Permission denied")  # the node's user is not in the group of the folder
+
+    tried: list[str] = []
+    monkeypatch.setattr("coordinator.zk.below.unlink", forbidden)
+    backlog.seal(2)
+    backlog.query("q", 2**60)
+
+    coordinator(world)
+
+    eventually(lambda: world.names(PATHS.segments) == [] and len(tried) == 2, 10, "both are collected")
+    assert "segment file removal failed" not in caplog.text
+
+
 # ---- how often to seal
 
 

@@ -122,12 +122,12 @@ def test_a_producer_appends_by_a_link_as_the_page_says(tmp_path: Path, monkeypat
     steps: list[tuple[str, str]] = []
     link, fsync = os.link, os.fsync
 
-    def watched(source: Path, target: Path) -> None:
-        linked.append((source.name, target.name))
-        steps.append(("link", source.name))
+    def watched(source: str, target: str, **folders: int) -> None:
+        linked.append((source, target))
+        steps.append(("link", source))
         if len(linked) == 1:
             first.append(batch)
-        link(source, target)
+        link(source, target, **folders)
 
     def synced(descriptor: int) -> None:
         fsync(descriptor)

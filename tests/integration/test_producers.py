@@ -88,9 +88,9 @@ from pathlib import Path
 from consumer.logs.embedded.append import Appender
 from consumer.logs.columns import stored_batches
 link = os.link
-def die(source, target):
+def die(source, target, **folders):
     if {moment!r} == "after":
-        link(source, target)
+        link(source, target, **folders)
     os.kill(os.getpid(), signal.SIGKILL)
 os.link = die
 Appender(Path({str(tmp_path)!r}), "flights", {ID!r}, 0).append(stored_batches([b"x", b"y"]))

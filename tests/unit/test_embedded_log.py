@@ -30,6 +30,7 @@ from consumer.logs.embedded.append import ABANDONED_AFTER_S, Appender, sweep
 from consumer.logs.embedded.layout import file_name
 from consumer.logs.embedded.log import EmbeddedLog
 from consumer.logs.embedded.remove import remove_topic
+from coordinator.zk.below import opened_folder
 from coordinator.zk.errors import UsageError
 
 TOPIC, ID = "flights", "0kqJ7XyNT_aWnRk5bWq8Zg"
@@ -373,7 +374,8 @@ def test_leftovers_of_a_dead_producer_are_not_read_and_are_swept_when_they_are_o
     os.utime(old, (long_ago, long_ago))
 
     assert values(log, 0) == [b"a"]
-    assert sweep(folder(tmp_path)) == 1
+    with opened_folder(folder(tmp_path), []) as opened:
+        assert sweep(opened) == 1
     assert (fresh.exists(), old.exists()) == (True, False)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,12 +12,20 @@ import pytest
 
 from consumer.errors import SegmentError
 from consumer.logs.base import LOG_SCHEMA
+from consumer.logs.columns import stored_batches
 from consumer.logs.embedded.append import Appender
+from consumer.logs.embedded.log import EmbeddedLog
 from consumer.logs.embedded.remove import remove_topic
 from consumer.logs.errors import LogError
+from consumer.operator.states import State, StateFiles
 from consumer.sealing.segment_check import SegmentCheck
 from consumer.sealing.segment_files import SegmentFolder
+from coordinator.cli.topics import _data
 from coordinator.zk.below import files, folders, open_file, opened_folder, remove_folder, size_of, unlink_segment
+from coordinator.zk.errors import UsageError
+from coordinator.zk.process.history_recorder import HistoryFile
+from coordinator.zk.znodes.records import Topic
+from coordinator.zk.znodes.regions import MAX_STATE_BYTES
 from coordinator.zk.znodes.segments import Segment, local_file
 
 FILE = "c1/abc-0000000001.arrow"
@@ -154,7 +162,8 @@ def test_what_is_no_file_is_neither_read_nor_listed(tmp_path: Path) -> None:
 
     assert list(files(tmp_path, ["g"])) == []
     assert size_of(tmp_path, ["g", *FILE.split("/")]) is None
-    os.close(open_file(tmp_path, ["g", *FILE.split("/")]))  # it does not wait for a writer
+    with pytest.raises(OSError, match="no regular file"):  # it does not wait for a writer
+        open_file(tmp_path, ["g", *FILE.split("/")])
 
 
 def test_missing_folders_are_empty_and_made_where_asked_for(tmp_path: Path) -> None:
@@ -185,3 +194,142 @@ def test_a_producer_writes_into_no_other_topics_folder(tmp_path: Path) -> None:
 
     with pytest.raises(LogError, match="a link is in the way"):
         Appender(tmp_path, "evil", "id", 0)
+
+
+def test_a_sealer_writes_no_file_behind_a_link_with_its_temporary_name(shared: Path) -> None:
+    before = (shared / "victim" / FILE).read_bytes()
+    planted = shared / "evil" / "c1" / ".tmp-abc-0000000002.arrow"
+    planted.parent.mkdir(parents=True)
+    planted.symlink_to(shared / "victim" / FILE)
+
+    with pytest.raises(FileExistsError):
+        SegmentFolder(str(shared)).write("evil/c1/abc-0000000002.arrow", [NOTHING])
+
+    assert (shared / "victim" / FILE).read_bytes() == before
+    assert [each.name for each in planted.parent.iterdir()] == [planted.name]
+
+
+def test_a_link_with_the_name_of_a_new_segment_is_replaced(shared: Path) -> None:
+    before = (shared / "victim" / FILE).read_bytes()
+    planted = shared / "evil" / FILE
+    planted.parent.mkdir(parents=True)
+    planted.symlink_to(shared / "victim" / FILE)
+
+    SegmentFolder(str(shared)).write_bytes(f"evil/{FILE}", b"own")
+
+    assert (planted.is_symlink(), planted.read_bytes()) == (False, b"own")
+    assert (shared / "victim" / FILE).read_bytes() == before
+
+
+def test_a_state_is_written_to_no_other_regions_folder(shared: Path) -> None:
+    (shared / "evil").symlink_to(shared / "victim")
+    state = State(member=b"x" * (MAX_STATE_BYTES + 1))
+
+    with pytest.raises(OSError, match="a link is in the way"):
+        StateFiles(str(shared), "evil").put(state, "0000000001/abc-1")
+
+    assert [each.name for each in (shared / "victim").iterdir()] == ["c1"]
+
+
+@pytest.fixture(params=["evil", "evil/id", "evil/id/0", f"evil/id/0/{0:020d}.arrow"])
+def linked_log(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A log in which topic `victim` has records, and a link in the place of `evil`'s."""
+    Appender(tmp_path, "victim", "id", 0).append(stored_batches([b"secret"]))
+    name = request.param
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).symlink_to(tmp_path / name.replace("evil", "victim"))
+    return tmp_path
+
+
+def test_a_reader_of_the_log_follows_no_link(linked_log: Path) -> None:
+    log = EmbeddedLog(linked_log)
+
+    for read in (
+        lambda: log.earliest("evil", "id", 0),
+        lambda: log.latest("evil", "id", 0),
+        lambda: log.record_of_time("evil", "id", 0, 0),
+        lambda: log.fetch("evil", "id", 0, 0, 1000, 1000),
+    ):
+        with pytest.raises(LogError, match="a link is in the way"):
+            read()
+
+
+def test_a_pipe_in_the_log_is_an_error_and_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "t" / "id" / "0").mkdir(parents=True)
+    os.mkfifo(tmp_path / "t" / "id" / "0" / f"{0:020d}.arrow")
+
+    with pytest.raises(LogError, match="no regular file"):
+        EmbeddedLog(tmp_path).latest("t", "id", 0)
+
+
+def test_a_log_file_that_is_replaced_by_a_link_is_not_read(tmp_path: Path) -> None:
+    for topic in ("victim", "evil"):
+        appender = Appender(tmp_path, topic, "id", 0)
+        for value in (b"1", b"2"):
+            appender.append(stored_batches([value]))
+    log = EmbeddedLog(tmp_path)
+    assert log.latest("evil", "id", 0) == 2
+    file = tmp_path / "evil" / "id" / "0" / f"{0:020d}.arrow"
+    file.unlink()
+    file.symlink_to(str(file).replace("evil", "victim"))
+
+    with pytest.raises(LogError, match="a link is in the way"):
+        log.fetch("evil", "id", 0, 0, 1000, 1000)
+
+
+def test_a_producer_whose_folder_is_replaced_by_a_link_appends_nothing(tmp_path: Path) -> None:
+    (tmp_path / "victim" / "id" / "0").mkdir(parents=True)
+    appender = Appender(tmp_path, "evil", "id", 0)
+    (tmp_path / "evil" / "id" / "0").rmdir()
+    (tmp_path / "evil" / "id" / "0").symlink_to(tmp_path / "victim" / "id" / "0")
+
+    with pytest.raises(LogError, match="a link is in the way"):
+        appender.append(stored_batches([b"x"]))
+
+    assert list((tmp_path / "victim" / "id" / "0").iterdir()) == []
+
+
+def test_a_topics_data_behind_a_link_is_not_shown_as_its_own(tmp_path: Path) -> None:
+    (tmp_path / "victim" / "id").mkdir(parents=True)
+    (tmp_path / "mean").mkdir()
+    (tmp_path / "mean" / "id").symlink_to(tmp_path / "victim" / "id")
+
+    assert _data(tmp_path, Topic("mean", "id", (0,))) == []
+    assert _data(tmp_path, Topic("victim", "id", (0,))) == [tmp_path / "victim" / "id"]
+
+
+def a_history(folder: Path) -> None:
+    HistoryFile(str(folder), "n", {})(1.0, "event", {})
+
+
+def planted_link(path: Path, victim: Path) -> None:
+    path.symlink_to(victim)
+
+
+def planted_hard_link(path: Path, victim: Path) -> None:
+    path.hardlink_to(victim)
+
+
+def planted_pipe(path: Path, victim: Path) -> None:
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("plant", [planted_link, planted_hard_link, planted_pipe])
+def test_a_history_is_written_to_no_other_file(tmp_path: Path, plant: Callable[[Path, Path], None]) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    (tmp_path / "history").mkdir()
+    plant(tmp_path / "history" / f"n#{os.getpid()}.jsonl", victim)
+
+    with pytest.raises(UsageError, match="no history can be written"):
+        a_history(tmp_path / "history")
+
+    assert victim.read_bytes() == b"precious"
+
+
+def test_a_history_of_the_same_process_name_is_continued(tmp_path: Path) -> None:
+    for _ in range(2):  # in a container each process may have the same id
+        a_history(tmp_path)
+
+    (file,) = tmp_path.iterdir()
+    assert len(file.read_text().splitlines()) == 2

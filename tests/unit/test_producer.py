@@ -187,7 +187,7 @@ def _full_disk(descriptor: int) -> None:
 
 
 def test_missing_hard_links_are_reported_as_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_links(source: Path, target: Path) -> None:
+    def no_links(source: str, target: str, **folders: int) -> None:
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", no_links)
@@ -199,8 +199,8 @@ def test_missing_hard_links_are_reported_as_the_reason(tmp_path: Path, monkeypat
 def test_link_with_a_lost_reply_is_not_created_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     link = os.link
 
-    def link_and_forget(source: Path, target: Path) -> None:
-        link(source, target)
+    def link_and_forget(source: str, target: str, **folders: int) -> None:
+        link(source, target, **folders)
         raise FileExistsError(17, "File exists")
 
     monkeypatch.setattr(os, "link", link_and_forget)
@@ -209,12 +209,17 @@ def test_link_with_a_lost_reply_is_not_created_twice(tmp_path: Path, monkeypatch
     assert values(tmp_path, 0) == [b"x"]
 
 
-def test_blocked_path_of_the_next_file_is_an_error_and_no_endless_loop(tmp_path: Path) -> None:
+def test_blocked_path_of_the_next_file_is_an_error_and_no_endless_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     appender = Appender(tmp_path, "flights", ID, 0)
     for _ in range(2):  # the second time it knows the log end, and does not list the folder
         appender.append(stored_batches([b"x"]))
     (tmp_path / "flights" / ID / "0" / file_name(2)).symlink_to("nowhere")
 
+    with pytest.raises(LogError, match="a link is in the way"):
+        appender.append(stored_batches([b"x"]))
+    monkeypatch.setattr(os.path, "lexists", lambda path: False)  # as where NFS shows the folder of before
     with pytest.raises(LogError, match="arrow is in the way"):
         appender.append(stored_batches([b"x"]))
 

@@ -205,10 +205,13 @@ def test_folders_of_a_slot_are_tried_before_it_registers(tmp_path: Path) -> None
     (tmp_path / "file").touch()
     segments = SegmentFolder(str(tmp_path / "new" / "segments"))
 
-    check_folders(str(tmp_path / "log"), segments)
-    check_folders("kafka:", segments)
-    assert list((tmp_path / "new" / "segments").iterdir()) == []
+    check_folders(str(tmp_path / "log"), segments, "g")
+    check_folders("kafka:", segments, "g")
+    assert list((tmp_path / "new" / "segments").rglob("*")) == [tmp_path / "new" / "segments" / "g"]
     with pytest.raises(UsageError, match=r"log_dir .*/nowhere is no folder on"):
-        check_folders(f"file://{tmp_path}/nowhere", segments)
+        check_folders(f"file://{tmp_path}/nowhere", segments, "g")
     with pytest.raises(UsageError, match=r"segments_dir .*/file/x cannot be written on .*: Not a directory"):
-        check_folders(str(tmp_path / "log"), SegmentFolder(str(tmp_path / "file" / "x")))
+        check_folders(str(tmp_path / "log"), SegmentFolder(str(tmp_path / "file" / "x")), "g")
+    (tmp_path / "new" / "segments" / "g").chmod(0o777)
+    with pytest.raises(UsageError, match=r"segments_dir .* cannot be written on .*: others may write folder g: "):
+        check_folders("kafka:", segments, "g")

@@ -12,6 +12,7 @@ import os
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from coordinator.zk import below
 from ..errors import LogError, UnknownTopic
 from .chain import Chain
 from .files import write_file
-from .layout import TEMPORARY_PREFIX, file_name, topic_folder
+from .layout import file_name, topic_folder
 
 ABANDONED_AFTER_S = 3600.0
 """Age after which an unmodified temporary file belongs to a dead producer."""
@@ -38,9 +39,8 @@ class Appender:
         self._folder = topic_folder(log_dir, topic, topic_id) / str(partition)
         self._chain = Chain(self._folder, topic, partition)
         try:
-            _make(self._folder)
-            with below.opened_folder(log_dir, self._folder.parts[-3:]):
-                sweep(self._folder)  # no link leads to another topic
+            with below.opened_folder(log_dir, self._folder.parts[-3:], makes=True) as folder:
+                sweep(folder)
         except OSError as error:
             raise LogError(f"cannot write to {self._folder}: {error.strerror}") from error
 
@@ -51,70 +51,61 @@ class Appender:
         :raises UnknownTopic: when the topic's data was removed meanwhile.
         :raises LogError: when they could not be written, or the end of the log is damaged.
         """
-        temporary = self._folder / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+        temporary = f"{below.TEMPORARY_PREFIX}{uuid.uuid4().hex}"
         try:
-            write_file(temporary, batches)
-            first = self._publish(temporary)
-            _sync(self._folder)
+            with below.opened_folder(self._folder.parents[2], self._folder.parts[-3:]) as folder:
+                try:
+                    write_file(temporary, folder, batches)
+                    first = self._publish(temporary, folder)
+                    os.fsync(folder)
+                finally:
+                    with suppress(FileNotFoundError):
+                        os.unlink(temporary, dir_fd=folder)
         except FileNotFoundError as error:
             raise UnknownTopic(f"the data of topic {self._topic} was removed: {self._folder} is gone") from error
         except OSError as error:
             raise LogError(f"cannot append to {self._folder}: {error.strerror}{_hint(error)}") from error
-        finally:
-            temporary.unlink(missing_ok=True)
         return first
 
-    def _publish(self, temporary: Path) -> int:
+    def _publish(self, temporary: str, folder: int) -> int:
         """Link the file to the name of the log's end offset, past concurrent appends; returns that offset."""
         lost = -1
         while True:
             first = self._chain.end()
-            target = self._folder / file_name(first)
+            target = file_name(first)
             if first == lost:
-                raise LogError(f"{target} is in the way and cannot be read")
+                raise LogError(f"{self._folder / target} is in the way and cannot be read")
             try:
-                os.link(temporary, target)
+                os.link(temporary, target, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
                 return first
             except FileExistsError:
-                if _is_same(temporary, target):  # NFS: the link was made, its answer lost, and the request repeated
+                # NFS: the link was made, its answer lost, and the request repeated
+                if _is_same(temporary, target, folder):
                     return first
                 lost = first
 
 
-def sweep(folder: Path, older_than_s: float = ABANDONED_AFTER_S) -> int:
-    """Remove the files of dead producers from a partition's folder; returns their number."""
+def sweep(folder: int, older_than_s: float = ABANDONED_AFTER_S) -> int:
+    """Remove the files of dead producers from a partition's open folder; returns their number."""
     removed = 0
-    for path in folder.glob(f"{TEMPORARY_PREFIX}*"):
+    for name in os.listdir(folder):
+        if not name.startswith(below.TEMPORARY_PREFIX):
+            continue
         try:
-            if time.time() - path.stat().st_mtime > older_than_s:
-                path.unlink()
+            if time.time() - os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime > older_than_s:
+                os.unlink(name, dir_fd=folder)
                 removed += 1
         except FileNotFoundError:
             continue  # another producer swept it, or finished
     return removed
 
 
-def _make(folder: Path) -> None:
-    """Create a folder and its parents, and sync them."""
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in missing:
-        _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def _is_same(one: str, other: str, folder: int) -> bool:
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _is_same(one: Path, other: Path) -> bool:
-    try:
-        return one.samefile(other)
+        found = [os.stat(name, dir_fd=folder, follow_symlinks=False) for name in (one, other)]
     except OSError:
         return False
+    return os.path.samestat(*found)
 
 
 def _hint(error: OSError) -> str:

@@ -10,6 +10,8 @@ import os
 from bisect import bisect_right
 from pathlib import Path
 
+from coordinator.zk import below
+
 from ..errors import LogError, OffsetOutOfRange, UnknownTopic
 from .files import LogFile, read_file
 from .layout import file_name, first_offset
@@ -47,7 +49,7 @@ class Chain:
         if not self._firsts:
             self._list()
         for _ in range(_FILES_BEFORE_LISTING):
-            if not os.path.exists(self._next):  # noqa: PTH110  called for every idle partition
+            if not os.path.lexists(self._next):
                 return self._end_of_known()
             self._extend()
         self._list()
@@ -121,15 +123,19 @@ class Chain:
         """The first offsets of the files in the folder, in order; none when the folder does not exist yet.
 
         :raises UnknownTopic: when the topic's folder does not exist either.
+        :raises LogError: when it cannot be listed.
         """
         try:
-            names = os.listdir(self._folder)  # noqa: PTH208  many files: a Path each would double the time
+            with below.opened_folder(self._folder.parents[2], self._folder.parts[-3:]) as folder:
+                names = os.listdir(folder)  # noqa: PTH208  by its descriptor
         except FileNotFoundError:
             if os.path.isdir(self._topic_folder):  # noqa: PTH112  called for every idle partition
                 return []
             raise UnknownTopic(
                 f"topic {self._topic} with id {self._folder.parent.name} has no data in {self._folder.parents[2]}"
             ) from None
+        except OSError as error:
+            raise LogError(f"cannot list {self._folder}: {error.strerror}") from error
         return sorted(first for first in map(first_offset, names) if first is not None)
 
     def _read_listed(self, first: int) -> LogFile:
@@ -142,7 +148,7 @@ class Chain:
 def _identity(path: Path) -> tuple[int, int] | None:
     """Device and inode of a file; None when it does not exist."""
     try:
-        stat = path.stat()
+        stat = path.lstat()
     except FileNotFoundError:
         return None
     return stat.st_ino, stat.st_mtime_ns

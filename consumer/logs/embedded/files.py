@@ -15,9 +15,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from coordinator.zk import below
+
 from ..base import LOG_SCHEMA
 from ..columns import STORED_SCHEMA
 from ..errors import LogError
+from .layout import PARTS_OF_A_FILE
 
 _ROWS = b"zk_group.rows"
 _NEWEST = b"zk_group.newest_us"
@@ -51,12 +54,12 @@ class LogFile:
             first += batch.num_rows
 
 
-def write_file(path: Path, batches: Sequence[pa.RecordBatch]) -> None:
-    """Write `batches` of `STORED_SCHEMA` to the new file `path`; they are synced to disk on return."""
+def write_file(name: str, folder: int, batches: Sequence[pa.RecordBatch]) -> None:
+    """Write `batches` of `STORED_SCHEMA` to a new file in an open folder; they are synced to disk on return."""
     rows = sum(batch.num_rows for batch in batches)
     newest = max(pc.max(batch.column("timestamp").cast(pa.int64())).as_py() for batch in batches)
     schema = STORED_SCHEMA.with_metadata({_ROWS: str(rows), _NEWEST: str(newest)})
-    with path.open("xb") as sink:
+    with os.fdopen(below.new_file(name, folder), "wb") as sink:
         with pa.ipc.new_file(sink, schema) as writer:
             for batch in batches:
                 writer.write_batch(batch)
@@ -65,7 +68,7 @@ def write_file(path: Path, batches: Sequence[pa.RecordBatch]) -> None:
 
 
 def read_file(path: Path, topic: str, partition: int, first: int) -> LogFile:
-    """Map the file `path`, whose first record has offset `first`.
+    """Map the file `path` of a log, whose first record has offset `first`.
 
     :raises LogError: when it is damaged or cannot be read.
     :raises FileNotFoundError: when it does not exist.
@@ -82,12 +85,17 @@ def read_file(path: Path, topic: str, partition: int, first: int) -> LogFile:
 
 def _map(path: Path) -> tuple[list[pa.RecordBatch], int, int]:
     """The batches of a file, their rows, and its latest timestamp."""
-    with pa.memory_map(str(path)) as source:  # close frees the descriptor; the batches keep the mapping
-        reader = pa.ipc.open_file(source)
-        metadata = reader.schema.metadata or {}
-        if not reader.schema.equals(STORED_SCHEMA) or _ROWS not in metadata or _NEWEST not in metadata:
-            raise ValueError("it is no file of this log")
-        batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
+    descriptor = below.open_file(path.parents[PARTS_OF_A_FILE - 1], path.parts[-PARTS_OF_A_FILE:])
+    try:
+        # By the descriptor, not the path, which may be a link by now. Close frees both; the batches keep the mapping.
+        with pa.memory_map(f"/dev/fd/{descriptor}") as source:
+            reader = pa.ipc.open_file(source)
+            metadata = reader.schema.metadata or {}
+            if not reader.schema.equals(STORED_SCHEMA) or _ROWS not in metadata or _NEWEST not in metadata:
+                raise ValueError("it is no file of this log")
+            batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
+    finally:
+        os.close(descriptor)
     for batch in batches:
         batch.validate(full=True)  # an invalid offset in a damaged file would read foreign memory
     rows = sum(batch.num_rows for batch in batches)

@@ -8,7 +8,8 @@ from pathlib import Path
 from coordinator.zk.znodes.names import checked_name
 
 SUFFIX = ".arrow"
-TEMPORARY_PREFIX = ".tmp-"
+PARTS_OF_A_FILE = 4
+"""Topic, topic id, partition, file."""
 _NAME = re.compile(r"\d{20}\.arrow")
 
 

@@ -240,7 +240,7 @@ class Slot:
             log.warning("fetching resumed: consumer=%s", self._consumer)
 
 
-def check_folders(log_dir: str, files: SegmentFolder) -> None:
+def check_folders(log_dir: str, files: SegmentFolder, group: str) -> None:
     """
     :raises UsageError: when this host has no such log, or cannot write segments.
     """
@@ -249,7 +249,7 @@ def check_folders(log_dir: str, files: SegmentFolder) -> None:
     if folder is not None and not folder.is_dir():
         raise UsageError(f"log_dir {folder} is no folder on {here}: give the log's folder, as all executors mount it")
     try:
-        files.check()
+        files.check(group)
     except OSError as error:
         raise UsageError(f"segments_dir {files.url} cannot be written on {here}: {error.strerror or error}") from error
 
@@ -269,7 +269,7 @@ def run_slot(spec: SlotSpec) -> dict[str, Any]:
     spare_modules()
     config = spec.config
     files = SegmentFolder(config.segments_dir)
-    check_folders(config.log_dir, files)
+    check_folders(config.log_dir, files, config.group)
     source = open_log(config.log_dir, config.consumer_config(spec.number).kafka_place)
     opener = opener_of(config.consumer_config(spec.number), "slot")
     runtime = ThreadRuntime(recorder_of(config.consumer_config(spec.number), "slot"))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from typing import Any
 
+from .. import below
 from ..errors import UsageError
 from ..runtime import Recorder
 from ..znodes.names import shown
@@ -22,10 +22,9 @@ class HistoryFile:
     def __init__(self, folder: str, name: str, start: dict[str, str]) -> None:
         self.who = f"{name}#{os.getpid()}"
         self._start = start
-        path = Path(folder) / f"{self.who}.jsonl"
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            with below.opened_folder(folder, [], makes=True) as parent:
+                self._file = below.appended_file(f"{self.who}.jsonl", parent)
         except OSError as error:
             raise UsageError(f"no history can be written to {shown(folder)}: {error.strerror}") from error
 
