@@ -13,7 +13,7 @@ from .common import Cli
 
 EXIT_CODES = """\b
 Exit codes: 0 ok, 1 failed, 2 usage, 3 inconclusive, 4 ZooKeeper unreachable, 5 unhealthy,
-69 a needed program is missing, 77 not authorized."""
+69 a needed program is missing, 77 not authorized, 78 not authenticated."""
 
 COMMANDS = (
     "channel", "groups", "history", "pause", "queries", "rebalance", "regions", "resign", "run", "segments",

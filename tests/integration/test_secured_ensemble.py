@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -12,13 +13,22 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
+from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig, Server
 from coordinator.zk.embedded.identities import environment_of
 from coordinator.zk.errors import AuthenticationFailed, UsageError
 from coordinator.zk.kazoo_store import KazooStore, open_kazoo
 from coordinator.zk.security.access import ZooKeeperAccess
 from coordinator.zk.store import Create
-from tests.support.secured import ENFORCE_SASL, MadeCA, TlsProxy, change_configuration, identities_of_session
+from tests.support.processes import consumer_process, node_process
+from tests.support.secured import (
+    ENFORCE_SASL,
+    MadeCA,
+    TlsProxy,
+    change_configuration,
+    flags,
+    identities_of_session,
+    printed_secrets,
+)
 from tests.support.wait import eventually
 
 pytestmark = pytest.mark.real_zookeeper("it is about TLS and credentials")
@@ -332,3 +342,42 @@ def test_answer_that_tls_has_decrypted_is_not_left_waiting(
         store.close()
     finally:
         proxy.close()
+
+
+def test_processes_at_work_outlast_servers_that_know_other_users_for_a_while(tmp_path: Path) -> None:
+    """They ask again at a bounded rate, and go on as soon as they are let in."""
+    config = EnsembleConfig(servers=1, tick_ms=200, durable=False, auth=True, extra=ENFORCE_SASL)
+    with Ensemble(tmp_path / "ensemble", config) as ensemble:
+        access, server = ensemble.identities.access("team-a"), ensemble.servers[0]
+        (users,) = ensemble.directory.rglob("server.jaas")
+        known = users.read_text()
+        with (
+            node_process(tmp_path, ensemble.hosts, "a", 2000, *flags(access)) as node,
+            consumer_process(tmp_path, ensemble.hosts, "g", "c1", tmp_path / "log", *flags(access)) as consumer,
+        ):
+            eventually(lambda: "registered: group=g consumer=c1" in consumer.said(), 60, "it is a member")
+            users.write_text(re.sub(r'(user_team-a=)"\w+"', r'\1"another"', known))
+            server.restart()
+            for process in (node, consumer):
+                eventually(
+                    lambda p=process: "ZooKeeper unavailable" in p.said() and WRONG in p.said(), 60, "it is refused"
+                )
+            began, before = time.monotonic(), refused_by(server)
+            eventually(lambda: refused_by(server) >= before + 6, 60, "both have asked again")
+            rate = 6 / (time.monotonic() - began)
+            users.write_text(known)
+            server.restart()
+
+            for process, event in ((node, "elected: node=a"), (consumer, "registered: group=g consumer=c1")):
+                eventually(lambda p=process, e=event: p.said().count(e) == 2, 60, "it goes on")
+            assert rate < 5, "two processes, each after 0.2 s, 0.4 s, 0.8 s and so on"
+            for process in (node, consumer):
+                told = [line for line in process.said().splitlines() if WRONG in line]
+                assert len([line for line in told if "ZooKeeper unavailable: client=" in line]) == 1
+                assert len(told) <= 4, told  # it resigned, it left, and what was in flight
+                assert printed_secrets(process.said(), ensemble.directory) == []
+
+
+def refused_by(server: Server) -> int:
+    """How many logins a server has refused."""
+    return server.log.read_text(errors="replace").count("failed to SASL authenticate")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import select
 import socket
 import ssl
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from kazoo.security import CREATOR_ALL_ACL
 
 from coordinator.zk.embedded.ensemble import Server
 from coordinator.zk.kazoo_store import KazooStore
+from coordinator.zk.security.access import ZooKeeperAccess
 
 ENFORCE_SASL = {"enforce.auth.enabled": "true", "enforce.auth.schemes": "sasl"}
 """Lines of zoo.cfg: a session without a SASL user is closed at its first request."""
@@ -117,3 +119,34 @@ class TlsProxy:
             answers += received
         client.sendall(answers)
         return bool(answers)
+
+
+def flags(access: ZooKeeperAccess) -> list[str]:
+    """The options of `zk-coordinator run` and `zk-consumer run` for this access."""
+    values = {field.name: getattr(access, field.name) for field in fields(access)}
+    words = ["--zk-tls"] if values.pop("zk_tls") else []
+    return words + [
+        word
+        for name, value in values.items()
+        if isinstance(value, str) and value
+        for word in (f"--{name.replace('_', '-')}", value)
+    ]
+
+
+def source_options(access: ZooKeeperAccess) -> dict[str, str]:
+    """The options of `format("zk_group")` for this access."""
+    return {
+        "zkAuthFile": access.zk_auth_file,
+        "zkTls": str(access.zk_tls).lower(),
+        "zkTlsCa": access.zk_tls_ca,
+        "zkTlsCert": access.zk_tls_cert,
+        "zkTlsKey": access.zk_tls_key,
+    }
+
+
+def zk_config(folder: Path, access: ZooKeeperAccess) -> Path:
+    """A file for `--zk-config`."""
+    path = folder / "zk.toml"
+    values = {field.name: getattr(access, field.name) for field in fields(access)}
+    path.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items()))
+    return path
