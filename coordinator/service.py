@@ -35,7 +35,6 @@ from .zk.errors import (
     NotAuthorized,
     Retryable,
     StoreError,
-    ZooKeeperUnreachable,
 )
 from .zk.lease import LeaseLog
 from .zk.runtime import Event, Runtime, Task
@@ -124,11 +123,8 @@ class CoordinatorService:
         while not self._stopping.is_set():
             try:
                 return self._open_store()
-            except ZooKeeperUnreachable as error:
+            except CoordinatorError as error:  # the outage log has it, and its backoff
                 log.debug("ZooKeeper unreachable, retrying: node=%s reason=%s", self._config.node, error)
-                self._stopping.wait(STAND_AGAIN_S)
-            except CoordinatorError as error:
-                log.warning("session refused, retrying: node=%s reason=%s", self._config.node, error)
                 self._stopping.wait(STAND_AGAIN_S)
         return None
 

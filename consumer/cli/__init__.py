@@ -16,7 +16,7 @@ from .run import run
 
 EXIT_CODES = """\b
 Exit codes: 0 ok, 1 failed, 2 usage, 3 inconclusive, 4 ZooKeeper unreachable, 5 unhealthy,
-69 a needed program is missing, 77 not authorized."""
+69 a needed program is missing, 77 not authorized, 78 not authenticated."""
 
 
 @click.group(cls=Cli, epilog=EXIT_CODES)

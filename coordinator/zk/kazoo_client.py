@@ -7,7 +7,6 @@ import select
 import socket
 import ssl
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -18,13 +17,21 @@ from kazoo.protocol.connection import ConnectionDropped
 from kazoo.protocol.serialization import SASL, Auth, Connect
 from kazoo.protocol.serialization import Watch as Notification
 from kazoo.protocol.states import Callback, KeeperState
+from kazoo.retry import ForceRetryError
 
 from .security.access import Credentials
-from .security.tls import mismatch, refusal_of, secured
+from .security.tls import TlsFiles, mismatch, refusal_of, secured
 from .store import TreeEvent, TreeWatch
 from .wire import TREE_EVENTS, AddTreeWatch
 
 CONNECT_TRIES: Final = 3  # that fit into one session timeout
+CREDENTIALS_REFUSED: Final = (
+    "ZooKeeper refuses the credentials of this client, or requires some: check zk_auth_file, or ZK_GROUP_ZK_AUTH"
+)
+_NO_SASL: Final = "this ZooKeeper has no SASL users: use digest in zk_auth_file, or configure SASL at the servers"
+_MOST_SASL_TOKENS: Final = 2  # of DIGEST-MD5: the request for a challenge, and the answer to it
+# The second answers a wrong password where SASL is required, and the third is of pure-sasl: no retry helps.
+_AUTHENTICATION = (kz.AuthFailedError, kz.SessionClosedRequireSaslError, kz.SASLException)
 _CLOSED = (KeeperState.EXPIRED_SESSION, KeeperState.AUTH_FAILED, KeeperState.CLOSED)
 
 Address = tuple[str, int]
@@ -36,19 +43,19 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """A plain `select` instead of kazoo's new selector per request and answer: a tenth of the cost. And TLS of our own.
 
     :param patience_s: how long a server may take to accept a connection; kazoo waits a whole session timeout.
-    :param tls_context: the TLS of each new connection; None for none.
+    :param tls: the TLS of each new connection.
     """
 
-    def __init__(self, patience_s: float, tls_context: Callable[[], ssl.SSLContext | None]) -> None:
+    def __init__(self, patience_s: float, tls: TlsFiles) -> None:
         super().__init__()
         self.patience_s = patience_s
-        self._tls_context = tls_context
+        self._tls = tls
 
     def create_connection(self, address: Address, hostname: str = "", timeout: float = 1.0, **options: Any) -> Any:
         """kazoo's own TLS trusts the system's CAs beside the given one, and offers TLS 1.0."""
         timeout = min(timeout, self.patience_s)
+        context = self._tls.context()
         connection: socket.socket = super().create_connection(address=address, timeout=timeout)
-        context = self._tls_context()
         return connection if context is None else secured(connection, context, hostname or address[0], timeout)
 
     def select(self, reads: Any, writes: Any, errors: Any, timeout: float | None = None) -> Any:
@@ -90,7 +97,9 @@ class OneSession(KazooClient):  # type: ignore[misc]
     :param credentials: what each connection authenticates with.
     :param has_tls: whether the handler's connections have TLS.
     :ivar refusals: why TLS failed, by server.
-    :ivar settled: set once there is a session, or every server is in `refusals`.
+    :ivar auth_failure: why a server refused the credentials; empty when none did.
+    :ivar settled: set once there is an authenticated session, or none can be had: every server is in `refusals`, or the
+        credentials are refused.
     """
 
     def __init__(self, credentials: Credentials, has_tls: bool, **options: Any) -> None:
@@ -98,6 +107,9 @@ class OneSession(KazooClient):  # type: ignore[misc]
         self.over = False
         self.negotiated_ms = 0
         self.refusals: dict[Address, str] = {}
+        self._unlogged: list[Address] = []
+        self.auth_failure = ""
+        self._sasl_tokens = 0
         self.settled = threading.Event()
         self._first_session: int | None = None
         self._gate = threading.RLock()
@@ -115,36 +127,72 @@ class OneSession(KazooClient):  # type: ignore[misc]
         self._connection._read_watch_event = self._read_watch_event
         self._submit_of_kazoo = self._connection._submit
         self._connection._submit = self._submit
+        self._connect_loop_of_kazoo = self._connection._connect_loop
+        self._connection._connect_loop = self._connect_loop_and_note
         self._connect_of_kazoo = self._connection._connect
         self._connection._connect = self._connect_and_note
         self._authenticate_of_kazoo = self._connection._authenticate_with_sasl
         self._connection._authenticate_with_sasl = self._authenticate
 
+    @property
+    def has_session(self) -> bool:
+        """Whether a server has opened the session."""
+        return self._first_session is not None
+
     def _submit(self, request: Any, timeout: float, xid: Any = None) -> None:
+        if isinstance(request, SASL):
+            if self._sasl_tokens == _MOST_SASL_TOKENS:
+                # A server without SASL answers each token with nothing, and kazoo would send another one for ever.
+                self.auth_failure = _NO_SASL
+                raise kz.AuthFailedError(_NO_SASL)
+            self._sasl_tokens += 1
         self._submit_of_kazoo(Unprinted(request) if isinstance(request, Auth | SASL) else request, timeout, xid)
+
+    def _connect_loop_and_note(self, retry: Any) -> Any:
+        """One attempt with each address of each server."""
+        try:
+            return self._connect_loop_of_kazoo(retry)
+        except ForceRetryError:
+            # A name may have several addresses: all of them have been tried here.
+            if all((host.strip(), port) in self.refusals for host, port in self.hosts):
+                self.settled.set()
+            raise
 
     def _connect_and_note(self, host: str, hostip: str, port: int) -> Any:
         """kazoo retries for ever where a server and this client do not agree on TLS: so the store learns of it."""
         try:
-            return self._connect_of_kazoo(host, hostip, port)
+            timeouts = self._connect_of_kazoo(host, hostip, port)
+        except _AUTHENTICATION as error:
+            self.auth_failure = self.auth_failure or CREDENTIALS_REFUSED
+            raise kz.AuthFailedError(self.auth_failure) from error  # kazoo knows this one only
         except Exception as error:
             refusal = refusal_of(error)
-            if not refusal and self._first_session is None:
-                refusal = mismatch(host, port, self.has_tls)
+            if not refusal and not self.has_session and isinstance(error, ConnectionDropped):
+                refusal = mismatch(hostip, port, self.has_tls)
             if refusal and self.refusals.get((host, port)) != refusal:
                 self.refusals[host, port] = refusal
-                log.warning("TLS failed: server=%s:%d reason=%s", host, port, refusal)
-            if all(server in self.refusals for server in self.hosts):
-                self.settled.set()
+                self._unlogged.append((host, port))
+                if self.has_session:
+                    self._log_refusals()
             raise
+        self._log_refusals()
+        self.settled.set()
+        return timeouts
+
+    def _log_refusals(self) -> None:
+        """What a session works around; without a session it is an error of the caller."""
+        for host, port in self._unlogged:
+            log.warning("TLS failed: server=%s:%d reason=%s", host, port, self.refusals[host, port])
+        self._unlogged.clear()
 
     def _authenticate(self, host: str, timeout: float) -> None:
-        """kazoo takes a server that dies meanwhile for one that refuses, which answers with an error since 3.5."""
+        self._sasl_tokens = 0
         try:
             self._authenticate_of_kazoo(host, timeout)
         except kz.AuthFailedError as error:
+            # kazoo takes a server that dies meanwhile for one that refuses, which answers with an error since 3.5.
             if isinstance(error.__cause__, ConnectionDropped):
-                raise error.__cause__ from error
+                raise ConnectionDropped("connection lost during SASL") from None
             raise
 
     def _invoke_and_note(self, timeout: float, request: Any, xid: Any = None) -> Any:
@@ -187,7 +235,7 @@ class OneSession(KazooClient):  # type: ignore[misc]
                 elif self._first_session != self._session_id:
                     self.over = True  # some servers replace the session silently
             super()._session_callback(state)
-            if state in (KeeperState.CONNECTED, *_CLOSED):
+            if state in _CLOSED:
                 self.settled.set()
 
     def _call(self, request: Any, async_object: Any) -> Any:

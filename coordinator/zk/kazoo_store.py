@@ -32,11 +32,12 @@ from .errors import (
     ZooKeeperUnreachable,
 )
 from .hosts import checked_hosts
-from .kazoo_client import CONNECT_TRIES, Handler, OneSession
+from .kazoo_client import CONNECT_TRIES, CREDENTIALS_REFUSED, Handler, OneSession
 from .outages import OutageLog, QuietLog
 from .runtime import ThreadRuntime
 from .security.access import ZooKeeperAccess, access_at_open
 from .security.source import AclSource
+from .security.tls import TlsFiles
 from .store import (
     DENIED,
     Acl,
@@ -117,7 +118,7 @@ def open_kazoo(
     except kz.NoAuthError as error:
         raise NotAuthorized(f"the ACL of the chroot, or of its parent, refuses at {hosts}: {GRANT}") from error
     except _AUTHENTICATION as error:
-        raise _unauthenticated() from error
+        raise AuthenticationFailed(CREDENTIALS_REFUSED) from error
     except (kz.KazooException, OSError, ValueError, SequentialThreadingHandler.timeout_exception) as error:
         raise ZooKeeperUnreachable(f"cannot talk to ZooKeeper at {hosts}: {error!r}") from error
 
@@ -147,7 +148,6 @@ class KazooStore(TreeStore, AclStore):
     def __init__(
         self, hosts: str, session_timeout_ms: int, connect_timeout_s: float, make_chroot: bool, access: ZooKeeperAccess
     ) -> None:
-        access.tls_context()  # an unreadable file is the user's mistake, here; kazoo would retry
         retry = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1)
         self._client = OneSession(
             access.credentials(),
@@ -157,7 +157,7 @@ class KazooStore(TreeStore, AclStore):
             connection_retry=retry,
             command_retry=KazooRetry(max_tries=0, ignore_expire=False),
             logger=QuietLog(logging.getLogger("coordinator.zk.kazoo")),
-            handler=Handler(max(connect_timeout_s / CONNECT_TRIES, 1.0), access.tls_context),
+            handler=Handler(max(connect_timeout_s / CONNECT_TRIES, 1.0), TlsFiles(access)),
         )
         self._acls = AclSource(self)
         self._sent: deque[Any] = deque()
@@ -174,15 +174,18 @@ class KazooStore(TreeStore, AclStore):
     def _connect(self, hosts: str, connect_timeout_s: float) -> None:
         # `start` would read "/" and warn when the chroot is missing; `_find_chroot` creates it instead.
         self._client.start_async()
-        self._client.settled.wait(connect_timeout_s)
-        if not self._client.connected:
-            refusals = [f"{host}:{port}: {why}" for (host, port), why in sorted(self._client.refusals.items())]
-            if self._client.settled.is_set() and refusals:
-                raise AuthenticationFailed(f"no session with ZooKeeper at {refusals[0]}")
-            raise ZooKeeperUnreachable(
-                f"no ZooKeeper server answered at {hosts} within {connect_timeout_s:g} s: check the address, "
-                "and that the ensemble runs and has a quorum" + "".join(f"; {refusal}" for refusal in refusals)
-            )
+        is_settled = self._client.settled.wait(connect_timeout_s)
+        if self._client.auth_failure:
+            raise AuthenticationFailed(self._client.auth_failure)
+        if is_settled and self._client.has_session:
+            return
+        refusals = [f"{host}:{port}: {why}" for (host, port), why in sorted(self._client.refusals.items())]
+        if is_settled and refusals:
+            raise AuthenticationFailed(f"no session with ZooKeeper at {refusals[0]}")
+        raise ZooKeeperUnreachable(
+            f"no ZooKeeper server answered at {hosts} within {connect_timeout_s:g} s: check the address, "
+            "and that the ensemble runs and has a quorum" + "".join(f"; {refusal}" for refusal in refusals)
+        )
 
     def _find_chroot(self, make_chroot: bool) -> None:
         chroot, self._client.chroot = self._client.chroot.rstrip("/"), ""  # `Multi` concatenates paths
@@ -338,7 +341,7 @@ class KazooStore(TreeStore, AclStore):
         except (kz.NoNodeError, kz.NoAuthError):
             raise
         except _AUTHENTICATION as error:
-            raise _unauthenticated() from error
+            raise AuthenticationFailed(CREDENTIALS_REFUSED) from error
         except _GONE as error:
             raise SessionLost("the session with ZooKeeper is over") from error
         except (*_UNANSWERED, self._client.handler.timeout_exception) as error:
@@ -361,7 +364,7 @@ class KazooStore(TreeStore, AclStore):
         try:
             results = self._wait(self._ask(Multi(operations, self._client.chroot)))
         except _AUTHENTICATION as error:
-            raise _unauthenticated() from error
+            raise AuthenticationFailed(CREDENTIALS_REFUSED) from error
         except _GONE as error:
             # A request in flight when the session expired may have taken effect before.
             raise SessionLost("the session with ZooKeeper is over") from error
@@ -401,12 +404,6 @@ class KazooStore(TreeStore, AclStore):
         except _GONE as error:
             raise SessionLost("the session with ZooKeeper is over") from error
         return True
-
-
-def _unauthenticated() -> AuthenticationFailed:
-    return AuthenticationFailed(
-        "ZooKeeper refuses the credentials of this client, or requires some: check zk_auth_file, or ZK_GROUP_ZK_AUTH"
-    )
 
 
 def _pipelined(send: Callable[[T], Any], requests: Sequence[T], most: int = MOST_UNANSWERED) -> Iterator[Any]:

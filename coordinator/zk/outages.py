@@ -1,16 +1,19 @@
-"""Outages of ZooKeeper in a process's log: one line when one begins, one when it ends, over all its sessions."""
+"""Outages of ZooKeeper, over all sessions of a process: two lines in its log, and a backoff after refusals."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
-from .errors import NotAuthorized, ZooKeeperUnreachable
+from .errors import AuthenticationFailed, NotAuthorized, UsageError, ZooKeeperUnreachable
 from .runtime import Runtime
 from .store import SessionState, Store
 
 log = logging.getLogger(__name__)
+
+FIRST_BACKOFF_S: Final = 0.2
+LONGEST_BACKOFF_S: Final = 5.0
 
 
 class OutageLog:
@@ -29,24 +32,43 @@ class OutageLog:
         self._began: float | None = None
         self._has_expired = False
         self._current: object = None
+        self._backoff_s = FIRST_BACKOFF_S
+        self._not_before = float("-inf")
+        self._refusal: NotAuthorized | None = None
 
     def open(self) -> Store:
         """A new session; its outages are logged. Ends the outage in which the last one was lost.
 
         :raises ZooKeeperUnreachable: when no server answers. After a first session that is an outage.
-        :raises NotAuthorized: when the client is refused; likewise.
+        :raises NotAuthorized: when the client is refused; likewise. Then no server is asked again before a backoff of
+            up to `LONGEST_BACKOFF_S` has passed: the refusal is raised at once.
+        :raises UsageError: when a file of credentials or certificates is unusable; after a first session a refusal.
         """
+        if self._refusal is not None and self._runtime.monotonic() < self._not_before:
+            raise self._refusal
         try:
             store = self._open_store()
-        except (ZooKeeperUnreachable, NotAuthorized) as error:
+        except ZooKeeperUnreachable:
             if self._current is not None:
-                reason = "no server answers" if isinstance(error, ZooKeeperUnreachable) else str(error)
-                self._begin(reason, has_expired=True)
+                self._begin("no server answers", has_expired=True)
             raise
+        except (NotAuthorized, UsageError) as error:
+            if self._current is None:
+                raise
+            refusal = error if isinstance(error, NotAuthorized) else AuthenticationFailed(str(error))
+            self._note(refusal)
+            raise refusal from error.__cause__
+        self._refusal, self._backoff_s = None, FIRST_BACKOFF_S
         token = self._current = object()
         self._end()
         store.add_listener(lambda state: self._on_state(token, state))
         return store
+
+    def _note(self, refusal: NotAuthorized) -> None:
+        is_first, self._refusal = self._refusal is None, refusal
+        self._not_before = self._runtime.monotonic() + self._backoff_s
+        self._backoff_s = min(2 * self._backoff_s, LONGEST_BACKOFF_S)
+        self._begin(str(refusal), has_expired=True, is_news=is_first)
 
     def _on_state(self, token: object, state: SessionState) -> None:
         if token is not self._current:
@@ -58,12 +80,13 @@ class OutageLog:
         elif self._began is not None:
             self._has_expired = True
 
-    def _begin(self, reason: str, has_expired: bool) -> None:
+    def _begin(self, reason: str, has_expired: bool, is_news: bool = False) -> None:
+        """Log an outage as it begins; in a running one, a reason that is news."""
         with self._lock:
             self._has_expired |= has_expired
-            if self._began is not None:
+            if self._began is not None and not is_news:
                 return
-            self._began = self._runtime.monotonic()
+            self._began = self._began if self._began is not None else self._runtime.monotonic()
         log.warning("ZooKeeper unavailable: client=%s servers=%s reason=%s", self._client, self._servers, reason)
 
     def _end(self) -> None:

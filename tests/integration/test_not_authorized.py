@@ -1,7 +1,8 @@
-"""ZooKeeper refuses the client, by an ACL or for lack of credentials: exit code 77, with a sentence, at once."""
+"""ZooKeeper refuses the client by an ACL: exit code 77, or for lack of credentials: 78; with a sentence, at once."""
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,10 +13,23 @@ from kazoo.security import ACL, Id, Permissions, make_digest_acl
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer
+from consumer.spark.source.options import SourceConfig
+from consumer.spark.source.stream_planner import Planner
+from coordinator.service import CoordinatorService
+from coordinator.term.config import CoordinatorConfig
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
-from coordinator.zk.errors import NotAuthorized, Refused, WriteDenied
+from coordinator.zk.errors import (
+    GRANT,
+    AuthenticationFailed,
+    CoordinatorError,
+    NotAuthorized,
+    Refused,
+    UsageError,
+    WriteDenied,
+    ZooKeeperUnreachable,
+)
 from coordinator.zk.kazoo_store import open_kazoo
-from coordinator.zk.outages import OutageLog
+from coordinator.zk.outages import LONGEST_BACKOFF_S, OutageLog
 from coordinator.zk.runtime import Event, ThreadRuntime
 from coordinator.zk.store import Create, Node, Store, Watch
 from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, PAUSED, GroupPaths
@@ -25,6 +39,7 @@ from tests.support.memlog import MemoryLog
 from tests.support.stores import FrontStore
 from tests.support.wait import eventually
 from tests.support.world import World
+from tests.unit.manual import ManualRuntime
 
 pytestmark = pytest.mark.real_zookeeper("it is about ACLs")
 CLOSED = [make_digest_acl("boss", "secret", all=True)]
@@ -36,7 +51,7 @@ CONSUMER = ["consumer.cli", "run", "--group", "g", "--topics", "t", "--log-dir",
 
 @pytest.fixture
 def boss(world: World) -> Iterator[Any]:
-    """A client with credentials, which the product does not have."""
+    """A client with credentials that the product does not have here."""
     with connected(world.zk) as client:
         client.add_auth("digest", "boss:secret")
         yield client
@@ -60,7 +75,7 @@ def test_closed_chroot_ends_every_command_with_its_own_exit_code(world: World, b
     for words in (NODE, CONSUMER):
         code, line = run(world.zk + chroot, words)
         assert code == 77
-        assert "world:anyone:cdrwa" in line and "Error(" not in line
+        assert GRANT in line and "Error(" not in line
 
 
 @pytest.mark.parametrize(
@@ -76,7 +91,7 @@ def test_start_ends_where_an_acl_refuses_to_write(world: World, boss: Any, words
     code, line = run(f"{world.zk}/chroot", words)
 
     assert code == 77
-    assert "or of its parent, refuses to write it: zk-group-coordinator sends no credentials" in line
+    assert f"or of its parent, refuses to write it: {GRANT}" in line
 
 
 def test_node_ends_where_an_acl_refuses_its_election(world: World, boss: Any) -> None:
@@ -135,22 +150,120 @@ def test_node_that_was_elected_before_keeps_its_session_while_an_acl_refuses(
     eventually(lambda: node.term is not None, 10, "it is elected again")
 
 
+class Refusing:
+    """Opens sessions until it is told to refuse, and again from some time on; counts how often it is asked."""
+
+    def __init__(self, runtime: ManualRuntime) -> None:
+        self._runtime = runtime
+        self.error: CoordinatorError | None = None
+        self.relents_at = math.inf
+        self.asked = 0
+
+    def open(self) -> Store:
+        self.asked += 1
+        if self.error is not None and self._runtime.now < self.relents_at:
+            raise self.error
+        return MemoryTreeStore(MemoryTree(), 1, lambda: None, 3.0)
+
+
 def test_credentials_that_are_refused_after_a_first_session_are_an_outage(caplog: pytest.LogCaptureFixture) -> None:
-    sessions: list[Store] = [MemoryTreeStore(MemoryTree(), 1, lambda: None, 3.0)]
-
-    def open_store() -> Store:
-        if not sessions:
-            raise NotAuthorized("ZooKeeper requires authentication")
-        return sessions.pop()
-
-    outages = OutageLog("consumer c1", "zk1", open_store, ThreadRuntime())
+    runtime = ManualRuntime()
+    servers = Refusing(runtime)
+    outages = OutageLog("consumer c1", "zk1", servers.open, runtime)
     outages.open()
+    servers.error = AuthenticationFailed("wrong password")
     for _ in range(2):
-        with pytest.raises(NotAuthorized):
+        with pytest.raises(AuthenticationFailed):
             outages.open()
+        runtime.sleep(1)
 
     said = [record.getMessage() for record in caplog.records]
-    assert said == ["ZooKeeper unavailable: client=consumer c1 servers=zk1 reason=ZooKeeper requires authentication"]
+    assert said == ["ZooKeeper unavailable: client=consumer c1 servers=zk1 reason=wrong password"]
+
+
+def test_refusal_in_an_outage_that_runs_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    runtime = ManualRuntime()
+    servers = Refusing(runtime)
+    outages = OutageLog("node a", "zk1", servers.open, runtime)
+    outages.open()
+    for error in (ZooKeeperUnreachable("away"), AuthenticationFailed("wrong password")):
+        servers.error = error
+        for _ in range(3):
+            with pytest.raises(type(error)):
+                outages.open()
+            runtime.sleep(10)
+
+    said = [record.getMessage().partition("reason=")[2] for record in caplog.records]
+    assert said == ["no server answers", "wrong password"]
+
+
+@pytest.mark.parametrize(
+    "error", [AuthenticationFailed("wrong password"), UsageError("the file may be read by others")]
+)
+def test_servers_that_refuse_are_asked_again_at_a_bounded_rate(error: CoordinatorError) -> None:
+    runtime = ManualRuntime()
+    servers = Refusing(runtime)
+    outages = OutageLog("node a", "zk1", servers.open, runtime)
+    outages.open()
+    servers.error = error
+
+    for _ in range(600):  # a minute of a caller that tries every 0.1 s
+        with pytest.raises(AuthenticationFailed, match=str(error)):
+            outages.open()
+        runtime.sleep(0.1)
+
+    assert 12 <= servers.asked <= 20
+    servers.error = None
+    runtime.sleep(LONGEST_BACKOFF_S)
+    assert outages.open() is not None
+
+
+def test_first_refusal_is_raised_as_it_is() -> None:
+    runtime = ManualRuntime()
+    servers = Refusing(runtime)
+    outages = OutageLog("node a", "zk1", servers.open, runtime)
+    for error in (AuthenticationFailed("wrong password"), UsageError("the file may be read by others")):
+        servers.error = error
+        with pytest.raises(type(error)):
+            outages.open()
+
+
+def test_node_at_work_that_is_refused_later_asks_at_a_bounded_rate(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    runtime = ManualRuntime()
+    servers = Refusing(runtime)
+    outages = OutageLog("node a", "zk1", servers.open, runtime)
+    outages.open().close()
+    service = CoordinatorService(CoordinatorConfig("zk1", "a"), outages.open, runtime)
+    servers.error, servers.asked, began = AuthenticationFailed("wrong password"), 0, runtime.now
+    servers.relents_at = began + 60
+
+    assert service._handle_new_session() is not None
+    assert began + 60 <= runtime.now <= began + 66
+    assert servers.asked <= 20
+    assert [record.getMessage().partition(":")[0] for record in caplog.records].count("ZooKeeper unavailable") == 1
+
+
+def test_query_at_work_waits_for_its_credentials_and_a_new_one_does_not() -> None:
+    runtime = ManualRuntime()
+    servers = Refusing(runtime)
+    outages = OutageLog("query q", "zk1", servers.open, runtime)
+    config = SourceConfig("zk1", "g", zk_wait_ms=60_000)
+    servers.error = AuthenticationFailed("wrong password")
+    with pytest.raises(AuthenticationFailed):
+        Planner(config, outages.open, runtime)._patiently(lambda store: None)
+    assert servers.asked == 1
+
+    servers.error = None
+    planner = Planner(config, outages.open, runtime)
+    planner._patiently(lambda store: store.close())
+    servers.error, servers.asked, began = AuthenticationFailed("wrong password"), 0, runtime.now
+    planner.close()
+    with pytest.raises(AuthenticationFailed):
+        planner._patiently(lambda store: None)
+
+    assert 60 <= runtime.now - began < 61
+    assert servers.asked <= 20
 
 
 def test_command_is_refused_at_once_and_not_tried_again(world: World, boss: Any) -> None:
@@ -208,8 +321,8 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
 def test_ensemble_that_requires_credentials_is_named(strict: Ensemble, words: list[str], chroot: str) -> None:
     code, line = run(strict.hosts + chroot, words)
 
-    assert code == 77
-    assert "ZooKeeper requires authentication" in line
+    assert code == 78
+    assert "ZooKeeper refuses the credentials of this client, or requires some" in line
 
 
 def test_first_poll_of_an_application_raises_not_authorized(world: World, boss: Any) -> None:

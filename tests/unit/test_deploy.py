@@ -20,7 +20,7 @@ from consumer.config import ConsumerConfig
 from consumer.spark.fetchers.config import SlotConfig
 from consumer.spark.source.options import SourceConfig
 from coordinator.term.config import CoordinatorConfig
-from coordinator.zk.errors import MissingProgram, NotAuthorized, UsageError
+from coordinator.zk.errors import AuthenticationFailed, MissingProgram, NotAuthorized, UsageError
 from coordinator.zk.process.config import load
 from tests.support.pages import parse, rows, shown_commands
 
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 DOCUMENT = (ROOT / "docs" / "deploy.md").read_text()
 COLUMNS: tuple[Any, ...] = (CoordinatorConfig, ConsumerConfig, SlotConfig, SourceConfig)
-PERMANENT = (UsageError, MissingProgram, NotAuthorized)
+PERMANENT = (UsageError, MissingProgram, NotAuthorized, AuthenticationFailed)
 SECTIONS = {"Unit", "Service", "Install"}
 
 

@@ -64,10 +64,11 @@ CONSUMER_BASE = ("consumer.config", "consumer.errors", "consumer.history", "cons
 """Modules at the root of `consumer` that every room of it uses."""
 
 MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
-    "coordinator.zk": (),
+    "coordinator.zk": ("coordinator.zk.security",),
     "coordinator.zk.znodes": ("coordinator.zk",),
-    "coordinator.zk.embedded": ("coordinator.zk",),
-    "coordinator.zk.process": ("coordinator.zk", "coordinator.zk.znodes"),
+    "coordinator.zk.security": ("coordinator.zk", "coordinator.zk.znodes"),
+    "coordinator.zk.embedded": ("coordinator.zk", "coordinator.zk.security"),
+    "coordinator.zk.process": ("coordinator.zk", "coordinator.zk.znodes", "coordinator.zk.security"),
     "coordinator.assignors": ("coordinator.zk", "coordinator.zk.znodes"),
     "coordinator.planning": ("coordinator.assignors", "coordinator.zk", "coordinator.zk.znodes"),
     "coordinator.term": ("coordinator.planning", "coordinator.zk.**"),
@@ -96,7 +97,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "consumer.history": ("consumer.config", "consumer.types", "coordinator.zk.**"),
     "consumer.logs": ("consumer.logs.**", "coordinator.zk", "coordinator.zk.znodes"),
     "consumer.logs.embedded": ("consumer.logs", "coordinator.zk", "coordinator.zk.znodes"),
-    "consumer.logs.kafka": ("consumer.logs", "coordinator.zk", "coordinator.zk.znodes"),
+    "consumer.logs.kafka": ("consumer.logs", "coordinator.zk", "coordinator.zk.znodes", "coordinator.zk.security"),
     "consumer.membership": (*CONSUMER_BASE, "consumer.logs", "coordinator.zk.**"),
     "consumer.fetching": (*CONSUMER_BASE, "consumer.membership", "consumer.logs", "coordinator.zk.**"),
     "consumer.sealing": (

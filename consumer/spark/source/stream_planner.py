@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from coordinator.zk.batching import ensure
-from coordinator.zk.errors import Retryable, SessionLost, ZooKeeperUnreachable
+from coordinator.zk.errors import AuthenticationFailed, Retryable, SessionLost, ZooKeeperUnreachable
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Store, StoreFactory
 from coordinator.zk.znodes.cuts import Cut, checkpoint_named
@@ -61,6 +61,7 @@ class Planner:
         self._runtime = runtime
         self._paths = GroupPaths(config.group)
         self._store: Store | None = None
+        self._has_opened = False
         self._post: QueryPost | None = None
         self._segments = SealedSegments(runtime, self._paths)
         self._ends: Ends = {}
@@ -274,16 +275,21 @@ class Planner:
         return self._post
 
     def _patiently(self, action: Callable[[Store], T]) -> T:
-        """Call `action` until ZooKeeper answers, on a new session when the last has ended."""
+        """Call `action` until ZooKeeper answers, on a new session when the last has ended.
+
+        Credentials that are refused after a first session are waited for, too: servers may know new ones only soon.
+        """
         deadline = self._runtime.monotonic() + self._config.zk_wait_ms / 1000
         while True:
             try:
                 if self._store is None or self._store.lost:
                     self.close()
                     self._store = self._open_store()
+                    self._has_opened = True
                 return action(self._store)
-            except (Retryable, SessionLost, ZooKeeperUnreachable) as error:
-                if self._runtime.monotonic() >= deadline:
+            except (Retryable, SessionLost, ZooKeeperUnreachable, AuthenticationFailed) as error:
+                is_refused = isinstance(error, AuthenticationFailed) and not self._has_opened
+                if is_refused or self._runtime.monotonic() >= deadline:
                     raise
                 log.debug("request failed, retrying: group=%s reason=%s", self._config.group, error)
             self._runtime.sleep(TRY_AGAIN_S)

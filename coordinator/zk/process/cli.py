@@ -34,7 +34,7 @@ CONNECT_TIMEOUT_S = 10.0
 INTERRUPTED = 130
 TABLE = "table"
 JSON = "json"
-_ACCESS = "zk_group.access"
+_CONFIG = "zk_group.zk_config"
 _NO_KEY = re.compile(r"[^a-z0-9]+")
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
 
@@ -119,20 +119,22 @@ def zk_config_option(command: Command) -> Command:
         envvar="ZK_GROUP_ZK_CONFIG",
         show_envvar=True,
         expose_value=False,
-        callback=_keep_access,
+        callback=_keep_file,
         help="TOML file of zk_auth_file, zk_tls, zk_tls_ca, zk_tls_cert, zk_tls_key; or set ZK_GROUP_ZK_TLS, ....",
     )(command)
 
 
-def _keep_access(context: click.Context, option: object, file: Path | None) -> None:
-    context.meta[_ACCESS] = load(ZooKeeperAccess, {}, file)
+def _keep_file(context: click.Context, option: object, file: Path | None) -> None:
+    context.meta[_CONFIG] = file
 
 
 def command_access() -> ZooKeeperAccess:
-    """How the current command connects to ZooKeeper: by `--zk-config` and the environment."""
+    """How the current command connects to ZooKeeper: by `--zk-config` and the environment.
+
+    :raises UsageError: when the file cannot be read, or a value is malformed.
+    """
     context = click.get_current_context(silent=True)
-    found = context.meta.get(_ACCESS) if context is not None else None
-    return found if isinstance(found, ZooKeeperAccess) else load(ZooKeeperAccess, {})
+    return load(ZooKeeperAccess, {}, context.meta.get(_CONFIG) if context is not None else None)
 
 
 def brokers_option(command: Command) -> Command:

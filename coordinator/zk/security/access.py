@@ -10,7 +10,7 @@ from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Never
 
 from ..errors import UsageError
 
@@ -34,7 +34,7 @@ ACCESS_HELPS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a session authenticates with. Its `repr` has no secret.
+    """What a session authenticates with. Its `repr` has no secret, and no task carries it.
 
     :ivar digests: `user:password` of each identity of the scheme `digest`.
     :ivar sasl: user and password for SASL DIGEST-MD5, None for none.
@@ -46,6 +46,9 @@ class Credentials:
     def __repr__(self) -> str:
         users = [digest.partition(":")[0] for digest in self.digests]
         return f"Credentials(digests={users}, sasl={self.sasl[0] if self.sasl else None})"
+
+    def __reduce__(self) -> Never:
+        raise TypeError("credentials are not pickled: each process reads its own")
 
     def __bool__(self) -> bool:
         return bool(self.digests or self.sasl)
@@ -158,9 +161,12 @@ def read_credentials(file: Path) -> Credentials:
             data = stream.read(LARGEST_FILE + 1)
         if len(data) > LARGEST_FILE:
             raise UsageError(f"zk_auth_file {file} is larger than {LARGEST_FILE} bytes")
-        return _parsed(f"zk_auth_file {file}", data.decode())
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"zk_auth_file {file} cannot be read: {error}") from error
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise UsageError(f"zk_auth_file {file} is not UTF-8") from None  # the error holds the file's bytes
+    except OSError as error:
+        raise UsageError(f"zk_auth_file {file} cannot be read: {error.strerror}") from error
+    return _parsed(f"zk_auth_file {file}", text)
 
 
 def check_private(name: str, file: Path) -> None:

@@ -2,13 +2,49 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import ssl
 from contextlib import suppress
 from typing import Final
 
+from ..errors import UsageError
+from .access import ZooKeeperAccess
+
 PROBE_S: Final = 1.0
 _REPLY: Final = b"ruok is not executed"
+_REMEDIES: Final = {
+    9: "check the clocks of both",  # X509_V_ERR_CERT_NOT_YET_VALID
+    10: "renew it",  # X509_V_ERR_CERT_HAS_EXPIRED
+    62: "name the server in --zk as its certificate does",  # X509_V_ERR_HOSTNAME_MISMATCH
+    64: "name the server in --zk as its certificate does",  # X509_V_ERR_IP_ADDRESS_MISMATCH
+}
+
+log = logging.getLogger(__name__)
+
+
+class TlsFiles:
+    """The TLS of a session's connections, from files that are read for each of them: a renewed certificate is used.
+
+    Files that become unusable do not end the session: the last usable ones serve its reconnects.
+
+    :raises UsageError: when they are unusable at the start.
+    """
+
+    def __init__(self, access: ZooKeeperAccess) -> None:
+        self._access = access
+        self._last = access.tls_context()
+        self._problem = ""
+
+    def context(self) -> ssl.SSLContext | None:
+        """The TLS of a new connection, None without."""
+        try:
+            self._last, self._problem = self._access.tls_context(), ""
+        except UsageError as error:
+            if str(error) != self._problem:
+                self._problem = str(error)
+                log.warning("TLS files unusable, using those read before: reason=%s", error)
+        return self._last
 
 
 def secured(connection: socket.socket, context: ssl.SSLContext, hostname: str, timeout_s: float) -> ssl.SSLSocket:
@@ -17,15 +53,22 @@ def secured(connection: socket.socket, context: ssl.SSLContext, hostname: str, t
     :raises OSError: when the handshake fails; the connection is closed.
     """
     connection.settimeout(timeout_s)
-    return context.wrap_socket(connection, server_hostname=hostname)
+    try:
+        return context.wrap_socket(connection, server_hostname=hostname)
+    except BaseException:
+        connection.close()
+        raise
 
 
 def refusal_of(error: BaseException | None) -> str:
     """Why TLS failed, when a retry fails likewise; empty for any other error."""
-    while error is not None and not isinstance(error, ssl.SSLError):
+    seen: list[BaseException] = []  # errors may cause each other
+    while error is not None and error not in seen and not isinstance(error, ssl.SSLError):
+        seen.append(error)
         error = error.__cause__ or error.__context__
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is refused ({error.verify_message.rstrip('.')}): check zk_tls_ca, or renew it"
+        remedy = _REMEDIES.get(error.verify_code, "check zk_tls_ca")
+        return f"its certificate is refused ({error.verify_message.rstrip('.')}): {remedy}"
     if isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
         return f"it refuses this client's certificate or TLS ({error.reason}): check zk_tls_cert and zk_tls_key"
     return ""

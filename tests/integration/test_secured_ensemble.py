@@ -1,0 +1,383 @@
+"""The way to a secured ensemble: who is let in, and one sentence with exit code 78 for each refusal, at once."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig, Server
+from coordinator.zk.embedded.identities import environment_of
+from coordinator.zk.errors import AuthenticationFailed, UsageError
+from coordinator.zk.kazoo_store import KazooStore, open_kazoo
+from coordinator.zk.security.access import ZooKeeperAccess
+from coordinator.zk.store import Create
+from tests.support.processes import consumer_process, node_process
+from tests.support.secured import (
+    ENFORCE_SASL,
+    MadeCA,
+    TlsProxy,
+    change_configuration,
+    flags,
+    identities_of_session,
+    printed_secrets,
+)
+from tests.support.wait import eventually
+
+pytestmark = pytest.mark.real_zookeeper("it is about TLS and credentials")
+
+NODE = ["coordinator.cli", "run", "--node", "a"]
+CONSUMER = ["consumer.cli", "run", "--group", "g", "--topics", "t", "--log-dir", "/tmp"]
+STATUS = ["coordinator.cli", "status"]
+CONNECT_TIMEOUT_S = 60.0
+AT_ONCE_S = 15.0
+"""Far below the connect timeout, also on a busy machine."""
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+    """One server with TLS that lets only SASL users in."""
+    config = EnsembleConfig(servers=1, tick_ms=200, durable=False, tls=True, auth=True, extra=ENFORCE_SASL)
+    with Ensemble(tmp_path_factory.mktemp("secure"), config) as ensemble:
+        yield ensemble
+
+
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory: pytest.TempPathFactory) -> MadeCA:
+    """Another CA, of nobody."""
+    return MadeCA.make(tmp_path_factory.mktemp("foreign"))
+
+
+@dataclass(frozen=True)
+class Certified:
+    """Three servers with TLS, each with another certificate of one CA: an expired one, another host's, a good one."""
+
+    ensemble: Ensemble
+    access: ZooKeeperAccess
+
+    def address(self, number: int) -> str:
+        return self.ensemble.servers[number - 1].address
+
+
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Certified]:
+    folder = tmp_path_factory.mktemp("certified")
+    made = MadeCA.make(folder / "made")
+    certificates = [
+        made.issue("expired", "127.0.0.1", expired=True),
+        made.issue("another", "zk9.invalid"),
+        made.issue("good", "127.0.0.1"),
+    ]
+    ensemble = Ensemble(folder / "ensemble", EnsembleConfig(servers=3, tick_ms=200, durable=False, tls=True))
+    for server, certificate in zip(ensemble.servers, certificates, strict=True):
+        keys = {"ssl.keyStore.location": str(certificate), "ssl.trustStore.location": str(made.file)}
+        change_configuration(server, keys)
+    own = str(made.issue("client", "client.invalid"))
+    access = ZooKeeperAccess(zk_tls=True, zk_tls_ca=str(made.file), zk_tls_cert=own, zk_tls_key=own)
+    try:
+        ensemble.start()
+        open_kazoo(ensemble.servers[2].address, 5000, 60, access=access).close()  # it serves: there is a quorum
+        yield Certified(ensemble, access)
+    finally:
+        ensemble.stop()
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[..., KazooStore]]:
+    """Opens sessions, which are closed at the end."""
+    stores: list[KazooStore] = []
+
+    def opening(hosts: str, access: ZooKeeperAccess | None, session_timeout_ms: int = 5000) -> KazooStore:
+        stores.append(open_kazoo(hosts, session_timeout_ms, CONNECT_TIMEOUT_S, access=access))
+        return stores[-1]
+
+    yield opening
+    for store in stores:
+        store.close()
+
+
+def refusal(hosts: str, access: ZooKeeperAccess) -> str:
+    """Why no session is opened; it is said at once, and nothing of it is logged besides."""
+    began = time.monotonic()
+    with pytest.raises(AuthenticationFailed) as refused:
+        open_kazoo(hosts, 5000, CONNECT_TIMEOUT_S, access=access)
+    assert time.monotonic() - began < AT_ONCE_S
+    assert refused.value.exit_code == 78
+    return str(refused.value)
+
+
+def run(zk: str, words: list[str], access: ZooKeeperAccess | Mapping[str, str]) -> tuple[int, list[str]]:
+    """A command's exit code, and its lines on stderr."""
+    environment = environment_of(access) if isinstance(access, ZooKeeperAccess) else access
+    done = subprocess.run(
+        [sys.executable, "-m", *words, "--zk", zk],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stderr.splitlines()
+
+
+def auth_file(folder: Path, text: str) -> str:
+    path = folder / "auth"
+    path.touch(mode=0o600)
+    path.write_text(text)
+    return str(path)
+
+
+# ---- who is let in
+
+
+def test_session_is_that_of_the_sasl_user_and_of_the_certificate(
+    secure: Ensemble, opened: Callable[..., KazooStore]
+) -> None:
+    store = opened(secure.hosts, secure.identities.access("team-a"))
+
+    assert identities_of_session(store) == {"sasl:team-a", "x509:CN=team-a,OU=embedded,O=zk-group"}
+
+
+def test_session_has_each_digest_of_the_file_beside_its_sasl_user(
+    secure: Ensemble, opened: Callable[..., KazooStore], tmp_path: Path
+) -> None:
+    access = secure.identities.access("reader")
+    lines = Path(access.zk_auth_file).read_text() + "digest:alice:one\n# a comment\n\ndigest:bob:t:w:o\n"
+
+    store = opened(secure.hosts, replace(access, zk_auth_file=auth_file(tmp_path, lines)))
+
+    schemes = {one.rpartition(":")[0] if one.startswith("digest:") else one for one in identities_of_session(store)}
+    assert schemes >= {"sasl:reader", "digest:alice", "digest:bob"}
+
+
+def test_credentials_come_from_the_environment_where_nothing_is_given(
+    secure: Ensemble, opened: Callable[..., KazooStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment_of(secure.identities.access("team-b")).items():
+        monkeypatch.setenv(name, value)
+
+    store = opened(secure.hosts, None)
+
+    assert "sasl:team-b" in identities_of_session(store)
+
+
+def test_one_good_server_among_others_is_enough(certified: Certified, opened: Callable[..., KazooStore]) -> None:
+    for _ in range(3):  # servers are tried in any order
+        assert opened(certified.ensemble.hosts, certified.access).get("/") is not None
+
+
+def test_name_with_another_address_is_tried_there_too(
+    secure: Ensemble, opened: Callable[..., KazooStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = secure.servers[0].port
+
+    store = opened(f"localhost:{port}", secure.identities.access())  # ::1 has no such server
+
+    assert "sasl:operator" in identities_of_session(store)
+
+
+def test_host_names_are_not_checked_only_where_that_is_said(
+    certified: Certified, opened: Callable[..., KazooStore]
+) -> None:
+    access = replace(certified.access, zk_tls_check_hostname=False)
+
+    assert opened(certified.address(2), access).get("/") is not None
+    assert "certificate has expired" in refusal(certified.address(1), access)
+
+
+# ---- refusals
+
+
+def test_server_without_tls_is_named(zookeeper: Ensemble, secure: Ensemble) -> None:
+    access = replace(secure.identities.access(), zk_auth_file="")
+
+    assert refusal(zookeeper.hosts, access) == (
+        f"no session with ZooKeeper at {zookeeper.hosts}: it has no TLS on this port: check the port in --zk, "
+        "or unset zk_tls"
+    )
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_client_without_tls_is_told_to_have_it(secure: Ensemble, host: str) -> None:
+    address = f"{host}:{secure.servers[0].port}"
+
+    assert refusal(address, ZooKeeperAccess()) == (
+        f"no session with ZooKeeper at {address}: it has TLS on this port: set zk_tls and zk_tls_ca"
+    )
+
+
+def test_foreign_ca_is_named(secure: Ensemble, foreign: MadeCA) -> None:
+    access = replace(secure.identities.access(), zk_tls_ca=str(foreign.file))
+
+    text = refusal(secure.hosts, access)
+
+    assert "its certificate is refused (" in text and text.endswith(": check zk_tls_ca")
+
+
+def test_expired_certificate_is_named(certified: Certified) -> None:
+    text = refusal(certified.address(1), certified.access)
+
+    assert text.endswith("its certificate is refused (certificate has expired): renew it")
+
+
+def test_certificate_of_another_host_is_named(certified: Certified) -> None:
+    text = refusal(certified.address(2), certified.access)
+
+    assert "its certificate is refused (IP address mismatch" in text
+    assert text.endswith(": name the server in --zk as its certificate does")
+
+
+def test_servers_that_are_all_bad_are_a_refusal_too(certified: Certified) -> None:
+    assert "its certificate is refused" in refusal(f"{certified.address(1)},{certified.address(2)}", certified.access)
+
+
+def test_foreign_client_certificate_is_refused(secure: Ensemble, foreign: MadeCA) -> None:
+    own = str(foreign.issue("client", "client.invalid"))
+    access = replace(secure.identities.access(), zk_tls_cert=own, zk_tls_key=own)
+
+    text = refusal(secure.hosts, access)
+
+    assert "it refuses this client's certificate or TLS (" in text
+    assert text.endswith(": check zk_tls_cert and zk_tls_key")
+
+
+WRONG = "ZooKeeper refuses the credentials of this client, or requires some: check zk_auth_file, or ZK_GROUP_ZK_AUTH"
+
+
+@pytest.mark.parametrize("line", ["sasl:operator:wrong", "sasl:nobody:wrong", "digest:operator:wrong", ""])
+def test_wrong_or_missing_credentials_are_refused(secure: Ensemble, tmp_path: Path, line: str) -> None:
+    file = auth_file(tmp_path, line) if line else ""
+
+    for _ in range(5):  # the refusal comes while the client connects, or after
+        assert refusal(secure.hosts, replace(secure.identities.access(), zk_auth_file=file)) == WRONG
+
+
+def test_sasl_at_a_server_without_it_ends_at_once(zookeeper: Ensemble, tmp_path: Path) -> None:
+    access = ZooKeeperAccess(zk_auth_file=auth_file(tmp_path, "sasl:operator:secret"))
+
+    assert refusal(zookeeper.hosts, access) == (
+        "this ZooKeeper has no SASL users: use digest in zk_auth_file, or configure SASL at the servers"
+    )
+
+
+@pytest.mark.parametrize("words", [NODE, CONSUMER, STATUS], ids=["node", "consumer", "command"])
+def test_each_refusal_is_exit_code_78_of_each_command(
+    secure: Ensemble, foreign: MadeCA, tmp_path: Path, words: list[str]
+) -> None:
+    good = secure.identities.access()
+    wrong = auth_file(tmp_path, "sasl:operator:forgotten-by-all")
+    for access, reason in (
+        (replace(good, zk_auth_file=wrong), WRONG),
+        (replace(good, zk_tls_ca=str(foreign.file)), "check zk_tls_ca"),
+        (ZooKeeperAccess(), "it has TLS on this port"),
+    ):
+        code, lines = run(f"{secure.hosts}/chroot", words, access)
+
+        assert code == 78, lines
+        assert reason in lines[-1] and lines[-1].startswith("error: ")
+        assert "Traceback" not in "".join(lines) and "forgotten-by-all" not in "".join(lines)
+        assert words is not STATUS or len(lines) == 1, lines
+
+
+@pytest.mark.parametrize("words", [NODE, STATUS], ids=["node", "command"])
+def test_file_that_others_may_read_is_a_mistake_of_usage(secure: Ensemble, tmp_path: Path, words: list[str]) -> None:
+    file = auth_file(tmp_path, "sasl:operator:secret")
+    Path(file).chmod(0o644)
+
+    code, lines = run(secure.hosts, words, replace(secure.identities.access(), zk_auth_file=file))
+
+    assert (code, lines[-1]) == (2, f"error: zk_auth_file {file} may be read by others: chmod 600 {file}")
+
+
+# ---- a session at work
+
+
+def test_renewed_certificate_is_used_and_a_lost_one_does_not_end_the_session(
+    secure: Ensemble, opened: Callable[..., KazooStore], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ca = tmp_path / "ca.pem"
+    access = secure.identities.access()
+    ca.write_bytes(Path(access.zk_tls_ca).read_bytes())
+    store = opened(secure.hosts, replace(access, zk_tls_ca=str(ca)))
+    session = store.session_id
+
+    ca.write_text("torn")
+    store._client._connection._socket.shutdown(2)
+
+    eventually(lambda: "TLS files unusable" in caplog.text, 10, "it connects again")
+    eventually(lambda: store.get("/") is not None and store._client.connected, 10, "it goes on")
+    assert (store.session_id, store.lost) == (session, False)
+    assert caplog.text.count("TLS files unusable") == 1
+    with pytest.raises(UsageError, match="cannot be read as PEM certificates"):
+        opened(secure.hosts, replace(access, zk_tls_ca=str(ca)))
+
+
+def test_answer_that_tls_has_decrypted_is_not_left_waiting(
+    zookeeper: Ensemble, foreign: MadeCA, opened: Callable[..., KazooStore]
+) -> None:
+    """Where a TLS record holds several answers, the socket shows nothing more to read after the first one.
+
+    Then kazoo would wait for a third of the session timeout, until its next ping is answered.
+    """
+    proxy = TlsProxy(("127.0.0.1", zookeeper.servers[0].port), foreign.issue("proxy", "127.0.0.1"))
+    try:
+        access = ZooKeeperAccess(zk_tls=True, zk_tls_ca=str(foreign.file))
+        store = opened(proxy.address + "/pipelined", access, 60_000)
+        paths = [f"/{number}" for number in range(400)]
+        store.commit([Create(path, b"x" * 50) for path in paths])
+
+        began = time.monotonic()
+        for _ in range(3):
+            reads = [store.send_get(path) for path in paths]
+            assert all(read() is not None for read in reads)
+
+        assert time.monotonic() - began < 10.0
+        store.close()
+    finally:
+        proxy.close()
+
+
+def test_processes_at_work_outlast_servers_that_know_other_users_for_a_while(tmp_path: Path) -> None:
+    """They ask again at a bounded rate, and go on as soon as they are let in."""
+    config = EnsembleConfig(servers=1, tick_ms=200, durable=False, auth=True, extra=ENFORCE_SASL)
+    with Ensemble(tmp_path / "ensemble", config) as ensemble:
+        access, server = ensemble.identities.access("team-a"), ensemble.servers[0]
+        (users,) = ensemble.directory.rglob("server.jaas")
+        known = users.read_text()
+        with (
+            node_process(tmp_path, ensemble.hosts, "a", 2000, *flags(access)) as node,
+            consumer_process(tmp_path, ensemble.hosts, "g", "c1", tmp_path / "log", *flags(access)) as consumer,
+        ):
+            eventually(lambda: "registered: group=g consumer=c1" in consumer.said(), 60, "it is a member")
+            users.write_text(re.sub(r'(user_team-a=)"\w+"', r'\1"another"', known))
+            server.restart()
+            for process in (node, consumer):
+                eventually(
+                    lambda p=process: "ZooKeeper unavailable" in p.said() and WRONG in p.said(), 60, "it is refused"
+                )
+            began, before = time.monotonic(), refused_by(server)
+            eventually(lambda: refused_by(server) >= before + 6, 60, "both have asked again")
+            rate = 6 / (time.monotonic() - began)
+            users.write_text(known)
+            server.restart()
+
+            for process, event in ((node, "elected: node=a"), (consumer, "registered: group=g consumer=c1")):
+                eventually(lambda p=process, e=event: p.said().count(e) == 2, 60, "it goes on")
+            assert rate < 5, "two processes, each after 0.2 s, 0.4 s, 0.8 s and so on"
+            for process in (node, consumer):
+                told = [line for line in process.said().splitlines() if WRONG in line]
+                assert len([line for line in told if "ZooKeeper unavailable: client=" in line]) == 1
+                assert len(told) <= 4, told  # it resigned, it left, and what was in flight
+                assert printed_secrets(process.said(), ensemble.directory) == []
+
+
+def refused_by(server: Server) -> int:
+    """How many logins a server has refused."""
+    return server.log.read_text(errors="replace").count("failed to SASL authenticate")

@@ -1,0 +1,245 @@
+"""How a process connects to ZooKeeper: its credentials and certificates, from files and the environment."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import ssl
+import traceback
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from kazoo.protocol.connection import ConnectionDropped
+
+from consumer.config import ConsumerConfig
+from consumer.spark.fetchers.config import SlotConfig
+from coordinator.zk.errors import UsageError
+from coordinator.zk.security.access import (
+    LARGEST_FILE,
+    Credentials,
+    ZooKeeperAccess,
+    access_at_open,
+    check_private,
+    read_credentials,
+)
+from coordinator.zk.security.tls import refusal_of
+from tests.support.secured import MadeCA
+
+SECRET = "correct-horse"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "auth"
+    path.touch(mode=0o600)
+    return path
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> MadeCA:
+    return MadeCA.make(tmp_path_factory.mktemp("made"))
+
+
+# ---- the file of credentials
+
+
+def test_lines_are_digests_and_one_sasl_user(file: Path) -> None:
+    file.write_text("# of team a\n\ndigest:alice:one\n  sasl:bob:t:w:o  \ndigest:carol:three\n")
+
+    assert read_credentials(file) == Credentials(("alice:one", "carol:three"), ("bob", "t:w:o"))
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o602, 0o601, 0o660])
+def test_file_that_others_may_use_is_refused(file: Path, mode: int) -> None:
+    file.write_text(f"sasl:bob:{SECRET}")
+    file.chmod(mode)
+    if os.getuid() == 0:
+        os.chown(file, 65534, 65534)
+
+    with pytest.raises(UsageError, match=f"zk_auth_file {file} may be read by others: chmod 600 {file}"):
+        read_credentials(file)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root makes a file of root")
+@pytest.mark.parametrize(("mode", "is_allowed"), [(0o640, True), (0o660, False), (0o644, False)])
+def test_file_of_root_may_be_read_by_its_group(file: Path, mode: int, is_allowed: bool) -> None:
+    file.chmod(mode)
+
+    if is_allowed:
+        check_private("zk_auth_file", file)
+    else:
+        with pytest.raises(UsageError, match="may be read by others"):
+            check_private("zk_auth_file", file)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [SECRET, f"sasl:{SECRET}", f"sasl::{SECRET}", f"sasl:{SECRET}:", f"x509:CN=a:{SECRET}", f"Digest:bob:{SECRET}"],
+)
+def test_malformed_line_is_named_by_its_number_and_not_repeated(file: Path, line: str) -> None:
+    file.write_text(f"digest:alice:one\n\n{line}\n")
+
+    with pytest.raises(UsageError) as refused:
+        read_credentials(file)
+
+    assert str(refused.value) == f"zk_auth_file {file}: line 3 is not digest:USER:PASSWORD or sasl:USER:PASSWORD"
+    assert SECRET not in "".join(traceback.format_exception(refused.value))
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (f"sasl:a:{SECRET}\nsasl:b:{SECRET}\n".encode(), "line 2 is the second of sasl"),
+        (b"# nothing\n", "has no line digest:USER:PASSWORD or sasl:USER:PASSWORD"),
+        (f"sasl:a:{SECRET}".encode() + b"\xff", "is not UTF-8"),
+        (b"#" * (LARGEST_FILE + 1), "is larger than 65536 bytes"),
+    ],
+)
+def test_unusable_file_is_refused_in_one_sentence(file: Path, data: bytes, reason: str) -> None:
+    file.write_bytes(data)
+
+    with pytest.raises(UsageError) as refused:
+        read_credentials(file)
+
+    assert reason in str(refused.value)
+    told = "".join(traceback.format_exception(refused.value))
+    assert SECRET not in told and "xff" not in told
+
+
+def test_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read: No such file"):
+        read_credentials(tmp_path / "missing")
+    with pytest.raises(UsageError, match="is no file"):
+        read_credentials(tmp_path)
+
+
+# ---- secrets stay where they are
+
+
+def test_credentials_are_neither_printed_nor_pickled() -> None:
+    found = Credentials((f"alice:{SECRET}",), ("bob", SECRET))
+
+    assert repr(found) == "Credentials(digests=['alice'], sasl=bob)"
+    assert SECRET not in f"{found} {found!r} {[found]}"
+    with pytest.raises(TypeError, match="credentials are not pickled"):
+        pickle.dumps(found)
+
+
+def test_configurations_of_tasks_have_names_of_files_only(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text(f"sasl:bob:{SECRET}")
+    monkeypatch.setenv("ZK_GROUP_ZK_AUTH", f"digest:alice:{SECRET}")
+    slots = SlotConfig("zk1", "g", "p", 1, "kafka:", "/seg", zk_auth_file=str(file), zk_tls=True)
+
+    for config in (slots, slots.consumer_config(0), slots.consumer_config(0).kafka_place):
+        assert SECRET.encode() not in pickle.dumps(config)
+        assert SECRET not in repr(config)
+    assert slots.consumer_config(0).access == slots.access
+    assert slots.access == ZooKeeperAccess(zk_auth_file=str(file), zk_tls=True)
+
+
+# ---- where values come from
+
+
+def test_environment_comes_before_the_file(file: Path) -> None:
+    file.write_text("sasl:bob:two")
+    access = ZooKeeperAccess(zk_auth_file=str(file))
+
+    assert access.credentials({}) == Credentials((), ("bob", "two"))
+    assert access.credentials({"ZK_GROUP_ZK_AUTH": " "}) == Credentials((), ("bob", "two"))
+    assert access.credentials({"ZK_GROUP_ZK_AUTH": "digest:a:b\nsasl:c:d"}) == Credentials(("a:b",), ("c", "d"))
+    assert not ZooKeeperAccess().credentials({})
+
+
+def test_malformed_environment_is_not_repeated() -> None:
+    with pytest.raises(UsageError, match=r"^ZK_GROUP_ZK_AUTH: line 1 is not digest:") as refused:
+        ZooKeeperAccess().credentials({"ZK_GROUP_ZK_AUTH": SECRET})
+
+    assert SECRET not in "".join(traceback.format_exception(refused.value))
+
+
+def test_fields_with_their_defaults_are_those_of_the_environment_at_open() -> None:
+    environment = {
+        "ZK_GROUP_ZK_AUTH_FILE": "/a",
+        "ZK_GROUP_ZK_TLS": " True",
+        "ZK_GROUP_ZK_TLS_CA": "/ca",
+        "ZK_GROUP_ZK_TLS_CERT": "/cert",
+        "ZK_GROUP_ZK_TLS_KEY": "/key",
+        "ZK_GROUP_ZK_TLS_CHECK_HOSTNAME": "false",
+    }
+    assert len(environment) == len(fields(ZooKeeperAccess))
+
+    assert access_at_open(None, {}) == ZooKeeperAccess()
+    everything = ZooKeeperAccess(
+        zk_auth_file="/a",
+        zk_tls=True,
+        zk_tls_ca="/ca",
+        zk_tls_cert="/cert",
+        zk_tls_key="/key",
+        zk_tls_check_hostname=False,
+    )
+    assert access_at_open(None, environment) == everything
+    given = access_at_open(ConsumerConfig("zk1", "g", "c", zk_tls_ca="/own").access, environment)
+    assert (given.zk_tls_ca, given.zk_tls_cert, given.zk_tls) == ("/own", "/cert", True)
+
+
+def test_switch_of_the_environment_is_true_or_false() -> None:
+    with pytest.raises(UsageError, match="ZK_GROUP_ZK_TLS must be true or false"):
+        access_at_open(None, {"ZK_GROUP_ZK_TLS": "yes"})
+
+
+def test_files_of_tls_without_tls_are_refused() -> None:
+    with pytest.raises(UsageError, match="without zk_tls: set zk_tls to true"):
+        access_at_open(ZooKeeperAccess(zk_tls_ca="/ca"), {})
+
+
+# ---- certificates
+
+
+def test_certificate_and_key_belong_together(made: MadeCA) -> None:
+    own = str(made.issue("own", "own.invalid"))
+
+    assert ZooKeeperAccess(zk_tls=True, zk_tls_ca=str(made.file), zk_tls_cert=own, zk_tls_key=own).tls_context()
+    with pytest.raises(UsageError, match="belong together"):
+        ZooKeeperAccess(zk_tls=True, zk_tls_ca=str(made.file), zk_tls_cert=own).tls_context()
+
+
+def test_servers_are_verified_with_the_given_ca_alone(made: MadeCA) -> None:
+    context = ZooKeeperAccess(zk_tls=True, zk_tls_ca=str(made.file)).tls_context()
+
+    assert context is not None
+    assert len(context.get_ca_certs()) == 1
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
+    assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
+
+
+def test_key_that_others_may_read_is_refused(made: MadeCA) -> None:
+    own = made.issue("shared", "own.invalid")
+    own.chmod(0o644)
+    access = ZooKeeperAccess(zk_tls=True, zk_tls_ca=str(made.file), zk_tls_cert=str(own), zk_tls_key=str(own))
+
+    with pytest.raises(UsageError, match=f"zk_tls_key {own} may be read by others"):
+        access.tls_context()
+
+
+def test_encrypted_key_asks_for_nothing(made: MadeCA) -> None:
+    from cryptography.hazmat.primitives import serialization as pem
+
+    own = made.issue("encrypted", "own.invalid")
+    key = pem.load_pem_private_key(own.read_bytes(), password=None)
+    encrypted = own.with_name("key.pem")
+    encrypted.touch(mode=0o600)
+    encrypted.write_bytes(
+        key.private_bytes(pem.Encoding.PEM, pem.PrivateFormat.PKCS8, pem.BestAvailableEncryption(b"secret"))
+    )
+    access = ZooKeeperAccess(zk_tls=True, zk_tls_ca=str(made.file), zk_tls_cert=str(own), zk_tls_key=str(encrypted))
+
+    with pytest.raises(UsageError, match="are no certificate with its unencrypted key"):
+        access.tls_context()
+
+
+def test_errors_that_cause_each_other_end() -> None:
+    first, second = ConnectionDropped("first"), ConnectionDropped("second")
+    first.__cause__, second.__cause__ = second, first
+
+    assert refusal_of(first) == ""
