@@ -9,13 +9,13 @@ from typing import Final
 from ..zk.batching import ensure
 from ..zk.errors import AccessDenied, CoordinatorError, UsageError
 from ..zk.security.policy import AclPolicy
-from ..zk.security.rights import WORLD, acl_of, letters_of
+from ..zk.security.rights import ADMIN, WORLD, acl_of, letters_of
 from ..zk.security.source import AclSource
 from ..zk.store import DENIED, Acl, AclEntry, AclStore, Create, Delete, Operation, SetData
 from ..zk.update import Change, update
 from ..zk.znodes.group_state import GroupState
 from ..zk.znodes.names import checked_name, is_name
-from ..zk.znodes.paths import ACL_POLICY, CONSUMERS, GROUPS, NODES, REGIONS, Brokers, GroupPaths
+from ..zk.znodes.paths import ACL_POLICY, CONSUMERS, GROUPS, NODES, REGIONS, ROOT, Brokers, GroupPaths
 
 PASSES: Final = 20
 """Passes over the tree in which a migration must come to rest."""
@@ -100,13 +100,22 @@ def set_members(store: AclStore, group: str, members: Sequence[str], regions: Se
 
 
 def check(store: AclStore, brokers: Brokers) -> Iterator[Deviation]:
-    """The znodes whose ACLs deviate from the policy, parents first.
+    """The znodes whose ACLs deviate from the policy, parents first; before them groups whose own policy does.
 
-    :raises CoordinatorError: when the policy cannot be read.
+    :raises CoordinatorError: when a policy cannot be read.
     """
-    read_policy(store)
+    policy = read_policy(store)
+    for group, found in group_policies(store).items():
+        if found is not None and replace(found, members=(), regions=()) != policy:
+            yield Deviation(GroupPaths(group).acl, (), (), "it repeats an earlier policy: run acl apply")
+        elif policy.is_secure and (found is None or not found.members):
+            yield Deviation(GroupPaths(group).acl, (), (), "nobody may be a member of the group: run acl members")
+    yield from _deviations(store, policy, brokers)
+
+
+def _deviations(store: AclStore, policy: AclPolicy, brokers: Brokers) -> Iterator[Deviation]:
     acls = AclSource(store)
-    for paths in _tree(store, brokers):
+    for paths in _tree(store, policy, brokers):
         for path, found in zip(paths, store.get_acls(paths), strict=True):
             expected = acl_of(path, acls.policy_of(path))
             if found is not None and not _is_same(found, expected):
@@ -139,7 +148,7 @@ def apply(store: AclStore, policy: AclPolicy, brokers: Brokers) -> int:
         ensure(store, (GROUPS, NODES, REGIONS, *_parents(brokers.topics)))
     count = 0
     for _ in range(PASSES):
-        changed = sum(_set(store, each) for each in check(store, brokers))
+        changed = sum(_set(store, each) for each in _deviations(store, policy, brokers))
         count += changed
         if not changed:
             return count
@@ -188,11 +197,10 @@ def _parents(path: str) -> list[str]:
     return ["/" + "/".join(names[: count + 1]) for count in range(len(names))]
 
 
-def _tree(store: AclStore, brokers: Brokers) -> Iterator[list[str]]:
+def _tree(store: AclStore, policy: AclPolicy, brokers: Brokers) -> Iterator[list[str]]:
     """Every znode of the product that exists, parents first; of topics only where Kafka does not manage them."""
-    top = store.children("/")
-    if top is not None and "zookeeper" not in top.found:  # a chroot; the ensemble's root is others' too
-        yield ["/"]
+    if _owns_chroot(store, policy, brokers):
+        yield [ROOT]
     roots = [CONSUMERS]
     brokers_there = store.children(brokers.ids)
     if not (brokers_there is not None and brokers_there.found):
@@ -202,6 +210,17 @@ def _tree(store: AclStore, brokers: Brokers) -> Iterator[list[str]]:
         found = [(path, each) for path, each in zip(roots, listings, strict=True) if each and path != brokers.ids]
         yield [path for path, _ in found]
         roots = [f"{path}/{name}" for path, listing in found for name in sorted(listing.found)]
+
+
+def _owns_chroot(store: AclStore, policy: AclPolicy, brokers: Brokers) -> bool:
+    """Whether `/` is the product's alone: nothing else is in it (as in the ensemble's root, or beside Kafka), and nobody
+    has closed it to operators."""
+    listing = store.children(ROOT)
+    if listing is None or not {*listing.found} <= {path.split("/")[1] for path in (CONSUMERS, brokers.brokers_path)}:
+        return False
+    (found,) = store.get_acls([ROOT])
+    admins = {one.identity for one in found or () if one.permissions & ADMIN}
+    return not admins.isdisjoint((WORLD, *policy.operators))
 
 
 def _is_same(found: Acl, expected: Acl) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import click
@@ -11,7 +12,7 @@ from coordinator.zk.errors import UsageError
 from coordinator.zk.security.access import identities_of
 from coordinator.zk.security.policy import CLOSED, OPEN, SECURE, AclPolicy, checked_identities
 from coordinator.zk.security.rights import letters_of
-from coordinator.zk.store import Acl, AclStore
+from coordinator.zk.store import Acl
 from coordinator.zk.znodes.names import is_name, shown
 from coordinator.zk.znodes.paths import Brokers
 
@@ -75,10 +76,7 @@ def check_(context: click.Context, zk: str, brokers: Brokers, output: str) -> No
             }
         )
     else:
-        for name, value in _policy_json(policy).items():
-            click.echo(printable(f"{name}: {value if isinstance(value, str) else ', '.join(value) or '-'}"))
-        for group, each in groups.items():
-            click.echo(printable(f"members of {group}: {', '.join(each.members) if each else '-'}"))
+        _print_policy(policy, groups)
         if found:
             rows = [(each.path, _text(each.found), _text(each.expected), each.meaning) for each in found]
             print_rows(DEVIATIONS, rows, output)
@@ -122,9 +120,9 @@ def apply_(
             raise UsageError("name the identities of --coordinators and --operators")
         AclPolicy.parse("the new policy", policy.to_bytes())
         if not execute:
-            for name, value in _policy_json(policy).items():
-                click.echo(printable(f"{name}: {value if isinstance(value, str) else ', '.join(value) or '-'}"))
-            _warn(store, policy)
+            groups = group_policies(store)
+            _print_policy(policy, groups)
+            _warn(groups, policy)
             click.echo("nothing was changed: this was a dry run, repeat with --execute", err=True)
             return
         count = apply(store, policy, brokers)
@@ -153,8 +151,15 @@ def checked_regions(regions: tuple[str, ...]) -> tuple[str, ...]:
     return regions
 
 
-def _warn(store: AclStore, policy: AclPolicy) -> None:
-    nameless = [group for group, found in group_policies(store).items() if found is None or not found.members]
+def _print_policy(policy: AclPolicy, groups: Mapping[str, AclPolicy | None]) -> None:
+    for name, value in _policy_json(policy).items():
+        click.echo(printable(f"{name}: {value if isinstance(value, str) else ', '.join(value) or '-'}"))
+    for group, each in groups.items():
+        click.echo(printable(f"members of {group}: {', '.join(each.members) if each else '-'}"))
+
+
+def _warn(groups: Mapping[str, AclPolicy | None], policy: AclPolicy) -> None:
+    nameless = [group for group, found in groups.items() if found is None or not found.members]
     if policy.is_secure and nameless:
         click.echo(f"groups without members in the policy: {', '.join(nameless)}", err=True)
 

@@ -14,6 +14,7 @@ from consumer.spark.fetchers.pool_znode import PoolPost
 from consumer.spark.fetchers.slot import Slot
 from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.runtime import Task, ThreadRuntime
+from coordinator.zk.security.access import ZooKeeperAccess
 from coordinator.zk.znodes.partitions import PartitionSet
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.segments import Segment
@@ -38,23 +39,33 @@ class _Full:
 
 
 class SlotBench:
-    """A group `g` of slots in threads that fetch topic `t` from memory."""
+    """A group of slots in threads that fetch topic `t` from memory.
 
-    def __init__(self, world: World, folder: Path) -> None:
+    :param access: how its sessions are opened.
+    """
+
+    def __init__(self, world: World, folder: Path, group: str = "g", access: ZooKeeperAccess | None = None) -> None:
         self.world = world
+        self.paths = GroupPaths(group)
         self.log = MemoryLog()
         self.folder = SegmentFolder(str(folder))
-        self.post = PoolPost(kazoo_factory(world.zk, SESSION_MS), ThreadRuntime(), "g", "p", "run-1")
+        self._access = access
+        self.post = PoolPost(kazoo_factory(world.zk, SESSION_MS, access=access), ThreadRuntime(), group, "p", "run-1")
         self.results: dict[int, dict[str, Any]] = {}
         self.running: list[tuple[Slot, Task]] = []
 
     def slot(self, number: int, zk: str = "", most_failing_s: float = math.inf, **options: Any) -> Slot:
         options = {"seal_interval_ms": 20, "driver_gone_ms": 1000, "session_timeout_ms": SESSION_MS} | options
         config = SlotConfig(
-            zk=zk or self.world.zk, group="g", pool="p", log_dir="m", segments_dir=self.folder.url, **options
+            zk=zk or self.world.zk,
+            group=self.paths.group,
+            pool="p",
+            log_dir="m",
+            segments_dir=self.folder.url,
+            **options,
         )
         spec = SlotSpec(config, Subscription({"t": 1}), number, "run-1", "0")
-        opener = kazoo_factory(config.zk, config.session_timeout_ms)
+        opener = kazoo_factory(config.zk, config.session_timeout_ms, access=self._access)
         slot = Slot(spec, self.log, opener, ThreadRuntime(), most_failing_s=most_failing_s)
         task = ThreadRuntime().spawn(lambda: self.results.update({number: slot.run()}), f"slot-{number}")
         self.running.append((slot, task))
@@ -80,8 +91,8 @@ class SlotBench:
 
     def segments(self) -> list[Segment]:
         store = self.world.store
-        listing = store.children(PATHS.segments)
-        found = [store.get(PATHS.segment(name)) for name in (listing.names if listing else [])]
+        listing = store.children(self.paths.segments)
+        found = [store.get(self.paths.segment(name)) for name in (listing.names if listing else [])]
         nodes = sorted((node for node in found if node), key=lambda node: node.stat.czxid)
         return [Segment.parse("segment", node.data) for node in nodes]
 
@@ -95,7 +106,7 @@ class SlotBench:
         return found
 
     def runs(self, consumer: str) -> PartitionSet:
-        return frozenset(self.world.channel("g", consumer).running)
+        return frozenset(self.world.channel(self.paths.group, consumer).running)
 
     def all_sealed(self, partitions: int, records: int, timeout_s: float = 20.0) -> None:
         def whole() -> bool:

@@ -126,10 +126,10 @@ class PollingConsumer(Callbacks):
 class World:
     """A ZooKeeper chroot with everything that a test starts in it."""
 
-    def __init__(self, zk: str) -> None:
+    def __init__(self, zk: str, store: Store | None = None) -> None:
         self.zk = zk
         self.brokers = Brokers()
-        self.store: Store = open_kazoo(zk, 30_000)  # the observer's session outlives the observed processes
+        self.store: Store = store or open_kazoo(zk, 30_000)  # the observer's session outlives the observed processes
         self._services: list[tuple[CoordinatorService, Task]] = []
         self._sessions: dict[CoordinatorService, Store] = {}
         self.consumers: list[PollingConsumer] = []
@@ -150,7 +150,7 @@ class World:
         for rescue in ("sweep_interval_ms", "assignment_timeout_ms", "checkpoint_interval_ms", "drain_timeout_ms"):
             options.setdefault(rescue, FAR_OFF_MS)
         config = CoordinatorConfig(zk=zk or self.zk, node=node or f"node-{ThreadRuntime().random_id()[:6]}", **options)
-        opener = kazoo_factory(config.zk, config.session_timeout_ms)
+        opener = kazoo_factory(config.zk, config.session_timeout_ms, access=config.access)
 
         def open_and_note() -> Store:
             self._sessions[service] = wrap(opener())

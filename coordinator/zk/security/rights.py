@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from ..store import Acl, AclEntry
 from ..wire import OPEN_ACL
-from ..znodes.paths import ACL_POLICY, CONSUMERS
+from ..znodes.paths import ACL_POLICY, CONSUMERS, ROOT
 from .policy import AclPolicy
 
 READ, WRITE, CREATE, DELETE, ADMIN = 1, 2, 4, 8, 16
@@ -46,7 +46,7 @@ class Rights(NamedTuple):
 _GROUP: Final = "/consumers/groups/[group]"
 _REGION: Final = "/consumers/regions/[region]"
 RIGHTS: Final[Mapping[str, Rights]] = {
-    "/": Rights("r", readers=Readers.ALL),
+    ROOT: Rights("r", readers=Readers.ALL),
     "/brokers": Rights("r", readers=Readers.ALL),
     "/brokers/topics": Rights("r", readers=Readers.ALL),
     "/brokers/topics/[topic]": Rights("r", readers=Readers.ALL),
@@ -77,7 +77,7 @@ RIGHTS: Final[Mapping[str, Rights]] = {
     f"{_GROUP}/channel": Rights("dr", "cr"),
     f"{_GROUP}/channel/[consumer]": Rights("cdrw", "drw"),
     f"{_GROUP}/channel/[consumer]/[command]": Rights("r", "r"),
-    f"{_GROUP}/owners": Rights("cdr", "cr"),
+    f"{_GROUP}/owners": Rights("cr", "cr"),
     f"{_GROUP}/owners/[topic]": Rights("dr", "cdr"),
     f"{_GROUP}/owners/[topic]/[partition]": Rights("r", "r"),
     f"{_GROUP}/offsets": Rights("cdr", "cr"),
@@ -111,7 +111,7 @@ def _tree(patterns: Iterable[str]) -> _Tree:
     root: _Tree = {}
     for pattern in patterns:
         below = root
-        for name in pattern.strip("/").split("/") if pattern != "/" else ():
+        for name in pattern.strip("/").split("/") if pattern != ROOT else ():
             below = below.setdefault("*" if name.startswith("[") else name, {})
     return root
 
@@ -125,12 +125,12 @@ _BY_KEY: Final = {
 def pattern_of(path: str) -> str:
     """The key of `RIGHTS` for a path; empty for an unknown znode."""
     key, below = "", _TREE
-    for name in path.strip("/").split("/") if path != "/" else ():
+    for name in path.strip("/").split("/") if path != ROOT else ():
         literal = name if name in below else "*"
         if literal not in below:
             return ""
         key, below = f"{key}/{literal}", below[literal]
-    return _BY_KEY[key or "/"]
+    return _BY_KEY[key or ROOT]
 
 
 def group_of(path: str) -> str:
@@ -155,7 +155,7 @@ def acl_of(path: str, policy: AclPolicy) -> Acl:
     if not policy.is_secure and not (pattern_of(path) in (ACL_POLICY, f"{_GROUP}/acl") and policy.operators):
         return OPEN_ACL
     pattern = pattern_of(path)
-    rights = RIGHTS[pattern] if pattern else UNKNOWN if path.startswith(f"{CONSUMERS}/") else RIGHTS["/"]
+    rights = RIGHTS[pattern] if pattern else UNKNOWN if path.startswith(f"{CONSUMERS}/") else RIGHTS[ROOT]
     found: dict[str, int] = {}
     parties = [
         (policy.coordinators, rights.coordinators),

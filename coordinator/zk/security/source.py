@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from ..errors import GRANT, BadData, NotAuthorized
-from ..store import DENIED, Create, Node, Operation, Store
+from ..store import DENIED, Create, Operation, Store
 from ..znodes.names import is_name
 from ..znodes.paths import ACL_POLICY, GROUPS, REGIONS, GroupPaths
 from .policy import AclPolicy
@@ -24,6 +24,7 @@ class AclSource:
     """For all threads of a session; its reads are the session's.
 
     A change of a group's `acl` sets `/consumers/acl` too, so that what is derived from several groups is read again.
+    Coordinators and operators may read `/consumers/acl`; a group's members know the policy from their group's `acl`.
     """
 
     def __init__(self, store: Store) -> None:
@@ -31,12 +32,13 @@ class AclSource:
         self._lock = threading.Lock()
         self._known: dict[str, AclPolicy | None] = {}
         self._of_regions: dict[str, AclPolicy] = {}
-        self._own = _OPEN
+        self._changes = 0
+        self._group = ""
 
     def applied(self, operations: Sequence[Operation]) -> Sequence[Operation]:
         """`operations`, each znode to be created with its ACL.
 
-        :raises NotAuthorized: when the policy may not be read, or is malformed.
+        :raises NotAuthorized: when the policy of the group may not be read, or one is malformed.
         :raises StoreError: when ZooKeeper did not answer.
         """
         return [
@@ -51,31 +53,48 @@ class AclSource:
         top = self._read(ACL_POLICY)
         if top == _OPEN:
             return top
-        if group := group_of(path):
+        group = group_of(path)
+        if top is None:
+            return self._of_member(path, group)
+        if group:
             found = self._read(GroupPaths(group).acl)
-            if found is not None:
-                self._own = found
-                return found
-        if top is None:  # to a group's members, who know the policy from their group
-            if not self._own.members:
-                party = f"a member of group {group}" if group else "a coordinator or operator"
-                raise NotAuthorized(f"{path} may not be created: this client has no identity of {party}, {GRANT}")
-            return self._own
+            return top if found is None or found == _OPEN else found
         region = path.split("/")[3] if path.startswith(f"{REGIONS}/") else ""
         return self._of_region(region, top) if region and top.is_secure else top
 
+    def _of_member(self, path: str, group: str) -> AclPolicy:
+        """The policy of the client's own group; open where it has none: a secured chroot then refuses the commit."""
+        self._group = group or self._group
+        if not self._group:
+            return _OPEN
+        with self._lock:
+            changes = self._changes
+        found = self._read(GroupPaths(self._group).acl)
+        if found is None:
+            party = f"a member of group {self._group}"
+            raise NotAuthorized(f"{path} may not be created: this client has no identity of {party}, {GRANT}")
+        if found != _OPEN:
+            with self._lock:
+                if changes == self._changes:
+                    self._known[ACL_POLICY] = None  # until the watch on the group's fires
+        return found
+
     def _read(self, path: str) -> AclPolicy | None:
-        """The policy in a znode; None when it may not be read, or a group has none."""
+        """The policy in a znode, the open one without; None when it may not be read, which no watch would end."""
         with self._lock:
             if path in self._known:
                 return self._known[path]
+            changes = self._changes
         node = self._store.get(path, watch=self._changed)
+        if node is not None and node.data == DENIED:
+            return None
         try:
-            found = _parsed(path, node)
+            found = AclPolicy.parse(path, node.data) if node is not None else _OPEN
         except BadData as error:
             raise NotAuthorized(f"no znode is created while the access policy cannot be read: {error}") from error
         with self._lock:
-            self._known[path] = found
+            if changes == self._changes:  # else the watch has fired: there is none any more
+                self._known[path] = found
         return found
 
     def _of_region(self, region: str, top: AclPolicy) -> AclPolicy:
@@ -83,28 +102,25 @@ class AclSource:
         with self._lock:
             if region in self._of_regions:
                 return self._of_regions[region]
+            changes = self._changes
         listing = self._store.children(GROUPS)
         paths = [GroupPaths(name).acl for name in sorted(listing.names if listing else ()) if is_name(name)]
         members: dict[str, None] = {}
         for path, node in zip(paths, self._store.get_many(paths), strict=True):
             try:
-                found = _parsed(path, node)
+                found = AclPolicy.parse(path, node.data) if node is not None else _OPEN
             except BadData as error:
                 log.error("ignoring unreadable znode: path=%s problem=%s", path, error)
                 continue
-            members |= dict.fromkeys(found.members if found and region in found.regions else ())
+            members |= dict.fromkeys(found.members if region in found.regions else ())
         policy = replace(top, members=tuple(members))
         with self._lock:
-            self._of_regions[region] = policy
+            if changes == self._changes:
+                self._of_regions[region] = policy
         return policy
 
     def _changed(self, path: str) -> None:
         with self._lock:
-            self._known.clear()  # one that may not be read has no watch
+            self._changes += 1
+            self._known.clear()
             self._of_regions.clear()
-
-
-def _parsed(path: str, node: Node | None) -> AclPolicy | None:
-    if node is None or node.data == DENIED:
-        return _OPEN if node is None and path == ACL_POLICY else None
-    return AclPolicy.parse(path, node.data)

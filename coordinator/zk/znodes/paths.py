@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+ROOT = "/"
 CONSUMERS = "/consumers"
 COORDINATOR = "/consumers/coordinator"
 COORDINATOR_EPOCH = "/consumers/coordinator_epoch"

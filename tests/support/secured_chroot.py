@@ -1,0 +1,183 @@
+"""A secured chroot in full use, on a real server: each znode of the access control's table is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from consumer.spark.source.query_znode import QueryPost
+from coordinator.admin.acl import apply, check, create_group
+from coordinator.admin.control import pause
+from coordinator.term.elector import listed
+from coordinator.zk.embedded.ensemble import Ensemble
+from coordinator.zk.kazoo_store import KazooStore, kazoo_factory, open_kazoo
+from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.security.access import ZooKeeperAccess
+from coordinator.zk.security.policy import AclPolicy
+from coordinator.zk.store import Create
+from coordinator.zk.znodes.commands import ASSIGN, Command
+from coordinator.zk.znodes.operator_requests import TurnRequest
+from coordinator.zk.znodes.paths import DRILL, TURN_TIMES, Brokers, GroupPaths, RegionPaths
+from coordinator.zk.znodes.region_requests import CHECKPOINT, RegionRequest
+from coordinator.zk.znodes.sync import SyncRequest
+from tests.support.clients import connected
+from tests.support.memlog import MemoryLog
+from tests.support.region import Counting, region, running
+from tests.support.slots import SlotBench
+from tests.support.wait import eventually
+from tests.support.world import World
+
+TEAM, OTHER_TEAM = "team-a", "team-b"
+GROUPS = {"g": TEAM, "slots": TEAM, "counts": TEAM, "other": OTHER_TEAM}
+"""Group -> the identity of its members: of client-side assignment, of slots, of a consistent region, and another's."""
+QUIET_MS = 600_000
+"""No process writes at intervals while the intruder is at work."""
+
+
+class SecuredChroot:
+    """The chroot, and its clients of each identity."""
+
+    def __init__(self, ensemble: Ensemble, zk: str, folder: Path) -> None:
+        self.zk = zk
+        self._identities = ensemble.identities
+        self._folder = folder
+        self._closing = ExitStack()
+        self.operator: KazooStore = self.store("operator")
+        self.world = World(zk, self.operator)
+        self._closing.callback(self.world.close)
+
+    # ---- clients
+
+    def access(self, identity: str) -> ZooKeeperAccess:
+        return self._identities.access(identity)
+
+    def store(self, identity: str) -> KazooStore:
+        made = open_kazoo(self.zk, 30_000, access=self.access(identity))
+        self._closing.callback(made.close)
+        return made
+
+    @contextmanager
+    def kazoo(self, identity: str) -> Iterator[Any]:
+        """kazoo's own client; without an identity when it is empty."""
+        options: dict[str, Any] = {}
+        if identity:
+            user, password = self.access(identity).credentials().sasl or ("", "")
+            options["sasl_options"] = {"mechanism": "DIGEST-MD5", "username": user, "password": password}
+        with connected(self.zk, 30.0, **options) as client:
+            yield client
+
+    def policy(self, is_read_open: bool) -> AclPolicy:
+        one = self._identities.zookeeper_id
+        return AclPolicy(True, is_read_open, (one("coordinator"),), (one("operator"),), (one("reader"),))
+
+    # ---- its use
+
+    def use(self, is_read_open: bool) -> None:
+        """Let processes of all kinds run, then hold everything still."""
+        apply(self.operator, self.policy(is_read_open), Brokers())
+        for group, team in GROUPS.items():
+            regions = ["r"] if group == "counts" else []
+            create_group(self.operator, group, [self._identities.zookeeper_id(team)], regions)
+        self.world.topic("t", 2)
+        self.world.coordinator(
+            "a", zk_auth_file=self.access("coordinator").zk_auth_file, sweep_interval_ms=1_000, session_timeout_ms=8_000
+        )
+        standby = listed(kazoo_factory(self.zk, 8_000, access=self.access("coordinator")), "b", "host")()
+        self._closing.callback(standby.close)
+        self._consumers()
+        self._slots()
+        self._region()
+        eventually(lambda: self.operator.get(TURN_TIMES), 10, "the coordinator has swept")
+        pause(self.operator, None, "a test", 1, "it stands still")
+        self._by_hand()
+
+    def _consumers(self) -> None:
+        log = MemoryLog(20)
+        for name in ("c1", "c2"):
+            self._consumer("g", name, log=log, assignment="client", group_instance_id=name)
+        self._consumer("other", "c1", log=log)
+        self.world.stable("g", 2)
+        self.world.stable("other", 1)
+        past = self._consumer("g", "past", log=log, assignment="client")
+        self.world.stable("g", 3)
+        past.close()
+        self.world.stable("g", 2)
+        for paths in map(GroupPaths, ("g", "other")):
+            offsets, owners = paths.offsets_of("t"), paths.owners_of("t")
+            eventually(lambda path=offsets: len(self.world.names(path)) == 2, 10, f"{paths.group} has its offsets")
+            eventually(lambda path=owners: len(self.world.names(path)) == 2, 10, f"{paths.group} has its owners")
+
+    def _consumer(self, group: str, name: str, **options: Any) -> Any:
+        return self.world.consumer(
+            group, name, {"t": 1}, zk_auth_file=self.access(GROUPS[group]).zk_auth_file, **self._quiet(), **options
+        )
+
+    def _quiet(self) -> dict[str, Any]:
+        return {"session_timeout_ms": 8_000, "max_poll_interval_ms": QUIET_MS, "offsets_interval_ms": QUIET_MS}
+
+    def _slots(self) -> None:
+        bench = SlotBench(self.world, self._folder, "slots", self.access(TEAM))
+        self._closing.callback(bench.close)
+        bench.post.keep(1)
+        bench.slot(0, **self._quiet())
+        bench.end(20)
+        eventually(lambda: bench.segments(), 10, "a segment is sealed")
+        query = QueryPost(ThreadRuntime(), GroupPaths("slots"), "q", True)
+        query.begin(self.store(TEAM), None, True)
+
+    def _region(self) -> None:
+        member = Counting(
+            self.world,
+            "c1",
+            MemoryLog(20),
+            group="counts",
+            zk_auth_file=self.access(TEAM).zk_auth_file,
+            **self._quiet(),
+        )
+        self._closing.callback(member.vanish)
+        running(self.world)
+        member.consumer.request_checkpoint()
+        eventually(lambda: region(self.world).sequence, 10, "a checkpoint is complete")
+        assert member.errors == []
+
+    def _by_hand(self) -> None:
+        """What exists for moments only, made by the party that makes it, or what no process makes without Spark."""
+        paths = GroupPaths("g")
+        command = Command(ASSIGN, 1, 1, "past", ask="ask-0000000001").to_bytes()
+        self.store("coordinator").commit([Create(paths.command_prefix("past"), command, sequential=True)])
+        team = self.store(TEAM)
+        team.commit([Create(paths.sync_request, SyncRequest("c1", "i", "a test").to_bytes())])
+        ask = RegionRequest(CHECKPOINT, "c1", "a test").to_bytes()
+        team.commit([Create(RegionPaths("r").request, ask)])
+        self.operator.commit([Create(DRILL, ephemeral=True)])
+        self.operator.commit([Create(paths.request, TurnRequest("ann", 1, "a test").to_bytes())])
+
+    # ---- looking
+
+    def paths(self) -> list[str]:
+        """Every znode, parents first."""
+        found, left = [], ["/"]
+        while left:
+            path = left.pop(0)
+            found.append(path)
+            listing = self.operator.children(path)
+            left += [f"{path.rstrip('/')}/{name}" for name in sorted(listing.names if listing else ())]
+        return found
+
+    def deviations(self) -> list[str]:
+        return [f"{each.path}: {each.meaning}" for each in check(self.operator, Brokers())]
+
+    def close(self) -> None:
+        self._closing.close()
+
+
+@contextmanager
+def a_secured_chroot(ensemble: Ensemble, zk: str, folder: Path, is_read_open: bool) -> Iterator[SecuredChroot]:
+    made = SecuredChroot(ensemble, zk, folder)
+    try:
+        made.use(is_read_open)
+        yield made
+    finally:
+        made.close()
