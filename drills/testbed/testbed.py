@@ -19,6 +19,7 @@ from ..base.processes import Process, end_all, module_command
 from ..base.settings import Settings
 from ..base.signals import finished, held
 from ..base.waiting import NotReached
+from ..environments.access import OPERATOR
 from ..environments.base import Environment, connect_string
 from ..environments.kafka_broker import DrillBroker
 from ..evidence.histories import Notes
@@ -53,11 +54,14 @@ class Stage(Sight):
         tap = Tap() if environment.is_observed else None
         with ExitStack() as self._stack:
             if tap is not None:
-                observer = WatchObserver(environment.addresses, tap, environment.watched(chroot), chroot)
+                roots = environment.watched(chroot)
+                observer = WatchObserver(environment.addresses, tap, roots, chroot, environment.access)
                 self.observer = self._stack.enter_context(observer)
-            self._proxies = Proxies(environment.addresses, chroot, tap)
+            self._proxies = Proxies(environment.addresses, chroot, tap, environment.access.tls)
             self._stack.callback(self._proxies.close)
-            super().__init__(open_kazoo(self._proxies.hosts("drill"), OWN_SESSION_MS), folder, settings)
+            access = environment.access.behind_proxy(OPERATOR)
+            store = open_kazoo(self._proxies.hosts("drill"), OWN_SESSION_MS, access=access)
+            super().__init__(store, folder, settings)
             self._stack.callback(self.store.close)
             self.segments_dir = folder / "segments"
             self.quota_bytes = self._limit_segments(settings.segments_mb) if settings.segments_mb else 0
@@ -229,7 +233,10 @@ class Stage(Sight):
     def _start(self, command: ProcessCommand) -> Process:
         with held():  # so that a started process is always registered
             process = self.processes[command.name] = Process(
-                self.folder / "logs", command.name, module_command(command.module, command.arguments)
+                self.folder / "logs",
+                command.name,
+                module_command(command.module, command.arguments),
+                self.environment.access.environment(command.role),
             )
             self._started.append(process)
         return process
