@@ -71,7 +71,9 @@ def describe(name: str, output: str) -> None:
 @click.option("--namespaces", "in_namespaces", is_flag=True, help="Each embedded server in a network namespace (root).")
 @click.option("--zk", metavar="HOSTS/CHROOT", help="On your own ensemble instead, as host:port,host:port/chroot.")
 @zk_config_option
-@click.option("--secure", "is_secured", is_flag=True, help="Embedded servers with TLS and SASL.")
+@click.option(
+    "--secure", "is_secured", is_flag=True, help="With ACLs on all znodes, and embedded servers with TLS and SASL."
+)
 @click.option("--group", metavar="NAME", help="With --zk: on this group; a dry run without --execute.")
 @click.option("--execute", is_flag=True, help="With --group: run the drill.")
 @click.option("--repeat", type=click.IntRange(1, 1000), default=1, show_default=True, help="Runs of each drill.")

@@ -38,7 +38,7 @@ class DrillOptions:
     :ivar names: the drills; empty where `short` or `is_all` chooses them.
     :ivar servers: size of the embedded ensemble.
     :ivar kafka: whether `short` and `is_all` include the drills on a Kafka broker.
-    :ivar is_secured: whether the ensemble has TLS and SASL; on `zk`, each kind of process has an identity of its own.
+    :ivar is_secured: whether znodes have ACLs, and embedded servers TLS and SASL.
     :ivar zk: the operator's ensemble.  :ivar group: a group there.  :ivar execute: False for a dry run on it.
     :ivar access: how its servers are reached.
     :ivar settings: before the drill and the ensemble adjust them.
@@ -71,10 +71,14 @@ class DrillOptions:
             raise UsageError("--docker, --namespaces and --zk are mutually exclusive")
         if self.in_docker and self.is_secured:
             raise UsageError("--docker and --secure are mutually exclusive: the servers in containers have no TLS")
+        if self.group is not None and self.is_secured:
+            raise UsageError("--group and --secure are mutually exclusive: the ACLs of the path of --zk are yours")
         if (self.group is not None and self.zk is None) or (self.execute and self.group is None):
             raise UsageError("--group needs --zk, and --execute needs --group")
         if self.keep and self.group is not None:
             raise UsageError("--keep cannot be used with --group: the next run refuses an existing group")
+        if self.keep and self.is_secured and self.zk is not None:
+            raise UsageError("--keep cannot be used with --zk and --secure: the kept znodes could not be removed later")
         if sum((bool(self.names), self.short, self.is_all)) != 1:
             raise UsageError("name the drills to run, or give one of --short and --all (see: drill list)")
 

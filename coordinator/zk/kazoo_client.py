@@ -139,9 +139,14 @@ class OneSession(KazooClient):  # type: ignore[misc]
             raise
 
     def _authenticate(self, host: str, timeout: float) -> None:
-        """kazoo takes a server that dies meanwhile for one that refuses, which answers with an error since 3.5."""
+        """kazoo takes a server that dies meanwhile for one that refuses, which answers with an error since 3.5.
+
+        Of a server that requires SASL it does not know the error, and its thread would end with it.
+        """
         try:
             self._authenticate_of_kazoo(host, timeout)
+        except kz.SessionClosedRequireSaslError as error:
+            raise kz.AuthFailedError("SASL is required, and refused") from error
         except kz.AuthFailedError as error:
             if isinstance(error.__cause__, ConnectionDropped):
                 raise error.__cause__ from error

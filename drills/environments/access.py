@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
 import secrets
 from collections.abc import Iterator, Mapping
@@ -13,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from coordinator.zk.embedded.identities import environment_of
-from coordinator.zk.security.access import AUTH_VARIABLE, DIGEST, SASL, Credentials, ZooKeeperAccess
+from coordinator.zk.security.access import AUTH_VARIABLE, DIGEST, SASL, ZooKeeperAccess, digest_identity
 
 COORDINATOR: Final = "coordinator"
 MEMBER: Final = "member"
@@ -32,13 +30,16 @@ class DrillAccess:
 
     :param given: how the servers are reached.
     :param env: where its credentials may be, too.
-    :param has_roles: whether each role has a digest identity of its own, made here, beside the given ones.
+    :param has_roles: whether each role has a digest identity of its own, made here. Given digests are then the
+        operator's; a given SASL user is all roles', since a server may require it of every session.
+    :ivar has_roles: as given.
     :raises UsageError: when the credentials cannot be read.
     """
 
     def __init__(
         self, given: ZooKeeperAccess | None = None, env: Mapping[str, str] = {}, has_roles: bool = False
     ) -> None:
+        self.has_roles = has_roles
         self._given = given or ZooKeeperAccess()
         self._credentials = self._given.credentials(env)
         self._own = {role: f"zk-group-drill-{role}:{secrets.token_hex(16)}" for role in ROLES} if has_roles else {}
@@ -67,10 +68,14 @@ class DrillAccess:
         """The environment variables of a process behind a proxy; without secrets, which are in files."""
         return environment_of(self.behind_proxy(role))
 
-    def zookeeper_id(self, role: str) -> str:
-        """The role's own identity as in an ACL; only with `has_roles`."""
-        own = self._own[role]
-        return f"{DIGEST}:{own.partition(':')[0]}:{base64.b64encode(hashlib.sha1(own.encode()).digest()).decode()}"
+    def zookeeper_ids(self, role: str) -> list[str]:
+        """The identities that are the role's alone, as in ACLs; only with `has_roles`."""
+        return list(map(digest_identity, self._digests(role)))
+
+    def _digests(self, role: str) -> list[str]:
+        """The digest identities of the role's sessions."""
+        own = [self._own[role]] if role in self._own else []
+        return [*own, *(self._credentials.digests if not self.has_roles or role == OPERATOR else ())]
 
     @contextmanager
     def in_force(self, folder: Path) -> Iterator[None]:
@@ -87,7 +92,7 @@ class DrillAccess:
                 for role in ROLES:
                     path = Path(self._file(role))
                     path.touch(mode=0o600)
-                    path.write_text(_lines(self._credentials, self._own.get(role, "")))
+                    path.write_text(self._lines(role))
             yield
         finally:
             for role in ROLES if self._folder is not None else ():
@@ -98,9 +103,8 @@ class DrillAccess:
     def _file(self, role: str) -> str:
         return str(self._folder / f"{role}.auth") if self._folder is not None else ""
 
-
-def _lines(given: Credentials, own: str) -> str:
-    """A file of credentials: those given, and a digest identity, or none."""
-    sasl = [f"{SASL}:{':'.join(given.sasl)}"] if given.sasl is not None else []
-    digests = [f"{DIGEST}:{digest}" for digest in (*given.digests, own) if digest]
-    return "".join(f"{line}\n" for line in [*sasl, *digests])
+    def _lines(self, role: str) -> str:
+        """The role's file of credentials."""
+        sasl = [":".join((SASL, *self._credentials.sasl))] if self._credentials.sasl is not None else []
+        lines = [*sasl, *(f"{DIGEST}:{digest}" for digest in self._digests(role))]
+        return "".join(f"{line}\n" for line in lines)

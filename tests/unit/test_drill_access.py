@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.zk.errors import UsageError
-from coordinator.zk.security.access import AUTH_VARIABLE, ZooKeeperAccess, read_credentials
+from coordinator.zk.security.access import AUTH_VARIABLE, ZooKeeperAccess, digest_identity, read_credentials
 from drills.base.processes import own_environment
 from drills.environments.access import COORDINATOR, MEMBER, OPERATOR, ROLES, DrillAccess
 
@@ -26,21 +26,16 @@ def test_every_process_authenticates_with_what_the_drill_was_given(tmp_path: Pat
 
 
 def test_roles_have_digest_identities_of_their_own_beside_the_given_user(tmp_path: Path) -> None:
-    access = DrillAccess(TLS, {AUTH_VARIABLE: "sasl:drill:s3cret"}, has_roles=True)
+    access = DrillAccess(TLS, GIVEN, has_roles=True)
 
     with access.in_force(tmp_path / "access"):
-        found = [read_credentials(tmp_path / "access" / f"{role}.auth") for role in ROLES]
+        found = {role: read_credentials(tmp_path / "access" / f"{role}.auth") for role in ROLES}
 
-    assert {each.sasl for each in found} == {("drill", "s3cret")}
-    assert len({each.digests for each in found}) == len(ROLES)
-    assert access.zookeeper_id(MEMBER).startswith("digest:zk-group-drill-member:")
-
-
-def test_identity_of_a_role_is_the_one_that_zookeeper_derives() -> None:
-    access = DrillAccess(has_roles=True)
-    access._own[MEMBER] = "super:test"  # the example of the Programmer's Guide
-
-    assert access.zookeeper_id(MEMBER) == "digest:super:D/InIHSb7yEEbrWz8b9l71RjZJU="
+    assert {each.sasl for each in found.values()} == {("drill", "s3cret")}
+    assert len({each.digests[0] for each in found.values()}) == len(ROLES)
+    assert [role for role, each in found.items() if "team:t0psecret" in each.digests] == [OPERATOR]
+    for role, each in found.items():
+        assert access.zookeeper_ids(role) == [digest_identity(digest) for digest in each.digests]
 
 
 def test_tls_is_on_the_way_to_servers_and_not_on_the_way_to_a_proxy(tmp_path: Path) -> None:
