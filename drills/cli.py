@@ -17,6 +17,7 @@ from rich.console import Console
 from coordinator.cli.common import TABLE, output_option, print_json, print_rows
 from coordinator.cli.common import report as say_error
 from coordinator.zk.errors import MissingProgram, NotAuthorized, UsageError, ZooKeeperUnreachable
+from coordinator.zk.process.cli import command_access, zk_config_option
 from drills.base import signals
 from drills.base.settings import Settings
 from drills.catalog import DRILLS
@@ -69,6 +70,10 @@ def describe(name: str, output: str) -> None:
 @click.option("--docker", "in_docker", is_flag=True, help="On three servers in containers (tests/docker) instead.")
 @click.option("--namespaces", "in_namespaces", is_flag=True, help="Each embedded server in a network namespace (root).")
 @click.option("--zk", metavar="HOSTS/CHROOT", help="On your own ensemble instead, as host:port,host:port/chroot.")
+@zk_config_option
+@click.option(
+    "--secure", "is_secured", is_flag=True, help="With ACLs on all znodes, and embedded servers with TLS and SASL."
+)
 @click.option("--group", metavar="NAME", help="With --zk: on this group; a dry run without --execute.")
 @click.option("--execute", is_flag=True, help="With --group: run the drill.")
 @click.option("--repeat", type=click.IntRange(1, 1000), default=1, show_default=True, help="Runs of each drill.")
@@ -83,7 +88,7 @@ def describe(name: str, output: str) -> None:
 def run(servers: str, session_timeout_ms: int, **options: Any) -> int:
     """Run drills. Exit code 0 for PASS, 1 for FAIL, 3 for INCONCLUSIVE or a run that was aborted."""
     settings = Settings(session_timeout_ms=session_timeout_ms)
-    return _run(DrillOptions(servers=int(servers), settings=settings, **options))
+    return _run(DrillOptions(servers=int(servers), settings=settings, access=command_access(), **options))
 
 
 def _run(options: DrillOptions) -> int:
@@ -164,6 +169,7 @@ def _opened(options: DrillOptions, external: External | None) -> Iterator[tuple[
         reader = DataFrameReader(folder)
         stack.callback(reader.close)
         opened = stack.enter_context(environment)
+        stack.enter_context(opened.access.in_force(folder / "access"))
         stack.callback(signals.ignore)  # the cleanup is not interruptible, as after an interrupt
         yield opened, reader
 
@@ -175,8 +181,8 @@ def _environment(folder: Path, options: DrillOptions) -> AbstractContextManager[
         click.echo(f"Compose project {containers.project}", err=True)  # for the cleanup after a killed run
         return containers
     if options.kind is Namespaced:
-        return namespaced(folder / "ensemble", options.servers)
-    return Embedded(folder / "ensemble", options.servers)
+        return namespaced(folder / "ensemble", options.servers, options.is_secured)
+    return Embedded(folder / "ensemble", options.servers, is_secured=options.is_secured)
 
 
 def _run_one(

@@ -18,6 +18,7 @@ from .base.settings import POOL, Settings
 from .base.waiting import NotReached, wait_for
 from .checker import check
 from .checker.invariants.l1_settles import SILENT_SHARE
+from .environments.access import MEMBER
 from .environments.base import Environment
 from .evidence.fetch_intervals import read_elsewhere
 from .evidence.files import point_latest, versions, write_history, write_json, write_reports, znodes
@@ -238,7 +239,8 @@ def _read(run: DrillRun, stage: Stage, reader: DataFrameReader) -> tuple[Produce
         streamed = stage.streamed()
         if streamed is not None:
             return stage.in_log(), together_of(streamed)
-        return stage.in_log(), reader.read(stage.zk, run.settings.group, not stage.applications)
+        access = stage.environment.access.to_servers(MEMBER)
+        return stage.in_log(), reader.read(stage.zk, run.settings.group, not stage.applications, access)
     except (NotReached, OSError) as error:
         run.missing.append(str(error))
         return {}, None
@@ -290,6 +292,7 @@ def _conclude(
             "kind": environment.kind,
             "servers": len(environment.addresses),
             "hosts": ",".join(environment.addresses),
+            "security": environment.access.described,
             **environment.details,
         },
         "bounds": dict(bounds),

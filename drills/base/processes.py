@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,26 +26,31 @@ def module_command(module: str, arguments: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", module, *arguments]
 
 
+def own_environment() -> dict[str, str]:
+    """This process's environment without the variables of this project, which may hold secrets, and with its path."""
+    paths = [str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("ZK_GROUP_")}
+    return {**environment, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+
+
 class Process:
     """One process. Its stderr is appended to `NAME.log`, its stdout to `NAME.out`.
 
+    :param variables: of its environment. It inherits none of this project's.
     :ivar who: its name in the history, `name#process id`.
     """
 
-    def __init__(self, folder: Path, name: str, command: Sequence[str]) -> None:
+    def __init__(self, folder: Path, name: str, command: Sequence[str], variables: Mapping[str, str] = {}) -> None:
         self.name = name
         self.out = folder / f"{name}.out"
         folder.mkdir(parents=True, exist_ok=True)
-        paths = [str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("ZK_GROUP_")}
-        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         with self.out.open("ab") as out, (folder / f"{name}.log").open("ab") as log:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=log,
-                env=environment,
+                env={**own_environment(), **variables},
                 process_group=0,  # the operator's Ctrl-C goes to the drill only, which ends its processes in order
             )
         self.pid = self._process.pid

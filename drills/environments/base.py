@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, Self
@@ -13,10 +14,13 @@ from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 
 from ..base.settings import Settings
 from ..base.signals import held
+from .access import OPERATOR, DrillAccess
 
 TICK_MS = 200
 PREFIX = "zk-group-drill-"
 OWN_CHROOT = "its own chroot in ZooKeeper"
+ENFORCED_SASL = {"enforce.auth.enabled": "true", "enforce.auth.schemes": "sasl"}
+"""Lines of zoo.cfg: no session without SASL."""
 
 SERVERS = "servers that can be killed, stopped and started"
 PAUSE = "servers that can be paused"
@@ -33,6 +37,7 @@ class Environment(Protocol):
     :ivar addresses: `host:port` of each server.
     :ivar tick_s: its tick, which bounds the delay of a session's expiry.
     :ivar is_observed: whether an observer replaces the transaction logs, which are not readable here.
+    :ivar access: how the drill and its processes authenticate.
     :ivar details: further fields of the ensemble in run.json.
     """
 
@@ -41,6 +46,7 @@ class Environment(Protocol):
     addresses: tuple[str, ...]
     tick_s: float
     is_observed: bool
+    access: DrillAccess
     details: Mapping[str, object]
 
     @property
@@ -107,6 +113,7 @@ class Passing:
     """The common part of the temporary ensembles, which are removed with all their znodes after the drills."""
 
     is_observed = False
+    access = DrillAccess()
     touches: Sequence[str] = (OWN_CHROOT,)
     shown: Sequence[str] = ("/",)
     details: Mapping[str, object] = MappingProxyType({})
@@ -132,14 +139,19 @@ class Embedded(Passing):
     """Servers on this machine, from PySpark's jars.
 
     :param places: the listener of each; on loopback by default.
+    :param is_secured: whether they have TLS, and refuse sessions without SASL.
     """
 
     kind = "embedded"
     can = frozenset({SERVERS, PAUSE})
 
-    def __init__(self, directory: Path, servers: int, places: Sequence[Ports] = ()) -> None:
+    def __init__(self, directory: Path, servers: int, places: Sequence[Ports] = (), is_secured: bool = False) -> None:
         config = EnsembleConfig(servers=servers, tick_ms=TICK_MS, durable=False)
+        if is_secured:
+            config = replace(config, tls=True, auth=True, extra=ENFORCED_SASL)
         self._ensemble = Ensemble(directory, config, places=places)
+        if is_secured:
+            self.access = DrillAccess(self._ensemble.identities.access(OPERATOR), has_roles=True)
         self.addresses = tuple(server.address for server in self._ensemble.servers)
         self.tick_s = TICK_MS / 1000
 

@@ -13,11 +13,14 @@ from coordinator.zk.embedded.ensemble import four_letter_word
 from coordinator.zk.errors import BadData, Refused, Retryable, UsageError, ZooKeeperUnreachable
 from coordinator.zk.hosts import Address, parsed_hosts
 from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.security.access import ZooKeeperAccess
+from coordinator.zk.security.tls import secured
 from coordinator.zk.store import MAX_OPERATIONS, Delete, Store
 
 from ..base.settings import Settings
 from ..base.waiting import wait_for
 from ..faults.packets import CLOSE_SESSION, opened
+from .access import OPERATOR, DrillAccess
 from .base import OWN_CHROOT, PREFIX, SERVERS, connect_string, version_in
 
 ANSWER_S = 2.0
@@ -33,6 +36,7 @@ LONGEST_SESSION_MS = 15_000
 
 NEWEST_WITHOUT_ZXID = (3, 8)
 ADMIN_SESSION_MS = 10_000
+CONNECT_S = 15.0
 CLEARED_S = 20.0
 
 
@@ -41,15 +45,18 @@ class External:
 
     :param hosts: `host:port,host:port/chroot`.
     :param session_timeout_ms: the requested session timeout of the processes.
+    :param access: how its servers are reached.
     :raises UsageError: when `hosts` is malformed, its chroot is missing, or the ensemble is unsuitable.
     :raises ZooKeeperUnreachable: when no server answers.
+    :raises AuthenticationFailed: when a server and this machine refuse each other.
     """
 
     kind = "own"
     can: frozenset[str] = frozenset()
     is_observed = True
 
-    def __init__(self, hosts: str, session_timeout_ms: int) -> None:
+    def __init__(self, hosts: str, session_timeout_ms: int, access: DrillAccess | None = None) -> None:
+        self.access = access or DrillAccess()
         self._parsed, self.below = parsed_hosts(hosts)
         self.addresses: tuple[str, ...] = tuple(
             f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self._parsed
@@ -65,7 +72,7 @@ class External:
             "negotiated_ms": self.session_timeout_ms,
         }
         self._require(wanted_ms)
-        open_kazoo(hosts, ADMIN_SESSION_MS, make_chroot=False).close()  # raises when the chroot is missing
+        self._open(self.below).close()  # raises when the chroot is missing
 
     @property
     def touches(self) -> Sequence[str]:
@@ -99,9 +106,10 @@ class External:
     def _granted(self, asked_ms: int) -> int:
         """The session timeout that the first server that answers grants."""
         for address in self._parsed:
-            granted = granted_ms(address, asked_ms)
+            granted = granted_ms(address, asked_ms, self.access.tls)
             if granted is not None:
                 return granted
+        self._open("", ANSWER_S).close()  # raises the reason, as a certificate that is refused
         raise ZooKeeperUnreachable(f"no ZooKeeper server answers at {','.join(self.addresses)}")
 
     def _ticks(self) -> tuple[float, float, str]:
@@ -110,7 +118,7 @@ class External:
         Promises use the lower bound: a promise that is too strict fails visibly.
         """
         for host, port in self._parsed:
-            for line in four_letter_word(host, port, "conf").splitlines():
+            for line in four_letter_word(host, port, "conf", access=self.access.tls).splitlines():
                 name, _, value = line.partition("=")
                 if name == "tickTime" and value.strip().isdigit() and int(value) > 0:
                     return int(value) / 1000, int(value) / 1000, "from the server (conf)"
@@ -124,12 +132,13 @@ class External:
 
     def version(self) -> str:
         """See `Environment`; empty where `srvr` is not allowed."""
-        answers = (version_in(four_letter_word(host, port)) for host, port in self._parsed)
+        answers = (version_in(four_letter_word(host, port, access=self.access.tls)) for host, port in self._parsed)
         return next((version for version in answers if version), "")
 
     def is_healthy(self) -> bool:
         """Whether a server serves; the rest of the ensemble is the operator's concern."""
-        return any(granted_ms(address, self.session_timeout_ms) is not None for address in self._parsed)
+        session_ms, tls = self.session_timeout_ms, self.access.tls
+        return any(granted_ms(address, session_ms, tls) is not None for address in self._parsed)
 
     def has_leader(self) -> bool:
         """See `Environment`: without a leader no session can be opened."""
@@ -177,11 +186,15 @@ class External:
     @contextmanager
     def opened(self) -> Iterator[Store]:
         """A session at the root, without proxies."""
-        store = open_kazoo(connect_string(self.addresses, ""), ADMIN_SESSION_MS, make_chroot=False)
+        store = self._open("")
         try:
             yield store
         finally:
             store.close()
+
+    def _open(self, chroot: str, timeout_s: float = CONNECT_S) -> Store:
+        hosts, access = connect_string(self.addresses, chroot), self.access.to_servers(OPERATOR)
+        return open_kazoo(hosts, ADMIN_SESSION_MS, timeout_s, make_chroot=False, access=access)
 
 
 def tree_of(store: Store, root: str) -> list[str]:
@@ -204,11 +217,16 @@ def remove_tree(store: Store, root: str) -> bool:
     return True
 
 
-def granted_ms(address: Address, asked_ms: int) -> int | None:
-    """The session timeout that a server grants to a request for `asked_ms`; None when it does not serve."""
+def granted_ms(address: Address, asked_ms: int, tls: ZooKeeperAccess) -> int | None:
+    """The session timeout that a server grants to a request for `asked_ms`; None when it does not serve.
+
+    Where SASL is required the session ends by its timeout, since only a session that has authenticated may be closed.
+    """
+    context = tls.tls_context()
     request = struct.pack(">iqiqi16s?", 0, 0, asked_ms, 0, 16, b"", False)
     try:
-        with socket.create_connection(address, ANSWER_S) as connection:
+        plain = socket.create_connection(address, ANSWER_S)
+        with plain if context is None else secured(plain, context, address[0], ANSWER_S) as connection:
             connection.sendall(struct.pack(">i", len(request)) + request)
             (length,) = struct.unpack(">i", _received(connection, 4))
             session = opened(_received(connection, min(max(0, length), 1024)))

@@ -27,6 +27,7 @@ from coordinator.zk.znodes.paths import (
 
 from ..base.settings import REGION, Settings
 from ..base.waiting import wait_for
+from .access import DrillAccess
 from .external import CLEARED_S, External, remove_tree
 
 ANOTHER = "another drill runs at --zk: wait until it ends"
@@ -39,8 +40,8 @@ class NamedGroup(External):
     :raises UsageError: also when `group` is not a valid group name.
     """
 
-    def __init__(self, hosts: str, session_timeout_ms: int, group: str) -> None:
-        super().__init__(hosts, session_timeout_ms)
+    def __init__(self, hosts: str, session_timeout_ms: int, group: str, access: DrillAccess | None = None) -> None:
+        super().__init__(hosts, session_timeout_ms, access)
         self._group = checked_name("group", group)
         self._topic = f"zk-group-drill-{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ').lower()}"
         self._made = (GroupPaths(self._group).root, RegionPaths(REGION).root, Brokers().topic(self._topic))

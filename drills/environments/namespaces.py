@@ -153,8 +153,8 @@ class Namespaced(Embedded):
     kind = "namespaces"
     can = Embedded.can | {NETWORK}
 
-    def __init__(self, directory: Path, servers: int, network: Namespaces) -> None:
-        super().__init__(directory, servers, network.places)
+    def __init__(self, directory: Path, servers: int, network: Namespaces, is_secured: bool = False) -> None:
+        super().__init__(directory, servers, network.places, is_secured)
         self._network = network
 
     def cut_off(self, server: int) -> None:
@@ -173,13 +173,13 @@ class Namespaced(Embedded):
 
 
 @contextmanager
-def namespaced(directory: Path, servers: int) -> Iterator[Namespaced]:
-    """Embedded servers in namespaces.
+def namespaced(directory: Path, servers: int, is_secured: bool = False) -> Iterator[Namespaced]:
+    """Embedded servers in namespaces; `is_secured` as of `Embedded`.
 
     :raises UsageError: without root.  :raises MissingProgram: without iproute2.
     :raises EnsembleError: when this machine cannot create namespaces, with the error of `ip`.
     """
-    with Namespaces(servers) as network, Namespaced(directory, servers, network) as environment:
+    with Namespaces(servers) as network, Namespaced(directory, servers, network, is_secured) as environment:
         yield environment
 
 

@@ -11,6 +11,7 @@ from coordinator.zk.errors import CoordinatorError, StoreError
 from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.store import SessionState, TreeEvent, TreeStore
 
+from ..environments.access import OPERATOR, DrillAccess
 from ..environments.base import connect_string
 from ..faults.proxy import Proxy
 from ..faults.traffic_capture import Tap, Traffic
@@ -28,11 +29,20 @@ class WatchObserver:
     :param tap: captures the processes of the drill, and this session.
     :param roots: the full paths of the watched subtrees.
     :param chroot: the prefix that events omit from their paths.
+    :param access: how it authenticates.
     :ivar proxies: before each server.
     :ivar missing: why changes are unknown, or not the drill's only; "" otherwise.
     """
 
-    def __init__(self, addresses: Sequence[str], tap: Tap, roots: Sequence[str], chroot: str) -> None:
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        tap: Tap,
+        roots: Sequence[str],
+        chroot: str,
+        access: DrillAccess | None = None,
+    ) -> None:
+        self._access = access or DrillAccess()
         self._addresses = addresses
         self._tap = tap
         self._roots = roots
@@ -48,10 +58,13 @@ class WatchObserver:
         :raises StoreError: when the server has no such watches.
         """
         with ExitStack() as stack:
-            proxies = [stack.enter_context(Proxy(one, self._tap, is_observer=True)) for one in self._addresses]
-            self.proxies = proxies
+            made = [Proxy(one, self._tap, is_observer=True, access=self._access.tls) for one in self._addresses]
+            self.proxies = [stack.enter_context(proxy) for proxy in made]
             self._store: TreeStore = open_kazoo(
-                connect_string([each.hosts for each in proxies], ""), SESSION_MS, make_chroot=False
+                connect_string([each.hosts for each in self.proxies], ""),
+                SESSION_MS,
+                make_chroot=False,
+                access=self._access.behind_proxy(OPERATOR),
             )
             stack.callback(self._store.close)
             self._store.add_listener(self._on_state)

@@ -2,7 +2,8 @@
 
 It parses ZooKeeper's framing: every packet is four bytes of length and a body; the first packet of either side opens
 the session; then a request begins with its xid and op code, a reply with the request's xid. So it can lose exactly
-one reply: the request is carried out, and its sender gets no answer.
+one reply: the request is carried out, and its sender gets no answer. TLS is between proxy and server only: the proxy's
+clients are on this machine.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from types import TracebackType
 from typing import Self
 
 from coordinator.zk.embedded.directory import HOST, choose_ports
+from coordinator.zk.security.access import ZooKeeperAccess
 
 from .packets import PING, op_code, xid
+from .tls_end import TlsEnd
 from .traffic_capture import CapturedLink, Tap
 
 LARGEST = 64 << 20
@@ -73,9 +76,17 @@ class Proxy:
     :param upstream: `host:port` of the server.
     :param tap: captures all forwarded packets; requests that are dropped are not captured.
     :param is_observer: whether the client is the observer.
+    :param access: the TLS to the server; None for none. Clients send their own credentials.
+    :raises UsageError: when a file of `access` cannot be used.
     """
 
-    def __init__(self, upstream: str, tap: Tap | None = None, is_observer: bool = False) -> None:
+    def __init__(
+        self,
+        upstream: str,
+        tap: Tap | None = None,
+        is_observer: bool = False,
+        access: ZooKeeperAccess | None = None,
+    ) -> None:
         host, port = upstream.rsplit(":", 1)
         self.port = choose_ports(1, None)[0].client
         self.requests: Counter[int] = Counter()
@@ -83,6 +94,7 @@ class Proxy:
         self.losses: list[Loss] = []
         """The packets lost by `drop_reply` and `drop_request`, in order."""
         self._upstream = (host.strip("[]"), int(port))
+        self._tls_context = access.tls_context() if access is not None else None
         self._tap = tap
         self._is_observer = is_observer
         self._lock = threading.Lock()
@@ -192,18 +204,23 @@ class Proxy:
                 client, _ = listener.accept()
             except OSError:
                 return
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             try:
-                server = socket.create_connection(self._upstream, 5.0)
+                server = self._connect()
             except OSError:
                 client.close()
                 continue
-            server.settimeout(None)
-            for end in (client, server):  # without TCP_NODELAY small packets wait 40 ms for acknowledgements
-                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             link = _Link(self, client, server)
             with self._lock:
                 self._links.add(link)
             link.start()
+
+    def _connect(self) -> socket.socket | TlsEnd:
+        """A connection to the server, before its TLS handshake."""
+        server = socket.create_connection(self._upstream, 5.0)
+        server.settimeout(None)
+        server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else small packets wait 40 ms for answers
+        return server if self._tls_context is None else TlsEnd(server, self._tls_context, self._upstream[0])
 
     # Called by the links.
 
@@ -255,7 +272,7 @@ class Proxy:
 class _Link:
     """One client connection and the server connection behind it: a thread for each direction."""
 
-    def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
+    def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket | TlsEnd) -> None:
         self.has_gap = False
         self.is_cut = False
         self._proxy = proxy
@@ -281,12 +298,22 @@ class _Link:
                 connection.shutdown(socket.SHUT_RDWR)
 
     def _run(self) -> None:
-        self._downward.start()
-        self._pump_requests()
-        self._downward.join()
+        if self._is_connected():
+            self._downward.start()
+            self._pump_requests()
+            self._downward.join()
         self._client.close()
         self._server.close()
         self._proxy.forget(self, [loss for loss, _ in self._awaited.values()])
+
+    def _is_connected(self) -> bool:
+        """Whether the TLS handshake, where there is one, succeeds. A hung server delays this connection only."""
+        try:
+            if isinstance(self._server, TlsEnd):
+                self._server.handshake()
+        except OSError:
+            return False
+        return True
 
     def _pump_requests(self) -> None:
         with contextlib.suppress(OSError):
@@ -326,7 +353,7 @@ class _Link:
                 self._client.sendall(packet)
         self.cut()
 
-    def _packets(self, source: socket.socket) -> Iterator[bytes]:
+    def _packets(self, source: socket.socket | TlsEnd) -> Iterator[bytes]:
         """Complete packets with their length, until the connection is closed or bytes were dropped."""
         received = b""
         while data := source.recv(65536):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..base.settings import POOL, QUERY, Settings
+from ..environments.access import COORDINATOR, MEMBER
 from .probes import slot
 
 CHECKPOINT_MS = 500
@@ -17,11 +18,12 @@ MOST_SLOTS = 50
 
 
 class ProcessCommand(NamedTuple):
-    """A process: its name, its module and the module's arguments."""
+    """A process: its name, its module and the module's arguments, and the role that it authenticates as."""
 
     name: str
     module: str
     arguments: list[str]
+    role: str = MEMBER
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,8 @@ class Commands:
             "--checkpoint-interval-ms": str(CHECKPOINT_MS),
             "--history-dir": str(self.histories),
         }
-        return ProcessCommand(name, "coordinator.cli", ["run", *(word for pair in options.items() for word in pair)])
+        words = ["run", *(word for pair in options.items() for word in pair)]
+        return ProcessCommand(name, "coordinator.cli", words, COORDINATOR)
 
     def pool(self) -> ProcessCommand:
         """The driver's part of the pool: it declares the slots as running."""

@@ -13,9 +13,10 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
 
+from coordinator.zk.security.access import ZooKeeperAccess
 from coordinator.zk.znodes.names import shown
 
-from ..base.processes import END_S, REPOSITORY
+from ..base.processes import END_S, own_environment
 from ..base.signals import held
 from ..base.waiting import NotReached
 
@@ -44,7 +45,6 @@ class DataFrameReader:
 
     def _started(self) -> tuple[subprocess.Popen[str], Queue[dict[str, Any]]]:
         """A process, and its queue of answers: the first reports that it is ready."""
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])}
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / "reader.log").open("ab") as log:
             process = subprocess.Popen(
@@ -53,7 +53,7 @@ class DataFrameReader:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env=environment,
+                env=own_environment(),
                 cwd=self._folder,
                 process_group=0,
             )
@@ -62,9 +62,12 @@ class DataFrameReader:
         self._is_ready = False
         return process, answers
 
-    def read(self, zk: str, group: str, is_whole: bool = True) -> list[dict[str, Any]]:
+    def read(
+        self, zk: str, group: str, is_whole: bool = True, access: ZooKeeperAccess | None = None
+    ) -> list[dict[str, Any]]:
         """The contents of the DataFrame, for each partition.
 
+        :param access: TLS and the file of credentials.
         :param is_whole: whether all records must be in it; else applications have read some of them.
         :raises NotReached: when Spark does not answer, or cannot read it; with the reason.
         """
@@ -76,7 +79,7 @@ class DataFrameReader:
             self._answer(READY_S)
             self._is_ready = True
         assert self._process.stdin is not None
-        options = {"zk": zk, "group": group, "failOnDataLoss": str(is_whole).lower()}
+        options = {"zk": zk, "group": group, "failOnDataLoss": str(is_whole).lower(), **_options_of(access)}
         try:
             self._process.stdin.write(json.dumps(options) + "\n")
             self._process.stdin.flush()
@@ -118,6 +121,20 @@ class DataFrameReader:
             self._process.wait(END_S)
         with contextlib.suppress(ProcessLookupError):  # the JVM ends shortly after its Python process
             os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def _options_of(access: ZooKeeperAccess | None) -> dict[str, str]:
+    """Options of the source; without secrets, which are in files."""
+    if access is None:
+        return {}
+    return {
+        "zkAuthFile": access.zk_auth_file,
+        "zkTls": str(access.zk_tls).lower(),
+        "zkTlsCa": access.zk_tls_ca,
+        "zkTlsCert": access.zk_tls_cert,
+        "zkTlsKey": access.zk_tls_key,
+        "zkTlsCheckHostname": str(access.zk_tls_check_hostname).lower(),
+    }
 
 
 def _listen(process: subprocess.Popen[str], answers: Queue[dict[str, Any]]) -> None:

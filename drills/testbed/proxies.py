@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+from coordinator.zk.security.access import ZooKeeperAccess
+
 from ..environments.base import connect_string
 from ..faults.proxy import Loss, Proxy
 from ..faults.traffic_capture import Tap
@@ -14,19 +16,24 @@ class Proxies:
     """Started on first use.
 
     :param tap: captures the traffic.
+    :param access: the TLS to the servers; None for none.
     """
 
-    def __init__(self, addresses: Sequence[str], chroot: str, tap: Tap | None) -> None:
+    def __init__(
+        self, addresses: Sequence[str], chroot: str, tap: Tap | None, access: ZooKeeperAccess | None = None
+    ) -> None:
         self._addresses = addresses
         self._chroot = chroot
         self._tap = tap
+        self._access = access
         self._stack = ExitStack()
         self._of: dict[str, list[Proxy]] = {}
 
     def hosts(self, name: str) -> str:
         """The connect string of a process."""
         if name not in self._of:
-            self._of[name] = [self._stack.enter_context(Proxy(address, self._tap)) for address in self._addresses]
+            proxies = [Proxy(address, self._tap, access=self._access) for address in self._addresses]
+            self._of[name] = [self._stack.enter_context(proxy) for proxy in proxies]
         return connect_string([proxy.hosts for proxy in self._of[name]], self._chroot)
 
     def close(self) -> None:

@@ -11,14 +11,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from coordinator.admin.acl import apply, create_group
 from coordinator.admin.topics import create_topic
 from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.znodes.paths import Brokers
 
 from ..base.processes import Process, end_all, module_command
 from ..base.settings import Settings
 from ..base.signals import finished, held
 from ..base.waiting import NotReached
+from ..environments.access import COORDINATOR, MEMBER, OPERATOR
 from ..environments.base import Environment, connect_string
 from ..environments.kafka_broker import DrillBroker
 from ..evidence.histories import Notes
@@ -53,11 +56,14 @@ class Stage(Sight):
         tap = Tap() if environment.is_observed else None
         with ExitStack() as self._stack:
             if tap is not None:
-                observer = WatchObserver(environment.addresses, tap, environment.watched(chroot), chroot)
+                roots = environment.watched(chroot)
+                observer = WatchObserver(environment.addresses, tap, roots, chroot, environment.access)
                 self.observer = self._stack.enter_context(observer)
-            self._proxies = Proxies(environment.addresses, chroot, tap)
+            self._proxies = Proxies(environment.addresses, chroot, tap, environment.access.tls)
             self._stack.callback(self._proxies.close)
-            super().__init__(open_kazoo(self._proxies.hosts("drill"), OWN_SESSION_MS), folder, settings)
+            access = environment.access.behind_proxy(OPERATOR)
+            self._admin = open_kazoo(self._proxies.hosts("drill"), OWN_SESSION_MS, access=access)
+            super().__init__(self._admin, folder, settings)
             self._stack.callback(self.store.close)
             self.segments_dir = folder / "segments"
             self.quota_bytes = self._limit_segments(settings.segments_mb) if settings.segments_mb else 0
@@ -94,6 +100,8 @@ class Stage(Sight):
 
     def start_all(self) -> None:
         """Create the topic, and start coordinators, fetchers with their pool, and the producer."""
+        if self.environment.access.has_roles:
+            self._secure()
         if self.settings.kafka:
             self._start_broker()
         else:
@@ -108,6 +116,14 @@ class Stage(Sight):
             for number in range(self.settings.slots):
                 self.start_slot(number)
         self.start_producer()
+
+    def _secure(self) -> None:
+        """ACLs for all znodes: each process may do only what its kind is there for."""
+        identities = self.environment.access.zookeeper_ids
+        coordinators, operators = tuple(identities(COORDINATOR)), tuple(identities(OPERATOR))
+        apply(self._admin, AclPolicy(is_secure=True, coordinators=coordinators, operators=operators), Brokers())
+        regions = [self.settings.region] if self.settings.region else []
+        create_group(self._admin, self.settings.group, identities(MEMBER), regions)
 
     def start_node(self, name: str) -> Process:
         """Start a coordinator."""
@@ -229,7 +245,10 @@ class Stage(Sight):
     def _start(self, command: ProcessCommand) -> Process:
         with held():  # so that a started process is always registered
             process = self.processes[command.name] = Process(
-                self.folder / "logs", command.name, module_command(command.module, command.arguments)
+                self.folder / "logs",
+                command.name,
+                module_command(command.module, command.arguments),
+                self.environment.access.environment(command.role),
             )
             self._started.append(process)
         return process

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator.zk.store import Create, Delete, SetData
-from coordinator.zk.znodes.group_state import COMPLETING, STABLE
+from coordinator.zk.znodes.group_state import COMPLETING, STABLE, GroupState
 from coordinator.zk.znodes.operator_requests import Pause, PausedRecord
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import PAUSED
@@ -202,3 +202,18 @@ def test_group_with_a_registration_made_unreadable_manually_is_not_judged() -> N
         begin(history)
 
     assert spoilt("before calm", happen)["L1"].outcome == "held"
+
+
+@pytest.mark.parametrize("with_group", [True, False])
+def test_group_created_by_an_operator_loses_no_state_and_no_time(with_group: bool) -> None:
+    def happen(history: StoryHistory) -> None:
+        hand = next(event for event in history.events if event["who"] == "hand")
+        paths = [G.root, G.state] if with_group else [G.state]
+        data = GroupState().to_bytes().decode()
+        hand["ops"] += [{"op": "create", "path": path, "data": data, "ephemeral": False} for path in paths]
+        history.event("calm", "server")
+        history.to(history.now + 20.0)
+        history.event("end", "server")
+        raise Enough
+
+    assert (spoilt("stable", happen)["L1"].outcome == "held") is with_group

@@ -58,10 +58,28 @@ def test_no_broker_is_started_beside_an_external_ensemble() -> None:
     assert str(mistake.value) == "kafka-broker-sigkill needs a Kafka broker: no broker is started with --zk"
 
 
+def test_no_broker_is_started_beside_a_secured_ensemble() -> None:
+    _, left_out = DrillOptions(is_all=True, kafka=True, is_secured=True, in_namespaces=True).chosen()
+
+    assert left_out == ["kafka-broker-sigkill needs a Kafka broker: no broker is started with --secure"]
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         ({"is_all": True, "in_docker": True, "zk": OWN}, "--docker, --namespaces and --zk are mutually exclusive"),
+        (
+            {"is_all": True, "in_docker": True, "is_secured": True},
+            "--docker and --secure are mutually exclusive: the servers in containers have no TLS",
+        ),
+        (
+            {"is_all": True, "zk": OWN, "group": "g", "is_secured": True},
+            "--group and --secure are mutually exclusive: the ACLs of the path of --zk are yours",
+        ),
+        (
+            {"is_all": True, "zk": OWN, "keep": True, "is_secured": True},
+            "--keep cannot be used with --zk and --secure: the kept znodes could not be removed later",
+        ),
         ({"is_all": True, "group": "g"}, "--group needs --zk, and --execute needs --group"),
         ({"is_all": True, "zk": OWN, "execute": True}, "--group needs --zk, and --execute needs --group"),
         ({"is_all": True, "short": True}, "name the drills to run, or give one of --short and --all (see: drill list)"),

@@ -28,8 +28,10 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
 
     def answer(least_ms: int, most_ms: int, conf: str = "", version: str = "3.9.5") -> None:
         words = {"conf": conf, "srvr": f"Zookeeper version: {version}-abc, built on" if version else ""}
-        monkeypatch.setattr(external, "granted_ms", lambda address, asked_ms: min(max(asked_ms, least_ms), most_ms))
-        monkeypatch.setattr(external, "four_letter_word", lambda host, port, word="srvr": words[word])
+        monkeypatch.setattr(
+            external, "granted_ms", lambda address, asked_ms, tls: min(max(asked_ms, least_ms), most_ms)
+        )
+        monkeypatch.setattr(external, "four_letter_word", lambda host, port, word="srvr", access=None: words[word])
         monkeypatch.setattr(external, "open_kazoo", lambda *arguments, **options: NoStore())
 
     return answer
@@ -90,7 +92,7 @@ def test_session_timeouts_over_the_limit_are_refused(servers: Servers) -> None:
 
 
 def test_unresponsive_ensemble_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(external, "granted_ms", lambda address, asked_ms: None)
+    monkeypatch.setattr(external, "granted_ms", lambda address, asked_ms, tls: None)
 
     with pytest.raises(ZooKeeperUnreachable):
         External("zk1:2181", 2000)

@@ -12,6 +12,7 @@ import pytest
 from coordinator.zk.errors import ZooKeeperUnreachable
 from drills.base.settings import Settings
 from drills.catalog import DRILLS
+from drills.environments.access import DrillAccess
 from drills.environments.base import Environment
 from drills.options import DrillOptions
 from drills.runner import DrillRun, _window, run_drill
@@ -28,6 +29,7 @@ class Away:
     tick_s = 0.2
     is_observed = False
     touches = ("nothing",)
+    access = DrillAccess()
     details: dict[str, object] = {}
 
     def is_healthy(self) -> bool:

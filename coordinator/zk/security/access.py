@@ -143,11 +143,14 @@ def identities_of(access: ZooKeeperAccess) -> tuple[str, ...]:
     """
     credentials = access_at_open(access).credentials()
     found = [f"{SASL}:{credentials.sasl[0]}"] if credentials.sasl else []
-    for digest in credentials.digests:
-        # ZooKeeper's own scheme (DigestAuthenticationProvider); a password of it is as weak as SHA-1.
-        hashed = b64encode(hashlib.sha1(digest.encode(), usedforsecurity=False).digest()).decode()
-        found.append(f"{DIGEST}:{digest.partition(':')[0]}:{hashed}")
-    return tuple(found)
+    return (*found, *map(digest_identity, credentials.digests))
+
+
+def digest_identity(digest: str) -> str:
+    """`user:password` as ACLs have it."""
+    # ZooKeeper's own scheme (DigestAuthenticationProvider); a password of it is as weak as SHA-1.
+    hashed = b64encode(hashlib.sha1(digest.encode(), usedforsecurity=False).digest()).decode()
+    return f"{DIGEST}:{digest.partition(':')[0]}:{hashed}"
 
 
 def read_credentials(file: Path) -> Credentials:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .ask_views import AskChange
+from .event_schema import CREATE
 from .fast_json import Partition
 from .region_views import RegionChange
 from .verdict import Event
@@ -74,6 +75,10 @@ class Commit:
         self.zxid: int = event["zxid"]
         self.session: object = event.get("session")
         self.by_hand = by_liar or self.who == HAND
+
+    def creates(self, path: str) -> bool:
+        """Whether it creates a znode; of a group, as `groups create` does, everything in it is new and not edited."""
+        return any(op["op"] == CREATE and op["path"] == path for op in self.event.get("ops", ()))
 
 
 Handler = Callable[[Commit, "Route", str, Event], None]

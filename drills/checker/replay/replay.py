@@ -287,13 +287,14 @@ class Replay:
     def _on_state(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
         group, before = route.group, route.group.state
         commit.mask |= STATE | IN_GROUP
+        is_edited = commit.by_hand and not commit.creates(GroupPaths(group.name).root)
         if verb == DELETE:
             group.state = None
         else:
             known = before.data if before is not None else None
             data = read_state(route.path, op.get("data") or "", known)
-            group.state = StateView(data, commit.event, commit.by_hand)
-        if commit.by_hand:
+            group.state = StateView(data, commit.event, is_edited)
+        if is_edited:
             group.state_hand_at = commit.at
             for view in group.channels.values():  # the marks' partitions are unknown
                 if not view.is_live:

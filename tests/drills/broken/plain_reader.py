@@ -13,7 +13,7 @@ from typing import Any
 from consumer.errors import SegmentError
 from consumer.spark.source.batch_planner import MAY_BE_COLLECTED, BatchPlanner
 from consumer.spark.source.data_source import opener_of, records
-from consumer.spark.source.options import SourceConfig
+from consumer.spark.source.options import source_config
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.runtime import ThreadRuntime
 
@@ -31,7 +31,7 @@ def main() -> None:
 
 def counted(asked: dict[str, str]) -> list[dict[str, Any]]:
     """As `drills.workloads.spark_reader.counted`."""
-    config = SourceConfig(asked["zk"], asked["group"], fail_on_data_loss=asked["failOnDataLoss"] == "true")
+    config = source_config(asked)
     planner = BatchPlanner(config, opener_of(config), ThreadRuntime())
     try:
         segments = [segment for run in planner.plan_all() for segment in run]

@@ -1,0 +1,135 @@
+"""Drills on ensembles with TLS whose servers refuse sessions without SASL: the verdict, and where secrets are not."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
+from coordinator.zk.errors import CoordinatorError
+from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.security.access import AUTH_VARIABLE, ZooKeeperAccess
+from coordinator.zk.znodes.paths import ACL_POLICY
+from drills.environments.base import ENFORCED_SASL
+from drills.evidence.files import znodes
+from tests.support.drills import PATIENT, REPOSITORY, drilled, environment, require_pass
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+OWN_SECRET = re.compile(rb"zk-group-drill-(coordinator|member|operator):[0-9a-f]{32}")
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+    """Three servers."""
+    config = EnsembleConfig(servers=3, durable=False, tls=True, auth=True, extra=ENFORCED_SASL)
+    with Ensemble(tmp_path_factory.mktemp("secured"), config) as ensemble:
+        yield ensemble
+
+
+@pytest.fixture
+def access(secured: Ensemble) -> ZooKeeperAccess:
+    return secured.identities.access("operator")
+
+
+def secret_lines(access: ZooKeeperAccess) -> str:
+    return Path(access.zk_auth_file).read_text()
+
+
+def config_file(folder: Path, access: ZooKeeperAccess) -> Path:
+    """The file of `--zk-config`, without credentials."""
+    file = folder / "zk.toml"
+    names = ("zk_tls_ca", "zk_tls_cert", "zk_tls_key")
+    lines = ["zk_tls = true", *(f'{name} = "{getattr(access, name)}"' for name in names)]
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+def drill(zk: str, runs: Path, *words: str, variables: Mapping[str, str] = {}) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "coordinator.cli", "drill", "run", *words, "--zk", zk, "--runs", str(runs)],
+        capture_output=True,
+        text=True,
+        env={**environment(), **variables},
+        cwd=REPOSITORY,
+        check=False,
+    )
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_servers_of_these_tests_refuse_whoever_does_not_authenticate(
+    secured: Ensemble, access: ZooKeeperAccess
+) -> None:
+    for refused in (replace(access, zk_auth_file=""), ZooKeeperAccess(zk_auth_file=access.zk_auth_file)):
+        with pytest.raises(CoordinatorError):
+            open_kazoo(secured.hosts, 4000, 3.0, access=refused).commit([])
+
+
+@pytest.mark.parametrize("more", [[], ["--secure"]], ids=["one identity", "ACLs"])
+def test_drills_pass_on_a_secured_ensemble_and_leave_neither_a_secret_nor_a_znode(
+    secured: Ensemble, access: ZooKeeperAccess, tmp_path: Path, more: list[str]
+) -> None:
+    store = open_kazoo(f"{secured.hosts}/team", 10_000, access=access)
+    words = ["coordinator-sigkill", "consumer-cut", "--json", *PATIENT, *more]
+    words += ["--zk-config", str(config_file(tmp_path, access))]
+
+    done = drill(f"{secured.hosts}/team", tmp_path / "runs", *words, variables={AUTH_VARIABLE: secret_lines(access)})
+
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    for each in said["drills"]:
+        require_pass(each)
+    document = json.loads((Path(said["drills"][0]["folder"]) / "run.json").read_text())
+    assert document["ensemble"]["security"] == ("TLS, sasl, digest" if more else "TLS, sasl")
+    secret = secret_lines(access).strip().rpartition(":")[2]
+    everything = {**files(tmp_path / "runs"), "stdout": done.stdout.encode(), "stderr": done.stderr.encode()}
+    assert len(everything) > 20
+    assert [name for name, data in everything.items() if secret.encode() in data or OWN_SECRET.search(data)] == []
+    assert list(znodes(store, ["/"])) == ["/"], "no znode of the drills is left"
+    policy = json.loads((Path(said["drills"][0]["folder"]) / "after.json").read_text()).get(ACL_POLICY)
+    assert (policy is not None and '"acl":"secure"' in policy["data"]) is bool(more)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("variables", "has_tls", "sentence"),
+    [
+        ({AUTH_VARIABLE: "sasl:operator:wr0ng"}, True, "credentials"),
+        ({AUTH_VARIABLE: "sasl:operator:wr0ng"}, False, "it has TLS on this port: set zk_tls and zk_tls_ca"),
+        ({}, True, "credentials"),
+    ],
+    ids=["wrong password", "no TLS", "no credentials"],
+)
+def test_refused_credentials_end_a_drill_before_it_begins(
+    secured: Ensemble,
+    access: ZooKeeperAccess,
+    tmp_path: Path,
+    variables: dict[str, str],
+    has_tls: bool,
+    sentence: str,
+) -> None:
+    words = ["--zk-config", str(config_file(tmp_path, access))] if has_tls else []
+
+    done = drill(secured.hosts, tmp_path / "runs", "coordinator-sigkill", *words, variables=variables)
+
+    assert done.returncode == 78, done.stderr
+    assert sentence in done.stderr and "Traceback" not in done.stderr and "wr0ng" not in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_embedded_servers_are_secured_on_request(tmp_path: Path) -> None:
+    code, said, err = drilled(tmp_path, "consumer-sigkill", "--secure", *PATIENT)
+
+    assert code == 0, err
+    require_pass(said["drills"][0])
+    document = json.loads((Path(said["drills"][0]["folder"]) / "run.json").read_text())
+    assert document["ensemble"]["security"] == "TLS, sasl, digest"
