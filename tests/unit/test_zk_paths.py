@@ -19,6 +19,8 @@ from consumer.membership.client_assignment import ROOM
 from coordinator.planning.asking import ROOM_BYTES
 from coordinator.planning.target import OWNER_PATHS_A_SESSION
 from coordinator.zk import znodes
+from coordinator.zk.security.policy import LONGEST_IDENTITY, MOST_BYTES, MOST_IDENTITIES, AclPolicy
+from coordinator.zk.security.rights import RIGHTS, Readers, Rights
 from coordinator.zk.store import MAX_COMMIT_BYTES
 from coordinator.zk.znodes.commands import (
     ASSIGN,
@@ -34,6 +36,7 @@ from coordinator.zk.znodes.json_fields import MAX_ZNODE_BYTES, Fields
 from coordinator.zk.znodes.operator_requests import Pause, PausedRecord, TurnRequest
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import (
+    ACL_POLICY,
     COORDINATOR,
     COORDINATOR_EPOCH,
     DRILL,
@@ -84,6 +87,7 @@ from coordinator.zk.znodes.sync import (
     SyncRequest,
 )
 from coordinator.zk.znodes.turn_times import TurnTimes
+from tests.support.access_table import AccessRow, access_table
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "zk_paths.md").read_text()
 PART = frozenset([TopicPartition("t", 0)])
@@ -101,6 +105,7 @@ EVICTED = (Evicted("c/i", "why", 1),)
 
 WRITTEN: tuple[tuple[str, Any], ...] = (
     ("/brokers/topics/[topic]", Topic("t", "id", (0,), 1)),
+    ("/consumers/acl", AclPolicy(True, False, ("sasl:a",), ("sasl:b",), ("sasl:c",), ("sasl:d",), ("r",))),
     ("/consumers/coordinator", CoordinatorRecord("a", "host", 1)),
     ("/consumers/nodes/[session]", NodeRecord("a", "host")),
     ("/consumers/coordinator_epoch", EpochRecord(1)),
@@ -234,6 +239,8 @@ def test_every_record_is_written_with_all_of_its_fields() -> None:
 @pytest.mark.parametrize(
     "path",
     [
+        ACL_POLICY,
+        PATHS.acl,
         COORDINATOR,
         COORDINATOR_EPOCH,
         DRILL,
@@ -313,3 +320,58 @@ def test_examples_of_client_side_assignment_are_readable_by_the_code() -> None:
     )
     assert MemberAnswer.parse("entry", entry.encode()).to_bytes() == entry.strip().encode()
     assert ask_name(31) in section("sync/ask-[number]") + section("sync_request") + section("state")
+
+
+# ---- access control
+
+
+def row(path: str, rights: Rights) -> AccessRow:
+    """The document's row of a znode, by the rights in the code: its creation and removal are rights on its parent."""
+    parent = RIGHTS.get(path.rpartition("/")[0] or "/", Rights("")) if path != "/" else Rights("")
+
+    def parties(rights: Rights, letter: str) -> str:
+        held = (("C", rights.coordinators), ("M", rights.members))
+        return " ".join(party for party, letters in held if letter in letters)
+
+    return AccessRow(
+        rights.coordinators,
+        rights.members,
+        rights.readers.value,
+        parties(parent, "c"),
+        parties(rights, "w"),
+        parties(parent, "d"),
+    )
+
+
+def test_the_table_of_access_control_is_the_codes_own_row_for_row() -> None:
+    assert list(access_table().items()) == [(path, row(path, rights)) for path, rights in RIGHTS.items()]
+
+
+def test_every_znode_of_the_tree_has_a_row_of_access_control() -> None:
+    shown = [
+        line.split("|")[1] for line in DOCUMENT.split("## The tree")[1].split("\n## ")[0].splitlines() if "| `" in line
+    ]
+    names = [name for cell in shown for name in re.findall(r"`([^`]+)`", cell)]
+    patterns = {re.sub(r"\[[^]]*\]", "*", path) for path in RIGHTS}
+    found = set()
+    for name in names:
+        path = name.replace(".../[group]", "/consumers/groups/[group]").replace(
+            ".../checkpoint-", "/consumers/regions/[region]/checkpoints/checkpoint-"
+        )
+        path = path if path.startswith("/") else "/consumers/regions/[region]/checkpoints/[checkpoint]/" + path
+        path = re.sub(r"/(ask|member|command|segment|rebalance|checkpoint)-\[[^]]*\]", "/*", path)
+        path = re.sub(r"/(answer|completed|aborted|abandoned)$", "/*", path)
+        found.add(re.sub(r"\[group\]~\[consumer\]|\[[^]]*\]", "*", path))
+
+    assert found - patterns == {"/brokers/ids/*"}  # Kafka's own
+
+
+def test_the_bounds_of_identities_are_the_documents() -> None:
+    text = section("/consumers/acl")
+
+    assert f"`scheme:id`, {MOST_IDENTITIES} each at most" in text
+    assert (
+        f"An identity has {LONGEST_IDENTITY} characters at most, and all of them with 20 bytes each {MOST_BYTES:,}"
+        in text
+    )
+    assert {readers.value for readers in Readers} == {"all", "readers", "none"}
