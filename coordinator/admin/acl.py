@@ -213,8 +213,9 @@ def _tree(store: AclStore, policy: AclPolicy, brokers: Brokers) -> Iterator[list
 
 
 def _owns_chroot(store: AclStore, policy: AclPolicy, brokers: Brokers) -> bool:
-    """Whether `/` is the product's alone: nothing else is in it (as in the ensemble's root, or beside Kafka), and nobody
-    has closed it to operators."""
+    """Whether `/` is the product's alone, and operators may administer it. The ensemble's root, and Kafka's chroot, are
+    not.
+    """
     listing = store.children(ROOT)
     if listing is None or not {*listing.found} <= {path.split("/")[1] for path in (CONSUMERS, brokers.brokers_path)}:
         return False

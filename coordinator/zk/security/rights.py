@@ -12,7 +12,22 @@ from typing import Final, NamedTuple
 
 from ..store import Acl, AclEntry
 from ..wire import OPEN_ACL
-from ..znodes.paths import ACL_POLICY, CONSUMERS, ROOT
+from ..znodes.paths import (
+    ACL_POLICY,
+    CONSUMERS,
+    COORDINATOR,
+    COORDINATOR_EPOCH,
+    DRILL,
+    GROUPS,
+    NODES,
+    PAUSED,
+    REGIONS,
+    ROOT,
+    TURN_TIMES,
+    Brokers,
+    GroupPaths,
+    RegionPaths,
+)
 from .policy import AclPolicy
 
 READ, WRITE, CREATE, DELETE, ADMIN = 1, 2, 4, 8, 16
@@ -43,62 +58,63 @@ class Rights(NamedTuple):
     readers: Readers = Readers.READERS
 
 
-_GROUP: Final = "/consumers/groups/[group]"
-_REGION: Final = "/consumers/regions/[region]"
+_BROKERS: Final = Brokers()
+_GROUP: Final = GroupPaths("[group]")
+_REGION: Final = RegionPaths("[region]")
 RIGHTS: Final[Mapping[str, Rights]] = {
     ROOT: Rights("r", readers=Readers.ALL),
-    "/brokers": Rights("r", readers=Readers.ALL),
-    "/brokers/topics": Rights("r", readers=Readers.ALL),
-    "/brokers/topics/[topic]": Rights("r", readers=Readers.ALL),
-    "/consumers": Rights("cdrw", readers=Readers.ALL),
-    "/consumers/acl": Rights("r", readers=Readers.NONE),
-    "/consumers/coordinator": Rights("r", readers=Readers.ALL),
-    "/consumers/coordinator_epoch": Rights("rw", readers=Readers.ALL),
-    "/consumers/nodes": Rights("cr", readers=Readers.ALL),
-    "/consumers/nodes/[session]": Rights("r", readers=Readers.ALL),
-    "/consumers/paused": Rights("r"),
-    "/consumers/turn_times": Rights("rw"),
-    "/consumers/drill": Rights("r", readers=Readers.ALL),
-    "/consumers/groups": Rights("r"),
-    _GROUP: Rights("cdr", "cr"),
-    f"{_GROUP}/acl": Rights("r", "r", Readers.NONE),
-    f"{_GROUP}/state": Rights("rw", "r"),
-    f"{_GROUP}/request": Rights("r", "r"),
-    f"{_GROUP}/sync": Rights("cdr", "r"),
-    f"{_GROUP}/sync/[ask]": Rights("dr", "cdr"),
-    f"{_GROUP}/sync/[ask]/[answer]": Rights("r", "rw"),
-    f"{_GROUP}/sync_request": Rights("r", "r"),
-    f"{_GROUP}/history": Rights("cdr", "r"),
-    f"{_GROUP}/history/[rebalance]": Rights("rw", "r"),
-    f"{_GROUP}/ids": Rights("dr", "cdr"),
-    f"{_GROUP}/ids/[consumer]": Rights("r", "rw"),
-    f"{_GROUP}/seats": Rights("dr", "cdr"),
-    f"{_GROUP}/seats/[instance]": Rights("r", "rw"),
-    f"{_GROUP}/channel": Rights("dr", "cr"),
-    f"{_GROUP}/channel/[consumer]": Rights("cdrw", "drw"),
-    f"{_GROUP}/channel/[consumer]/[command]": Rights("r", "r"),
-    f"{_GROUP}/owners": Rights("cr", "cr"),
-    f"{_GROUP}/owners/[topic]": Rights("dr", "cdr"),
-    f"{_GROUP}/owners/[topic]/[partition]": Rights("r", "r"),
-    f"{_GROUP}/offsets": Rights("cdr", "cr"),
-    f"{_GROUP}/offsets/[topic]": Rights("cdr", "cr"),
-    f"{_GROUP}/offsets/[topic]/[partition]": Rights("rw", "rw"),
-    f"{_GROUP}/segments": Rights("drw", "cr"),
-    f"{_GROUP}/segments/[segment]": Rights("r", "r"),
-    f"{_GROUP}/queries": Rights("drw", "cdrw"),
-    f"{_GROUP}/queries/[query]": Rights("rw", "rw"),
-    f"{_GROUP}/pools": Rights("r", "cdr"),
-    f"{_GROUP}/pools/[pool]": Rights("r", "rw"),
-    "/consumers/regions": Rights("cdr"),
-    _REGION: Rights("cdrw", "cr"),
-    f"{_REGION}/request": Rights("r", "rw"),
-    f"{_REGION}/initial": Rights("dr", "cr"),
-    f"{_REGION}/initial/[group]": Rights("dr", "cr"),
-    f"{_REGION}/initial/[group]/[topic]": Rights("dr", "cr"),
-    f"{_REGION}/initial/[group]/[topic]/[partition]": Rights("r", "rw"),
-    f"{_REGION}/checkpoints": Rights("cdr", "r"),
-    f"{_REGION}/checkpoints/[checkpoint]": Rights("cdrw", "cr"),
-    f"{_REGION}/checkpoints/[checkpoint]/[contribution]": Rights("r", "r"),
+    _BROKERS.brokers_path: Rights("r", readers=Readers.ALL),
+    _BROKERS.topics: Rights("r", readers=Readers.ALL),
+    _BROKERS.topic("[topic]"): Rights("r", readers=Readers.ALL),
+    CONSUMERS: Rights("cdrw", readers=Readers.ALL),
+    ACL_POLICY: Rights("r", readers=Readers.NONE),
+    COORDINATOR: Rights("r", readers=Readers.ALL),
+    COORDINATOR_EPOCH: Rights("rw", readers=Readers.ALL),
+    NODES: Rights("cr", readers=Readers.ALL),
+    f"{NODES}/[session]": Rights("r", readers=Readers.ALL),
+    PAUSED: Rights("r"),
+    TURN_TIMES: Rights("rw"),
+    DRILL: Rights("r", readers=Readers.ALL),
+    GROUPS: Rights("r"),
+    _GROUP.root: Rights("cdr", "cr"),
+    _GROUP.acl: Rights("r", "r", Readers.NONE),
+    _GROUP.state: Rights("rw", "r"),
+    _GROUP.request: Rights("r", "r"),
+    _GROUP.sync: Rights("cdr", "r"),
+    _GROUP.ask("[ask]"): Rights("dr", "cdr"),
+    f"{_GROUP.ask('[ask]')}/[answer]": Rights("r", "rw"),
+    _GROUP.sync_request: Rights("r", "r"),
+    _GROUP.history: Rights("cdr", "r"),
+    f"{_GROUP.history}/[rebalance]": Rights("rw", "r"),
+    _GROUP.ids: Rights("dr", "cdr"),
+    _GROUP.id("[consumer]"): Rights("r", "rw"),
+    _GROUP.seats: Rights("dr", "cdr"),
+    _GROUP.seat("[instance]"): Rights("r", "rw"),
+    _GROUP.channels: Rights("dr", "cr"),
+    _GROUP.channel("[consumer]"): Rights("cdrw", "drw"),
+    _GROUP.command("[consumer]", "[command]"): Rights("r", "r"),
+    _GROUP.owners: Rights("cr", "cr"),
+    _GROUP.owners_of("[topic]"): Rights("dr", "cdr"),
+    f"{_GROUP.owners_of('[topic]')}/[partition]": Rights("r", "r"),
+    _GROUP.offsets: Rights("cdr", "cr"),
+    _GROUP.offsets_of("[topic]"): Rights("cdr", "cr"),
+    f"{_GROUP.offsets_of('[topic]')}/[partition]": Rights("rw", "rw"),
+    _GROUP.segments: Rights("drw", "cr"),
+    _GROUP.segment("[segment]"): Rights("r", "r"),
+    _GROUP.queries: Rights("drw", "cdrw"),
+    _GROUP.query("[query]"): Rights("rw", "rw"),
+    _GROUP.pools: Rights("r", "cdr"),
+    _GROUP.pool("[pool]"): Rights("r", "rw"),
+    REGIONS: Rights("cdr"),
+    _REGION.root: Rights("cdrw", "cr"),
+    _REGION.request: Rights("r", "rw"),
+    _REGION.initial: Rights("dr", "cr"),
+    _REGION.initial_of_group("[group]"): Rights("dr", "cr"),
+    _REGION.initial_of("[group]", "[topic]"): Rights("dr", "cr"),
+    f"{_REGION.initial_of('[group]', '[topic]')}/[partition]": Rights("r", "rw"),
+    _REGION.checkpoints: Rights("cdr", "r"),
+    f"{_REGION.checkpoints}/[checkpoint]": Rights("cdrw", "cr"),
+    f"{_REGION.checkpoints}/[checkpoint]/[contribution]": Rights("r", "r"),
 }
 """Path -> rights; a name in brackets is any other name."""
 UNKNOWN: Final = Rights("cdrw", "cdrw")
@@ -152,7 +168,7 @@ def acl_of(path: str, policy: AclPolicy) -> Acl:
     :param policy: with the members of its group, or of all groups of its region. Also in an open chroot it is the
         operators' alone.
     """
-    if not policy.is_secure and not (pattern_of(path) in (ACL_POLICY, f"{_GROUP}/acl") and policy.operators):
+    if not policy.is_secure and not (pattern_of(path) in (ACL_POLICY, _GROUP.acl) and policy.operators):
         return OPEN_ACL
     pattern = pattern_of(path)
     rights = RIGHTS[pattern] if pattern else UNKNOWN if path.startswith(f"{CONSUMERS}/") else RIGHTS[ROOT]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from ..errors import GRANT, BadData, NotAuthorized
+from ..runtime import ThreadRuntime
 from ..store import DENIED, Create, Operation, Store
 from ..znodes.names import is_name
 from ..znodes.paths import ACL_POLICY, GROUPS, REGIONS, GroupPaths
@@ -29,7 +29,7 @@ class AclSource:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._lock = threading.Lock()
+        self._lock = ThreadRuntime().lock()
         self._known: dict[str, AclPolicy | None] = {}
         self._of_regions: dict[str, AclPolicy] = {}
         self._changes = 0
