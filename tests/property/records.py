@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.znodes.group_state import GROUP_STATES, GroupState, Mark, Rebalance, Target
 from coordinator.zk.znodes.names import MAX_NAME
@@ -198,10 +199,20 @@ def contribution(draw: Draw) -> Contribution:
     return Contribution(life(draw), number(draw), *of_member, number(draw))
 
 
+def identity(draw: Draw) -> str:
+    return draw.choice([f"sasl:{life(draw)}", f"x509:CN={life(draw)}", f"digest:{life(draw)}:{'a' * 27}=", "ip:::1"])
+
+
+def policy(draw: Draw) -> AclPolicy:
+    parties = [tuple(draw.many(identity, 3, 1)) for _ in range(4)]
+    return AclPolicy(draw.truth(), draw.truth(), *parties, tuple(draw.many(lambda draw: draw.text(6, "ab", 1), 3)))
+
+
 RECORDS: dict[str, Build] = {
     "topic": lambda draw: Topic(
         name(draw), life(draw), tuple(sorted({draw.number(1_000_000) for _ in range(draw.upto(5))}))
     ),
+    "policy": policy,
     "coordinator": lambda draw: CoordinatorRecord(text(draw), text(draw), number(draw)),
     "epoch": lambda draw: EpochRecord(number(draw)),
     "registration": registration,

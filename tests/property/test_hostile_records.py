@@ -180,6 +180,7 @@ _SCATTERED = ",".join(str(number) for number in range(0, 140_000, 2))
 _COMMAND = '"epoch":1,"generation":1,"incarnation":"i"'
 _RUNNING = ",".join(f'"{number}":1' for number in range(45_000))
 _THREADS = ",".join(f'"t{number}":1' for number in range(20_000))
+_NAMES = ",".join(['"r"'] * 120_000)
 WORST = {
     "refused channel": f'{{"incarnation":"i","refused":{{{_TOPICS}}}}}',
     "running channel": f'{{"incarnation":"i","running":{{"t":{{{_RUNNING}}}}}}}',
@@ -192,6 +193,7 @@ WORST = {
     "begun": f'{{"topic_id":"i","partitions":"{_SCATTERED}"}}',
     "contribution": f'{{"incarnation":"i","reset":1,"offsets":{{{_TOPICS}}}}}',
     "registration": f'{{"incarnation":"i","subscription":{{{_THREADS}}}}}',
+    "policy": f'{{"acl":"open","regions":[{_NAMES}]}}',
     "segment": f'{{"topics":{{{_TOPICS}}},"ranges":{{{_TOPICS}}},"file":"f"}}'[:FULL],
 }
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from coordinator.zk.errors import BadData, UsageError
+from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.znodes import ranges
 from coordinator.zk.znodes.commands import Command
 from coordinator.zk.znodes.group_state import GroupState, Rebalance, Target
@@ -45,6 +46,7 @@ from tests.support.next_release import as_next_release
 
 PARSERS: dict[str, Callable[[bytes], Any]] = {
     "topic": lambda data: Topic.parse("where", "t", data, 17),
+    "policy": lambda data: AclPolicy.parse("where", data),
     "coordinator": lambda data: CoordinatorRecord.parse("where", data),
     "epoch": lambda data: EpochRecord.parse("where", data),
     "registration": lambda data: Registration.parse("where", data),

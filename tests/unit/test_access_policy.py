@@ -1,0 +1,342 @@
+"""The access policy: its record, the rights of each party, and the ACLs that a session gives to what it creates."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from coordinator.zk.errors import BadData, NotAuthorized, UsageError
+from coordinator.zk.security.policy import AclPolicy, checked_identities, is_identity
+from coordinator.zk.security.rights import RIGHTS, acl_of, group_of, letters_of, pattern_of
+from coordinator.zk.security.source import AclSource
+from coordinator.zk.store import DENIED, AclEntry, Create, Listing, Node, SetData, Stat, Store, Watch
+from coordinator.zk.wire import OPEN_ACL
+from coordinator.zk.znodes.paths import ACL_POLICY, GROUPS, GroupPaths, RegionPaths
+
+HASH = "a" * 27 + "="
+SECURE = AclPolicy(True, False, ("sasl:c",), ("sasl:o",), ("sasl:r",))
+OF_G = replace(SECURE, members=("sasl:g",), regions=("r",))
+OF_H = replace(SECURE, members=("sasl:h",), regions=("r",))
+G, H, R = GroupPaths("g"), GroupPaths("h"), RegionPaths("r")
+
+# ---- the record
+
+
+def changed(**fields: Any) -> bytes:
+    return json.dumps(json.loads(OF_G.to_bytes()) | fields).encode()
+
+
+def test_policy_is_read_back_as_it_was_written() -> None:
+    assert AclPolicy.parse("where", OF_G.to_bytes()) == OF_G
+    assert AclPolicy.parse("where", b"{}") == AclPolicy()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        DENIED,
+        changed(acl="closed"),
+        changed(acl_read="secure"),
+        changed(acl=True),
+        changed(coordinators=[]),
+        changed(operators=None),
+        changed(members=["world:anyone"]),
+        changed(members=["auth:"]),
+        changed(members=["super:"]),
+        changed(members=["sasl:"]),
+        changed(members=["digest:ann:secret"]),
+        changed(members="sasl:a"),
+        changed(members=[f"sasl:{n}" for n in range(9)]),
+        changed(members=["sasl:" + "a" * 246]),
+        changed(members=["sasl:a\nb"]),
+        changed(members=[f"sasl:{n}{'a' * 200}" for n in range(5)]),
+        changed(regions=["a/b"]),
+        changed(regions=[".."]),
+    ],
+)
+def test_malformed_policy_is_bad_data(data: bytes) -> None:
+    with pytest.raises(BadData) as caught:
+        AclPolicy.parse("the policy", data)
+
+    assert "the policy" in str(caught.value) and str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("text", ["sasl:a", "sasl:a@REALM", "x509:CN=a,O=b", f"digest:ann:{HASH}", "ip:10.0.0.1"])
+def test_identity_is_of_one_client(text: str) -> None:
+    assert is_identity(text)
+    assert checked_identities("--members", [text, text]) == (text,)
+
+
+@pytest.mark.parametrize("text", ["world:anyone", "digest:ann:secret", "ann:secret", "auth:x", ""])
+def test_identity_that_may_be_a_password_is_refused_without_repeating_it(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        checked_identities("--members", [text])
+
+    assert "--members" in str(caught.value) and "acl identity" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_ninth_identity_is_refused() -> None:
+    with pytest.raises(UsageError, match="--members: 9 identities; the limit is 8"):
+        checked_identities("--members", [f"sasl:{n}" for n in range(9)])
+
+
+# ---- rights
+
+
+def letters(path: str, policy: AclPolicy) -> dict[str, str]:
+    return {identity: letters_of(permissions) for permissions, identity in acl_of(path, policy)}
+
+
+def test_acl_has_the_letters_of_each_party_and_all_for_operators() -> None:
+    assert letters(G.channel("c1"), OF_G) == {"sasl:c": "cdrw", "sasl:g": "drw", "sasl:o": "cdrwa", "sasl:r": "r"}
+    assert letters(G.acl, OF_G) == {"sasl:c": "r", "sasl:g": "r", "sasl:o": "cdrwa"}
+
+
+def test_open_reading_is_the_worlds_and_closed_the_readers() -> None:
+    assert letters(G.state, replace(OF_G, is_read_open=True))["world:anyone"] == "r"
+    assert "world:anyone" not in letters(G.state, OF_G)
+    assert letters("/consumers", SECURE)["world:anyone"] == "r"
+    for policy in (OF_G, replace(OF_G, is_read_open=True)):
+        assert {"world:anyone", "sasl:r"}.isdisjoint(letters(G.acl, policy))
+
+
+def test_only_operators_may_administer_and_the_world_only_read() -> None:
+    for path in RIGHTS:
+        for identity, has in letters(path, replace(OF_G, is_read_open=True)).items():
+            assert ("a" in has) == (identity == "sasl:o")
+            assert identity != "world:anyone" or has == "r"
+
+
+def test_identity_of_two_parties_has_the_letters_of_both() -> None:
+    assert letters(G.ids, replace(OF_G, coordinators=("sasl:g",)))["sasl:g"] == "cdr"
+    assert letters(G.state, replace(OF_G, operators=("sasl:c",)))["sasl:c"] == "cdrwa"
+
+
+def test_open_chroot_leaves_everything_open_but_its_policy() -> None:
+    ready = replace(OF_G, is_secure=False)
+
+    assert {path for path in RIGHTS if acl_of(path, ready) != OPEN_ACL} == {ACL_POLICY, GroupPaths("[group]").acl}
+    assert letters(ACL_POLICY, replace(ready, members=())) == {"sasl:c": "r", "sasl:o": "cdrwa"}
+    assert all(acl_of(path, AclPolicy()) == OPEN_ACL for path in RIGHTS)
+
+
+@pytest.mark.parametrize(
+    ("path", "pattern", "group"),
+    [
+        ("/", "/", ""),
+        ("/brokers/topics/consumers", "/brokers/topics/[topic]", ""),
+        ("/brokers/topics/t/partitions", "", ""),
+        ("/consumers/groups/groups", "/consumers/groups/[group]", "groups"),
+        ("/consumers/groups/g/acl", "/consumers/groups/[group]/acl", "g"),
+        ("/consumers/groups/g/ids/acl", "/consumers/groups/[group]/ids/[consumer]", "g"),
+        (G.answer("ask-1"), "/consumers/groups/[group]/sync/[ask]/[answer]", "g"),
+        ("/consumers/groups/g/later", "", "g"),
+        ("/consumers/later", "", ""),
+        (R.root, "/consumers/regions/[region]", ""),
+        (R.request, "/consumers/regions/[region]/request", ""),
+        (R.initial, "/consumers/regions/[region]/initial", ""),
+        (R.initial_of("g", "t"), "/consumers/regions/[region]/initial/[group]/[topic]", "g"),
+        (R.contribution(1, "g", "c1"), "/consumers/regions/[region]/checkpoints/[checkpoint]/[contribution]", "g"),
+        (R.end(1, "completed"), "/consumers/regions/[region]/checkpoints/[checkpoint]/[contribution]", ""),
+    ],
+)
+def test_path_has_its_row_and_its_group(path: str, pattern: str, group: str) -> None:
+    assert (pattern_of(path), group_of(path)) == (pattern, group)
+
+
+def test_znode_of_a_later_release_is_its_groups_and_not_the_worlds() -> None:
+    assert letters("/consumers/groups/g/later", OF_G)["sasl:g"] == "cdrw"
+    assert letters("/consumers/later", SECURE)["sasl:c"] == "cdrw"
+    assert letters("/elsewhere", SECURE)["sasl:c"] == "r"
+
+
+# ---- where a session has it from
+
+
+class Znodes:
+    """Reads of a session: data by path, `DENIED` where it may not read.
+
+    :ivar reads: the paths that were read.
+    :ivar meanwhile: called once, between the answer to the next read and its use.
+    """
+
+    def __init__(self, data: dict[str, bytes]) -> None:
+        self.data = data
+        self.reads: list[str] = []
+        self.meanwhile: Callable[[], None] | None = None
+        self._watches: dict[str, Watch] = {}
+
+    def get(self, path: str, watch: Watch | None = None) -> Node | None:
+        self.reads.append(path)
+        data = self.data.get(path)
+        if watch is not None and data != DENIED:
+            self._watches[path] = watch
+        acts, self.meanwhile = self.meanwhile, None
+        if acts is not None:
+            acts()
+        return Node(data, Stat(*[0] * 7)) if data is not None else None
+
+    def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        return [self.get(path) for path in paths]
+
+    def children(self, path: str) -> Listing:
+        return Listing([name.split("/")[3] for name in self.data if name.startswith(f"{GROUPS}/")], Stat(*[0] * 7))
+
+    def put(self, path: str, data: bytes | None) -> None:
+        self.data = {name: each for name, each in self.data.items() if name != path}
+        if data is not None:
+            self.data[path] = data
+        if path in self._watches:
+            self._watches.pop(path)(path)
+
+
+def source(znodes: Znodes) -> AclSource:
+    return AclSource(cast("Store", znodes))
+
+
+def given(acls: AclSource, path: str) -> set[str] | None:
+    """The identities in the ACL of a znode that is created; None when it has none of its own."""
+    (operation,) = acls.applied([Create(path)])
+    assert isinstance(operation, Create)
+    return None if operation.acl is None else {one.identity for one in operation.acl}
+
+
+def of_coordinator(**changes: bytes) -> Znodes:
+    return Znodes({ACL_POLICY: SECURE.to_bytes(), G.acl: OF_G.to_bytes(), H.acl: OF_H.to_bytes(), **changes})
+
+
+def of_member() -> Znodes:
+    return Znodes({ACL_POLICY: DENIED, G.acl: OF_G.to_bytes(), H.acl: DENIED})
+
+
+def test_open_chroot_costs_one_read_a_session() -> None:
+    znodes = Znodes({})
+    acls = source(znodes)
+
+    for path in (G.id("c1"), R.request, "/consumers/nodes/1", H.state):
+        assert given(acls, path) is None
+
+    assert znodes.reads == [ACL_POLICY]
+
+
+def test_no_other_operation_reads_the_policy_and_a_given_acl_stays() -> None:
+    znodes = of_coordinator()
+    one = Create("/x", acl=(AclEntry(1, "sasl:x"),))
+
+    assert source(znodes).applied([SetData("/x", b""), one]) == [SetData("/x", b""), one]
+    assert znodes.reads == []
+
+
+def test_policies_are_read_once() -> None:
+    for znodes, reads in ((of_coordinator(), [ACL_POLICY, G.acl]), (of_member(), [ACL_POLICY, G.acl])):
+        acls = source(znodes)
+        for _ in range(3):
+            assert given(acls, G.state) == {"sasl:c", "sasl:g", "sasl:o", "sasl:r"}
+
+        assert znodes.reads == reads
+
+
+def test_policy_that_appears_changes_and_vanishes_is_followed() -> None:
+    znodes = Znodes({})
+    acls = source(znodes)
+    assert given(acls, G.state) is None
+
+    znodes.put(ACL_POLICY, SECURE.to_bytes())
+    assert given(acls, G.state) == {"sasl:c", "sasl:o", "sasl:r"}
+    znodes.put(G.acl, OF_G.to_bytes())
+    assert given(acls, G.state) == {"sasl:c", "sasl:g", "sasl:o", "sasl:r"}
+    znodes.put(G.acl, replace(OF_G, members=("sasl:x",)).to_bytes())
+    assert given(acls, G.state) == {"sasl:c", "sasl:x", "sasl:o", "sasl:r"}
+    znodes.put(ACL_POLICY, None)
+    assert given(acls, G.state) is None
+
+
+def test_change_between_an_answer_and_its_use_is_followed() -> None:
+    """The watch has fired by then: what was read must not be kept."""
+    znodes = Znodes({})
+    acls = source(znodes)
+    znodes.meanwhile = lambda: znodes.put(ACL_POLICY, SECURE.to_bytes())
+
+    given(acls, G.state)
+
+    assert given(acls, G.state) == {"sasl:c", "sasl:o", "sasl:r"}
+
+
+def test_member_follows_its_groups_policy() -> None:
+    znodes = of_member()
+    acls = source(znodes)
+    assert given(acls, G.id("c1")) == {"sasl:c", "sasl:g", "sasl:o", "sasl:r"}
+
+    znodes.put(G.acl, replace(OF_G, is_secure=False).to_bytes())
+    assert given(acls, G.id("c1")) is None
+    znodes.put(G.acl, replace(OF_G, members=("sasl:x",)).to_bytes())
+
+    assert given(acls, G.id("c1")) == {"sasl:c", "sasl:x", "sasl:o", "sasl:r"}
+    assert given(acls, R.request) == {"sasl:c", "sasl:x", "sasl:o", "sasl:r"}
+
+
+def test_member_of_another_group_gets_a_sentence() -> None:
+    with pytest.raises(NotAuthorized, match=r"/consumers/groups/h/ids/c1 may not be created: .* a member of group h"):
+        given(source(of_member()), H.id("c1"))
+
+
+def test_group_without_a_policy_goes_on_beside_one_that_it_may_not_read() -> None:
+    """The chroot is open, or ZooKeeper refuses the commit."""
+    znodes = Znodes({ACL_POLICY: DENIED})
+    acls = source(znodes)
+    assert given(acls, G.id("c1")) is None
+    assert given(acls, "/consumers/nodes/1") is None
+
+    znodes.put(G.acl, OF_G.to_bytes())
+
+    assert given(acls, G.id("c1")) == {"sasl:c", "sasl:g", "sasl:o", "sasl:r"}
+
+
+def test_policy_that_may_be_read_by_now_is_read() -> None:
+    """Its refusal has no watch: a node whose identity was added must create no open znode."""
+    znodes = Znodes({ACL_POLICY: DENIED})
+    acls = source(znodes)
+    assert given(acls, "/consumers/nodes/1") is None
+
+    znodes.put(ACL_POLICY, SECURE.to_bytes())
+
+    assert given(acls, "/consumers/nodes/1") == {"sasl:c", "sasl:o", "world:anyone"}
+
+
+@pytest.mark.parametrize("path", [ACL_POLICY, G.acl])
+def test_nothing_is_created_open_while_a_policy_is_malformed(path: str) -> None:
+    znodes = of_coordinator()
+    znodes.put(path, b'{"acl":"sec')
+    acls = source(znodes)
+
+    with pytest.raises(NotAuthorized, match=f"no znode is created while .* {path}"):
+        given(acls, G.state)
+    znodes.put(path, (SECURE if path == ACL_POLICY else OF_G).to_bytes())
+
+    assert "sasl:c" in (given(acls, G.state) or ())
+
+
+def test_members_of_a_region_are_those_of_the_groups_that_it_is_permitted_to(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    other = replace(SECURE, members=("sasl:x",), regions=("another",)).to_bytes()
+    znodes = of_coordinator(**{GroupPaths("x").acl: other, GroupPaths("bad").acl: b"[", GroupPaths("no").acl: DENIED})
+    acls = source(znodes)
+
+    assert given(acls, R.checkpoints) == {"sasl:c", "sasl:g", "sasl:h", "sasl:o", "sasl:r"}
+    assert given(acls, R.contribution(1, "g", "c1")) == {"sasl:c", "sasl:g", "sasl:o", "sasl:r"}
+    assert GroupPaths("bad").acl in caplog.text and GroupPaths("no").acl in caplog.text
+    reads = len(znodes.reads)
+    assert given(acls, R.root) == {"sasl:c", "sasl:g", "sasl:h", "sasl:o", "sasl:r"}
+    assert len(znodes.reads) == reads
+
+    znodes.put(GroupPaths("x").acl, replace(SECURE, members=("sasl:x",), regions=("r",)).to_bytes())
+    znodes.put(ACL_POLICY, SECURE.to_bytes())  # as with each change of a group's
+
+    assert "sasl:x" in (given(acls, R.root) or ())
