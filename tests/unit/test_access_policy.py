@@ -72,7 +72,7 @@ def test_identity_is_of_one_client(text: str) -> None:
     assert checked_identities("--members", [text, text]) == (text,)
 
 
-@pytest.mark.parametrize("text", ["world:anyone", "digest:ann:secret", "ann:secret", "auth:x", ""])
+@pytest.mark.parametrize("text", ["world:anyone", "digest:ann:secret", "ann:secret", "secret", "auth:x", ""])
 def test_identity_that_may_be_a_password_is_refused_without_repeating_it(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         checked_identities("--members", [text])

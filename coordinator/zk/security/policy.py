@@ -100,9 +100,10 @@ def checked_identities(option: str, texts: Iterable[str]) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(texts))
     for text in found:
         if not is_identity(text):
-            scheme = text.partition(":")[0]
+            scheme, colon, _ = text.partition(":")
+            what = f"of scheme {shown(scheme[:20])}" if colon else "without scheme"
             raise UsageError(
-                f"{option}: an identity of scheme {shown(scheme[:20])} is not digest:USER:HASH, sasl:USER or "
+                f"{option}: an identity {what} is not digest:USER:HASH, sasl:USER or "
                 "x509:SUBJECT; zk-coordinator acl identity prints those of a zk_auth_file"
             )
     if len(found) > MOST_IDENTITIES:
