@@ -68,9 +68,10 @@ class DrillAccess:
         """The environment variables of a process behind a proxy; without secrets, which are in files."""
         return environment_of(self.behind_proxy(role))
 
-    def zookeeper_ids(self, role: str) -> list[str]:
-        """The identities that are the role's alone, as in ACLs; only with `has_roles`."""
-        return list(map(digest_identity, self._digests(role)))
+    def acl_ids(self, role: str) -> tuple[str, ...]:
+        """The identities of the role as in ACLs; with `has_roles` those that are the role's alone."""
+        shared = () if self.has_roles or self._credentials.sasl is None else (f"{SASL}:{self._credentials.sasl[0]}",)
+        return (*shared, *map(digest_identity, self._digests(role)))
 
     def _digests(self, role: str) -> list[str]:
         """The digest identities of the role's sessions."""

@@ -11,8 +11,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from coordinator.admin.acl import apply, create_group
+from coordinator.admin.acl import apply, create_group, read_policy
 from coordinator.admin.topics import create_topic
+from coordinator.zk.errors import UsageError
 from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.znodes.paths import Brokers
@@ -100,8 +101,7 @@ class Stage(Sight):
 
     def start_all(self) -> None:
         """Create the topic, and start coordinators, fetchers with their pool, and the producer."""
-        if self.environment.access.has_roles:
-            self._secure()
+        self._secure()
         if self.settings.kafka:
             self._start_broker()
         else:
@@ -118,12 +118,20 @@ class Stage(Sight):
         self.start_producer()
 
     def _secure(self) -> None:
-        """ACLs for all znodes: each process may do only what its kind is there for."""
-        identities = self.environment.access.zookeeper_ids
-        coordinators, operators = tuple(identities(COORDINATOR)), tuple(identities(OPERATOR))
-        apply(self._admin, AclPolicy(is_secure=True, coordinators=coordinators, operators=operators), Brokers())
+        """With roles: ACLs by which each kind of process may do only its part. In a secured path: the group in it.
+
+        :raises UsageError: when the processes, which have the drill's identity there, may not be coordinators.
+        """
+        access = self.environment.access
+        if access.has_roles:
+            coordinators, operators = access.acl_ids(COORDINATOR), access.acl_ids(OPERATOR)
+            apply(self._admin, AclPolicy(is_secure=True, coordinators=coordinators, operators=operators), Brokers())
+        elif not (policy := read_policy(self._admin)).is_secure:
+            return
+        elif not set(access.acl_ids(COORDINATOR)) & set(policy.coordinators):
+            raise UsageError("the path of --zk is secured: the drill needs an identity of its coordinators")
         regions = [self.settings.region] if self.settings.region else []
-        create_group(self._admin, self.settings.group, identities(MEMBER), regions)
+        create_group(self._admin, self.settings.group, access.acl_ids(MEMBER), regions)
 
     def start_node(self, name: str) -> Process:
         """Start a coordinator."""

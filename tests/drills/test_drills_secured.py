@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.admin.acl import apply, check
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.security.access import AUTH_VARIABLE, ZooKeeperAccess
-from coordinator.zk.znodes.paths import ACL_POLICY
+from coordinator.zk.security.policy import AclPolicy
+from coordinator.zk.znodes.paths import ACL_POLICY, Brokers, GroupPaths
 from drills.environments.base import ENFORCED_SASL
 from drills.evidence.files import znodes
 from tests.support.drills import PATIENT, REPOSITORY, drilled, environment, require_pass
@@ -97,6 +99,26 @@ def test_drills_pass_on_a_secured_ensemble_and_leave_neither_a_secret_nor_a_znod
     assert list(znodes(store, ["/"])) == ["/"], "no znode of the drills is left"
     policy = json.loads((Path(said["drills"][0]["folder"]) / "after.json").read_text()).get(ACL_POLICY)
     assert (policy is not None and '"acl":"secure"' in policy["data"]) is bool(more)
+    store.close()
+
+
+@pytest.mark.parametrize("is_coordinator", [True, False])
+def test_a_drill_on_a_named_group_needs_an_identity_of_the_coordinators_of_a_secured_path(
+    secured: Ensemble, access: ZooKeeperAccess, tmp_path: Path, is_coordinator: bool
+) -> None:
+    zk = f"{secured.hosts}/named-{is_coordinator}"
+    store = open_kazoo(zk, 10_000, access=access)
+    coordinator = "sasl:operator" if is_coordinator else "sasl:coordinator"
+    apply(store, AclPolicy(is_secure=True, coordinators=(coordinator,), operators=("sasl:operator",)), Brokers())
+    words = ["consumer-sigkill", "--group", "orders", "--execute", *PATIENT]
+    words += ["--zk-config", str(config_file(tmp_path, access))]
+
+    done = drill(zk, tmp_path / "runs", *words, variables={AUTH_VARIABLE: secret_lines(access)})
+
+    assert done.returncode == (0 if is_coordinator else 3), done.stderr
+    assert ("the drill needs an identity of its coordinators" in done.stderr) is not is_coordinator
+    assert store.get(GroupPaths("orders").root) is None
+    assert list(check(store, Brokers())) == []
     store.close()
 
 

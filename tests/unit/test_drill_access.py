@@ -23,6 +23,7 @@ def test_every_process_authenticates_with_what_the_drill_was_given(tmp_path: Pat
         for role in ROLES:
             found = access.behind_proxy(role).credentials({})
             assert (found.sasl, found.digests) == (("drill", "s3cret"), ("team:t0psecret",))
+            assert access.acl_ids(role) == ("sasl:drill", digest_identity("team:t0psecret"))
 
 
 def test_roles_have_digest_identities_of_their_own_beside_the_given_user(tmp_path: Path) -> None:
@@ -35,7 +36,7 @@ def test_roles_have_digest_identities_of_their_own_beside_the_given_user(tmp_pat
     assert len({each.digests[0] for each in found.values()}) == len(ROLES)
     assert [role for role, each in found.items() if "team:t0psecret" in each.digests] == [OPERATOR]
     for role, each in found.items():
-        assert access.zookeeper_ids(role) == [digest_identity(digest) for digest in each.digests]
+        assert access.acl_ids(role) == tuple(map(digest_identity, each.digests))
 
 
 def test_tls_is_on_the_way_to_servers_and_not_on_the_way_to_a_proxy(tmp_path: Path) -> None:
