@@ -77,7 +77,7 @@ def test_servers_of_these_tests_refuse_whoever_does_not_authenticate(
 
 
 @pytest.mark.parametrize("more", [[], ["--secure"]], ids=["one identity", "ACLs"])
-def test_drills_pass_on_a_secured_ensemble_and_leave_neither_a_secret_nor_a_znode(
+def test_drills_pass_on_a_secured_ensemble_and_leave_no_secret_and_no_znode(
     secured: Ensemble, access: ZooKeeperAccess, tmp_path: Path, more: list[str]
 ) -> None:
     store = open_kazoo(f"{secured.hosts}/team", 10_000, access=access)
@@ -103,7 +103,7 @@ def test_drills_pass_on_a_secured_ensemble_and_leave_neither_a_secret_nor_a_znod
 
 
 @pytest.mark.parametrize("is_coordinator", [True, False])
-def test_a_drill_on_a_named_group_needs_an_identity_of_the_coordinators_of_a_secured_path(
+def test_named_group_in_a_secured_path_needs_an_identity_of_its_coordinators(
     secured: Ensemble, access: ZooKeeperAccess, tmp_path: Path, is_coordinator: bool
 ) -> None:
     zk = f"{secured.hosts}/named-{is_coordinator}"
