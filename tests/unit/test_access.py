@@ -129,7 +129,7 @@ def test_credentials_are_neither_printed_nor_pickled() -> None:
 def test_configurations_of_tasks_have_names_of_files_only(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text(f"sasl:bob:{SECRET}")
     monkeypatch.setenv("ZK_GROUP_ZK_AUTH", f"digest:alice:{SECRET}")
-    slots = SlotConfig("zk1", "g", "p", 1, "kafka:", "/seg", zk_auth_file=str(file), zk_tls=True)
+    slots = SlotConfig("zk1", "g", pool="p", log_dir="kafka:", segments_dir="/seg", zk_auth_file=str(file), zk_tls=True)
 
     for config in (slots, slots.consumer_config(0), slots.consumer_config(0).kafka_place):
         assert SECRET.encode() not in pickle.dumps(config)
