@@ -1,4 +1,4 @@
-"""docs/security.md names what an ensemble needs, as the embedded one has it, and what it says of files is refused so."""
+"""docs/security.md has what an ensemble needs as the embedded one has it; what it says of files is refused so."""
 
 from __future__ import annotations
 

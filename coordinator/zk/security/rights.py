@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import Enum
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from ..store import Acl, AclEntry
@@ -172,6 +173,11 @@ def acl_of(path: str, policy: AclPolicy) -> Acl:
         return OPEN_ACL
     pattern = pattern_of(path)
     rights = RIGHTS[pattern] if pattern else UNKNOWN if path.startswith(f"{CONSUMERS}/") else RIGHTS[ROOT]
+    return _acl(rights, policy)
+
+
+@lru_cache(maxsize=1024)
+def _acl(rights: Rights, policy: AclPolicy) -> Acl:
     found: dict[str, int] = {}
     parties = [
         (policy.coordinators, rights.coordinators),
