@@ -119,7 +119,7 @@ def test_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scheme", ["sasl", "digest"])
 def test_credentials_in_the_place_of_the_files_name_are_not_repeated(scheme: str) -> None:
-    with pytest.raises(UsageError, match="^zk_auth_file takes the name of a file") as refused:
+    with pytest.raises(UsageError, match=r"^zk_auth_file takes the name of a file") as refused:
         ZooKeeperAccess(zk_auth_file=f"{scheme}:bob:{SECRET}").credentials({})
 
     assert SECRET not in "".join(traceback.format_exception(refused.value))
