@@ -8,6 +8,7 @@ import socket
 import ssl
 import threading
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 from kazoo import exceptions as kz
@@ -19,9 +20,10 @@ from kazoo.protocol.serialization import Watch as Notification
 from kazoo.protocol.states import Callback, KeeperState
 from kazoo.retry import ForceRetryError
 
+from .errors import AuthenticationFailed, ZooKeeperUnreachable
 from .security.access import Credentials
 from .security.tls import TlsFiles, mismatch, refusal_of, secured
-from .store import TreeEvent, TreeWatch
+from .store import TreeEvent, TreeWatch, Watch
 from .wire import TREE_EVENTS, AddTreeWatch
 
 CONNECT_TRIES: Final = 3  # that fit into one session timeout
@@ -139,6 +141,28 @@ class OneSession(KazooClient):  # type: ignore[misc]
         """Whether a server has opened the session."""
         return self._first_session is not None
 
+    def connect(self, hosts: str, timeout_s: float) -> None:
+        """Open the session.
+
+        :param hosts: the servers, for messages.
+        :raises AuthenticationFailed: when a server and this client refuse each other.
+        :raises ZooKeeperUnreachable: when no server answers within `timeout_s` seconds.
+        """
+        # `start` would read "/" and warn when the chroot is missing.
+        self.start_async()
+        is_settled = self.settled.wait(timeout_s)
+        if self.auth_failure:
+            raise AuthenticationFailed(self.auth_failure)
+        if is_settled and self.has_session:
+            return
+        refusals = [f"{host}:{port}: {why}" for (host, port), why in sorted(self.refusals.items())]
+        if is_settled and refusals:
+            raise AuthenticationFailed(f"no session with ZooKeeper at {refusals[0]}")
+        raise ZooKeeperUnreachable(
+            f"no ZooKeeper server answered at {hosts} within {timeout_s:g} s: check the address, "
+            "and that the ensemble runs and has a quorum" + "".join(f"; {refusal}" for refusal in refusals)
+        )
+
     def _submit(self, request: Any, timeout: float, xid: Any = None) -> None:
         if isinstance(request, SASL):
             if self._sasl_tokens == _MOST_SASL_TOKENS:
@@ -252,3 +276,21 @@ class OneSession(KazooClient):  # type: ignore[misc]
                     return None
             async_object.set_exception(kz.ConnectionClosedError("Connection has been closed"))
             return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Wrapped:
+    """A watch on a path, as kazoo calls it. Compares by value: kazoo keeps a set per path, which must not grow.
+
+    On connection loss kazoo calls every watch without a path; this one keeps its own.
+    """
+
+    watch: Watch
+    path: str
+
+    def __call__(self, event: Any) -> None:
+        self.watch(self.path)
+
+
+def wrapped(watch: Watch | None, path: str) -> _Wrapped | None:
+    return _Wrapped(watch, path) if watch is not None else None

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from kazoo import exceptions as kz
 from kazoo.handlers.threading import SequentialThreadingHandler
@@ -32,7 +31,7 @@ from .errors import (
     ZooKeeperUnreachable,
 )
 from .hosts import checked_hosts
-from .kazoo_client import CONNECT_TRIES, CREDENTIALS_REFUSED, Handler, OneSession
+from .kazoo_client import CONNECT_TRIES, CREDENTIALS_REFUSED, Handler, OneSession, wrapped
 from .outages import OutageLog, QuietLog
 from .runtime import ThreadRuntime
 from .security.access import ZooKeeperAccess, access_at_open
@@ -55,9 +54,7 @@ from .store import (
     Watch,
     operation_bytes,
 )
-from .wire import MOST_PATHS, MOST_UNANSWERED, NO_AUTH, NO_NODE, Failure, Multi, MultiRead, stat_of
-
-T = TypeVar("T")
+from .wire import MOST_PATHS, MOST_UNANSWERED, NO_AUTH, NO_NODE, Failure, Multi, MultiRead, pipelined, stat_of
 
 log = logging.getLogger(__name__)
 
@@ -74,24 +71,6 @@ _REASONS: dict[type[Exception], str] = {
 }
 _NO_STAT = Stat(0, 0, 0, 0, 0, 0, 0)
 _DENIED = Node(DENIED, _NO_STAT)
-
-
-@dataclass(frozen=True, slots=True)
-class _Wrapped:
-    """A watch on a path, as kazoo calls it. Compares by value: kazoo keeps a set per path, which must not grow.
-
-    On connection loss kazoo calls every watch without a path; this one keeps its own.
-    """
-
-    watch: Watch
-    path: str
-
-    def __call__(self, event: Any) -> None:
-        self.watch(self.path)
-
-
-def _wrapped(watch: Watch | None, path: str) -> _Wrapped | None:
-    return _Wrapped(watch, path) if watch is not None else None
 
 
 def open_kazoo(
@@ -164,28 +143,12 @@ class KazooStore(TreeStore, AclStore):
         self._listeners: list[StateListener] = []
         self._client.add_listener(self._on_state)
         try:
-            self._connect(hosts, connect_timeout_s)
+            self._client.connect(hosts, connect_timeout_s)
             probe = KazooRetry(max_tries=-1, delay=0.05, max_delay=1, deadline=connect_timeout_s, ignore_expire=False)
             probe(self._find_chroot, make_chroot)
         except BaseException:
             self.close()  # kazoo would keep connecting
             raise
-
-    def _connect(self, hosts: str, connect_timeout_s: float) -> None:
-        # `start` would read "/" and warn when the chroot is missing; `_find_chroot` creates it instead.
-        self._client.start_async()
-        is_settled = self._client.settled.wait(connect_timeout_s)
-        if self._client.auth_failure:
-            raise AuthenticationFailed(self._client.auth_failure)
-        if is_settled and self._client.has_session:
-            return
-        refusals = [f"{host}:{port}: {why}" for (host, port), why in sorted(self._client.refusals.items())]
-        if is_settled and refusals:
-            raise AuthenticationFailed(f"no session with ZooKeeper at {refusals[0]}")
-        raise ZooKeeperUnreachable(
-            f"no ZooKeeper server answered at {hosts} within {connect_timeout_s:g} s: check the address, "
-            "and that the ensemble runs and has a quorum" + "".join(f"; {refusal}" for refusal in refusals)
-        )
 
     def _find_chroot(self, make_chroot: bool) -> None:
         chroot, self._client.chroot = self._client.chroot.rstrip("/"), ""  # `Multi` concatenates paths
@@ -250,7 +213,7 @@ class KazooStore(TreeStore, AclStore):
     def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
         if watch is None and len(paths) > 1:
             return self._multi_read(paths)
-        answers = _pipelined(lambda path: self._client.get_async(path, watch=_wrapped(watch, path)), paths)
+        answers = pipelined(lambda path: self._client.get_async(path, watch=wrapped(watch, path)), paths)
         found = [self._node(answer) for answer in answers]
         for index in self._appeared(paths, found, watch):
             found[index] = self.get(paths[index], watch)
@@ -259,7 +222,7 @@ class KazooStore(TreeStore, AclStore):
     def _multi_read(self, paths: Sequence[str]) -> list[Node | None]:
         absolute = [f"{self._client.chroot}{path}" for path in paths]
         requests = [MultiRead(absolute[first : first + MOST_PATHS]) for first in range(0, len(absolute), MOST_PATHS)]
-        answers = _pipelined(self._ask, requests, MOST_UNANSWERED // MOST_PATHS)
+        answers = pipelined(self._ask, requests, MOST_UNANSWERED // MOST_PATHS)
         read = [one for answer in answers for one in self._read(answer)]
         return [_found(path, one) for path, one in zip(paths, read, strict=True)]
 
@@ -272,8 +235,8 @@ class KazooStore(TreeStore, AclStore):
         return self.children_many([path], watch)[0]
 
     def children_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Listing | None]:
-        answers = _pipelined(
-            lambda path: self._client.get_children_async(path, watch=_wrapped(watch, path), include_data=True), paths
+        answers = pipelined(
+            lambda path: self._client.get_children_async(path, watch=wrapped(watch, path), include_data=True), paths
         )
         found = [self._listing(path, answer) for path, answer in zip(paths, answers, strict=True)]
         for index in self._appeared(paths, found, watch):
@@ -320,8 +283,8 @@ class KazooStore(TreeStore, AclStore):
     def _appeared(self, paths: Sequence[str], found: Sequence[object], watch: Watch | None) -> list[int]:
         """Set exist watches on the paths not `found`; the indexes of those created meanwhile."""
         missing = [index for index, one in enumerate(found) if one is None and watch is not None]
-        answers = _pipelined(
-            lambda path: self._client.exists_async(path, watch=_wrapped(watch, path)), [paths[i] for i in missing]
+        answers = pipelined(
+            lambda path: self._client.exists_async(path, watch=wrapped(watch, path)), [paths[i] for i in missing]
         )
         return [i for i, answer in zip(missing, answers, strict=True) if self._exists(answer)]
 
@@ -375,7 +338,7 @@ class KazooStore(TreeStore, AclStore):
         return _results(operations, results)
 
     def get_acls(self, paths: Sequence[str]) -> list[Acl | None]:
-        return [self._acl(answer) for answer in _pipelined(self._client.get_acls_async, paths)]
+        return [self._acl(answer) for answer in pipelined(self._client.get_acls_async, paths)]
 
     def _acl(self, answer: Any) -> Acl | None:
         try:
@@ -404,16 +367,6 @@ class KazooStore(TreeStore, AclStore):
         except _GONE as error:
             raise SessionLost("the session with ZooKeeper is over") from error
         return True
-
-
-def _pipelined(send: Callable[[T], Any], requests: Sequence[T], most: int = MOST_UNANSWERED) -> Iterator[Any]:
-    """The answers to `requests`, in their order; `most` of them at most are sent and unanswered at any time."""
-    waiting: deque[Any] = deque()
-    for request in requests:
-        if len(waiting) == most:
-            yield waiting.popleft()
-        waiting.append(send(request))
-    yield from waiting
 
 
 def _found(path: str, read: Node | Failure) -> Node | None:

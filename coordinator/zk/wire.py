@@ -8,12 +8,15 @@ times as long to serialize. The records are those of `zookeeper.jute`; the serve
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from .store import Acl, AclEntry, Create, Delete, Node, Operation, SetData, Stat
+
+T = TypeVar("T")
 
 NO_NODE, NO_AUTH = -101, -102
 MOST_PATHS = 16
@@ -164,3 +167,13 @@ def stat_of(values: Sequence[Any]) -> Stat:
     """A stat from its fields in wire order."""
     czxid, mzxid, ctime, mtime, version, cversion, _, ephemeral_owner, _, children, pzxid = values
     return Stat(czxid, mzxid, pzxid, version, cversion, ephemeral_owner, children, ctime, mtime)
+
+
+def pipelined(send: Callable[[T], Any], requests: Sequence[T], most: int = MOST_UNANSWERED) -> Iterator[Any]:
+    """The answers to `requests`, in their order; `most` of them at most are sent and unanswered at any time."""
+    waiting: deque[Any] = deque()
+    for request in requests:
+        if len(waiting) == most:
+            yield waiting.popleft()
+        waiting.append(send(request))
+    yield from waiting

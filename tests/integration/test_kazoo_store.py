@@ -14,6 +14,8 @@ import pytest
 from coordinator.zk.errors import ConnectionLost, Refused
 from coordinator.zk.kazoo_client import Handler
 from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.security.access import ZooKeeperAccess
+from coordinator.zk.security.tls import TlsFiles
 from coordinator.zk.store import Check, Create, Delete, SetData
 from coordinator.zk.wire import MOST_PATHS
 from drills.faults.proxy import Proxy
@@ -134,6 +136,9 @@ class SlowServer:
             body = struct.pack("!iiqi16sb", 0, 10_000, 1, 16, bytes(16), 0)
             connection.sendall(struct.pack("!i", len(body)) + body)
             connection.settimeout(None)
+            connection.recv(4096)  # whether there is the root
+            body = struct.pack("!iqi68s", 1, 1, 0, bytes(68))
+            connection.sendall(struct.pack("!i", len(body)) + body)
             connection.recv(4096)  # that the client goes
 
 
@@ -176,6 +181,6 @@ def test_unresponsive_host_takes_only_its_share_of_the_session_timeout() -> None
         began = time.monotonic()
 
         with pytest.raises(TimeoutError):
-            Handler(0.5).create_connection(address, timeout=100.0)
+            Handler(0.5, TlsFiles(ZooKeeperAccess())).create_connection(address, timeout=100.0)
 
         assert time.monotonic() - began < 50

@@ -19,7 +19,7 @@ from coordinator.zk.errors import AuthenticationFailed, UsageError
 from coordinator.zk.kazoo_store import KazooStore, open_kazoo
 from coordinator.zk.security.access import ZooKeeperAccess
 from coordinator.zk.store import Create
-from tests.support.processes import consumer_process, node_process
+from tests.support.processes import ProjectProcess, consumer_process, node_process
 from tests.support.secured import (
     ENFORCE_SASL,
     MadeCA,
@@ -359,9 +359,8 @@ def test_processes_at_work_outlast_servers_that_know_other_users_for_a_while(tmp
             users.write_text(re.sub(r'(user_team-a=)"\w+"', r'\1"another"', known))
             server.restart()
             for process in (node, consumer):
-                eventually(
-                    lambda p=process: "ZooKeeper unavailable" in p.said() and WRONG in p.said(), 60, "it is refused"
-                )
+                eventually(told_in(process, "ZooKeeper unavailable: client="), 60, "it has an outage")
+                eventually(told_in(process, WRONG), 60, "it is refused")
             began, before = time.monotonic(), refused_by(server)
             eventually(lambda: refused_by(server) >= before + 6, 60, "both have asked again")
             rate = 6 / (time.monotonic() - began)
@@ -369,13 +368,17 @@ def test_processes_at_work_outlast_servers_that_know_other_users_for_a_while(tmp
             server.restart()
 
             for process, event in ((node, "elected: node=a"), (consumer, "registered: group=g consumer=c1")):
-                eventually(lambda p=process, e=event: p.said().count(e) == 2, 60, "it goes on")
+                eventually(told_in(process, event, 2), 60, "it goes on")
             assert rate < 5, "two processes, each after 0.2 s, 0.4 s, 0.8 s and so on"
             for process in (node, consumer):
                 told = [line for line in process.said().splitlines() if WRONG in line]
                 assert len([line for line in told if "ZooKeeper unavailable: client=" in line]) == 1
                 assert len(told) <= 4, told  # it resigned, it left, and what was in flight
                 assert printed_secrets(process.said(), ensemble.directory) == []
+
+
+def told_in(process: ProjectProcess, text: str, times: int = 1) -> Callable[[], bool]:
+    return lambda: process.said().count(text) >= times
 
 
 def refused_by(server: Server) -> int:

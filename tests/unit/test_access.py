@@ -9,12 +9,15 @@ import traceback
 from dataclasses import fields
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 from kazoo.protocol.connection import ConnectionDropped
 
 from consumer.config import ConsumerConfig
 from consumer.spark.fetchers.config import SlotConfig
 from coordinator.zk.errors import UsageError
+from coordinator.zk.process.cli import command_access, zk_config_option
 from coordinator.zk.security.access import (
     LARGEST_FILE,
     Credentials,
@@ -114,6 +117,14 @@ def test_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
         read_credentials(tmp_path)
 
 
+@pytest.mark.parametrize("scheme", ["sasl", "digest"])
+def test_credentials_in_the_place_of_the_files_name_are_not_repeated(scheme: str) -> None:
+    with pytest.raises(UsageError, match=r"^zk_auth_file takes the name of a file") as refused:
+        ZooKeeperAccess(zk_auth_file=f"{scheme}:bob:{SECRET}").credentials({})
+
+    assert SECRET not in "".join(traceback.format_exception(refused.value))
+
+
 # ---- secrets stay where they are
 
 
@@ -129,7 +140,7 @@ def test_credentials_are_neither_printed_nor_pickled() -> None:
 def test_configurations_of_tasks_have_names_of_files_only(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text(f"sasl:bob:{SECRET}")
     monkeypatch.setenv("ZK_GROUP_ZK_AUTH", f"digest:alice:{SECRET}")
-    slots = SlotConfig("zk1", "g", "p", 1, "kafka:", "/seg", zk_auth_file=str(file), zk_tls=True)
+    slots = SlotConfig("zk1", "g", pool="p", log_dir="kafka:", segments_dir="/seg", zk_auth_file=str(file), zk_tls=True)
 
     for config in (slots, slots.consumer_config(0), slots.consumer_config(0).kafka_place):
         assert SECRET.encode() not in pickle.dumps(config)
@@ -243,3 +254,39 @@ def test_errors_that_cause_each_other_end() -> None:
     first.__cause__, second.__cause__ = second, first
 
     assert refusal_of(first) == ""
+
+
+# ---- commands
+
+
+@click.command()
+@zk_config_option
+def shown_access() -> None:
+    click.echo(repr(command_access()))
+
+
+def test_command_takes_its_access_from_the_environment_and_then_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "zk.toml"
+    file.write_text('zk_tls = true\nzk_tls_ca = "/of-the-file"\n')
+
+    done = CliRunner().invoke(
+        shown_access, ["--zk-config", str(file)], env={"ZK_GROUP_ZK_TLS_CA": "/of-the-environment"}
+    )
+    same = CliRunner().invoke(shown_access, env={"ZK_GROUP_ZK_CONFIG": str(file)})
+
+    assert done.output.strip() == repr(ZooKeeperAccess(zk_tls=True, zk_tls_ca="/of-the-environment"))
+    assert same.output.strip() == repr(ZooKeeperAccess(zk_tls=True, zk_tls_ca="/of-the-file"))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("zk_pasword = 'x'", "has an unknown option 'zk_pasword'"), ("zk_tls = 'yes'", "zk_tls must be true or false")],
+)
+def test_malformed_file_of_a_command_is_a_mistake_of_usage(tmp_path: Path, text: str, reason: str) -> None:
+    file = tmp_path / "zk.toml"
+    file.write_text(text)
+
+    done = CliRunner().invoke(shown_access, ["--zk-config", str(file)])
+
+    assert isinstance(done.exception, UsageError)
+    assert reason in str(done.exception)

@@ -158,6 +158,10 @@ def read_credentials(file: Path) -> Credentials:
 
     :raises UsageError: when it cannot be read, others may read it, or a line is malformed.
     """
+    if str(file).partition(":")[0] in (DIGEST, SASL):
+        raise UsageError(
+            f"zk_auth_file takes the name of a file with credentials; {AUTH_VARIABLE} takes the credentials"
+        )
     check_private("zk_auth_file", file)
     try:
         with file.open("rb") as stream:
