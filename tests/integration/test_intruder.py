@@ -203,3 +203,11 @@ def test_member_can_close_what_it_creates_below_its_group_to_operators(chroot: S
 def test_quotas_beside_the_chroot_are_everybodys_by_default(ensemble: Ensemble) -> None:
     with connected(ensemble.hosts) as intruder:
         assert intruder.get_acls("/zookeeper/quota")[0] == OPEN
+
+
+def test_coordinator_removes_what_an_operator_has_created_below_its_leaves(chroot: SecuredChroot) -> None:
+    leaves = ["/consumers/groups/g/sync_request", "/consumers/groups/slots/queries/q", "/consumers/regions/r/request"]
+    with chroot.kazoo("operator") as operator, chroot.kazoo("coordinator") as coordinator:
+        for leaf in [path for path in leaves if operator.get(path)[1].ephemeralOwner == 0]:
+            operator.create(f"{leaf}/stray")
+            coordinator.delete(f"{leaf}/stray")
