@@ -6,11 +6,12 @@ import json
 
 import pytest
 from click.testing import CliRunner
+from kazoo.exceptions import NoAuthError
 
 from coordinator.cli import main
 from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.znodes.group_state import GroupState
-from coordinator.zk.znodes.paths import CONSUMERS, GroupPaths
+from coordinator.zk.znodes.paths import ACL_POLICY, CONSUMERS, GroupPaths
 from tests.support.cli import run, run_json, run_ok
 from tests.support.clients import connected
 
@@ -139,3 +140,28 @@ def test_command_without_an_operators_identity_ends_with_its_exit_code(
         assert result.exit_code in (1, 77), (words, result.output, result.exception)
         assert "ACL" in result.stderr and "Traceback" not in result.output
     assert run(secured, "topics", "create", "t", "--partitions", "1").exit_code == 77
+
+
+def test_policy_of_an_open_chroot_is_closed_but_may_be_removed_by_everybody(zk: str) -> None:
+    """DELETE is a right on the parent, which is open."""
+    run_ok(zk, "groups", "create", "g")
+    run_ok(zk, "acl", "apply", *POLICY, "--execute")
+    run_ok(zk, "acl", "members", "g", "--members", TEAM)
+
+    with connected(zk) as intruder:
+        for path in (ACL_POLICY, G.acl):
+            for refused in (lambda path: intruder.get(path), lambda path: intruder.set(path, b"{}")):
+                with pytest.raises(NoAuthError):
+                    refused(path)
+        intruder.set(G.state, intruder.get(G.state)[0])
+        intruder.delete(G.acl)
+        intruder.delete(ACL_POLICY)
+
+
+def test_policy_of_a_secured_chroot_may_be_removed_by_nobody_else(secured: str) -> None:
+    run_ok(secured, "groups", "create", "g", "--members", TEAM)
+
+    with connected(secured) as intruder:
+        for path in (ACL_POLICY, G.acl):
+            with pytest.raises(NoAuthError):
+                intruder.delete(path)

@@ -14,7 +14,7 @@ from coordinator.zk.security.rights import RIGHTS, pattern_of
 from coordinator.zk.store import Stat
 from coordinator.zk.znodes.paths import ROOT, TURN_TIMES
 from tests.support.access_table import ALL, NONE, READERS, AccessRow, access_table
-from tests.support.clients import fresh_chroot
+from tests.support.clients import connected, fresh_chroot
 from tests.support.secured_chroot import OTHER_TEAM, TEAM, SecuredChroot, a_secured_chroot
 
 pytestmark = pytest.mark.real_zookeeper("it is about ACLs")
@@ -177,3 +177,37 @@ def test_intruder_learns_of_a_path_that_it_guesses_whether_it_exists(chroot: Sec
         with pytest.raises(kz.NoNodeError):
             intruder.get("/consumers/groups/g/acl/none")
         assert intruder.exists("/consumers/groups/g/acl/none") is None
+
+
+# ---- what stays possible, as zk_paths.md says
+
+
+def test_member_can_close_what_it_creates_below_its_group_to_operators(chroot: SecuredChroot) -> None:
+    closed = "/consumers/groups/g/offsets/closed"
+    with chroot.kazoo(TEAM) as member, chroot.kazoo("operator") as operator:
+        own = [ACL(Permissions.ALL, Id("sasl", TEAM))]
+        member.create(closed, acl=own)
+        member.create(f"{closed}/0", acl=own)
+        try:
+            for attempt in (READS["get"], WRITES["set"], WRITES["create below"], WRITES["set ACL"]):
+                assert refused(operator, attempt, closed)
+            assert refused(operator, WRITES["delete"], f"{closed}/0")
+            with pytest.raises(kz.NotEmptyError):
+                operator.delete(closed)
+            assert "may neither read nor administer" in " ".join(chroot.deviations())
+        finally:
+            member.delete(f"{closed}/0")
+            operator.delete(closed)
+
+
+def test_quotas_beside_the_chroot_are_everybodys_by_default(ensemble: Ensemble) -> None:
+    with connected(ensemble.hosts) as intruder:
+        assert intruder.get_acls("/zookeeper/quota")[0] == OPEN
+
+
+def test_coordinator_removes_what_an_operator_has_created_below_its_leaves(chroot: SecuredChroot) -> None:
+    leaves = ["/consumers/groups/g/sync_request", "/consumers/groups/slots/queries/q", "/consumers/regions/r/request"]
+    with chroot.kazoo("operator") as operator, chroot.kazoo("coordinator") as coordinator:
+        for leaf in [path for path in leaves if operator.get(path)[1].ephemeralOwner == 0]:
+            operator.create(f"{leaf}/stray")
+            coordinator.delete(f"{leaf}/stray")

@@ -10,6 +10,7 @@ from typing import Any
 from consumer.spark.source.query_znode import QueryPost
 from coordinator.admin.acl import apply, check, create_group
 from coordinator.admin.control import pause
+from coordinator.service import CoordinatorService
 from coordinator.term.elector import listed
 from coordinator.zk.embedded.ensemble import Ensemble
 from coordinator.zk.kazoo_store import KazooStore, kazoo_factory, open_kazoo
@@ -27,7 +28,7 @@ from tests.support.memlog import MemoryLog
 from tests.support.region import Counting, region, running
 from tests.support.slots import SlotBench
 from tests.support.wait import eventually
-from tests.support.world import World
+from tests.support.world import PollingConsumer, World
 
 TEAM, OTHER_TEAM = "team-a", "team-b"
 GROUPS = {"g": TEAM, "slots": TEAM, "counts": TEAM, "other": OTHER_TEAM}
@@ -74,16 +75,39 @@ class SecuredChroot:
 
     # ---- its use
 
-    def use(self, is_read_open: bool) -> None:
-        """Let processes of all kinds run, then hold everything still."""
+    def secure(self, is_read_open: bool) -> None:
+        """Write the policy, and make the groups and a topic."""
         apply(self.operator, self.policy(is_read_open), Brokers())
         for group, team in GROUPS.items():
             regions = ["r"] if group == "counts" else []
             create_group(self.operator, group, [self._identities.zookeeper_id(team)], regions)
         self.world.topic("t", 2)
-        self.world.coordinator(
-            "a", zk_auth_file=self.access("coordinator").zk_auth_file, sweep_interval_ms=1_000, session_timeout_ms=8_000
+
+    def coordinator(self, node: str, **options: Any) -> CoordinatorService:
+        return self.world.coordinator(node, zk_auth_file=self.access("coordinator").zk_auth_file, **options)
+
+    def consumer(self, group: str, name: str, **options: Any) -> PollingConsumer:
+        return self.world.consumer(
+            group, name, {"t": 1}, zk_auth_file=self.access(GROUPS[group]).zk_auth_file, **options
         )
+
+    def slots(self, folder: Path) -> SlotBench:
+        bench = SlotBench(self.world, folder, "slots", self.access(TEAM))
+        self._closing.callback(bench.close)
+        bench.post.keep(1)
+        return bench
+
+    def counting(self, name: str, **options: Any) -> Counting:
+        """A member of the region."""
+        auth_file = self.access(TEAM).zk_auth_file
+        member = Counting(self.world, name, MemoryLog(20), group="counts", zk_auth_file=auth_file, **options)
+        self._closing.callback(member.vanish)
+        return member
+
+    def use(self, is_read_open: bool) -> None:
+        """Let processes of all kinds run, then hold everything still."""
+        self.secure(is_read_open)
+        self.coordinator("a", sweep_interval_ms=1_000, session_timeout_ms=8_000)
         standby = listed(kazoo_factory(self.zk, 8_000, access=self.access("coordinator")), "b", "host")()
         self._closing.callback(standby.close)
         self._consumers()
@@ -96,11 +120,11 @@ class SecuredChroot:
     def _consumers(self) -> None:
         log = MemoryLog(20)
         for name in ("c1", "c2"):
-            self._consumer("g", name, log=log, assignment="client", group_instance_id=name)
-        self._consumer("other", "c1", log=log)
+            self.consumer("g", name, log=log, assignment="client", group_instance_id=name, **self._quiet())
+        self.consumer("other", "c1", log=log, **self._quiet())
         self.world.stable("g", 2)
         self.world.stable("other", 1)
-        past = self._consumer("g", "past", log=log, assignment="client")
+        past = self.consumer("g", "past", log=log, assignment="client", **self._quiet())
         self.world.stable("g", 3)
         past.close()
         self.world.stable("g", 2)
@@ -109,18 +133,11 @@ class SecuredChroot:
             eventually(lambda path=offsets: len(self.world.names(path)) == 2, 10, f"{paths.group} has its offsets")
             eventually(lambda path=owners: len(self.world.names(path)) == 2, 10, f"{paths.group} has its owners")
 
-    def _consumer(self, group: str, name: str, **options: Any) -> Any:
-        return self.world.consumer(
-            group, name, {"t": 1}, zk_auth_file=self.access(GROUPS[group]).zk_auth_file, **self._quiet(), **options
-        )
-
     def _quiet(self) -> dict[str, Any]:
         return {"session_timeout_ms": 8_000, "max_poll_interval_ms": QUIET_MS, "offsets_interval_ms": QUIET_MS}
 
     def _slots(self) -> None:
-        bench = SlotBench(self.world, self._folder, "slots", self.access(TEAM))
-        self._closing.callback(bench.close)
-        bench.post.keep(1)
+        bench = self.slots(self._folder)
         bench.slot(0, **self._quiet())
         bench.end(20)
         eventually(lambda: bench.segments(), 10, "a segment is sealed")
@@ -128,15 +145,7 @@ class SecuredChroot:
         query.begin(self.store(TEAM), None, True)
 
     def _region(self) -> None:
-        member = Counting(
-            self.world,
-            "c1",
-            MemoryLog(20),
-            group="counts",
-            zk_auth_file=self.access(TEAM).zk_auth_file,
-            **self._quiet(),
-        )
-        self._closing.callback(member.vanish)
+        member = self.counting("c1", **self._quiet())
         running(self.world)
         member.consumer.request_checkpoint()
         eventually(lambda: region(self.world).sequence, 10, "a checkpoint is complete")
