@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.lease import Heard, Lease
 from coordinator.zk.runtime import Runtime
+from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import StateListener, Store, StoreFactory
 
 from ..config import ConsumerConfig

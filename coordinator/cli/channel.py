@@ -15,8 +15,8 @@ from coordinator.admin.channel_events import ChannelEvent
 from coordinator.admin.channel_watch import ChannelWatch
 from coordinator.admin.groups import Reading, ShownMember, checked_group, existing_group
 from coordinator.zk.errors import UsageError
-from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER
 from coordinator.zk.znodes.names import is_name
 from coordinator.zk.znodes.partitions import range_texts

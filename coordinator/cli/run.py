@@ -13,11 +13,11 @@ from coordinator.service import CoordinatorService
 from coordinator.term.config import CoordinatorConfig
 from coordinator.term.elector import listed
 from coordinator.term.metrics import CoordinatorMetrics
-from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.process.config_options import built, config_options, log_options, log_to_stderr
 from coordinator.zk.process.history_recorder import recorder_in
 from coordinator.zk.process.metrics_server import MetricsServer
 from coordinator.zk.runtime import ThreadRuntime, on_signals
+from coordinator.zk.session.kazoo_store import kazoo_factory
 
 HELPS = {
     "zk": "The ZooKeeper servers, as host:port,host:port/chroot.",

@@ -15,7 +15,7 @@ from typing import Self
 
 from coordinator.admin.control import pause, resume
 from coordinator.admin.topics import create_topic
-from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, Delete, SetData
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import Brokers

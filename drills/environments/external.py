@@ -12,9 +12,9 @@ from pathlib import Path
 from coordinator.zk.embedded.ensemble import four_letter_word
 from coordinator.zk.errors import BadData, Refused, Retryable, UsageError, ZooKeeperUnreachable
 from coordinator.zk.hosts import Address, parsed_hosts
-from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.security.access import ZooKeeperAccess
 from coordinator.zk.security.tls import secured
+from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import MAX_OPERATIONS, Delete, Store
 
 from ..base.settings import Settings

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from coordinator.zk.errors import CoordinatorError, StoreError
-from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import SessionState, TreeEvent, TreeStore
 
 from ..environments.access import OPERATOR, DrillAccess

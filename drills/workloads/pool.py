@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from consumer.spark.fetchers.pool_znode import UNANSWERED, PoolPost
-from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.znodes.json_fields import Fields
 
 from .process import HangGate, emit, run

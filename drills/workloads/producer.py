@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from consumer.logs.embedded.producer import Producer
 from coordinator.zk.errors import CoordinatorError
-from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Store
 from coordinator.zk.znodes.json_fields import Fields
 from coordinator.zk.znodes.paths import Brokers

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.admin.topics import create_topic
-from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Store
 from coordinator.zk.znodes.paths import COORDINATOR, Brokers
 from coordinator.zk.znodes.records import CoordinatorRecord

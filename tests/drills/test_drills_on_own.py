@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, NODES, Brokers, GroupPaths
 from drills.evidence.files import znodes
 from tests.support.drills import PATIENT, environment

@@ -15,9 +15,9 @@ import pytest
 from coordinator.admin.acl import apply, check
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.errors import CoordinatorError
-from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.security.access import AUTH_VARIABLE, ZooKeeperAccess
 from coordinator.zk.security.policy import AclPolicy
+from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.znodes.paths import ACL_POLICY, Brokers, GroupPaths
 from drills.environments.base import ENFORCED_SASL
 from drills.evidence.files import znodes

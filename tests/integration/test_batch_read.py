@@ -12,8 +12,8 @@ from consumer.spark.source.batch_planner import MAY_BE_COLLECTED, BatchPlanner
 from consumer.spark.source.data_source import records
 from consumer.spark.source.offset import SourceOffset
 from consumer.spark.source.options import SourceConfig
-from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Node, Store
 from coordinator.zk.znodes.segments import Segment
 from tests.integration.test_planner import Bench, later, names

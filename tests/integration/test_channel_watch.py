@@ -16,8 +16,8 @@ import pytest
 from coordinator.admin.channel_events import ChannelEvent
 from coordinator.admin.channel_watch import ChannelWatch
 from coordinator.zk.errors import StoreError
-from coordinator.zk.kazoo_store import KazooStore, open_kazoo
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.session.kazoo_store import KazooStore, open_kazoo
 from coordinator.zk.store import Node, TreeEvent
 from coordinator.zk.wire import AddTreeWatch
 from coordinator.zk.znodes.commands import STOP_FETCHER, Command

@@ -15,7 +15,7 @@ import pytest
 
 from consumer.errors import InconsistentGroupProtocol
 from coordinator.service import CoordinatorService
-from coordinator.zk.kazoo_store import kazoo_factory
+from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Create, Listing, Node, Operation, SetData, Store, StoreFactory, Watch
 from coordinator.zk.znodes.commands import ASSIGN, ASSIGNMENT_FAILED
 from coordinator.zk.znodes.group_state import STABLE

@@ -17,7 +17,7 @@ from coordinator.retention.offsets import OffsetCollector
 from coordinator.service import CoordinatorService
 from coordinator.term.elector import listed
 from coordinator.zk.errors import AccessDenied, BadData, StoreError
-from coordinator.zk.kazoo_store import kazoo_factory
+from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import DENIED, Create, Delete, SetData
 from coordinator.zk.znodes.commands import START_FETCHER, Command
 from coordinator.zk.znodes.group_state import FAILED, GroupState

@@ -15,8 +15,8 @@ from consumer.logs import OffsetOutOfRange
 from consumer.membership.claims import PARTITIONS_A_STEP
 from consumer.operator import ConsumerOperator, Processor
 from coordinator.zk.errors import OutcomeUnknown, UsageError
-from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Create, Operation, Store
 from coordinator.zk.znodes.region_requests import RegionRequest
 from tests.support.memlog import MemoryLog

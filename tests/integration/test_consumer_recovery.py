@@ -16,8 +16,8 @@ from consumer.spark.fetchers.config import SlotConfig, SlotSpec
 from consumer.spark.fetchers.pool_znode import PoolPost
 from consumer.spark.fetchers.slot import Slot
 from coordinator.zk.errors import ConnectionLost, OutcomeUnknown, Refused, StoreError, ZooKeeperUnreachable
-from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.runtime import Event, ThreadRuntime
+from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Create, Delete, Listing, Node, Operation, Store, StoreFactory, Watch
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths

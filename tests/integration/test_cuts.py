@@ -12,8 +12,8 @@ from consumer.spark.source.batch_planner import BatchPlanner
 from consumer.spark.source.offset import SourceOffset
 from consumer.spark.source.options import SourceConfig
 from consumer.spark.source.stream_planner import Planner
-from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Delete, Listing, Node, SetData, Store, Watch
 from coordinator.zk.znodes.segments import SegmentsRecord
 from tests.support.cuts import HandMadeRegion

@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from coordinator.zk.errors import UsageError
-from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, Store
 from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, DRILL, Brokers, GroupPaths
 from coordinator.zk.znodes.records import CoordinatorRecord

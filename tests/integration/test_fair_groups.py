@@ -16,8 +16,8 @@ from coordinator.listeners.listeners import Listeners
 from coordinator.listeners.members import REGISTRATIONS_AT_ONCE
 from coordinator.rebalance.group_reader import GroupReader
 from coordinator.term.operator_requests import Asked
-from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, Listing, Node, Operation, Store, Watch
 from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.paths import GROUPS, TURN_TIMES, GroupPaths

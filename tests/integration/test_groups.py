@@ -12,7 +12,7 @@ import pytest
 from consumer.logs.embedded.producer import Producer
 from coordinator.admin.topics import create_topic
 from coordinator.cli.groups import NO_LAG
-from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, Store
 from coordinator.zk.znodes.group_state import COMPLETING, GROUP_STATES, PREPARING, STABLE
 from coordinator.zk.znodes.partitions import TopicPartition

@@ -15,8 +15,8 @@ from coordinator.admin.offsets import GROUP_SUBSCRIBED_TO_TOPIC, delete_offsets,
 from coordinator.admin.reset_offsets import NewOffset, PartitionOffsets, Scope
 from coordinator.admin.topics import create_topic
 from coordinator.zk.errors import CoordinatorError, OutcomeUnknown
-from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, Operation, SetData, Store
 from coordinator.zk.znodes.group_state import PREPARING, STABLE
 from coordinator.zk.znodes.partitions import TopicPartition

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create
 from coordinator.zk.znodes.paths import COORDINATOR
 from coordinator.zk.znodes.records import CoordinatorRecord, Registration

@@ -14,8 +14,8 @@ from coordinator.listeners.interests import Interests
 from coordinator.listeners.listeners import Listeners
 from coordinator.term.operator_requests import Asked
 from coordinator.zk.errors import EpochOver, IncarnationOver
-from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, Listing, Node, Operation, SetData, Watch
 from coordinator.zk.znodes.commands import Command
 from coordinator.zk.znodes.partitions import TopicPartition

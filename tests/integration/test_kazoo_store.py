@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from coordinator.zk.errors import ConnectionLost, Refused
-from coordinator.zk.kazoo_client import Handler
-from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.security.access import ZooKeeperAccess
 from coordinator.zk.security.tls import TlsFiles
+from coordinator.zk.session.kazoo_client import Handler
+from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Check, Create, Delete, SetData
 from coordinator.zk.wire import MOST_PATHS
 from drills.faults.proxy import Proxy

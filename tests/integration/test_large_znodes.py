@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.admin.status import read_status
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
-from coordinator.zk.kazoo_store import KazooStore
+from coordinator.zk.session.kazoo_store import KazooStore
 from coordinator.zk.store import Create
 from coordinator.zk.wire import MOST_PATHS, MOST_UNANSWERED, MultiRead
 from coordinator.zk.znodes.paths import GroupPaths

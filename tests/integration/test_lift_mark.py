@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, SetData
 from coordinator.zk.znodes.group_state import STABLE, GroupState, Mark
 from coordinator.zk.znodes.partitions import TopicPartition

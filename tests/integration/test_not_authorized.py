@@ -28,9 +28,9 @@ from coordinator.zk.errors import (
     WriteDenied,
     ZooKeeperUnreachable,
 )
-from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.outages import LONGEST_BACKOFF_S, OutageLog
 from coordinator.zk.runtime import Event, ThreadRuntime
+from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, Node, Store, Watch
 from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, PAUSED, GroupPaths
 from tests.property.tree import MemoryTree, MemoryTreeStore

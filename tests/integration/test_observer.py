@@ -12,7 +12,7 @@ import pytest
 
 from coordinator.zk.embedded.ensemble import Ensemble
 from coordinator.zk.errors import OutcomeUnknown, Refused
-from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Check, Create, Delete, SetData, Store
 from drills.checker.replay.txn_log import events_of
 from drills.evidence.reconstruction import observed

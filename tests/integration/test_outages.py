@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from coordinator.zk.errors import ZooKeeperUnreachable
-from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.session.kazoo_store import kazoo_factory
 from drills.faults.proxy import Proxy
 from tests.support.processes import ProjectProcess, consumer_process, node_process
 from tests.support.wait import eventually

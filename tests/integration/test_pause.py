@@ -11,7 +11,7 @@ import pytest
 from coordinator.admin import control
 from coordinator.term.operator_requests import Asked
 from coordinator.zk.batching import ensure
-from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Node, Watch
 from coordinator.zk.znodes.operator_requests import Pause, PausedRecord
 from coordinator.zk.znodes.paths import PAUSED, GroupPaths

@@ -21,8 +21,8 @@ from coordinator.retention.segments import SegmentCollector, SegmentRules
 from coordinator.term.server_clock import ServerClock
 from coordinator.zk.batching import ensure
 from coordinator.zk.errors import BadData, Refused
-from coordinator.zk.kazoo_store import kazoo_factory, open_kazoo
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.session.kazoo_store import kazoo_factory, open_kazoo
 from coordinator.zk.store import Check, Create, Delete, Node, SetData, Store, Watch
 from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GroupPaths
 from coordinator.zk.znodes.records import EpochRecord

@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 from coordinator.admin import health, queries, segments
 from coordinator.admin.groups import Reading
 from coordinator.cli import main
-from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, Listing, Node, SetData, Store, Watch
 from coordinator.zk.znodes.records import Channel, OffsetRecord
 from coordinator.zk.znodes.segments import SegmentsRecord

@@ -18,8 +18,8 @@ from consumer.spark.source.offset import SourceOffset
 from consumer.spark.source.options import SourceConfig
 from consumer.spark.source.stream_planner import Planner
 from coordinator.zk.batching import ensure
-from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Create, SetData
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import Channel

@@ -12,7 +12,7 @@ import pytest
 from consumer.logs.embedded.producer import Producer
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.errors import BadData, Refused
-from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Check, Create, Delete, SetData
 from coordinator.zk.znodes.paths import COORDINATOR
 from coordinator.zk.znodes.records import CoordinatorRecord

@@ -16,8 +16,8 @@ from consumer.spark.source.query_znode import QueryRewound, QueryTakenOver
 from consumer.spark.source.rewind import Rewinder, Rewound
 from consumer.spark.source.stream_planner import Planner
 from coordinator.zk.errors import BadData, CoordinatorError, StoreError, UsageError
-from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Delete, Operation, SetData
 from coordinator.zk.znodes.segments import Query, Rewind, SegmentsRecord
 from tests.support.cuts import HandMadeRegion

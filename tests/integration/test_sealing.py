@@ -9,8 +9,8 @@ import pytest
 
 from consumer.spark.fetchers.orphan_sweep import ORPHAN_AFTER_S, sweep
 from consumer.spark.fetchers.pool_znode import PoolPost
-from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Create, SetData
 from coordinator.zk.znodes.segments import Query, Segment, SegmentsRecord
 from drills.faults.packets import MULTI, SYNC, op_code

@@ -16,8 +16,8 @@ import pytest
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig, Server
 from coordinator.zk.embedded.identities import environment_of
 from coordinator.zk.errors import AuthenticationFailed, UsageError
-from coordinator.zk.kazoo_store import KazooStore, open_kazoo
 from coordinator.zk.security.access import ZooKeeperAccess
+from coordinator.zk.session.kazoo_store import KazooStore, open_kazoo
 from coordinator.zk.store import Create
 from tests.support.processes import ProjectProcess, consumer_process, node_process
 from tests.support.secured import (

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from consumer.config import Subscription
-from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Listing, Node, Watch
 from coordinator.zk.znodes.group_state import FAILED
 from coordinator.zk.znodes.partitions import PartitionSet

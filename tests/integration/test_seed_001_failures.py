@@ -16,7 +16,7 @@ import pytest
 from consumer.assignment.base import Assignment
 from coordinator.admin import control
 from coordinator.zk.errors import Refused, SessionLost
-from coordinator.zk.kazoo_store import kazoo_factory
+from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.znodes.commands import ASSIGN, ASSIGNMENT_FAILED, STOP_FETCHER, Command
 from coordinator.zk.znodes.group_state import COMPLETING, FAILED, GroupState
 from coordinator.zk.znodes.paths import COORDINATOR, ask_name, ask_number

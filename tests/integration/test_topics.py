@@ -21,7 +21,7 @@ from consumer.logs.embedded.producer import Producer
 from coordinator.admin.topics import alter_topic, create_topic, delete_topic, get_topic, list_topics, topic_znodes
 from coordinator.cli import main as coordinator_main
 from coordinator.zk.errors import BadData, OutcomeUnknown, TooLarge, UsageError
-from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, Operation, Store
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic

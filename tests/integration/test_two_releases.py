@@ -21,8 +21,8 @@ from consumer.spark.fetchers.slot import Slot
 from consumer.spark.source.options import SourceConfig
 from consumer.spark.source.stream_planner import Planner
 from coordinator.admin.topics import alter_topic
-from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Node, Store, StoreFactory, Watch
 from coordinator.zk.znodes.group_state import STABLE
 from coordinator.zk.znodes.paths import GroupPaths

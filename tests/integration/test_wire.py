@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.zk import kazoo_store
 from coordinator.zk.errors import Refused
-from coordinator.zk.kazoo_store import KazooStore, open_kazoo
+from coordinator.zk.session import kazoo_store
+from coordinator.zk.session.kazoo_store import KazooStore, open_kazoo
 from coordinator.zk.store import Create, SetData
 from coordinator.zk.wire import Failure
 from tests.support.clients import connected, fresh_chroot

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, Node, SetData, Store
 from tests.simulation.alone import Alone, Heard
 from tests.simulation.quorum_links import LinkedEnsemble

@@ -9,7 +9,7 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Store
 from drills.faults.packets import MULTI
 from drills.faults.proxy import Proxy

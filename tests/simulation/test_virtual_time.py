@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from coordinator.zk.errors import ZooKeeperUnreachable
-from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create
 from tests.support.virtual_time import HOSTS, VirtualTime
 from tests.support.wait import eventually

@@ -18,8 +18,8 @@ from consumer.spark import FetcherPool, register
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.embedded.identities import environment_of
 from coordinator.zk.errors import AuthenticationFailed
-from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.security.access import ZooKeeperAccess
+from coordinator.zk.session.kazoo_store import open_kazoo
 from tests.support.kafka import Kafka
 from tests.support.processes import REPOSITORY, consumer_process, node_process
 from tests.support.secured import (

@@ -22,8 +22,8 @@ from consumer.membership.extensions import Extensions
 from consumer.membership.offsets import CommittedOffsets
 from coordinator.rebalance.rebalancer import Turn
 from coordinator.zk.errors import SessionLost
-from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Create, Operation, SetData, Store
 from coordinator.zk.znodes.commands import ASSIGN, Command
 from coordinator.zk.znodes.group_state import STABLE, GroupState

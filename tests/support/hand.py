@@ -21,8 +21,8 @@ from coordinator.term.bad_data import Problems
 from coordinator.term.config import CoordinatorConfig
 from coordinator.term.elector import Elector
 from coordinator.term.term import Term
-from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Store
 from coordinator.zk.znodes.commands import Command
 from coordinator.zk.znodes.group_state import STABLE

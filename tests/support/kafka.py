@@ -17,7 +17,7 @@ from consumer.logs.kafka.client import topic_id_text
 from coordinator.zk.embedded.kafka import Broker, KafkaConfig
 from coordinator.zk.embedded.kafka_jars import fetch_kafka
 from coordinator.zk.errors import MissingProgram
-from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.session.kazoo_store import open_kazoo
 from tests.support.ci import in_ci
 from tests.support.wait import PATIENCE, Waiting, eventually
 

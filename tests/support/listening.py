@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from coordinator.listeners.interests import Interests
 from coordinator.listeners.listeners import Listeners
 from coordinator.term.operator_requests import Asked
-from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.runtime import Task, ThreadRuntime
+from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Store
 from tests.support.terms import a_term
 from tests.support.wait import eventually

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives import serialization as pem
 from kazoo.security import CREATOR_ALL_ACL
 
 from coordinator.zk.embedded.ensemble import Server
-from coordinator.zk.kazoo_store import KazooStore
 from coordinator.zk.security.access import ZooKeeperAccess
+from coordinator.zk.session.kazoo_store import KazooStore
 
 ENFORCE_SASL = {"enforce.auth.enabled": "true", "enforce.auth.schemes": "sasl"}
 """Lines of zoo.cfg: a session without a SASL user is closed at its first request."""

@@ -13,10 +13,10 @@ from coordinator.admin.control import pause
 from coordinator.service import CoordinatorService
 from coordinator.term.elector import listed
 from coordinator.zk.embedded.ensemble import Ensemble
-from coordinator.zk.kazoo_store import KazooStore, kazoo_factory, open_kazoo
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.security.access import ZooKeeperAccess
 from coordinator.zk.security.policy import AclPolicy
+from coordinator.zk.session.kazoo_store import KazooStore, kazoo_factory, open_kazoo
 from coordinator.zk.store import Create
 from coordinator.zk.znodes.commands import ASSIGN, Command
 from coordinator.zk.znodes.operator_requests import TurnRequest

@@ -12,9 +12,9 @@ from consumer.sealing.segment_files import SegmentFolder
 from consumer.spark.fetchers.config import SlotConfig, SlotSpec
 from consumer.spark.fetchers.pool_znode import PoolPost
 from consumer.spark.fetchers.slot import Slot
-from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.runtime import Task, ThreadRuntime
 from coordinator.zk.security.access import ZooKeeperAccess
+from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.znodes.partitions import PartitionSet
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.segments import Segment

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
-from coordinator.zk import kazoo_store
 from coordinator.zk.errors import ZooKeeperUnreachable
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.session import kazoo_store
 from coordinator.zk.store import Store
 from tests.simulation.runtime import SimRuntime
 from tests.simulation.scheduler import Scheduler, SimulationFailure, Thread

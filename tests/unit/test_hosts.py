@@ -14,7 +14,7 @@ from coordinator.cli import main
 from coordinator.term.config import CoordinatorConfig
 from coordinator.zk.errors import UsageError
 from coordinator.zk.hosts import parsed_hosts
-from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.session.kazoo_store import open_kazoo
 
 
 @pytest.mark.parametrize(

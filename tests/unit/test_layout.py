@@ -64,11 +64,14 @@ CONSUMER_BASE = ("consumer.config", "consumer.errors", "consumer.history", "cons
 """Modules at the root of `consumer` that every room of it uses."""
 
 MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
-    "coordinator.zk": ("coordinator.zk.security",),
+    "coordinator.zk": (),
     "coordinator.zk.znodes": ("coordinator.zk",),
     "coordinator.zk.security": ("coordinator.zk", "coordinator.zk.znodes"),
+    "coordinator.zk.session": ("coordinator.zk", "coordinator.zk.security"),
     "coordinator.zk.embedded": ("coordinator.zk", "coordinator.zk.security"),
-    "coordinator.zk.process": ("coordinator.zk", "coordinator.zk.znodes", "coordinator.zk.security"),
+    "coordinator.zk.process": (
+        "coordinator.zk", "coordinator.zk.znodes", "coordinator.zk.security", "coordinator.zk.session",
+    ),
     "coordinator.assignors": ("coordinator.zk", "coordinator.zk.znodes"),
     "coordinator.planning": ("coordinator.assignors", "coordinator.zk", "coordinator.zk.znodes"),
     "coordinator.term": ("coordinator.planning", "coordinator.zk.**"),
@@ -97,7 +100,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "consumer.history": ("consumer.config", "consumer.types", "coordinator.zk.**"),
     "consumer.logs": ("consumer.logs.**", "coordinator.zk", "coordinator.zk.znodes"),
     "consumer.logs.embedded": ("consumer.logs", "coordinator.zk", "coordinator.zk.znodes"),
-    "consumer.logs.kafka": ("consumer.logs", "coordinator.zk", "coordinator.zk.znodes", "coordinator.zk.security"),
+    "consumer.logs.kafka": ("consumer.logs", "coordinator.zk.**"),
     "consumer.membership": (*CONSUMER_BASE, "consumer.logs", "coordinator.zk.**"),
     "consumer.fetching": (*CONSUMER_BASE, "consumer.membership", "consumer.logs", "coordinator.zk.**"),
     "consumer.sealing": (
@@ -240,7 +243,7 @@ def test_the_checker_imports_no_library() -> None:
             "confluent_kafka",
             ("consumer/logs/kafka/client.py", "drills/workloads/kafka_", "coordinator/zk/embedded/kafka_client.py"),
         ),  # drills, and trials, have clients of their own
-        ("kazoo", ("coordinator/zk/kazoo_client.py", "coordinator/zk/kazoo_store.py")),
+        ("kazoo", ("coordinator/zk/session/kazoo_client.py", "coordinator/zk/session/kazoo_store.py")),
         ("re2", "coordinator/zk/znodes/topic_filter.py"),
         ("jinja2", "drills/reports/page.py"),
         ("psutil", ("coordinator/zk/embedded/processes.py", "drills/")),
@@ -265,8 +268,8 @@ def test_only_what_spark_sends_to_executors_imports_zk_group() -> None:
 def test_time_and_threads_come_from_the_runtime() -> None:
     allowed = (
         "coordinator/zk/runtime.py",
-        "coordinator/zk/kazoo_client.py",
-        "coordinator/zk/kazoo_store.py",
+        "coordinator/zk/session/kazoo_client.py",
+        "coordinator/zk/session/kazoo_store.py",
         "coordinator/zk/embedded/",
         "drills/",
         "consumer/logs/",

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coordinator.zk.errors import UsageError
-from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.security.access import ZooKeeperAccess
+from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.znodes.brokers import PLAINTEXT, registered_brokers
 from coordinator.zk.znodes.names import shown
 from coordinator.zk.znodes.paths import Brokers

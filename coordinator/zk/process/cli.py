@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import click
 
 from ..errors import CoordinatorError, UsageError
-from ..kazoo_store import open_kazoo
 from ..security.access import ZooKeeperAccess
+from ..session.kazoo_store import open_kazoo
 from ..store import AclStore
 from ..znodes.names import printable as printable
 from ..znodes.names import shown

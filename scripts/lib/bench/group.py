@@ -22,8 +22,8 @@ from consumer.consumer import Consumer
 from coordinator.admin.topics import alter_topic, create_topic, get_topic
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.embedded.identities import environment_of
-from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.security.access import ZooKeeperAccess
+from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Node as Znode
 from coordinator.zk.znodes.group_state import STABLE, GroupState
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, Brokers, GroupPaths

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 
 from consumer.logs.embedded.producer import Producer
 from consumer.spark import FetcherPool
-from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.znodes.paths import Brokers
 
 from .figures import machine

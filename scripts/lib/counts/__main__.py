@@ -25,8 +25,8 @@ from coordinator.admin.regions import existing_region, read_contributions, reque
 from coordinator.admin.topics import create_topic
 from coordinator.zk.embedded.ensemble import Ensemble
 from coordinator.zk.errors import CoordinatorError
-from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.process.cli import exit_code_of
+from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Store
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.region_requests import CHECKPOINT, RegionRequest

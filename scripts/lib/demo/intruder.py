@@ -8,8 +8,8 @@ from typing import Final
 
 from coordinator.zk.embedded.identities import Identities
 from coordinator.zk.errors import Refused, WriteDenied
-from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.security.access import ZooKeeperAccess
+from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import DENIED, AclStore, Create, Delete, SetData, Store
 from coordinator.zk.wire import OPEN_ACL
 from coordinator.zk.znodes.paths import ACL_POLICY, CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GroupPaths

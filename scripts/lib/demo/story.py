@@ -19,7 +19,7 @@ from consumer.logs.embedded.producer import Producer
 from coordinator.admin.topics import create_topic
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.embedded.identities import Identities, environment_of
-from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.znodes.paths import Brokers
 
 from .flights import CarrierResult, load_flights, records, repeated, straight, streamed

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from coordinator.planning.rebalance_history import in_order
 from coordinator.zk.errors import BadData, StoreError
-from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Store
 from coordinator.zk.znodes.group_state import GroupState, Rebalance
 from coordinator.zk.znodes.paths import COORDINATOR, REBALANCE_PREFIX, SEGMENT_PREFIX, GroupPaths, sequence

@@ -19,8 +19,8 @@ from consumer.spark.source.options import SourceConfig
 from consumer.spark.source.stream_planner import Planner
 from coordinator.service import CoordinatorService
 from coordinator.term.config import CoordinatorConfig
-from coordinator.zk.kazoo_store import kazoo_factory, open_kazoo
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.session.kazoo_store import kazoo_factory, open_kazoo
 from coordinator.zk.znodes.group_state import STABLE, GroupState
 from coordinator.zk.znodes.paths import GroupPaths
 

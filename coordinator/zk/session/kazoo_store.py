@@ -14,7 +14,7 @@ from kazoo.retry import KazooRetry
 from kazoo.security import ACL as KazooAcl
 from kazoo.security import Id
 
-from .errors import (
+from ..errors import (
     GRANT,
     AuthenticationFailed,
     ConnectionLost,
@@ -30,14 +30,13 @@ from .errors import (
     WriteDenied,
     ZooKeeperUnreachable,
 )
-from .hosts import checked_hosts
-from .kazoo_client import CONNECT_TRIES, CREDENTIALS_REFUSED, Handler, OneSession, wrapped
-from .outages import OutageLog, QuietLog
-from .runtime import ThreadRuntime
-from .security.access import ZooKeeperAccess, access_at_open
-from .security.source import AclSource
-from .security.tls import TlsFiles
-from .store import (
+from ..hosts import checked_hosts
+from ..outages import OutageLog, QuietLog
+from ..runtime import ThreadRuntime
+from ..security.access import ZooKeeperAccess, access_at_open
+from ..security.source import AclSource
+from ..security.tls import TlsFiles
+from ..store import (
     DENIED,
     Acl,
     AclEntry,
@@ -54,7 +53,8 @@ from .store import (
     Watch,
     operation_bytes,
 )
-from .wire import MOST_PATHS, MOST_UNANSWERED, NO_AUTH, NO_NODE, Failure, Multi, MultiRead, pipelined, stat_of
+from ..wire import MOST_PATHS, MOST_UNANSWERED, NO_AUTH, NO_NODE, Failure, Multi, MultiRead, pipelined, stat_of
+from .kazoo_client import CONNECT_TRIES, CREDENTIALS_REFUSED, Handler, OneSession, wrapped
 
 log = logging.getLogger(__name__)
 

@@ -20,11 +20,11 @@ from kazoo.protocol.serialization import Watch as Notification
 from kazoo.protocol.states import Callback, KeeperState
 from kazoo.retry import ForceRetryError
 
-from .errors import AuthenticationFailed, ZooKeeperUnreachable
-from .security.access import Credentials
-from .security.tls import TlsFiles, mismatch, refusal_of, secured
-from .store import TreeEvent, TreeWatch, Watch
-from .wire import TREE_EVENTS, AddTreeWatch
+from ..errors import AuthenticationFailed, ZooKeeperUnreachable
+from ..security.access import Credentials
+from ..security.tls import TlsFiles, mismatch, refusal_of, secured
+from ..store import TreeEvent, TreeWatch, Watch
+from ..wire import TREE_EVENTS, AddTreeWatch
 
 CONNECT_TRIES: Final = 3  # that fit into one session timeout
 CREDENTIALS_REFUSED: Final = (
