@@ -46,7 +46,7 @@ def chroot(
         made.close()
 
 
-def test_members_join_are_evicted_leave_and_die_and_coordinators_follow_each_other(chroot: SecuredChroot) -> None:
+def test_members_join_leave_die_and_are_evicted_and_coordinators_follow_each_other(chroot: SecuredChroot) -> None:
     world, log = chroot.world, MemoryLog(10)
     first = world.elected(chroot.coordinator("a", sweep_interval_ms=200))
     slow = chroot.consumer("g", "slow", log=log, max_poll_interval_ms=1_000)
@@ -55,7 +55,7 @@ def test_members_join_are_evicted_leave_and_die_and_coordinators_follow_each_oth
     eventually(lambda: world.store.get(TURN_TIMES), 10, "it has swept")
 
     slow.hang()
-    eventually(lambda: world.channel("g", "slow").ended, 15, "it is evicted")
+    eventually(lambda: world.channel("g", "slow").ended, 15, "it has left")
     slow.is_stuck.clear()
     world.stable("g", 2, above=world.state("g").generation)
     request_turn(chroot.operator, "g", "ann", 1, None)
@@ -70,6 +70,10 @@ def test_members_join_are_evicted_leave_and_die_and_coordinators_follow_each_oth
     late = chroot.consumer("g", "late", log=log)
     world.stable("g", 2)
     late.close()
+    world.stable("g", 1)
+    before = world.channel("g", "one").incarnation
+    run_ok(chroot.zk, "groups", "remove-members", "g", "one")
+    eventually(lambda: world.channel("g", "one").incarnation != before, 15, "it was evicted, and comes back")
     world.stable("g", 1)
     one.close()
     run_ok(chroot.zk, "groups", "remove-members", "g", "--all-members")
