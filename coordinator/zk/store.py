@@ -238,10 +238,11 @@ class AclStore(Store, Protocol):
         Empty where this client may neither read nor administer the znode.
         """
 
-    def set_acl(self, path: str, acl: Acl) -> bool:
-        """Set a znode's ACL; False when it does not exist.
+    def set_acls(self, acls: Sequence[tuple[str, Acl]]) -> list[bool | None]:
+        """Set the ACLs of znodes, pipelined. For each: True, None when it does not exist, and False when this client
+        may not administer it.
 
-        :raises WriteDenied: when this client may not administer the znode.
+        :raises OutcomeUnknown: when a reply was lost.
         :raises UsageError: when the server refuses an identity, as one of a scheme that it does not know.
         """
 

@@ -281,9 +281,14 @@ def test_member_follows_its_groups_policy() -> None:
     assert given(acls, R.request) == {"sasl:c", "sasl:x", "sasl:o", "sasl:r"}
 
 
-def test_member_of_another_group_gets_a_sentence() -> None:
-    with pytest.raises(NotAuthorized, match=r"/consumers/groups/h/ids/c1 may not be created: .* a member of group h"):
-        given(source(of_member()), H.id("c1"))
+def test_client_that_is_nobody_creates_open_znodes_and_its_refusal_names_the_party() -> None:
+    """The chroot is open, or ZooKeeper refuses the commit."""
+    acls = source(of_member())
+
+    assert given(acls, H.id("c1")) is None
+
+    assert (acls.missing(H.id("c1")), acls.missing(G.id("c1"))) == ("a member of group h", "")
+    assert acls.missing("/consumers/nodes/1") == "a coordinator or operator"
 
 
 def test_group_without_a_policy_goes_on_beside_one_that_it_may_not_read() -> None:
