@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from ..zk.batching import ensure
-from ..zk.errors import AccessDenied, BadData, CoordinatorError, OutcomeUnknown, Refused, UsageError, WriteDenied
+from ..zk.errors import AccessDenied, BadData, CoordinatorError, OutcomeUnknown, Refused, UsageError
 from ..zk.security.policy import AclPolicy
 from ..zk.security.rights import ALL, CREATE, acl_of
 from ..zk.store import DENIED, AclEntry, AclStore, Check, Create, Delete, Node, Operation, SetData
@@ -179,8 +179,7 @@ def _written(store: AclStore, path: str, policy: AclPolicy) -> list[Operation]:
     node, acl = store.get(path), acl_of(path, policy)
     if node is None:
         return [Create(path, policy.to_bytes(), acl=acl)]
-    if store.set_acls([(path, acl)]) == [False]:
-        raise WriteDenied(0, path)
+    store.set_acl(path, acl)
     node = _readable(path, store.get(path))
     if node is None:
         return [Create(path, policy.to_bytes(), acl=acl)]

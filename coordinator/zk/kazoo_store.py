@@ -389,6 +389,12 @@ class KazooStore(TreeStore, AclStore):
             return ()
         return tuple(AclEntry(entry.perms, f"{entry.id.scheme}:{entry.id.id}") for entry in entries)
 
+    def set_acl(self, path: str, acl: Acl) -> bool:
+        (is_set,) = self.set_acls([(path, acl)])
+        if is_set is False:
+            raise WriteDenied(0, path)
+        return bool(is_set)
+
     def set_acls(self, acls: Sequence[tuple[str, Acl]]) -> list[bool | None]:
         answers = _pipelined(lambda one: self._client.set_acls_async(one[0], _entries(one[1])), acls)
         return [self._is_set(path, acl, answer) for (path, acl), answer in zip(acls, answers, strict=True)]

@@ -238,6 +238,12 @@ class AclStore(Store, Protocol):
         Empty where this client may neither read nor administer the znode.
         """
 
+    def set_acl(self, path: str, acl: Acl) -> bool:
+        """Set a znode's ACL; False when it does not exist. Raises as `set_acls`.
+
+        :raises WriteDenied: when this client may not administer the znode.
+        """
+
     def set_acls(self, acls: Sequence[tuple[str, Acl]]) -> list[bool | None]:
         """Set the ACLs of znodes, pipelined. For each: True, None when it does not exist, and False when this client
         may not administer it.

@@ -75,6 +75,9 @@ class Interrupting(FrontStore, AclStore):
             self._act()
         return self._acls.set_acls(acls)
 
+    def set_acl(self, path: str, acl: Acl) -> bool:
+        return self._acls.set_acl(path, acl)
+
     def _act(self) -> None:
         if self._before:
             self._before.pop()()
