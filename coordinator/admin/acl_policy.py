@@ -193,9 +193,6 @@ def write_policy(store: AclStore, policy: AclPolicy) -> None:
     """
     update(store, ACL_POLICY, lambda node: Change(_written(store, ACL_POLICY, policy), None))
     write_groups(store, policy)
-    retried(
-        store, lambda before: _commit(store, _touched(store, _same(store, policy)), policy), lambda: _KEEPS_CHANGING
-    )
 
 
 def write_groups(store: AclStore, policy: AclPolicy) -> None:
