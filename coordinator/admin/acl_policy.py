@@ -71,7 +71,7 @@ def create_group(store: AclStore, group: str, members: Sequence[str], regions: S
         made: list[Operation] = [Create(path, acl=acl_of(path, policy)) for path in (*paths.skeleton[2:], paths.sync)]
         made.append(Create(paths.state, GroupState().to_bytes(), acl=acl_of(paths.state, policy)))
         if members and top is not None:
-            made += [Create(paths.acl, policy.to_bytes(), acl=acl_of(paths.acl, policy)), _touched(top)]
+            made += [Create(paths.acl, policy.to_bytes(), acl=acl_of(paths.acl, policy)), *_touched(store, top)]
         _commit(store, made, policy)
 
     retried(store, attempt, lambda: _KEEPS_CHANGING)
@@ -93,7 +93,7 @@ def set_members(store: AclStore, group: str, members: Sequence[str], regions: Se
             raise UsageError(_NO_POLICY)
         if store.get(GroupPaths(group).root) is None:
             raise UsageError(f"there is no group {group}: zk-coordinator groups create makes it")
-        _commit(store, [*_written(store, path, policy), _touched(top)], policy)
+        _commit(store, [*_written(store, path, policy), *_touched(store, top)], policy)
 
     retried(store, attempt, lambda: _KEEPS_CHANGING)
 
@@ -168,9 +168,14 @@ def _top(store: AclStore, members: Sequence[str], regions: Sequence[str]) -> tup
     return node, checked_size("the group's policy", replace(top, members=tuple(members), regions=tuple(regions)))
 
 
-def _touched(top: Node) -> Operation:
-    """Sessions read the policies again when `/consumers/acl` is set. Refused when it has changed since."""
-    return SetData(ACL_POLICY, top.data, top.stat.version)
+def _touched(store: AclStore, top: Node) -> list[Operation]:
+    """Sessions read the policies again when `/consumers/acl` is set, or `/consumers`, where they may not read that.
+
+    Refused when either has changed since: an elected node keeps its epoch in `/consumers`.
+    """
+    node = store.get(CONSUMERS)
+    same = [SetData(CONSUMERS, node.data, node.stat.version)] if node is not None else []
+    return [SetData(ACL_POLICY, top.data, top.stat.version), *same]
 
 
 def _written(store: AclStore, path: str, policy: AclPolicy) -> list[Operation]:
@@ -193,6 +198,11 @@ def write_policy(store: AclStore, policy: AclPolicy) -> None:
     """
     update(store, ACL_POLICY, lambda node: Change(_written(store, ACL_POLICY, policy), None))
     write_groups(store, policy)
+
+    def touch(before: Failure | None) -> None:
+        store.commit(_touched(store, _same(store, policy)))
+
+    retried(store, touch, lambda: _KEEPS_CHANGING)
 
 
 def write_groups(store: AclStore, policy: AclPolicy) -> None:

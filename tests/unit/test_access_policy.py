@@ -15,7 +15,7 @@ from coordinator.zk.security.rights import RIGHTS, acl_of, group_of, letters_of,
 from coordinator.zk.security.source import AclSource
 from coordinator.zk.store import DENIED, AclEntry, Create, Listing, Node, SetData, Stat, Store, Watch
 from coordinator.zk.wire import OPEN_ACL
-from coordinator.zk.znodes.paths import ACL_POLICY, GROUPS, GroupPaths, RegionPaths
+from coordinator.zk.znodes.paths import ACL_POLICY, CONSUMERS, GROUPS, GroupPaths, RegionPaths
 
 HASH = "a" * 27 + "="
 SECURE = AclPolicy(True, False, ("sasl:c",), ("sasl:o",), ("sasl:r",))
@@ -215,14 +215,14 @@ def of_member() -> Znodes:
     return Znodes({ACL_POLICY: DENIED, G.acl: OF_G.to_bytes(), H.acl: DENIED})
 
 
-def test_open_chroot_costs_one_read_a_session() -> None:
+def test_open_chroot_costs_two_reads_a_session() -> None:
     znodes = Znodes({})
     acls = source(znodes)
 
     for path in (G.id("c1"), R.request, "/consumers/nodes/1", H.state):
         assert given(acls, path) is None
 
-    assert znodes.reads == [ACL_POLICY]
+    assert znodes.reads == [CONSUMERS, ACL_POLICY]
 
 
 def test_no_other_operation_reads_the_policy_and_a_given_acl_stays() -> None:
@@ -234,7 +234,10 @@ def test_no_other_operation_reads_the_policy_and_a_given_acl_stays() -> None:
 
 
 def test_policies_are_read_once() -> None:
-    for znodes, reads in ((of_coordinator(), [ACL_POLICY, G.acl]), (of_member(), [ACL_POLICY, G.acl])):
+    for znodes, reads in (
+        (of_coordinator(), [CONSUMERS, ACL_POLICY, G.acl]),
+        (of_member(), [CONSUMERS, ACL_POLICY, G.acl]),
+    ):
         acls = source(znodes)
         for _ in range(3):
             assert given(acls, G.state) == {"sasl:c", "sasl:g", "sasl:o", "sasl:r"}

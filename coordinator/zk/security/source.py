@@ -12,7 +12,7 @@ from ..errors import BadData, NotAuthorized, StoreError
 from ..runtime import ThreadRuntime
 from ..store import DENIED, Create, Operation, Store
 from ..znodes.names import is_name
-from ..znodes.paths import ACL_POLICY, GROUPS, REGIONS, GroupPaths
+from ..znodes.paths import ACL_POLICY, CONSUMERS, GROUPS, REGIONS, GroupPaths
 from .policy import AclPolicy
 from .rights import acl_of, group_of
 
@@ -26,6 +26,7 @@ class AclSource:
 
     A change of a group's `acl` sets `/consumers/acl` too, so that what is derived from several groups is read again.
     Coordinators and operators may read `/consumers/acl`; a group's members know the policy from their group's `acl`.
+    ZooKeeper hides an event from who may not read the znode by then: so each change sets `/consumers`, too.
     """
 
     def __init__(self, store: Store) -> None:
@@ -97,6 +98,8 @@ class AclSource:
             if path in self._known:
                 return self._known[path]
             changes = self._changes
+        if path == ACL_POLICY:
+            self._store.get(CONSUMERS, watch=self._changed)
         node = self._store.get(path, watch=self._changed)
         if node is not None and node.data == DENIED:
             return None
