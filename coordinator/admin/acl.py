@@ -1,30 +1,41 @@
-"""Access control of a chroot: its policy, the members of groups, and the ACLs of all znodes."""
+"""The ACLs of all znodes of a chroot: which deviate from its access policy, and setting them while groups run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Final
 
 from ..zk.batching import ensure
-from ..zk.errors import AccessDenied, CoordinatorError, UsageError
+from ..zk.errors import CoordinatorError, UsageError
 from ..zk.security.policy import AclPolicy
-from ..zk.security.rights import ADMIN, WORLD, acl_of, letters_of
-from ..zk.security.source import AclSource
-from ..zk.store import DENIED, Acl, AclEntry, AclStore, Create, Delete, Operation, SetData
-from ..zk.update import Change, update
-from ..zk.znodes.group_state import GroupState
-from ..zk.znodes.names import checked_name, is_name
-from ..zk.znodes.paths import ACL_POLICY, CONSUMERS, GROUPS, NODES, REGIONS, ROOT, Brokers, GroupPaths
+from ..zk.security.rights import ADMIN, WORLD, acl_of, group_of, letters_of
+from ..zk.store import Acl, AclEntry, AclStore
+from ..zk.znodes.names import is_name
+from ..zk.znodes.paths import CONSUMERS, GROUPS, NODES, REGIONS, ROOT, Brokers, GroupPaths
+from .acl_policy import (
+    PROBE,
+    checked_size,
+    group_policies,
+    groups_without_members,
+    of_group,
+    parsed_group,
+    read_policy,
+    require_operator,
+    write_groups,
+    write_policy,
+)
 
 PASSES: Final = 20
 """Passes over the tree in which a migration must come to rest."""
-_PROBE: Final = f"{CONSUMERS}/acl-probe"
+SET_AT_ONCE: Final = 1000
+"""ACLs that are set between two reads of a migration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """A znode whose ACL is not that of the policy.
+    """A znode whose ACL, or a group's policy that, is not by the policy of the chroot.
 
     :ivar found: empty when this client may neither read nor administer the znode.
     :ivar meaning: what that allows or prevents.
@@ -36,67 +47,16 @@ class Deviation:
     meaning: str
 
 
-def read_policy(store: AclStore) -> AclPolicy:
-    """The policy of the chroot; the open one when it has none.
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What a migration did.
 
-    :raises AccessDenied: when this client may not read it.
-    :raises BadData: when it is malformed.
+    :ivar count: ACLs that were set.
+    :ivar refused: znodes whose ACL this client may not set.
     """
-    node = store.get(ACL_POLICY)
-    if node is not None and node.data == DENIED:
-        raise AccessDenied(ACL_POLICY)
-    return AclPolicy.parse(ACL_POLICY, node.data) if node is not None else AclPolicy()
 
-
-def group_policies(store: AclStore) -> dict[str, AclPolicy | None]:
-    """Every group, with its policy; None without one.
-
-    :raises BadData: when one is malformed.
-    """
-    listing = store.children(GROUPS)
-    groups = sorted(name for name in (listing.names if listing else ()) if is_name(name))
-    paths = [GroupPaths(group).acl for group in groups]
-    nodes = zip(groups, paths, store.get_many(paths), strict=True)
-    return {group: AclPolicy.parse(path, node.data) if node is not None else None for group, path, node in nodes}
-
-
-def create_group(store: AclStore, group: str, members: Sequence[str], regions: Sequence[str]) -> None:
-    """Create a group without members: its parents, its empty state, and who its members may be.
-
-    :raises UsageError: when it exists, or the chroot is secured and nobody may be a member.
-    """
-    checked_name("group", group)
-    policy = replace(read_policy(store), members=tuple(members), regions=tuple(regions))
-    if policy.is_secure and not members:
-        raise UsageError("this chroot is secured: name the identities of the group's members with --members")
-    if members and not policy.operators:
-        raise UsageError("this chroot has no access policy: run zk-coordinator acl apply first")
-    paths = GroupPaths(group)
-    if store.get(paths.root) is not None:
-        raise UsageError(f"group {group} exists: zk-coordinator acl members changes who its members may be")
-    ensure(store, (CONSUMERS, GROUPS))
-    made: list[Operation] = [Create(path, acl=acl_of(path, policy)) for path in (*paths.skeleton[2:], paths.sync)]
-    made.append(Create(paths.state, GroupState().to_bytes(), acl=acl_of(paths.state, policy)))
-    if members:
-        made += [Create(paths.acl, policy.to_bytes(), acl=acl_of(paths.acl, policy)), _touched(store)]
-    store.commit(made)
-
-
-def set_members(store: AclStore, group: str, members: Sequence[str], regions: Sequence[str]) -> None:
-    """Set who may be a member of an existing group. ACLs of its znodes follow with `apply`.
-
-    :raises UsageError: when there is no such group, or no policy.
-    """
-    checked_name("group", group)
-    policy = replace(read_policy(store), members=tuple(members), regions=tuple(regions))
-    if not policy.operators:
-        raise UsageError("this chroot has no access policy: run zk-coordinator acl apply first")
-    if not members:
-        raise UsageError("name the identities of the group's members with --members")
-    if store.get(GroupPaths(group).root) is None:
-        raise UsageError(f"there is no group {group}: zk-coordinator groups create makes it")
-    _write(store, GroupPaths(group).acl, policy)
-    store.commit([_touched(store)])
+    count: int
+    refused: tuple[str, ...]
 
 
 def check(store: AclStore, brokers: Brokers) -> Iterator[Deviation]:
@@ -106,90 +66,94 @@ def check(store: AclStore, brokers: Brokers) -> Iterator[Deviation]:
     """
     policy = read_policy(store)
     for group, found in group_policies(store).items():
-        if found is not None and replace(found, members=(), regions=()) != policy:
+        if found is not None and found != of_group(policy, found):
             yield Deviation(GroupPaths(group).acl, (), (), "it repeats an earlier policy: run acl apply")
         elif policy.is_secure and (found is None or not found.members):
             yield Deviation(GroupPaths(group).acl, (), (), "nobody may be a member of the group: run acl members")
-    yield from _deviations(store, policy, brokers)
+    yield from deviations(store, policy, brokers)
 
 
-def _deviations(store: AclStore, policy: AclPolicy, brokers: Brokers) -> Iterator[Deviation]:
-    acls = AclSource(store)
+def deviations(store: AclStore, policy: AclPolicy, brokers: Brokers) -> Iterator[Deviation]:
+    """The znodes whose ACLs are not by `policy`, parents first.
+
+    :raises CoordinatorError: when a group's policy cannot be read.
+    """
+    wanted = _Wanted(store, policy)
     for paths in _tree(store, policy, brokers):
         for path, found in zip(paths, store.get_acls(paths), strict=True):
-            expected = acl_of(path, acls.policy_of(path))
-            if found is not None and not _is_same(found, expected):
+            expected = acl_of(path, wanted.of(path))
+            if found is not None and _combined(found) != _combined(_as_shown(expected, found)):
                 yield Deviation(path, found, expected, _meaning(found, expected))
 
 
-def apply(store: AclStore, policy: AclPolicy, brokers: Brokers) -> int:
-    """Write the policy, then the ACLs of all znodes, while groups run; the number of ACLs that were set.
+def apply(store: AclStore, policy: AclPolicy, brokers: Brokers) -> Applied:
+    """Write the policy, then the ACLs of all znodes, while groups run. Repeated after an interruption, it goes on.
 
     First the policy: what processes create from then on has the new ACLs. Then the tree, parents first, until a pass
-    finds nothing to set.
+    finds nothing to set. A znode that this client may not administer is passed over.
 
-    :raises UsageError: when this client is not an operator of the policy, or a group has no members in it.
-    :raises CoordinatorError: when the tree does not come to rest.
+    :raises UsageError: when this client is not an operator of the policy, the server does not know a scheme in it, or a
+        group has no members in it.
+    :raises CoordinatorError: when the tree does not come to rest, or another operator changes the policy meanwhile.
     """
     ensure(store, (CONSUMERS,))
-    _require_operator(store, policy)
-    known = group_policies(store)
-    nameless = [group for group, found in known.items() if found is None or not found.members]
+    require_operator(store, policy)
+    groups = group_policies(store)
+    nameless = groups_without_members(groups)
     if policy.is_secure and nameless:
         raise UsageError(
             f"group {nameless[0]} has no members in the policy: name them with zk-coordinator acl members "
             f"{nameless[0]} --members ID" + (f" ({len(nameless)} groups in all)" if len(nameless) > 1 else "")
         )
-    _write(store, ACL_POLICY, policy)
-    for group, found in known.items():
-        if found is not None:
-            _write(store, GroupPaths(group).acl, replace(policy, members=found.members, regions=found.regions))
+    for group, found in groups.items():
+        checked_size(GroupPaths(group).acl, of_group(policy, found))
+    write_policy(store, policy)
     if policy.is_secure:
         ensure(store, (GROUPS, NODES, REGIONS, *_parents(brokers.topics)))
-    count = 0
+    count, refused = 0, set[str]()
     for _ in range(PASSES):
-        changed = sum(_set(store, each) for each in _deviations(store, policy, brokers))
+        write_groups(store, policy)
+        changed, left = 0, (each for each in deviations(store, policy, brokers) if each.path not in refused)
+        while batch := list(islice(left, SET_AT_ONCE)):
+            done = store.set_acls([(each.path, each.expected) for each in batch])
+            refused.update(each.path for each, is_set in zip(batch, done, strict=True) if is_set is False)
+            changed += sum(is_set is True for is_set in done)
         count += changed
         if not changed:
-            return count
+            if read_policy(store) != policy:
+                raise CoordinatorError("another operator has changed the policy meanwhile: look at acl check")
+            return Applied(count, tuple(sorted(refused)))
     raise CoordinatorError(f"after {PASSES} passes znodes are still created with other ACLs: look at acl check")
 
 
-def _set(store: AclStore, deviation: Deviation) -> int:
-    return int(store.set_acl(deviation.path, deviation.expected))
+class _Wanted:
+    """The policy for each znode, by that of the chroot and the members of groups.
 
+    Not by the groups' own copies of it, which a process may have: an interrupted migration leaves some behind.
+    """
 
-def _require_operator(store: AclStore, policy: AclPolicy) -> None:
-    """Refuse a policy that would lock out its author: a znode of the operators alone must be readable."""
-    store.commit([Create(_PROBE, ephemeral=True, acl=tuple(AclEntry(31, one) for one in policy.operators))])
-    try:
-        node = store.get(_PROBE)
-    finally:
-        store.commit([Delete(_PROBE)])
-    if node is None or node.data == DENIED:
-        raise UsageError("this client is none of --operators: it would lock itself out; check its credentials")
+    def __init__(self, store: AclStore, policy: AclPolicy) -> None:
+        self._store = store
+        self._policy = policy
+        self._groups = group_policies(store)
+        self._of_regions: dict[str, AclPolicy] = {}
 
+    def of(self, path: str) -> AclPolicy:
+        group, names = group_of(path), path.split("/")
+        if group:
+            return of_group(self._policy, self._group(group))
+        region = names[3] if path.startswith(f"{REGIONS}/") else ""
+        if region and region not in self._of_regions:
+            allowed = [each.members for each in self._groups.values() if each is not None and region in each.regions]
+            members = tuple(dict.fromkeys(one for some in allowed for one in some))
+            self._of_regions[region] = replace(self._policy, members=members)
+        return self._of_regions[region] if region else self._policy
 
-def _write(store: AclStore, path: str, policy: AclPolicy) -> None:
-    """Create or change a policy's znode, and its ACL."""
-    data, acl = policy.to_bytes(), acl_of(path, policy)
-
-    def change(node: object) -> Change[None]:
-        found = store.get(path)
-        if found is None:
-            return Change([Create(path, data, acl=acl)], None)
-        return Change([SetData(path, data, found.stat.version)] if found.data != data else [], None)
-
-    update(store, path, change)
-    store.set_acl(path, acl)
-
-
-def _touched(store: AclStore) -> Operation:
-    """Sessions read the policies again when `/consumers/acl` is set."""
-    node = store.get(ACL_POLICY)
-    if node is None:
-        raise UsageError("this chroot has no access policy: run zk-coordinator acl apply first")
-    return SetData(ACL_POLICY, node.data, node.stat.version)
+    def _group(self, group: str) -> AclPolicy | None:
+        if group not in self._groups:  # created since
+            node = self._store.get(GroupPaths(group).acl) if is_name(group) else None
+            self._groups[group] = parsed_group(group, node)
+        return self._groups[group]
 
 
 def _parents(path: str) -> list[str]:
@@ -209,7 +173,12 @@ def _tree(store: AclStore, policy: AclPolicy, brokers: Brokers) -> Iterator[list
         listings = store.children_many(roots)
         found = [(path, each) for path, each in zip(roots, listings, strict=True) if each and path != brokers.ids]
         yield [path for path, _ in found]
-        roots = [f"{path}/{name}" for path, listing in found for name in sorted(listing.found)]
+        roots = [
+            f"{path}/{name}"
+            for path, listing in found
+            for name in sorted(listing.found)
+            if not (path == CONSUMERS and name.startswith(PROBE))
+        ]
 
 
 def _owns_chroot(store: AclStore, policy: AclPolicy, brokers: Brokers) -> bool:
@@ -224,25 +193,29 @@ def _owns_chroot(store: AclStore, policy: AclPolicy, brokers: Brokers) -> bool:
     return not admins.isdisjoint((WORLD, *policy.operators))
 
 
-def _is_same(found: Acl, expected: Acl) -> bool:
-    """Whether two ACLs give the same rights. ZooKeeper masks digests where this client is no administrator."""
-    if any(one.identity.startswith("digest:") and one.identity.endswith(":x") for one in found):
-        return _masked(found) == _masked(expected)
-    return set(found) == set(expected)
+def _as_shown(expected: Acl, found: Acl) -> Acl:
+    """`expected` as the server shows it: it masks digests where this client is no administrator."""
+    if not any(one.identity.startswith("digest:") and one.identity.endswith(":x") for one in found):
+        return expected
+    return tuple(
+        AclEntry(one.permissions, f"{one.identity.rpartition(':')[0]}:x") if one.identity.startswith("digest:") else one
+        for one in expected
+    )
 
 
-def _masked(acl: Acl) -> set[AclEntry]:
-    return {
-        AclEntry(one.permissions, one.identity.rpartition(":")[0]) if one.identity.startswith("digest:") else one
-        for one in acl
-    }
+def _combined(acl: Acl) -> dict[str, int]:
+    """Identity -> permissions; an ACL may name one twice."""
+    found: dict[str, int] = {}
+    for permissions, identity in acl:
+        found[identity] = found.get(identity, 0) | permissions
+    return found
 
 
 def _meaning(found: Acl, expected: Acl) -> str:
     """What a deviation allows and prevents, in one line."""
     if not found:
-        return "this client may neither read nor administer it"
-    has, needs = dict((i, p) for p, i in found), dict((i, p) for p, i in expected)
+        return "this client may neither read nor administer it: an operator may remove it"
+    has, needs = _combined(found), _combined(_as_shown(expected, found))
     parts = [
         f"{'anybody' if identity == WORLD else identity} may {_verbs(more)}"
         for identity, permissions in has.items()
@@ -253,7 +226,7 @@ def _meaning(found: Acl, expected: Acl) -> str:
         for identity, permissions in needs.items()
         if (less := permissions & ~(has.get(identity, 0) | has.get(WORLD, 0)))
     ]
-    return "; ".join(parts)
+    return "; ".join(parts) or "it names rights of a party twice"
 
 
 def _verbs(permissions: int) -> str:

@@ -7,12 +7,19 @@ from dataclasses import replace
 
 import click
 
-from coordinator.admin.acl import Deviation, apply, check, group_policies, read_policy, set_members
-from coordinator.zk.errors import UsageError
+from coordinator.admin.acl import Deviation, apply, check, deviations
+from coordinator.admin.acl_policy import (
+    checked_size,
+    group_policies,
+    groups_without_members,
+    read_policy,
+    set_members,
+)
+from coordinator.zk.errors import AccessDenied, BadData, UsageError
 from coordinator.zk.security.access import identities_of
 from coordinator.zk.security.policy import CLOSED, OPEN, SECURE, AclPolicy, checked_identities
 from coordinator.zk.security.rights import letters_of
-from coordinator.zk.store import Acl
+from coordinator.zk.store import Acl, AclStore
 from coordinator.zk.znodes.names import is_name, shown
 from coordinator.zk.znodes.paths import Brokers
 
@@ -22,6 +29,7 @@ from .common import (
     Cli,
     brokers_option,
     command_access,
+    echo_alarm,
     opened,
     output_option,
     print_json,
@@ -92,7 +100,9 @@ def check_(context: click.Context, zk: str, brokers: Brokers, output: str) -> No
 @click.option("--execute", is_flag=True, help="Without it nothing is changed: what would be is shown.")
 @zk_option
 @brokers_option
+@click.pass_context
 def apply_(
+    context: click.Context,
     mode: str | None,
     acl_read: str | None,
     coordinators: tuple[str, ...],
@@ -102,12 +112,12 @@ def apply_(
     zk: str,
     brokers: Brokers,
 ) -> None:
-    """Set the policy, and the ACLs of all znodes by it, while groups run.
+    """Set the policy, and the ACLs of all znodes by it, while groups run; exits 5 when some could not be set.
 
     First with --acl open and the identities, then the members of each group (acl members), then --acl secure.
     """
     with opened(zk, make_chroot=execute) as store:
-        before = read_policy(store)
+        before = _policy_before(store, is_complete=bool(mode and coordinators and operators))
         policy = replace(
             before,
             is_secure=before.is_secure if mode is None else mode == SECURE,
@@ -118,15 +128,15 @@ def apply_(
         )
         if not policy.coordinators or not policy.operators:
             raise UsageError("name the identities of --coordinators and --operators")
-        AclPolicy.parse("the new policy", policy.to_bytes())
+        checked_size("the new policy", policy)
         if not execute:
-            groups = group_policies(store)
-            _print_policy(policy, groups)
-            _warn(groups, policy)
-            click.echo("nothing was changed: this was a dry run, repeat with --execute", err=True)
+            _print_changes(store, policy, brokers)
             return
-        count = apply(store, policy, brokers)
-    click.echo(f"{count} ACLs set; the chroot is {SECURE if policy.is_secure else OPEN}")
+        applied = apply(store, policy, brokers)
+    click.echo(f"{applied.count} ACLs set; the chroot is {SECURE if policy.is_secure else OPEN}")
+    if applied.refused:
+        echo_alarm(f"{len(applied.refused)} znodes have an ACL that this client may not set, see acl check", "red")
+        context.exit(UNHEALTHY)
 
 
 @acl.command()
@@ -158,10 +168,34 @@ def _print_policy(policy: AclPolicy, groups: Mapping[str, AclPolicy | None]) -> 
         click.echo(printable(f"members of {group}: {', '.join(each.members) if each else '-'}"))
 
 
-def _warn(groups: Mapping[str, AclPolicy | None], policy: AclPolicy) -> None:
-    nameless = [group for group, found in groups.items() if found is None or not found.members]
-    if policy.is_secure and nameless:
-        click.echo(f"groups without members in the policy: {', '.join(nameless)}", err=True)
+def _policy_before(store: AclStore, is_complete: bool) -> AclPolicy:
+    """The present policy.
+
+    :param is_complete: whether the options say all of the next one: then a malformed one does not matter.
+    :raises BadData: when it is malformed, and they do not.
+    """
+    try:
+        return read_policy(store)
+    except AccessDenied:
+        raise
+    except BadData as error:
+        if is_complete:
+            return AclPolicy()
+        raise BadData(f"{error}; with --acl, --coordinators and --operators it is written again") from error
+
+
+def _print_changes(store: AclStore, policy: AclPolicy, brokers: Brokers) -> None:
+    """What `apply` would do with `policy`, and why it would refuse."""
+    groups = group_policies(store)
+    _print_policy(policy, groups)
+    count = sum(1 for _ in deviations(store, policy, brokers))
+    click.echo(f"{count} znodes deviate from it, and would be set")
+    if policy.is_secure and (nameless := groups_without_members(groups)):
+        echo_alarm(f"groups without members, which is refused: {', '.join(nameless)}", "yellow")
+    own = identities_of(command_access())
+    if not set(own) & set(policy.operators) and not any(one.startswith("x509:") for one in policy.operators):
+        echo_alarm(f"this client ({', '.join(own) or 'no credentials'}) is none of the operators: refused", "yellow")
+    click.echo("nothing was changed: this was a dry run, repeat with --execute", err=True)
 
 
 def _policy_json(policy: AclPolicy) -> dict[str, str | list[str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from coordinator.admin.acl import create_group
+from coordinator.admin.acl_policy import create_group
 from coordinator.zk.security.policy import checked_identities
 
 from .acl import checked_regions, members_option, regions_option

@@ -117,13 +117,18 @@ class Refused(Final):
 
 
 class WriteDenied(Refused, NotAuthorized):
-    """A commit that the ACL of a znode, or of its parent, refused."""
+    """A commit that the ACL of a znode, or of its parent, refused.
 
-    def __init__(self, index: int, path: str) -> None:
+    :ivar missing: the party whose identity this client lacks; empty when unknown.
+    """
+
+    def __init__(self, index: int, path: str, missing: str = "") -> None:
         super().__init__(index, path, "no-auth")
+        self.missing = missing
 
     def __str__(self) -> str:
-        return f"the ACL of {self.path}, or of its parent, refuses to write it: {GRANT}"
+        why = f"this client has no identity of {self.missing}, " if self.missing else ""
+        return f"the ACL of {self.path}, or of its parent, refuses to write it: {why}{GRANT}"
 
 
 class TooLarge(Final):

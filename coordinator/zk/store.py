@@ -239,9 +239,16 @@ class AclStore(Store, Protocol):
         """
 
     def set_acl(self, path: str, acl: Acl) -> bool:
-        """Set a znode's ACL; False when it does not exist.
+        """Set a znode's ACL; False when it does not exist. Raises as `set_acls`.
 
         :raises WriteDenied: when this client may not administer the znode.
+        """
+
+    def set_acls(self, acls: Sequence[tuple[str, Acl]]) -> list[bool | None]:
+        """Set the ACLs of znodes, pipelined. For each: True, None when it does not exist, and False when this client
+        may not administer it.
+
+        :raises OutcomeUnknown: when a reply was lost.
         :raises UsageError: when the server refuses an identity, as one of a scheme that it does not know.
         """
 

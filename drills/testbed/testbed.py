@@ -11,7 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from coordinator.admin.acl import apply, create_group, read_policy
+from coordinator.admin.acl import apply
+from coordinator.admin.acl_policy import create_group, read_policy
 from coordinator.admin.topics import create_topic
 from coordinator.zk.errors import UsageError
 from coordinator.zk.security.policy import AclPolicy

@@ -15,7 +15,7 @@ from coordinator.zk.security.rights import RIGHTS, acl_of, group_of, letters_of,
 from coordinator.zk.security.source import AclSource
 from coordinator.zk.store import DENIED, AclEntry, Create, Listing, Node, SetData, Stat, Store, Watch
 from coordinator.zk.wire import OPEN_ACL
-from coordinator.zk.znodes.paths import ACL_POLICY, GROUPS, GroupPaths, RegionPaths
+from coordinator.zk.znodes.paths import ACL_POLICY, CONSUMERS, GROUPS, GroupPaths, RegionPaths
 
 HASH = "a" * 27 + "="
 SECURE = AclPolicy(True, False, ("sasl:c",), ("sasl:o",), ("sasl:r",))
@@ -215,14 +215,14 @@ def of_member() -> Znodes:
     return Znodes({ACL_POLICY: DENIED, G.acl: OF_G.to_bytes(), H.acl: DENIED})
 
 
-def test_open_chroot_costs_one_read_a_session() -> None:
+def test_open_chroot_costs_two_reads_a_session() -> None:
     znodes = Znodes({})
     acls = source(znodes)
 
     for path in (G.id("c1"), R.request, "/consumers/nodes/1", H.state):
         assert given(acls, path) is None
 
-    assert znodes.reads == [ACL_POLICY]
+    assert znodes.reads == [CONSUMERS, ACL_POLICY]
 
 
 def test_no_other_operation_reads_the_policy_and_a_given_acl_stays() -> None:
@@ -234,7 +234,10 @@ def test_no_other_operation_reads_the_policy_and_a_given_acl_stays() -> None:
 
 
 def test_policies_are_read_once() -> None:
-    for znodes, reads in ((of_coordinator(), [ACL_POLICY, G.acl]), (of_member(), [ACL_POLICY, G.acl])):
+    for znodes, reads in (
+        (of_coordinator(), [CONSUMERS, ACL_POLICY, G.acl]),
+        (of_member(), [CONSUMERS, ACL_POLICY, G.acl]),
+    ):
         acls = source(znodes)
         for _ in range(3):
             assert given(acls, G.state) == {"sasl:c", "sasl:g", "sasl:o", "sasl:r"}
@@ -281,9 +284,14 @@ def test_member_follows_its_groups_policy() -> None:
     assert given(acls, R.request) == {"sasl:c", "sasl:x", "sasl:o", "sasl:r"}
 
 
-def test_member_of_another_group_gets_a_sentence() -> None:
-    with pytest.raises(NotAuthorized, match=r"/consumers/groups/h/ids/c1 may not be created: .* a member of group h"):
-        given(source(of_member()), H.id("c1"))
+def test_client_that_is_nobody_creates_open_znodes_and_its_refusal_names_the_party() -> None:
+    """The chroot is open, or ZooKeeper refuses the commit."""
+    acls = source(of_member())
+
+    assert given(acls, H.id("c1")) is None
+
+    assert (acls.missing(H.id("c1")), acls.missing(G.id("c1"))) == ("a member of group h", "")
+    assert acls.missing("/consumers/nodes/1") == "a coordinator or operator"
 
 
 def test_group_without_a_policy_goes_on_beside_one_that_it_may_not_read() -> None:

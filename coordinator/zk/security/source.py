@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from ..errors import GRANT, BadData, NotAuthorized
+from ..errors import BadData, NotAuthorized, StoreError
 from ..runtime import ThreadRuntime
 from ..store import DENIED, Create, Operation, Store
 from ..znodes.names import is_name
-from ..znodes.paths import ACL_POLICY, GROUPS, REGIONS, GroupPaths
+from ..znodes.paths import ACL_POLICY, CONSUMERS, GROUPS, REGIONS, GroupPaths
 from .policy import AclPolicy
 from .rights import acl_of, group_of
 
@@ -25,6 +26,7 @@ class AclSource:
 
     A change of a group's `acl` sets `/consumers/acl` too, so that what is derived from several groups is read again.
     Coordinators and operators may read `/consumers/acl`; a group's members know the policy from their group's `acl`.
+    ZooKeeper hides an event from who may not read the znode by then: so each change sets `/consumers`, too.
     """
 
     def __init__(self, store: Store) -> None:
@@ -38,7 +40,7 @@ class AclSource:
     def applied(self, operations: Sequence[Operation]) -> Sequence[Operation]:
         """`operations`, each znode to be created with its ACL.
 
-        :raises NotAuthorized: when the policy of the group may not be read, or one is malformed.
+        :raises NotAuthorized: when a policy is malformed.
         :raises StoreError: when ZooKeeper did not answer.
         """
         return [
@@ -55,15 +57,27 @@ class AclSource:
             return top
         group = group_of(path)
         if top is None:
-            return self._of_member(path, group)
+            return self._of_member(group)
         if group:
             found = self._read(GroupPaths(group).acl)
             return top if found is None or found == _OPEN else found
         region = path.split("/")[3] if path.startswith(f"{REGIONS}/") else ""
         return self._of_region(region, top) if region and top.is_secure else top
 
-    def _of_member(self, path: str, group: str) -> AclPolicy:
-        """The policy of the client's own group; open where it has none: a secured chroot then refuses the commit."""
+    def missing(self, path: str) -> str:
+        """The party whose identity this client lacks, after ZooKeeper has refused `path`; empty when unknown."""
+        group = group_of(path)
+        with suppress(StoreError):
+            if self._read(GroupPaths(group).acl if group else ACL_POLICY) is None:
+                return f"a member of group {group}" if group else "a coordinator or operator"
+        return ""
+
+    def _of_member(self, group: str) -> AclPolicy:
+        """The policy of the client's own group; open where it has none, or may not be read.
+
+        A client that is nobody in the policy goes on in an open chroot, as earlier releases do. In a secured one
+        ZooKeeper refuses what it commits: no parent lets it create anything.
+        """
         self._group = group or self._group
         if not self._group:
             return _OPEN
@@ -71,8 +85,7 @@ class AclSource:
             changes = self._changes
         found = self._read(GroupPaths(self._group).acl)
         if found is None:
-            party = f"a member of group {self._group}"
-            raise NotAuthorized(f"{path} may not be created: this client has no identity of {party}, {GRANT}")
+            return _OPEN
         if found != _OPEN:
             with self._lock:
                 if changes == self._changes:
@@ -85,6 +98,8 @@ class AclSource:
             if path in self._known:
                 return self._known[path]
             changes = self._changes
+        if path == ACL_POLICY:
+            self._store.get(CONSUMERS, watch=self._changed)
         node = self._store.get(path, watch=self._changed)
         if node is not None and node.data == DENIED:
             return None

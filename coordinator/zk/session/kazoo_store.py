@@ -335,7 +335,10 @@ class KazooStore(TreeStore, AclStore):
             raise OutcomeUnknown("the reply to a commit was lost") from error
         except kz.ZookeeperError as error:
             raise Refused(0, operations[0].path, type(error).__name__) from error
-        return _results(operations, results)
+        try:
+            return _results(operations, results)
+        except WriteDenied as denied:
+            raise WriteDenied(denied.index, denied.path, self._acls.missing(denied.path)) from denied
 
     def get_acls(self, paths: Sequence[str]) -> list[Acl | None]:
         return [self._acl(answer) for answer in pipelined(self._client.get_acls_async, paths)]
@@ -350,23 +353,36 @@ class KazooStore(TreeStore, AclStore):
         return tuple(AclEntry(entry.perms, f"{entry.id.scheme}:{entry.id.id}") for entry in entries)
 
     def set_acl(self, path: str, acl: Acl) -> bool:
-        entries = [KazooAcl(one.permissions, Id(*one.identity.split(":", 1))) for one in acl]
+        (is_set,) = self.set_acls([(path, acl)])
+        if is_set is False:
+            raise WriteDenied(0, path)
+        return bool(is_set)
+
+    def set_acls(self, acls: Sequence[tuple[str, Acl]]) -> list[bool | None]:
+        answers = pipelined(lambda one: self._client.set_acls_async(one[0], _entries(one[1])), acls)
+        return [self._is_set(path, acl, answer) for (path, acl), answer in zip(acls, answers, strict=True)]
+
+    def _is_set(self, path: str, acl: Acl, answer: Any) -> bool | None:
         try:
-            self._wait(self._client.set_acls_async(path, entries))
+            self._read(answer)
         except kz.NoNodeError:
+            return None
+        except kz.NoAuthError:
             return False
-        except kz.NoAuthError as error:
-            raise WriteDenied(0, path) from error
-        except kz.InvalidACLError as error:
-            identities = ", ".join(one.identity.split(":", 1)[0] for one in acl)
-            raise UsageError(
-                f"the server refuses the ACL of {path}, whose schemes are {identities}: it does not know one of them"
-            ) from error
-        except (*_UNANSWERED, self._client.handler.timeout_exception) as error:
+        except ConnectionLost as error:
             raise OutcomeUnknown("the reply to a change of an ACL was lost") from error
-        except _GONE as error:
-            raise SessionLost("the session with ZooKeeper is over") from error
+        except StoreError as error:
+            if isinstance(error.__cause__, kz.InvalidACLError):
+                schemes = ", ".join(sorted({one.identity.partition(":")[0] for one in acl}))
+                raise UsageError(
+                    f"the ACL of {path} is refused: the server lacks one of the schemes {schemes}"
+                ) from error
+            raise
         return True
+
+
+def _entries(acl: Acl) -> list[KazooAcl]:
+    return [KazooAcl(one.permissions, Id(*one.identity.split(":", 1))) for one in acl]
 
 
 def _found(path: str, read: Node | Failure) -> Node | None:

@@ -1,0 +1,233 @@
+"""The access policy of a chroot in ZooKeeper, and those of its groups: to read and to write them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from ..zk.batching import ensure
+from ..zk.errors import AccessDenied, BadData, CoordinatorError, OutcomeUnknown, Refused, UsageError
+from ..zk.security.policy import AclPolicy
+from ..zk.security.rights import ALL, CREATE, acl_of
+from ..zk.store import DENIED, AclEntry, AclStore, Check, Create, Delete, Node, Operation, SetData
+from ..zk.update import Change, Failure, retried, update
+from ..zk.znodes.group_state import GroupState
+from ..zk.znodes.names import checked_name, is_name
+from ..zk.znodes.paths import ACL_POLICY, CONSUMERS, GROUPS, GroupPaths
+
+PROBE: Final = "acl-probe-"
+"""How a znode below `/consumers` begins that shows whether a client is an operator."""
+_KEEPS_CHANGING: Final = "the access policy keeps changing: try again"
+_NO_POLICY: Final = "this chroot has no access policy: run zk-coordinator acl apply first"
+_NO_MEMBERS: Final = "name the identities of the group's members with --members"
+
+
+def read_policy(store: AclStore) -> AclPolicy:
+    """The policy of the chroot; the open one when it has none.
+
+    :raises AccessDenied: when this client may not read it.
+    :raises BadData: when it is malformed.
+    """
+    node = _readable(ACL_POLICY, store.get(ACL_POLICY))
+    return AclPolicy.parse(ACL_POLICY, node.data) if node is not None else AclPolicy()
+
+
+def group_policies(store: AclStore) -> dict[str, AclPolicy | None]:
+    """Every group, with its policy; None without one.
+
+    :raises BadData: when one is malformed, or may not be read.
+    """
+    listing = store.children(GROUPS)
+    groups = sorted(name for name in (listing.names if listing else ()) if is_name(name))
+    nodes = store.get_many([GroupPaths(group).acl for group in groups])
+    return {group: parsed_group(group, node) for group, node in zip(groups, nodes, strict=True)}
+
+
+def groups_without_members(groups: Mapping[str, AclPolicy | None]) -> list[str]:
+    """The groups that nobody may join in a secured chroot."""
+    return [group for group, found in groups.items() if found is None or not found.members]
+
+
+def create_group(store: AclStore, group: str, members: Sequence[str], regions: Sequence[str]) -> None:
+    """Create a group without members: its parents, its empty state, and who its members may be.
+
+    :raises UsageError: when it exists, or the chroot is secured and nobody may be a member.
+    """
+    checked_name("group", group)
+    paths = GroupPaths(group)
+
+    def attempt(before: Failure | None) -> None:
+        top, policy = _top(store, members, regions)
+        if policy.is_secure and not members:
+            raise UsageError(f"this chroot is secured: {_NO_MEMBERS}")
+        if members and top is None:
+            raise UsageError(_NO_POLICY)
+        if store.get(paths.root) is not None:
+            if isinstance(before, OutcomeUnknown):  # it was created by the try before
+                return
+            raise UsageError(f"group {group} exists: zk-coordinator acl members changes who its members may be")
+        ensure(store, (CONSUMERS, GROUPS))
+        made: list[Operation] = [Create(path, acl=acl_of(path, policy)) for path in (*paths.skeleton[2:], paths.sync)]
+        made.append(Create(paths.state, GroupState().to_bytes(), acl=acl_of(paths.state, policy)))
+        if members and top is not None:
+            made += [Create(paths.acl, policy.to_bytes(), acl=acl_of(paths.acl, policy)), *_touched(store, top)]
+        _commit(store, made, policy)
+
+    retried(store, attempt, lambda: _KEEPS_CHANGING)
+
+
+def set_members(store: AclStore, group: str, members: Sequence[str], regions: Sequence[str]) -> None:
+    """Set who may be a member of an existing group. ACLs of its znodes follow with `apply`.
+
+    :raises UsageError: when there is no such group, or no policy.
+    """
+    checked_name("group", group)
+    if not members:
+        raise UsageError(_NO_MEMBERS)
+    path = GroupPaths(group).acl
+
+    def attempt(before: Failure | None) -> None:
+        top, policy = _top(store, members, regions)
+        if top is None:
+            raise UsageError(_NO_POLICY)
+        if store.get(GroupPaths(group).root) is None:
+            raise UsageError(f"there is no group {group}: zk-coordinator groups create makes it")
+        _commit(store, [*_written(store, path, policy), *_touched(store, top)], policy)
+
+    retried(store, attempt, lambda: _KEEPS_CHANGING)
+
+
+def of_group(policy: AclPolicy, found: AclPolicy | None) -> AclPolicy:
+    """The policy of a group by that of the chroot, with the members that it has."""
+    return replace(policy, members=found.members, regions=found.regions) if found is not None else policy
+
+
+def parsed_group(group: str, node: Node | None) -> AclPolicy | None:
+    """The policy in a group's znode, None without one.
+
+    :raises BadData: when it is malformed, or may not be read.
+    """
+    try:
+        return AclPolicy.parse(GroupPaths(group).acl, node.data) if node is not None else None
+    except BadData as error:
+        raise BadData(f"{error}; zk-coordinator acl members {group} --members ID writes it anew") from error
+
+
+def _readable(path: str, node: Node | None) -> Node | None:
+    if node is not None and node.data == DENIED:
+        raise AccessDenied(path)
+    return node
+
+
+def require_operator(store: AclStore, policy: AclPolicy) -> None:
+    """Refuse a policy that would lock out its author: a znode that the operators alone may read must be readable.
+
+    The others of the policy are in its ACL too: a scheme that the server does not know is refused before any change.
+
+    :raises UsageError: when this client is none of its operators, or the server does not know a scheme.
+    """
+    others = [*policy.coordinators, *policy.readers]
+    acl = {one: CREATE for one in others} | dict.fromkeys(policy.operators, ALL)
+    entries = tuple(AclEntry(permissions, one) for one, permissions in acl.items())
+    [path] = _commit(store, [Create(f"{CONSUMERS}/{PROBE}", ephemeral=True, sequential=True, acl=entries)], policy)
+    try:
+        node = store.get(path)
+    finally:
+        store.commit([Delete(path)])
+    if node is None or node.data == DENIED:
+        raise UsageError("this client is none of --operators: it would lock itself out; check its credentials")
+
+
+def _commit(store: AclStore, operations: Sequence[Operation], policy: AclPolicy) -> list[str]:
+    try:
+        return store.commit(operations)
+    except Refused as refused:
+        if refused.reason != "InvalidACLError":
+            raise
+        named = [*policy.coordinators, *policy.operators, *policy.readers, *policy.members]
+        schemes = ", ".join(sorted({one.partition(":")[0] for one in named}))
+        raise UsageError(f"the server lacks one of the schemes {schemes}") from refused
+
+
+def checked_size(path: str, policy: AclPolicy) -> AclPolicy:
+    """The policy, when every process can read it.
+
+    :raises UsageError: when it is too large.
+    """
+    try:
+        return AclPolicy.parse(path, policy.to_bytes())
+    except BadData as error:
+        raise UsageError(str(error)) from error
+
+
+def _top(store: AclStore, members: Sequence[str], regions: Sequence[str]) -> tuple[Node | None, AclPolicy]:
+    """The znode of the chroot's policy, None without one, and the policy of a group by it."""
+    node = _readable(ACL_POLICY, store.get(ACL_POLICY))
+    top = AclPolicy.parse(ACL_POLICY, node.data) if node is not None else AclPolicy()
+    return node, checked_size("the group's policy", replace(top, members=tuple(members), regions=tuple(regions)))
+
+
+def _touched(store: AclStore, top: Node) -> list[Operation]:
+    """Sessions read the policies again when `/consumers/acl` is set, or `/consumers`, where they may not read that.
+
+    Refused when either has changed since: an elected node keeps its epoch in `/consumers`.
+    """
+    node = store.get(CONSUMERS)
+    same = [SetData(CONSUMERS, node.data, node.stat.version)] if node is not None else []
+    return [SetData(ACL_POLICY, top.data, top.stat.version), *same]
+
+
+def _written(store: AclStore, path: str, policy: AclPolicy) -> list[Operation]:
+    """The operations that write a policy. The ACL of an existing znode is set before: who hears of the change may read
+    it then."""
+    node, acl = store.get(path), acl_of(path, policy)
+    if node is None:
+        return [Create(path, policy.to_bytes(), acl=acl)]
+    store.set_acl(path, acl)
+    node = _readable(path, store.get(path))
+    if node is None:
+        return [Create(path, policy.to_bytes(), acl=acl)]
+    return [SetData(path, policy.to_bytes(), node.stat.version)] if node.data != policy.to_bytes() else []
+
+
+def write_policy(store: AclStore, policy: AclPolicy) -> None:
+    """Write the policy of the chroot, and those of its groups, which repeat it.
+
+    :raises CoordinatorError: when another operator changes it meanwhile.
+    """
+    update(store, ACL_POLICY, lambda node: Change(_written(store, ACL_POLICY, policy), None))
+    write_groups(store, policy)
+
+    def touch(before: Failure | None) -> None:
+        store.commit(_touched(store, _same(store, policy)))
+
+    retried(store, touch, lambda: _KEEPS_CHANGING)
+
+
+def write_groups(store: AclStore, policy: AclPolicy) -> None:
+    """Let the policy of every group repeat the chroot's; raises as `write_policy`."""
+    for group, known in group_policies(store).items():
+        if known is not None and known != of_group(policy, known):
+            _write_group(store, group, policy)
+
+
+def _write_group(store: AclStore, group: str, policy: AclPolicy) -> None:
+    path = GroupPaths(group).acl
+
+    def attempt(before: Failure | None) -> None:
+        top = _same(store, policy)
+        found = parsed_group(group, store.get(path))
+        if found is not None:
+            written = _written(store, path, of_group(policy, found))
+            store.commit([*written, Check(ACL_POLICY, top.stat.version)])
+
+    retried(store, attempt, lambda: _KEEPS_CHANGING)
+
+
+def _same(store: AclStore, policy: AclPolicy) -> Node:
+    """The znode of the chroot's policy, which is still this one."""
+    node = store.get(ACL_POLICY)
+    if node is None or node.data != policy.to_bytes():
+        raise CoordinatorError("another operator has changed the policy meanwhile: look at acl check")
+    return node
