@@ -18,6 +18,7 @@ from .acl_policy import (
     PROBE,
     checked_size,
     group_policies,
+    groups_outside_their_region,
     groups_without_members,
     of_group,
     parsed_group,
@@ -104,6 +105,12 @@ def apply(store: AclStore, policy: AclPolicy, brokers: Brokers) -> Applied:
         raise UsageError(
             f"group {nameless[0]} has no members in the policy: name them with zk-coordinator acl members "
             f"{nameless[0]} --members ID" + (f" ({len(nameless)} groups in all)" if len(nameless) > 1 else "")
+        )
+    if policy.is_secure and (outside := groups_outside_their_region(store, groups)):
+        group, region = outside[0]
+        raise UsageError(
+            f"group {group} is bound to consistent region {region}, which its policy does not permit: "
+            f"zk-coordinator acl members {group} --members ID --regions {region}"
         )
     for group, found in groups.items():
         checked_size(GroupPaths(group).acl, of_group(policy, found))

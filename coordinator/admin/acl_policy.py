@@ -49,6 +49,20 @@ def groups_without_members(groups: Mapping[str, AclPolicy | None]) -> list[str]:
     return [group for group, found in groups.items() if found is None or not found.members]
 
 
+def groups_outside_their_region(store: AclStore, groups: Mapping[str, AclPolicy | None]) -> list[tuple[str, str]]:
+    """Groups that are bound to a consistent region which their policy does not permit, with the region."""
+    nodes = store.get_many([GroupPaths(group).state for group in groups])
+    found = []
+    for (group, policy), node in zip(groups.items(), nodes, strict=True):
+        try:
+            region = GroupState.parse(GroupPaths(group).state, node.data).region if node is not None else None
+        except BadData:
+            continue  # the coordinator reports it
+        if region is not None and (policy is None or region.name not in policy.regions):
+            found.append((group, region.name))
+    return found
+
+
 def create_group(store: AclStore, group: str, members: Sequence[str], regions: Sequence[str]) -> None:
     """Create a group without members: its parents, its empty state, and who its members may be.
 

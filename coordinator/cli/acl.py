@@ -11,6 +11,7 @@ from coordinator.admin.acl import Deviation, apply, check, deviations
 from coordinator.admin.acl_policy import (
     checked_size,
     group_policies,
+    groups_outside_their_region,
     groups_without_members,
     read_policy,
     set_members,
@@ -192,6 +193,9 @@ def _print_changes(store: AclStore, policy: AclPolicy, brokers: Brokers) -> None
     click.echo(f"{count} znodes deviate from it, and would be set")
     if policy.is_secure and (nameless := groups_without_members(groups)):
         echo_alarm(f"groups without members, which is refused: {', '.join(nameless)}", "yellow")
+    if policy.is_secure and (outside := groups_outside_their_region(store, groups)):
+        named = ", ".join(f"{group} ({region})" for group, region in outside)
+        echo_alarm(f"groups whose consistent region their policy does not permit, which is refused: {named}", "yellow")
     own = identities_of(command_access())
     if not set(own) & set(policy.operators) and not any(one.startswith("x509:") for one in policy.operators):
         echo_alarm(f"this client ({', '.join(own) or 'no credentials'}) is none of the operators: refused", "yellow")

@@ -15,7 +15,9 @@ from coordinator.admin.acl_policy import group_policies, read_policy, set_member
 from coordinator.zk.errors import CoordinatorError, NotAuthorized, UsageError, WriteDenied
 from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.store import Acl, AclStore, Create, Operation
+from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.paths import ACL_POLICY, CONSUMERS, GROUPS, NODES, Brokers, GroupPaths
+from coordinator.zk.znodes.regions import GroupRegion
 from tests.support.clients import connected
 from tests.support.parties import OPEN, SECURE, Parties
 from tests.support.stores import FrontStore
@@ -152,6 +154,18 @@ def test_group_without_members_is_refused_and_named(groups: World, parties: Part
 
     assert done.exit_code == 2 and "group h has no members in the policy" in done.output
     assert "acl: open" in parties.run_ok("operator", "acl", "check")
+
+
+def test_group_whose_region_is_not_permitted_is_refused_and_named(groups: World, parties: Parties) -> None:
+    prepared(parties)
+    groups.put(GroupPaths("g").state, GroupState(region=GroupRegion("r")).to_bytes())
+
+    dry, done = parties.applies(*SECURE, execute=False), parties.applies(*SECURE)
+
+    assert "group g is bound to consistent region r" in done.output and done.exit_code == 2
+    assert "refused: g (r)" in dry.output
+    parties.names("g", "team-a", regions=("r",))
+    assert parties.applies(*SECURE).exit_code == 0
 
 
 def test_znode_that_an_operator_may_not_set_is_passed_over_and_named(groups: World, parties: Parties) -> None:
