@@ -121,6 +121,7 @@ def kazoo_factory(
     return OutageLog(client, hosts, opened, ThreadRuntime()).open if client else opened
 
 
+# Large: every request of a session, and what each of its failures means.
 class KazooStore(TreeStore, AclStore):
     """One session of kazoo. Opened by `open_kazoo`."""
 
