@@ -23,7 +23,7 @@ from coordinator.zk.errors import NotAuthorized
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.store import Acl, AclStore, Create, Operation
+from coordinator.zk.store import Acl, AclEntry, AclStore, Create, Operation
 from coordinator.zk.wire import OPEN_ACL
 from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, Brokers, GroupPaths
 from coordinator.zk.znodes.segments import Segment
@@ -291,3 +291,31 @@ def test_earlier_release_is_refused_by_a_secured_chroot_and_harms_nothing(
     eventually(lambda: len(new.polled) == 800, 15, "the group goes on")
     assert world.stable("g", 1).generation == state.generation
     assert parties.deviations() == ""
+
+
+# ---- a member that closes what it may create
+
+
+@pytest.mark.parametrize("path", ["id", "seat", "channel", "query", "pool"])
+def test_member_of_a_secured_group_that_closes_its_own_znode_stops_no_other_group(
+    world: World, parties: Parties, path: str
+) -> None:
+    log = MemoryLog(100)
+    service = world.coordinator(zk_auth_file=parties.file("coordinator"), sweep_interval_ms=200)
+    world.topic("t", 4)
+    assert parties.applies(*SECURE, "--acl-read", "closed").exit_code == 0
+    for group in ("g", "h"):
+        parties.run_ok("operator", "groups", "create", group, "--members", parties.identity(f"team-{group}"))
+        world.consumer(group, "c1", {"t": 1}, log=log, zk_auth_file=parties.file(f"team-{group}"))
+        world.stable(group, 1)
+    mallory = parties.session("team-g")
+    closed = getattr(GroupPaths("g"), path)("mallory")
+
+    mallory.commit([Create(closed, b"", acl=(AclEntry(31, parties.identity("team-g")),))])
+
+    assert "digest:" in parties.deviations(), "it is seen"
+    for group in ("g", "h"):
+        world.consumer(group, "late", {"t": 1}, log=log, zk_auth_file=parties.file(f"team-{group}"))
+        world.stable(group, 2)
+    assert service.term is not None and service.term.epoch == 1
+    mallory.close()

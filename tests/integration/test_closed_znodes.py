@@ -154,6 +154,54 @@ def test_closed_parent_fails_its_own_group_and_no_other(
     eventually(lambda: path not in service.problems.current(), 40, "the next turn finds it open")
 
 
+@pytest.mark.parametrize("acl", [CLOSED, READ_ONLY], ids=["closed", "read only"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(PATHS.root, PATHS.ids, PATHS.id("c1"), PATHS.id("mallory"), PATHS.seats, PATHS.seat("c1"), PATHS.channels),
+        *(PATHS.channel("c1"), PATHS.channel("mallory"), PATHS.owners, PATHS.owners_of("t"), PATHS.owner("t", 0)),
+        *(
+            PATHS.offsets,
+            PATHS.offsets_of("t"),
+            PATHS.offset("t", 0),
+            PATHS.segments,
+            PATHS.segment("segment-0000000009"),
+        ),
+        *(
+            PATHS.queries,
+            PATHS.query("mallory"),
+            PATHS.pools,
+            PATHS.pool("mallory"),
+            PATHS.sync,
+            PATHS.ask("ask-0000000009"),
+        ),
+        *(PATHS.sync_request, PATHS.request, PATHS.state, PATHS.history),
+    ],
+)
+def test_znode_that_a_member_closes_stops_no_other_group_and_ends_no_term(
+    world: World, service: CoordinatorService, mallory: Any, path: str, acl: list[ACL]
+) -> None:
+    world.topic("t", 4)
+    log = MemoryLog(10)
+    mine, other = (world.consumer(group, "c1", {"t": 1}, log=log) for group in ("g", "other"))
+    world.stable("g", 1)
+    world.stable("other", 1)
+    assert service.term is not None
+    epoch = service.term.epoch
+
+    if not mallory.exists(path):
+        mallory.create(path, b"", makepath=True)
+    mallory.set_acls(path, acl)
+    mine.close()  # a turn of the group has to write
+    late = world.consumer("other", "late", {"t": 1}, log=log)
+
+    world.stable("other", 2)
+    reads_on(log, other, late)
+    other.close()
+    world.stable("other", 1)
+    assert service.term is not None and service.term.epoch == epoch
+
+
 def test_node_runs_although_the_list_of_nodes_is_closed_to_it(world: World, mallory: Any) -> None:
     world.store.commit([Create(CONSUMERS)])
     close(mallory, NODES)
