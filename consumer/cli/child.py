@@ -18,6 +18,7 @@ from consumer.operator.states import State
 from coordinator.zk.errors import BadData, CoordinatorError, MissingProgram
 from coordinator.zk.process.cli import command_words
 from coordinator.zk.runtime import Event, Runtime
+from coordinator.zk.security.access import AUTH_VARIABLE
 from coordinator.zk.znodes.json_fields import Fields
 from coordinator.zk.znodes.names import shown
 from coordinator.zk.znodes.partitions import TopicPartition
@@ -57,7 +58,12 @@ class Child:
         try:
             # A separate session: an interrupt from the terminal must not end it before its last checkpoint.
             self._process = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True
+                words,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
+                env={name: value for name, value in os.environ.items() if name != AUTH_VARIABLE},
             )
         except OSError as error:
             raise MissingProgram(f"--exec {shown(words[0])} cannot be run: {error.strerror}") from error

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from coordinator.zk.batching import ensure
-from coordinator.zk.errors import BadData, ConnectionLost, NotAuthorized, Refused, WriteDenied
+from coordinator.zk.errors import AccessDenied, BadData, ConnectionLost, NotAuthorized, Refused, WriteDenied
 from coordinator.zk.lease import LEASE_SHARE
 from coordinator.zk.store import MAX_OPERATIONS, Create, Delete, Node, Operation, SetData, Store
 from coordinator.zk.update import Failure, retried
@@ -142,7 +142,7 @@ def register(
     failure = f"{consumer} could not register in {TRIES} tries: its znodes keep changing"
     try:
         return retried(store, attempt, lambda: failure, TRIES)
-    except WriteDenied as error:
+    except (WriteDenied, AccessDenied) as error:
         raise NotAuthorized(f"{consumer} cannot register: {error}") from error
 
 

@@ -13,7 +13,7 @@ from ..zk.security.policy import AclPolicy
 from ..zk.security.rights import ADMIN, WORLD, acl_of, group_of, letters_of
 from ..zk.store import Acl, AclEntry, AclStore
 from ..zk.znodes.names import is_name
-from ..zk.znodes.paths import CONSUMERS, GROUPS, NODES, REGIONS, ROOT, Brokers, GroupPaths
+from ..zk.znodes.paths import ACL_POLICY, CONSUMERS, GROUPS, NODES, REGIONS, ROOT, Brokers, GroupPaths
 from .acl_policy import (
     PROBE,
     checked_size,
@@ -70,7 +70,7 @@ def check(store: AclStore, brokers: Brokers) -> Iterator[Deviation]:
         if found is not None and found != of_group(policy, found):
             yield Deviation(GroupPaths(group).acl, (), (), "it repeats an earlier policy: run acl apply")
         elif policy.is_secure and (found is None or not found.members):
-            yield Deviation(GroupPaths(group).acl, (), (), "nobody may be a member of the group: run acl members")
+            yield Deviation(GroupPaths(group).acl, (), (), "the group has no members: run acl members")
     yield from deviations(store, policy, brokers)
 
 
@@ -80,10 +80,16 @@ def deviations(store: AclStore, policy: AclPolicy, brokers: Brokers) -> Iterator
     :raises CoordinatorError: when a group's policy cannot be read.
     """
     wanted = _Wanted(store, policy)
+    own = store.get_acls([ACL_POLICY])[0] or ()
+    is_operator = bool(own) and not _is_masked(own)
     for paths in _tree(store, policy, brokers):
         for path, found in zip(paths, store.get_acls(paths), strict=True):
             expected = acl_of(path, wanted.of(path))
-            if found is not None and _combined(found) != _combined(_as_shown(expected, found)):
+            if found is None:
+                continue
+            if is_operator and _is_masked(found):  # it may name the operators with other passwords
+                yield Deviation(path, found, expected, "this client may not administer it: an operator may remove it")
+            elif _combined(found) != _combined(_as_shown(expected, found)):
                 yield Deviation(path, found, expected, _meaning(found, expected))
 
 
@@ -173,8 +179,7 @@ def _tree(store: AclStore, policy: AclPolicy, brokers: Brokers) -> Iterator[list
     if _owns_chroot(store, policy, brokers):
         yield [ROOT]
     roots = [CONSUMERS]
-    brokers_there = store.children(brokers.ids)
-    if not (brokers_there is not None and brokers_there.found):
+    if store.get(brokers.ids) is None:  # Kafka in ZooKeeper mode creates it, and keeps it while no broker runs
         roots.append(brokers.brokers_path)
     while roots:
         listings = store.children_many(roots)
@@ -190,24 +195,31 @@ def _tree(store: AclStore, policy: AclPolicy, brokers: Brokers) -> Iterator[list
 
 def _owns_chroot(store: AclStore, policy: AclPolicy, brokers: Brokers) -> bool:
     """Whether `/` is the product's alone, and operators may administer it. The ensemble's root, and Kafka's chroot, are
-    not.
+    not; and one that somebody else has closed is not opened.
     """
     listing = store.children(ROOT)
     if listing is None or not {*listing.found} <= {path.split("/")[1] for path in (CONSUMERS, brokers.brokers_path)}:
         return False
-    (found,) = store.get_acls([ROOT])
-    admins = {one.identity for one in found or () if one.permissions & ADMIN}
+    found = store.get_acls([ROOT])[0] or ()
+    if not policy.is_secure:
+        return _combined(found) == _combined(acl_of(ROOT, replace(policy, is_secure=True)))
+    admins = {one.identity for one in found if one.permissions & ADMIN}
     return not admins.isdisjoint((WORLD, *policy.operators))
 
 
 def _as_shown(expected: Acl, found: Acl) -> Acl:
     """`expected` as the server shows it: it masks digests where this client is no administrator."""
-    if not any(one.identity.startswith("digest:") and one.identity.endswith(":x") for one in found):
+    if not _is_masked(found):
         return expected
     return tuple(
         AclEntry(one.permissions, f"{one.identity.rpartition(':')[0]}:x") if one.identity.startswith("digest:") else one
         for one in expected
     )
+
+
+def _is_masked(acl: Acl) -> bool:
+    """Whether the server hides digests in it: from who may not administer the znode."""
+    return any(one.identity.startswith("digest:") and one.identity.endswith(":x") for one in acl)
 
 
 def _combined(acl: Acl) -> dict[str, int]:

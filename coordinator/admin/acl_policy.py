@@ -78,8 +78,9 @@ def create_group(store: AclStore, group: str, members: Sequence[str], regions: S
         if members and top is None:
             raise UsageError(_NO_POLICY)
         if store.get(paths.root) is not None:
-            if isinstance(before, OutcomeUnknown):  # it was created by the try before
-                return
+            node, wanted = store.get(paths.acl), policy.to_bytes() if members else b""
+            if isinstance(before, OutcomeUnknown) and (node.data if node is not None else b"") == wanted:
+                return  # it was created by the try before
             raise UsageError(f"group {group} exists: zk-coordinator acl members changes who its members may be")
         ensure(store, (CONSUMERS, GROUPS))
         made: list[Operation] = [Create(path, acl=acl_of(path, policy)) for path in (*paths.skeleton[2:], paths.sync)]
@@ -91,9 +92,10 @@ def create_group(store: AclStore, group: str, members: Sequence[str], regions: S
     retried(store, attempt, lambda: _KEEPS_CHANGING)
 
 
-def set_members(store: AclStore, group: str, members: Sequence[str], regions: Sequence[str]) -> None:
+def set_members(store: AclStore, group: str, members: Sequence[str], regions: Sequence[str] | None = None) -> None:
     """Set who may be a member of an existing group. ACLs of its znodes follow with `apply`.
 
+    :param regions: the consistent regions that it may be bound to; None for those of before.
     :raises UsageError: when there is no such group, or no policy.
     """
     checked_name("group", group)
@@ -101,8 +103,12 @@ def set_members(store: AclStore, group: str, members: Sequence[str], regions: Se
         raise UsageError(_NO_MEMBERS)
     path = GroupPaths(group).acl
 
-    def attempt(before: Failure | None) -> None:
-        top, policy = _top(store, members, regions)
+    def attempt(failure: Failure | None) -> None:
+        known = regions
+        if known is None:
+            before = parsed_group(group, store.get(path))
+            known = before.regions if before is not None else ()
+        top, policy = _top(store, members, known)
         if top is None:
             raise UsageError(_NO_POLICY)
         if store.get(GroupPaths(group).root) is None:
@@ -125,7 +131,8 @@ def parsed_group(group: str, node: Node | None) -> AclPolicy | None:
     try:
         return AclPolicy.parse(GroupPaths(group).acl, node.data) if node is not None else None
     except BadData as error:
-        raise BadData(f"{error}; zk-coordinator acl members {group} --members ID writes it anew") from error
+        remedy = f"zk-coordinator acl members {group} --members ID --no-regions writes it again"
+        raise BadData(f"{error}; {remedy}") from error
 
 
 def _readable(path: str, node: Node | None) -> Node | None:

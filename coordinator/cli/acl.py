@@ -81,6 +81,7 @@ def check_(context: click.Context, zk: str, brokers: Brokers, output: str) -> No
             {
                 "policy": _policy_json(policy),
                 "groups": {group: list(each.members) if each else [] for group, each in groups.items()},
+                "regions": {group: list(each.regions) for group, each in groups.items() if each and each.regions},
                 "deviations": [_deviation_json(each) for each in found],
             }
         )
@@ -144,11 +145,15 @@ def apply_(
 @click.argument("group")
 @members_option
 @regions_option
+@click.option("--no-regions", is_flag=True, help="No consistent region; without it and --regions those of before.")
 @zk_option
-def members(group: str, members: tuple[str, ...], regions: tuple[str, ...], zk: str) -> None:
+def members(group: str, members: tuple[str, ...], regions: tuple[str, ...], no_regions: bool, zk: str) -> None:
     """Set who may be a member of GROUP, which exists. Run acl apply after it in a secured chroot."""
+    if regions and no_regions:
+        raise UsageError("give --regions or --no-regions, not both")
+    permitted = checked_regions(regions) if regions or no_regions else None
     with opened(zk) as store:
-        set_members(store, group, checked_identities("--members", members), checked_regions(regions))
+        set_members(store, group, checked_identities("--members", members), permitted)
 
 
 def checked_regions(regions: tuple[str, ...]) -> tuple[str, ...]:
@@ -167,6 +172,8 @@ def _print_policy(policy: AclPolicy, groups: Mapping[str, AclPolicy | None]) -> 
         click.echo(printable(f"{name}: {value if isinstance(value, str) else ', '.join(value) or '-'}"))
     for group, each in groups.items():
         click.echo(printable(f"members of {group}: {', '.join(each.members) if each else '-'}"))
+        if each is not None and each.regions:
+            click.echo(printable(f"regions of {group}: {', '.join(each.regions)}"))
 
 
 def _policy_before(store: AclStore, is_complete: bool) -> AclPolicy:
@@ -191,8 +198,8 @@ def _print_changes(store: AclStore, policy: AclPolicy, brokers: Brokers) -> None
     _print_policy(policy, groups)
     count = sum(1 for _ in deviations(store, policy, brokers))
     click.echo(f"{count} znodes deviate from it, and would be set")
-    if policy.is_secure and (nameless := groups_without_members(groups)):
-        echo_alarm(f"groups without members, which is refused: {', '.join(nameless)}", "yellow")
+    if policy.is_secure and (empty := groups_without_members(groups)):
+        echo_alarm(f"groups without members, which is refused: {', '.join(empty)}", "yellow")
     if policy.is_secure and (outside := groups_outside_their_region(store, groups)):
         named = ", ".join(f"{group} ({region})" for group, region in outside)
         echo_alarm(f"groups whose consistent region their policy does not permit, which is refused: {named}", "yellow")

@@ -13,7 +13,7 @@ from ..zk.security.policy import AclPolicy
 from ..zk.store import Node, Store
 from ..zk.znodes.group_cut import GroupCut, read_cut
 from ..zk.znodes.group_state import GroupState
-from ..zk.znodes.paths import GroupPaths, RegionPaths
+from ..zk.znodes.paths import ACL_POLICY, GroupPaths, RegionPaths
 from ..zk.znodes.regions import CONSUMERS, ENDS, INITIAL, Checkpoint, Region
 
 
@@ -64,13 +64,15 @@ class GroupRegionReader:
 
     def _refusal(self, region: str) -> str:
         """Why the access policy refuses the group's binding: in a region each group may harm the others."""
-        path = GroupPaths(self._group).acl
-        node = self._store.get(path)
+        paths = [ACL_POLICY, GroupPaths(self._group).acl]
         try:
-            policy = AclPolicy.parse(path, node.data) if node is not None else AclPolicy()
+            top, own = (
+                AclPolicy.parse(path, node.data) if node is not None else AclPolicy()
+                for path, node in zip(paths, self._store.get_many(paths), strict=True)
+            )
         except BadData as error:
             return str(error)
-        if not policy.is_secure or region in policy.regions:
+        if not top.is_secure or region in own.regions:
             return ""
         remedy = f"zk-coordinator acl members {self._group} --members ID --regions {region}"
         return f"group {self._group} may not be bound to consistent region {region}: an operator permits it by {remedy}"

@@ -24,13 +24,22 @@ from ..zk.errors import (
     WriteDenied,
 )
 from ..zk.runtime import Event, Runtime
-from ..zk.store import Create, Operation, SessionState, SetData, Store, StoreFactory
+from ..zk.store import DENIED, Create, Operation, SessionState, SetData, Store, StoreFactory
 from ..zk.update import commit_once
 from ..zk.znodes.commands import Command
 from ..zk.znodes.group_state import GroupState
 from ..zk.znodes.json_fields import MAX_COUNT
 from ..zk.znodes.names import is_name
-from ..zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, NODES, GroupPaths, node_path
+from ..zk.znodes.paths import (
+    ACL_POLICY,
+    CONSUMERS,
+    COORDINATOR,
+    COORDINATOR_EPOCH,
+    GROUPS,
+    NODES,
+    GroupPaths,
+    node_path,
+)
 from ..zk.znodes.records import Channel, CoordinatorRecord, EpochRecord, NodeRecord, parsed_channel
 
 log = logging.getLogger(__name__)
@@ -218,13 +227,20 @@ def _epoch_or_zero(
 def listed(open_store: StoreFactory, node: str, host: str) -> StoreFactory:
     """A factory of sessions that are listed below `/consumers/nodes` while they last, as `status` shows them.
 
-    A node that cannot be listed runs all the same.
+    A node that cannot be listed runs all the same, unless the access policy has no identity of it: on standby it would
+    notice only when it is needed. The opener raises `NotAuthorized` then.
     """
 
     def opened() -> Store:
         store = open_store()
         try:
             _list_node(store, NodeRecord(node, host))
+        except WriteDenied as error:
+            policy = store.get(ACL_POLICY)
+            if policy is not None and policy.data == DENIED:
+                store.close()
+                raise NotAuthorized(f"this node has no identity of a coordinator: {error}") from error
+            log.warning("node not listed: node=%s reason=%s", node, error)
         except StoreError as error:  # nothing is decided by the list
             log.warning("node not listed: node=%s reason=%s", node, error)
         return store

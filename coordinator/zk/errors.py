@@ -9,7 +9,7 @@ CoordinatorError                     exit code 1
 │   ├── Retryable
 │   │   ├── ConnectionLost               a read without an answer: retry
 │   │   └── OutcomeUnknown               a commit whose reply was lost: `sync`, then read its effect
-│   ├── AccessDenied                     a znode whose ACL refuses to read it: BadData too
+│   ├── AccessDenied             77      a znode whose ACL refuses to read it: BadData too
 │   ├── NotAuthorized            77  an ACL refuses this client
 │   │   └── AuthenticationFailed 78  TLS or credentials: a server and this client refuse each other
 │   └── Final
@@ -63,6 +63,8 @@ class AccessDenied(StoreError, BadData):
 
     :ivar path: the znode.
     """
+
+    exit_code = 77
 
     def __init__(self, path: str) -> None:
         super().__init__(f"{path} may not be read: its ACL refuses")

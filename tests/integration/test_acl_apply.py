@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kazoo.security import make_digest_acl
+from kazoo.security import ACL, Id, Permissions, make_digest_acl
 
 from coordinator.admin.acl import apply, check
 from coordinator.admin.acl_policy import group_policies, read_policy, set_members
@@ -195,6 +195,60 @@ def test_digests_that_the_server_masks_deviate_only_where_rights_do(groups: Worl
 
     assert (found.path, found.meaning) == (NODES, "anybody may not read it")
     coordinator.close()
+
+
+def test_znode_with_the_operators_name_and_another_password_deviates(groups: World, parties: Parties) -> None:
+    """ZooKeeper shows no hash of a digest to who may not administer the znode: the names alone are equal."""
+    prepared(parties)
+    assert parties.applies(*SECURE).exit_code == 0
+    path = GroupPaths("g").id("c1")
+    with connected(parties.zk) as operator:
+        operator.add_auth("digest", "operator:secret-of-operator")
+        acl, _ = operator.get_acls(path)
+        others = [make_digest_acl(one.id.id.split(":")[0], "guessed") for one in acl if one.id.scheme == "digest"]
+        forged = [ACL(one.perms, fake.id) for one, fake in zip(acl, others, strict=False)]
+        operator.set_acls(path, [*forged, ACL(Permissions.READ, Id("world", "anyone"))])
+
+    assert [line.split()[0] for line in parties.deviations().splitlines() if line.startswith("/")] == [path]
+    assert "may not administer it" in parties.deviations()
+
+
+@pytest.mark.parametrize("options", [OPEN, SECURE])
+def test_topics_of_a_kafka_whose_brokers_are_down_keep_its_acls(
+    groups: World, parties: Parties, options: tuple[str, ...]
+) -> None:
+    prepared(parties)
+    groups.put(BROKERS.topic("t"))
+    groups.put(BROKERS.ids)
+    with connected(parties.zk) as kafka:
+        kafka.add_auth("digest", "kafka:secret")
+        closed = [make_digest_acl("kafka", "secret", all=True), ACL(Permissions.READ, Id("world", "anyone"))]
+        kafka.set_acls(BROKERS.topic("t"), closed)
+
+        assert parties.applies(*options).exit_code == 0
+        assert kafka.get_acls(BROKERS.topic("t"))[0] == closed
+
+
+def test_chroot_that_an_administrator_has_closed_is_not_opened(groups: World, parties: Parties) -> None:
+    with connected(parties.zk) as administrator:
+        administrator.add_auth("digest", "operator:secret-of-operator")
+        closed = [make_digest_acl("operator", "secret-of-operator", all=True)]
+        closed.append(ACL(Permissions.READ | Permissions.CREATE, Id("world", "anyone")))
+        administrator.set_acls("/", closed)
+
+        prepared(parties)
+        assert administrator.get_acls("/")[0] == closed
+
+
+def test_members_named_again_keep_their_regions_unless_there_shall_be_none(groups: World, parties: Parties) -> None:
+    prepared(parties)
+    parties.names("g", "team-a", regions=("r",))
+    parties.names("g", "team-b")
+    assert "regions of g: r" in parties.run_ok("operator", "acl", "check")
+
+    parties.run_ok("operator", "acl", "members", "g", "--members", parties.identity("team-b"), "--no-regions")
+
+    assert "regions of g" not in parties.run_ok("operator", "acl", "check")
 
 
 def test_malformed_policy_is_written_again_when_the_options_tell_all_of_it(groups: World, parties: Parties) -> None:

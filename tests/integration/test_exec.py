@@ -236,6 +236,20 @@ def test_command_that_does_not_answer_or_read_fails_after_its_timeout() -> None:
     child.close()
 
 
+def test_command_does_not_inherit_the_consumers_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZK_GROUP_ZK_AUTH", "digest:team-a:secret")
+    monkeypatch.setenv("OTHER", "1")
+    program = (
+        "import json, os; print(json.dumps({'found': [n for n in ('ZK_GROUP_ZK_AUTH', 'OTHER') if n in os.environ]}))"
+    )
+    child, _ = a_processor(program)
+
+    fields, _ = child.answer(child.deadline, 1000)
+
+    assert fields.strings("found") == ("OTHER",)
+    child.close()
+
+
 @pytest.mark.parametrize(
     ("options", "code", "reason"),
     [

@@ -6,6 +6,8 @@ import math
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,6 +38,9 @@ from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOC
 from tests.property.tree import MemoryTree, MemoryTreeStore
 from tests.support.clients import connected
 from tests.support.memlog import MemoryLog
+from tests.support.parties import OPEN as OPEN_STEP
+from tests.support.parties import SECURE as SECURE_STEP
+from tests.support.parties import Parties
 from tests.support.stores import FrontStore
 from tests.support.wait import eventually
 from tests.support.world import World
@@ -92,6 +97,44 @@ def test_start_ends_where_an_acl_refuses_to_write(world: World, boss: Any, words
 
     assert code == 77
     assert f"or of its parent, refuses to write it: {GRANT}" in line
+
+
+def test_restarted_consumer_without_its_groups_identity_ends(world: World, tmp_path: Path) -> None:
+    """Its channel is there, and may not be read."""
+    parties = Parties(world.zk, tmp_path)
+    for path in (GroupPaths("g").skeleton, [GroupPaths("g").channel("c1")]):
+        for each in path:
+            world.put(each)
+    assert parties.applies(*OPEN_STEP).exit_code == 0
+    parties.names("g", "team-a")
+    assert parties.applies("--acl", "secure", "--acl-read", "closed").exit_code == 0
+
+    code, line = run(world.zk, [*CONSUMER, "--consumer", "c1", "--zk-auth-file", parties.file("team-b")])
+
+    assert code == 77 and "c1 cannot register" in line
+
+
+def test_node_without_a_coordinators_identity_does_not_stand_by(world: World, tmp_path: Path) -> None:
+    """On standby it would notice only when it is needed."""
+    parties = Parties(world.zk, tmp_path)
+    assert parties.applies(*SECURE_STEP).exit_code == 0
+    with a_node(world.zk, parties.file("coordinator")):
+        eventually(lambda: world.store.get(COORDINATOR), 10, "a node is elected")
+
+        code, line = run(world.zk, [*NODE, "--zk-auth-file", parties.file("team-a")])
+
+    assert code == 77 and "this node has no identity of a coordinator" in line
+
+
+@contextmanager
+def a_node(zk: str, auth_file: str) -> Iterator[None]:
+    """A node with this file of credentials, in its own process."""
+    words = [*NODE[:-1], "elected", "--zk-auth-file", auth_file]
+    with subprocess.Popen([sys.executable, "-m", *words, "--zk", zk], stderr=subprocess.DEVNULL) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
 
 
 def test_node_ends_where_an_acl_refuses_its_election(world: World, boss: Any) -> None:

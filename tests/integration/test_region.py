@@ -19,7 +19,7 @@ from coordinator.zk.errors import OutcomeUnknown, Refused, UsageError
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.store import Create, Operation, SetData, Store
-from coordinator.zk.znodes.paths import REGIONS, GroupPaths
+from coordinator.zk.znodes.paths import ACL_POLICY, REGIONS, GroupPaths
 from coordinator.zk.znodes.region_requests import RegionRequest
 from coordinator.zk.znodes.regions import Region
 from tests.support.cli import run, run_json, run_ok
@@ -73,15 +73,18 @@ def test_a_group_whose_members_name_a_region_is_bound_to_it_and_runs(
     assert state.region is not None and state.region.name == "r"
 
 
+@pytest.mark.parametrize("has_own", [True, False], ids=["policy", "no policy of its own"])
 def test_secured_group_is_bound_only_to_a_region_that_an_operator_permits(
-    world: World, log: MemoryLog, counting: Callable[..., Counting]
+    world: World, log: MemoryLog, counting: Callable[..., Counting], has_own: bool
 ) -> None:
     world.coordinator(sweep_interval_ms=200)
     world.topic("t", 4)
     closed = AclPolicy(is_secure=True, coordinators=("sasl:c",), operators=("sasl:o",), members=("sasl:m",))
     parents = ("/consumers", "/consumers/groups", "/consumers/groups/g")
     world.store.commit([*(Create(path) for path in parents if world.store.get(path) is None)])
-    world.store.commit([Create(GroupPaths("g").acl, closed.to_bytes())])
+    world.store.commit([Create(ACL_POLICY, replace(closed, members=()).to_bytes())])
+    if has_own:
+        world.store.commit([Create(GroupPaths("g").acl, closed.to_bytes())])
 
     one = counting("c1")
 
@@ -89,7 +92,7 @@ def test_secured_group_is_bound_only_to_a_region_that_an_operator_permits(
         lambda: "may not be bound to consistent region r" in (world.state("g").reason or ""), 10, "it is refused"
     )
     assert world.store.get(PATHS.root) is None
-    world.store.commit([SetData(GroupPaths("g").acl, replace(closed, regions=("r",)).to_bytes())])
+    world.put(GroupPaths("g").acl, replace(closed, regions=("r",)).to_bytes())
     assert running(world).groups == ("g",)
     exact(log, 4, one)
 

@@ -152,14 +152,21 @@ def test_configurations_of_tasks_have_names_of_files_only(file: Path, monkeypatc
 # ---- where values come from
 
 
-def test_environment_comes_before_the_file(file: Path) -> None:
+def test_credentials_of_the_environment_are_used_where_no_file_is_named(file: Path) -> None:
+    """A variable that was left in a shell must not make another party of a process that names its file."""
     file.write_text("sasl:bob:two")
-    access = ZooKeeperAccess(zk_auth_file=str(file))
+    access, left_over = ZooKeeperAccess(zk_auth_file=str(file)), {"ZK_GROUP_ZK_AUTH": "digest:a:b\nsasl:c:d"}
 
-    assert access.credentials({}) == Credentials((), ("bob", "two"))
-    assert access.credentials({"ZK_GROUP_ZK_AUTH": " "}) == Credentials((), ("bob", "two"))
-    assert access.credentials({"ZK_GROUP_ZK_AUTH": "digest:a:b\nsasl:c:d"}) == Credentials(("a:b",), ("c", "d"))
-    assert not ZooKeeperAccess().credentials({})
+    assert access.credentials({}) == access.credentials(left_over) == Credentials((), ("bob", "two"))
+    assert ZooKeeperAccess().credentials(left_over) == Credentials(("a:b",), ("c", "d"))
+    assert not ZooKeeperAccess().credentials({"ZK_GROUP_ZK_AUTH": " "})
+
+
+def test_name_of_a_file_that_may_be_credentials_is_not_repeated() -> None:
+    with pytest.raises(UsageError, match="zk_auth_file names no file: it may be credentials") as refused:
+        ZooKeeperAccess(zk_auth_file=f"bob:{SECRET}").credentials({})
+
+    assert SECRET not in "".join(traceback.format_exception(refused.value))
 
 
 def test_malformed_environment_is_not_repeated() -> None:

@@ -61,8 +61,8 @@ class ZooKeeperAccess:
 
     A field with its default is taken from the environment where the session is opened (`ZK_GROUP_ZK_TLS` and so on).
 
-    :ivar zk_auth_file: file with lines `digest:USER:PASSWORD` or `sasl:USER:PASSWORD`; the environment's
-        `ZK_GROUP_ZK_AUTH`, with such lines, comes before it.
+    :ivar zk_auth_file: file with lines `digest:USER:PASSWORD` or `sasl:USER:PASSWORD`; when it is empty, the
+        environment's `ZK_GROUP_ZK_AUTH` has such lines.
     :ivar zk_tls: TLS to the servers.
     :ivar zk_tls_ca: PEM file of the CAs that are trusted; empty for the system's.
     :ivar zk_tls_cert: PEM file of the client's certificate chain: its subject is an identity of the scheme `x509`.
@@ -107,14 +107,14 @@ class ZooKeeperAccess:
         return context
 
     def credentials(self, env: Mapping[str, str] | None = None) -> Credentials:
-        """The credentials of a new session: the environment's, else those of the file.
+        """The credentials of a new session: those of the file, without one the environment's.
 
         :raises UsageError: when the file cannot be read, others may read it, or a line is malformed.
         """
+        if self.zk_auth_file:
+            return read_credentials(Path(self.zk_auth_file))
         text = (os.environ if env is None else env).get(AUTH_VARIABLE, "")
-        if text.strip():
-            return _parsed(AUTH_VARIABLE, text)
-        return read_credentials(Path(self.zk_auth_file)) if self.zk_auth_file else Credentials()
+        return _parsed(AUTH_VARIABLE, text) if text.strip() else Credentials()
 
 
 def access_at_open(given: ZooKeeperAccess | None = None, env: Mapping[str, str] | None = None) -> ZooKeeperAccess:
@@ -162,6 +162,8 @@ def read_credentials(file: Path) -> Credentials:
         raise UsageError(
             f"zk_auth_file takes the name of a file with credentials; {AUTH_VARIABLE} takes the credentials"
         )
+    if ":" in str(file) and not file.exists():
+        raise UsageError(f"zk_auth_file names no file: it may be credentials, which {AUTH_VARIABLE} takes")
     check_private("zk_auth_file", file)
     try:
         with file.open("rb") as stream:

@@ -10,7 +10,7 @@ from typing import Final
 
 from ..errors import BadData, NotAuthorized, StoreError
 from ..runtime import ThreadRuntime
-from ..store import DENIED, Create, Operation, Store
+from ..store import DENIED, Create, Node, Operation, Store
 from ..znodes.names import is_name
 from ..znodes.paths import ACL_POLICY, CONSUMERS, GROUPS, REGIONS, GroupPaths
 from .policy import AclPolicy
@@ -60,7 +60,7 @@ class AclSource:
             return self._of_member(group)
         if group:
             found = self._read(GroupPaths(group).acl)
-            return top if found is None or found == _OPEN else found
+            return replace(top, members=found.members, regions=found.regions) if found is not None else top
         region = path.split("/")[3] if path.startswith(f"{REGIONS}/") else ""
         return self._of_region(region, top) if region and top.is_secure else top
 
@@ -75,36 +75,24 @@ class AclSource:
     def _of_member(self, group: str) -> AclPolicy:
         """The policy of the client's own group; open where it has none, or may not be read.
 
-        A client that is nobody in the policy goes on in an open chroot, as earlier releases do. In a secured one
+        A client without an identity in the policy goes on in an open chroot, as earlier releases do. In a secured one
         ZooKeeper refuses what it commits: no parent lets it create anything.
         """
         self._group = group or self._group
-        if not self._group:
-            return _OPEN
-        with self._lock:
-            changes = self._changes
-        found = self._read(GroupPaths(self._group).acl)
-        if found is None:
-            return _OPEN
-        if found != _OPEN:
-            with self._lock:
-                if changes == self._changes:
-                    self._known[ACL_POLICY] = None  # until the watch on the group's fires
-        return found
+        return (self._read(GroupPaths(self._group).acl) or _OPEN) if self._group else _OPEN
 
     def _read(self, path: str) -> AclPolicy | None:
-        """The policy in a znode, the open one without; None when it may not be read, which no watch would end."""
+        """The policy in a znode, the open one without; None when it may not be read."""
         with self._lock:
             if path in self._known:
                 return self._known[path]
             changes = self._changes
-        if path == ACL_POLICY:
+            is_watched = bool(self._known)
+        if not is_watched:  # a znode that may not be read has no watch of its own
             self._store.get(CONSUMERS, watch=self._changed)
         node = self._store.get(path, watch=self._changed)
-        if node is not None and node.data == DENIED:
-            return None
         try:
-            found = AclPolicy.parse(path, node.data) if node is not None else _OPEN
+            found = None if node is not None and node.data == DENIED else _parsed(path, node)
         except BadData as error:
             raise NotAuthorized(f"no znode is created while the access policy cannot be read: {error}") from error
         with self._lock:
@@ -123,7 +111,7 @@ class AclSource:
         members: dict[str, None] = {}
         for path, node in zip(paths, self._store.get_many(paths), strict=True):
             try:
-                found = AclPolicy.parse(path, node.data) if node is not None else _OPEN
+                found = _parsed(path, node)
             except BadData as error:
                 log.error("ignoring unreadable znode: path=%s problem=%s", path, error)
                 continue
@@ -139,3 +127,7 @@ class AclSource:
             self._changes += 1
             self._known.clear()
             self._of_regions.clear()
+
+
+def _parsed(path: str, node: Node | None) -> AclPolicy:
+    return AclPolicy.parse(path, node.data) if node is not None else _OPEN

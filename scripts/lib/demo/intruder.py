@@ -65,10 +65,13 @@ class Intruder:
         try:
             for path in paths:
                 node = store.get(path)
+                if node is None:
+                    continue  # the group has removed it meanwhile
                 if name != "reader" and path not in ALL_READ:
-                    self.attempts.note(f"{name} get {path}", node is not None and node.data == DENIED)
+                    self.attempts.note(f"{name} get {path}", node.data == DENIED)
                 for verb, act in _writes(store, path):
-                    self.attempts.note(f"{name} {verb} {path}", _is_refused(act))
+                    if (is_refused := _is_refused(act)) is not None:
+                        self.attempts.note(f"{name} {verb} {path}", is_refused)
         finally:
             store.close()
 
@@ -81,14 +84,14 @@ def _writes(store: AclStore, path: str) -> Iterator[tuple[str, Callable[[], obje
     yield "set the ACL of", lambda: store.set_acl(path, OPEN_ACL)
 
 
-def _is_refused(act: Callable[[], object]) -> bool:
+def _is_refused(act: Callable[[], object]) -> bool | None:
+    """None when the group has removed the znode meanwhile."""
     try:
-        act()
+        return None if act() is False else False
     except WriteDenied:
         return True
-    except Refused:  # for another reason: it would have been admitted
-        return False
-    return False
+    except Refused as refused:  # for another reason it would have been admitted
+        return None if refused.reason == "no-node" else False
 
 
 def _paths(operator: Store, group: str) -> Iterator[str]:
