@@ -127,7 +127,8 @@ Operation = Create | SetData | Delete | Check
 def operation_bytes(operation: Operation) -> int:
     """Bytes of an operation in a multi, slightly over-estimated."""
     data = operation.data if isinstance(operation, Create | SetData) else b""
-    return len(operation.path.encode()) + len(data) + 64
+    acl = operation.acl or () if isinstance(operation, Create) else ()
+    return len(operation.path.encode()) + len(data) + 64 + sum(len(one.identity) + 12 for one in acl)
 
 
 class SessionState(Enum):

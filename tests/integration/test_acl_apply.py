@@ -260,9 +260,9 @@ def test_malformed_policy_is_written_again_when_the_options_tell_all_of_it(group
 
     groups.put(GroupPaths("g").acl, b"garbage")
     refused = parties.applies(*SECURE)
-    assert refused.exit_code == 1 and "zk-coordinator acl members g --members ID writes it anew" in refused.output
-    for group in ("g", "h"):
-        parties.names(group, "team-a")
+    assert refused.exit_code == 1 and "acl members g --members ID --no-regions writes it again" in refused.output
+    parties.run_ok("operator", "acl", "members", "g", "--members", parties.identity("team-a"), "--no-regions")
+    parties.names("h", "team-a")
     assert parties.applies(*SECURE).exit_code == 0
     assert parties.deviations() == ""
 

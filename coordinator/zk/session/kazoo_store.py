@@ -41,7 +41,6 @@ from ..store import (
     Acl,
     AclEntry,
     AclStore,
-    Create,
     Listing,
     Node,
     Operation,
@@ -54,18 +53,7 @@ from ..store import (
     Watch,
     operation_bytes,
 )
-from ..wire import (
-    MOST_PATHS,
-    MOST_UNANSWERED,
-    NO_AUTH,
-    NO_NODE,
-    Failure,
-    Multi,
-    MultiRead,
-    acl_bytes,
-    pipelined,
-    stat_of,
-)
+from ..wire import MOST_PATHS, MOST_UNANSWERED, NO_AUTH, NO_NODE, Failure, Multi, MultiRead, pipelined, stat_of
 from .kazoo_client import CONNECT_TRIES, CREDENTIALS_REFUSED, Handler, OneSession, wrapped
 
 log = logging.getLogger(__name__)
@@ -335,7 +323,6 @@ class KazooStore(TreeStore, AclStore):
         except ConnectionLost as error:  # of a read: nothing was sent
             raise OutcomeUnknown("the access policy could not be read") from error
         size = sum(operation_bytes(operation) for operation in operations)
-        size += sum(len(acl_bytes(one.acl)) for one in operations if isinstance(one, Create) and one.acl)
         if size > _LARGEST_REQUEST:
             raise TooLarge(f"a commit of {len(operations)} operations has {size} bytes, over {_LARGEST_REQUEST}")
         try:
