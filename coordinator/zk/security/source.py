@@ -10,7 +10,7 @@ from typing import Final
 
 from ..errors import BadData, NotAuthorized, StoreError
 from ..runtime import ThreadRuntime
-from ..store import DENIED, Create, Node, Operation, Store
+from ..store import DENIED, Acl, Create, Node, Operation, Store
 from ..znodes.names import is_name
 from ..znodes.paths import ACL_POLICY, CONSUMERS, GROUPS, REGIONS, GroupPaths
 from .policy import AclPolicy
@@ -19,6 +19,8 @@ from .rights import acl_of, group_of
 log = logging.getLogger(__name__)
 
 _OPEN: Final = AclPolicy()
+PARTITION_DEPTH: Final = 5
+"""Slashes in the parent of an owner or an offset, at least."""
 
 
 class AclSource:
@@ -43,12 +45,18 @@ class AclSource:
         :raises NotAuthorized: when a policy is malformed.
         :raises StoreError: when ZooKeeper did not answer.
         """
-        return [
-            replace(one, acl=acl_of(one.path, policy))
-            if isinstance(one, Create) and one.acl is None and (policy := self.policy_of(one.path)).is_secure
-            else one
-            for one in operations
-        ]
+        acls: dict[str, Acl | None] = {}
+        made: list[Operation] = []
+        for one in operations:
+            if isinstance(one, Create) and one.acl is None:
+                kind = _kind(one.path)
+                if kind not in acls:
+                    policy = self.policy_of(one.path)
+                    acls[kind] = acl_of(one.path, policy) if policy.is_secure else None
+                made.append(Create(one.path, one.data, one.ephemeral, one.sequential, acls[kind]))
+            else:
+                made.append(one)
+        return made
 
     def policy_of(self, path: str) -> AclPolicy:
         """The policy for a znode, with the members that may have rights on it; raises as `applied`."""
@@ -127,6 +135,12 @@ class AclSource:
             self._changes += 1
             self._known.clear()
             self._of_regions.clear()
+
+
+def _kind(path: str) -> str:
+    """The same for partitions of one parent, which make up the large multis: their ACLs are equal."""
+    parent, _, name = path.rpartition("/")
+    return parent if name.isdigit() and parent.count("/") >= PARTITION_DEPTH else path
 
 
 def _parsed(path: str, node: Node | None) -> AclPolicy:
