@@ -17,6 +17,7 @@ from coordinator.admin.channel_events import ChannelEvent
 from coordinator.admin.channel_watch import ChannelWatch
 from coordinator.zk.errors import StoreError
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.security.access import ZooKeeperAccess
 from coordinator.zk.session.kazoo_store import KazooStore, open_kazoo
 from coordinator.zk.store import Node, TreeEvent
 from coordinator.zk.wire import AddTreeWatch
@@ -208,7 +209,7 @@ def test_command_removed_before_it_was_read_is_reported_from_the_channel(stage: 
     stage.topic("t", 2)
     one = stage.puppet("g", "c1", {"t": 1})
     LateStore.gone = ThreadRuntime().event()
-    with watching(stage.zk, open_store=lambda: LateStore(stage.zk, 4000, 10)) as watch:
+    with watching(stage.zk, open_store=lambda: LateStore(stage.zk, 4000, 10, True, ZooKeeperAccess())) as watch:
         hand.turn("g")
         one.obey()
         LateStore.gone.set()

@@ -203,7 +203,7 @@ def _rebalances(
     folder.mkdir()
     with RegionGroup(folder, partitions, session_timeout_ms, "") as group:
         group.fill()
-        done = Rounds(group, members, tell)
+        done = Rounds(group, members, tell, "without a region")
         done.begin()
         for number in range(rounds + 1):
             done.join_and_leave()

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,9 @@ class Node:
     :param more: environment variables, as of its credentials.
     """
 
-    def __init__(self, name: str, zk: str, folder: Path, session_timeout_ms: int, more: dict[str, str]) -> None:
+    def __init__(
+        self, name: str, zk: str, folder: Path, session_timeout_ms: int, more: Mapping[str, str] | None = None
+    ) -> None:
         self.name = name
         command = [sys.executable, "-m", "coordinator.cli", "run", "--zk", zk, "--node", name]
         command += ["--session-timeout-ms", str(session_timeout_ms)]
@@ -41,7 +44,7 @@ class Node:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=environment(**more),
+                env=environment(**(more or {})),
                 start_new_session=True,
             )
 
