@@ -58,8 +58,10 @@ class WatchObserver:
         :raises StoreError: when the server has no such watches.
         """
         with ExitStack() as stack:
-            made = [Proxy(one, self._tap, is_observer=True, access=self._access.tls) for one in self._addresses]
-            self.proxies = [stack.enter_context(proxy) for proxy in made]
+            self.proxies = [
+                stack.enter_context(Proxy(one, self._tap, is_observer=True, access=self._access.tls))
+                for one in self._addresses
+            ]
             self._store: TreeStore = open_kazoo(
                 connect_string([each.hosts for each in self.proxies], ""),
                 SESSION_MS,

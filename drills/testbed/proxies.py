@@ -32,8 +32,10 @@ class Proxies:
     def hosts(self, name: str) -> str:
         """The connect string of a process."""
         if name not in self._of:
-            proxies = [Proxy(address, self._tap, access=self._access) for address in self._addresses]
-            self._of[name] = [self._stack.enter_context(proxy) for proxy in proxies]
+            # One after the other: a port that is chosen and not bound yet is free for the next one.
+            self._of[name] = [
+                self._stack.enter_context(Proxy(address, self._tap, access=self._access)) for address in self._addresses
+            ]
         return connect_string([proxy.hosts for proxy in self._of[name]], self._chroot)
 
     def close(self) -> None:
