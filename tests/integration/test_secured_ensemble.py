@@ -13,12 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.admin.acl import apply, check
+from coordinator.admin.acl_policy import create_group
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig, Server
 from coordinator.zk.embedded.identities import environment_of
-from coordinator.zk.errors import AuthenticationFailed, UsageError
+from coordinator.zk.errors import AuthenticationFailed, UsageError, WriteDenied
 from coordinator.zk.security.access import ZooKeeperAccess
+from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.session.kazoo_store import KazooStore, open_kazoo
-from coordinator.zk.store import Create
+from coordinator.zk.store import Create, Delete
+from coordinator.zk.znodes.paths import Brokers, GroupPaths
 from tests.support.processes import ProjectProcess, consumer_process, node_process
 from tests.support.secured import (
     ENFORCE_SASL,
@@ -101,6 +105,23 @@ def opened() -> Iterator[Callable[..., KazooStore]]:
     yield opening
     for store in stores:
         store.close()
+
+
+def test_certificates_are_identities_of_acls(secure: Ensemble, opened: Callable[..., KazooStore]) -> None:
+    zk, access = f"{secure.hosts}/certificates", secure.identities.access
+    subject = {
+        name: (f"x509:CN={name},OU=embedded,O=zk-group",) for name in ("coordinator", "operator", "reader", "team-a")
+    }
+    operator = opened(zk, access("operator"))
+    policy = AclPolicy(True, False, subject["coordinator"], subject["operator"], subject["reader"])
+    apply(operator, policy, Brokers())
+    create_group(operator, "g", subject["team-a"], ())
+
+    opened(zk, access("team-a")).commit([Create(GroupPaths("g").id("c1"))])
+    with pytest.raises(WriteDenied):
+        opened(zk, access("team-b")).commit([Delete(GroupPaths("g").id("c1"))])
+
+    assert list(check(operator, Brokers())) == []
 
 
 def refusal(hosts: str, access: ZooKeeperAccess) -> str:
