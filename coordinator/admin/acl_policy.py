@@ -45,7 +45,7 @@ def group_policies(store: AclStore) -> dict[str, AclPolicy | None]:
 
 
 def groups_without_members(groups: Mapping[str, AclPolicy | None]) -> list[str]:
-    """The groups that nobody may join in a secured chroot."""
+    """The groups without members in the policy."""
     return [group for group, found in groups.items() if found is None or not found.members]
 
 
@@ -66,7 +66,7 @@ def groups_outside_their_region(store: AclStore, groups: Mapping[str, AclPolicy 
 def create_group(store: AclStore, group: str, members: Sequence[str], regions: Sequence[str]) -> None:
     """Create a group without members: its parents, its empty state, and who its members may be.
 
-    :raises UsageError: when it exists, or the chroot is secured and nobody may be a member.
+    :raises UsageError: when it exists, or the chroot is secured and it has no members.
     """
     checked_name("group", group)
     paths = GroupPaths(group)

@@ -231,7 +231,7 @@ def _made(name: str, parent: int) -> int:
 
 
 def _set_mode(descriptor: int, mode: int, above: os.stat_result) -> None:
-    """The mode of something new, whatever the umask, where the folder's group is the operator's choice.
+    """The mode of something new, independent of the umask, where the folder's group is the operator's choice.
 
     Elsewhere a umask narrows it.
     """

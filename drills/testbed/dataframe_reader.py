@@ -13,7 +13,7 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
 
-from coordinator.zk.security.access import ZooKeeperAccess
+from coordinator.zk.security.access import ZooKeeperAccess, spark_options
 from coordinator.zk.znodes.names import shown
 
 from ..base.processes import END_S, own_environment
@@ -79,7 +79,8 @@ class DataFrameReader:
             self._answer(READY_S)
             self._is_ready = True
         assert self._process.stdin is not None
-        options = {"zk": zk, "group": group, "failOnDataLoss": str(is_whole).lower(), **_options_of(access)}
+        options = {"zk": zk, "group": group, "failOnDataLoss": str(is_whole).lower()}
+        options |= spark_options(access) if access is not None else {}
         try:
             self._process.stdin.write(json.dumps(options) + "\n")
             self._process.stdin.flush()
@@ -121,20 +122,6 @@ class DataFrameReader:
             self._process.wait(END_S)
         with contextlib.suppress(ProcessLookupError):  # the JVM ends shortly after its Python process
             os.killpg(self._process.pid, signal.SIGKILL)
-
-
-def _options_of(access: ZooKeeperAccess | None) -> dict[str, str]:
-    """Options of the source; without secrets, which are in files."""
-    if access is None:
-        return {}
-    return {
-        "zkAuthFile": access.zk_auth_file,
-        "zkTls": str(access.zk_tls).lower(),
-        "zkTlsCa": access.zk_tls_ca,
-        "zkTlsCert": access.zk_tls_cert,
-        "zkTlsKey": access.zk_tls_key,
-        "zkTlsCheckHostname": str(access.zk_tls_check_hostname).lower(),
-    }
 
 
 def _listen(process: subprocess.Popen[str], answers: Queue[dict[str, Any]]) -> None:

@@ -18,7 +18,7 @@ from consumer.spark import FetcherPool, register
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.embedded.identities import environment_of
 from coordinator.zk.errors import AuthenticationFailed
-from coordinator.zk.security.access import ZooKeeperAccess
+from coordinator.zk.security.access import ZooKeeperAccess, spark_options
 from coordinator.zk.session.kazoo_store import open_kazoo
 from tests.support.kafka import Kafka
 from tests.support.processes import REPOSITORY, consumer_process, node_process
@@ -27,7 +27,6 @@ from tests.support.secured import (
     flags,
     identities_of_session,
     printed_secrets,
-    source_options,
     zk_config,
 )
 from tests.support.spark import SESSION_MS, Delivered, query
@@ -83,7 +82,7 @@ def test_every_part_works_with_credentials_and_tls(spark: SparkSession, secured:
         with pool:
             register(spark)
             frame = spark.readStream.format("zk_group").option("zk", zk).option("group", "gb")
-            running = query(frame.options(**source_options(as_team_b)).load(), sink, tmp_path / "checkpoint")
+            running = query(frame.options(**spark_options(as_team_b)).load(), sink, tmp_path / "checkpoint")
             eventually(lambda: sink.has_exactly("t", 2, RECORDS // 2), 120, "the query has all records, once")
             told += command("coordinator.cli", "groups", "describe", "gb", "--zk", zk, access=as_operator)
             running.stop()
@@ -101,7 +100,7 @@ def test_nobody_comes_in_without_credentials(spark: SparkSession, secured: Ensem
         open_kazoo(secured.hosts, 5000, access=without)
     register(spark)
     frame = spark.readStream.format("zk_group").option("zk", secured.hosts).option("group", "g")
-    running = query(frame.options(**source_options(without)).load(), Delivered(), tmp_path / "checkpoint")
+    running = query(frame.options(**spark_options(without)).load(), Delivered(), tmp_path / "checkpoint")
     with pytest.raises(StreamingQueryException, match="ZooKeeper refuses the credentials of this client"):
         running.awaitTermination(60)
 

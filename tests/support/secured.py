@@ -133,17 +133,6 @@ def flags(access: ZooKeeperAccess) -> list[str]:
     ]
 
 
-def source_options(access: ZooKeeperAccess) -> dict[str, str]:
-    """The options of `format("zk_group")` for this access."""
-    return {
-        "zkAuthFile": access.zk_auth_file,
-        "zkTls": str(access.zk_tls).lower(),
-        "zkTlsCa": access.zk_tls_ca,
-        "zkTlsCert": access.zk_tls_cert,
-        "zkTlsKey": access.zk_tls_key,
-    }
-
-
 def zk_config(folder: Path, access: ZooKeeperAccess) -> Path:
     """A file for `--zk-config`."""
     path = folder / "zk.toml"

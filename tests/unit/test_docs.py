@@ -101,6 +101,7 @@ def test_every_default_in_the_table_of_options_is_the_codes_own() -> None:
 
 def test_every_option_of_the_source_is_on_its_page() -> None:
     read = set(re.findall(r'(?:text|flag|number)\("(\w+)"', inspect.getsource(source_config)))
+    read |= spark_options(ZooKeeperAccess()).keys()
     table = " ".join(row[0] for row in rows(page("spark.md")))
     elsewhere = {"sessionTimeoutMs", "connectTimeoutMs", "zkWaitMs", "bootstrapServers", "brokersPath"}
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from coordinator.zk.errors import UsageError
 from coordinator.zk.hosts import checked_hosts
 from coordinator.zk.process.config import require
-from coordinator.zk.security.access import ZooKeeperAccess
+from coordinator.zk.security.access import ZooKeeperAccess, spark_options
 from coordinator.zk.znodes.cuts import checkpoint_named
 from coordinator.zk.znodes.names import checked_name, shown
 
@@ -95,6 +95,7 @@ def source_config(options: Mapping[str, str]) -> SourceConfig:
         require(value.isascii() and value.isdigit(), f"option {name} must be a whole number")
         return int(value)
 
+    defaults = ZooKeeperAccess()
     values: dict[str, Any] = {
         "zk": text("zk"),
         "group": text("group"),
@@ -109,12 +110,10 @@ def source_config(options: Mapping[str, str]) -> SourceConfig:
         "session_timeout_ms": number("sessionTimeoutMs", 10_000),
         "connect_timeout_ms": number("connectTimeoutMs", 15_000),
         "zk_wait_ms": number("zkWaitMs", 120_000),
-        "zk_auth_file": text("zkAuthFile"),
-        "zk_tls": flag("zkTls", "false"),
-        "zk_tls_ca": text("zkTlsCa"),
-        "zk_tls_cert": text("zkTlsCert"),
-        "zk_tls_key": text("zkTlsKey"),
-        "zk_tls_check_hostname": flag("zkTlsCheckHostname", "true"),
+        **{
+            name: flag(option, shown) if shown in ("true", "false") else text(option)
+            for name, (option, shown) in zip(asdict(defaults), spark_options(defaults).items(), strict=True)
+        },
         "log_dir": text("logDir"),
         "bootstrap_servers": text("bootstrapServers"),
         "brokers_path": text("brokersPath", "/brokers"),

@@ -136,6 +136,18 @@ def access_at_open(given: ZooKeeperAccess | None = None, env: Mapping[str, str] 
     return access
 
 
+def spark_name(field: str) -> str:
+    """The name of a field as an option of Spark: `zk_tls_ca` is `zkTlsCa`."""
+    first, *others = field.split("_")
+    return first + "".join(map(str.capitalize, others))
+
+
+def spark_options(access: ZooKeeperAccess) -> dict[str, str]:
+    """`access` as options of `format("zk_group")`: names of files, and no secret."""
+    values = {spark_name(field.name): getattr(access, field.name) for field in fields(ZooKeeperAccess)}
+    return {name: str(value).lower() if isinstance(value, bool) else value for name, value in values.items()}
+
+
 def identities_of(access: ZooKeeperAccess) -> tuple[str, ...]:
     """The identities of a client as ACLs have them, `scheme:id`. That of its certificate the server knows only.
 
@@ -164,10 +176,14 @@ def read_credentials(file: Path) -> Credentials:
         )
     if ":" in str(file) and not file.exists():
         raise UsageError(f"zk_auth_file names no file: it may be credentials, which {AUTH_VARIABLE} takes")
-    check_private("zk_auth_file", file)
     try:
-        with file.open("rb") as stream:
-            data = stream.read(LARGEST_FILE + 1)
+        # A pipe in the place of the file is refused, and not waited for.
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            _check_mode("zk_auth_file", file, os.fstat(descriptor))
+            data = os.read(descriptor, LARGEST_FILE + 1)
+        finally:
+            os.close(descriptor)
         if len(data) > LARGEST_FILE:
             raise UsageError(f"zk_auth_file {file} is larger than {LARGEST_FILE} bytes")
         text = data.decode()
@@ -187,6 +203,10 @@ def check_private(name: str, file: Path) -> None:
         found = file.stat()
     except OSError as error:
         raise UsageError(f"{name} {file} cannot be read: {error.strerror}") from error
+    _check_mode(name, file, found)
+
+
+def _check_mode(name: str, file: Path, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise UsageError(f"{name} {file} is no file")
     allowed = stat.S_IRWXU | (stat.S_IRGRP if found.st_uid == 0 else 0)

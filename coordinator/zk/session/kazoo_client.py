@@ -33,7 +33,7 @@ CREDENTIALS_REFUSED: Final = (
 _NO_SASL: Final = "this ZooKeeper has no SASL users: use digest in zk_auth_file, or configure SASL at the servers"
 _MOST_SASL_TOKENS: Final = 2  # of DIGEST-MD5: the request for a challenge, and the answer to it
 # The second answers a wrong password where SASL is required, and the third is of pure-sasl: no retry helps.
-_AUTHENTICATION = (kz.AuthFailedError, kz.SessionClosedRequireSaslError, kz.SASLException)
+AUTHENTICATION: Final = (kz.AuthFailedError, kz.SessionClosedRequireSaslError, kz.SASLException)
 _CLOSED = (KeeperState.EXPIRED_SESSION, KeeperState.AUTH_FAILED, KeeperState.CLOSED)
 
 Address = tuple[str, int]
@@ -186,7 +186,7 @@ class OneSession(KazooClient):  # type: ignore[misc]
         """kazoo retries for ever where a server and this client do not agree on TLS: so the store learns of it."""
         try:
             timeouts = self._connect_of_kazoo(host, hostip, port)
-        except _AUTHENTICATION as error:
+        except AUTHENTICATION as error:
             self.auth_failure = self.auth_failure or CREDENTIALS_REFUSED
             raise kz.AuthFailedError(self.auth_failure) from error  # kazoo knows this one only
         except Exception as error:

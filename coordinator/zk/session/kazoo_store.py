@@ -54,13 +54,12 @@ from ..store import (
     operation_bytes,
 )
 from ..wire import MOST_PATHS, MOST_UNANSWERED, NO_AUTH, NO_NODE, Failure, Multi, MultiRead, pipelined, stat_of
-from .kazoo_client import CONNECT_TRIES, CREDENTIALS_REFUSED, Handler, OneSession, wrapped
+from .kazoo_client import AUTHENTICATION, CONNECT_TRIES, CREDENTIALS_REFUSED, Handler, OneSession, wrapped
 
 log = logging.getLogger(__name__)
 
 _LARGEST_REQUEST = 1_000_000
 _GONE = (kz.SessionExpiredError, kz.ConnectionClosedError)
-_AUTHENTICATION = (kz.AuthFailedError, kz.SessionClosedRequireSaslError)
 _UNANSWERED = (kz.ConnectionLoss, kz.OperationTimeoutError, kz.SessionMovedError)
 _CONSEQUENCES = (kz.RolledBackError.code, kz.RuntimeInconsistency.code)
 _REASONS: dict[type[Exception], str] = {
@@ -96,7 +95,7 @@ def open_kazoo(
         return KazooStore(hosts, session_timeout_ms, connect_timeout_s, make_chroot, access or access_at_open())
     except kz.NoAuthError as error:
         raise NotAuthorized(f"the ACL of the chroot, or of its parent, refuses at {hosts}: {GRANT}") from error
-    except _AUTHENTICATION as error:
+    except AUTHENTICATION as error:
         raise AuthenticationFailed(CREDENTIALS_REFUSED) from error
     except (kz.KazooException, OSError, ValueError, SequentialThreadingHandler.timeout_exception) as error:
         raise ZooKeeperUnreachable(f"cannot talk to ZooKeeper at {hosts}: {error!r}") from error
@@ -304,7 +303,7 @@ class KazooStore(TreeStore, AclStore):
             return self._wait(answer)
         except (kz.NoNodeError, kz.NoAuthError):
             raise
-        except _AUTHENTICATION as error:
+        except AUTHENTICATION as error:
             raise AuthenticationFailed(CREDENTIALS_REFUSED) from error
         except _GONE as error:
             raise SessionLost("the session with ZooKeeper is over") from error
@@ -327,7 +326,7 @@ class KazooStore(TreeStore, AclStore):
             raise TooLarge(f"a commit of {len(operations)} operations has {size} bytes, over {_LARGEST_REQUEST}")
         try:
             results = self._wait(self._ask(Multi(operations, self._client.chroot)))
-        except _AUTHENTICATION as error:
+        except AUTHENTICATION as error:
             raise AuthenticationFailed(CREDENTIALS_REFUSED) from error
         except _GONE as error:
             # A request in flight when the session expired may have taken effect before.

@@ -45,10 +45,10 @@ class Intruder:
     """
 
     def __init__(self, zk: str, identities: Identities) -> None:
-        nobody = replace(identities.access("team-b"), zk_auth_file="", zk_tls_cert="", zk_tls_key="")
+        unknown = replace(identities.access("team-b"), zk_auth_file="", zk_tls_cert="", zk_tls_key="")
         self._zk = zk
         self._clients = {
-            "no identity": nobody,
+            "no identity": unknown,
             "team-b": identities.access("team-b"),
             "reader": identities.access("reader"),
         }
