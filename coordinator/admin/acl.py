@@ -27,6 +27,7 @@ from .acl_policy import (
     write_groups,
     write_policy,
 )
+from .topics import ensure_parents
 
 PASSES: Final = 20
 """Passes over the tree in which a migration must come to rest."""
@@ -122,7 +123,8 @@ def apply(store: AclStore, policy: AclPolicy, brokers: Brokers) -> Applied:
         checked_size(GroupPaths(group).acl, of_group(policy, found))
     write_policy(store, policy)
     if policy.is_secure:
-        ensure(store, (GROUPS, NODES, REGIONS, *_parents(brokers.topics)))
+        ensure(store, (GROUPS, NODES, REGIONS))
+        ensure_parents(store, brokers.topics)
     count, refused = 0, set[str]()
     for _ in range(PASSES):
         write_groups(store, policy)
@@ -167,11 +169,6 @@ class _Wanted:
             node = self._store.get(GroupPaths(group).acl) if is_name(group) else None
             self._groups[group] = parsed_group(group, node)
         return self._groups[group]
-
-
-def _parents(path: str) -> list[str]:
-    names = path.strip("/").split("/")
-    return ["/" + "/".join(names[: count + 1]) for count in range(len(names))]
 
 
 def _tree(store: AclStore, policy: AclPolicy, brokers: Brokers) -> Iterator[list[str]]:

@@ -202,14 +202,11 @@ def _touched(store: AclStore, top: Node) -> list[Operation]:
 def _written(store: AclStore, path: str, policy: AclPolicy) -> list[Operation]:
     """The operations that write a policy. The ACL of an existing znode is set before: who hears of the change may read
     it then."""
-    node, acl = store.get(path), acl_of(path, policy)
+    acl, data = acl_of(path, policy), policy.to_bytes()
+    node = _readable(path, store.get(path)) if store.set_acl(path, acl) else None
     if node is None:
-        return [Create(path, policy.to_bytes(), acl=acl)]
-    store.set_acl(path, acl)
-    node = _readable(path, store.get(path))
-    if node is None:
-        return [Create(path, policy.to_bytes(), acl=acl)]
-    return [SetData(path, policy.to_bytes(), node.stat.version)] if node.data != policy.to_bytes() else []
+        return [Create(path, data, acl=acl)]
+    return [SetData(path, data, node.stat.version)] if node.data != data else []
 
 
 def write_policy(store: AclStore, policy: AclPolicy) -> None:

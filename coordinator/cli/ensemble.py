@@ -21,9 +21,10 @@ from coordinator.zk.embedded.ensemble import (
     modes_are_healthy,
     zkcli_command,
 )
-from coordinator.zk.embedded.identities import IDENTITIES, environment_of
+from coordinator.zk.embedded.identities import IDENTITIES
 from coordinator.zk.embedded.kafka import Broker, has_broker
 from coordinator.zk.errors import CoordinatorError, UsageError, ZooKeeperUnreachable
+from coordinator.zk.security.access import environment_of
 
 from .common import UNHEALTHY
 from .ensemble_kafka import EXIT_CODES, KAFKA, dir_argument, directory_option, kafka

@@ -13,6 +13,7 @@ from coordinator.service import CoordinatorService
 from coordinator.term.config import CoordinatorConfig
 from coordinator.term.elector import listed
 from coordinator.term.metrics import CoordinatorMetrics
+from coordinator.zk.outages import OutageLog
 from coordinator.zk.process.config_options import built, config_options, log_options, log_to_stderr
 from coordinator.zk.process.history_recorder import recorder_in
 from coordinator.zk.process.metrics_server import MetricsServer
@@ -52,15 +53,11 @@ def run(log_level: str, log_format: str, **options: Any) -> None:
     """Stand for election and, while elected, coordinate every group. SIGTERM resigns cleanly."""
     log_to_stderr(log_level, log_format)
     config = built(CoordinatorConfig, options)
-    opener = kazoo_factory(
-        config.zk,
-        config.session_timeout_ms,
-        config.connect_timeout_ms / 1000,
-        f"node {config.node}",
-        config.access,
-    )
-    opener = listed(opener, config.node, socket.gethostname())
+    opener = kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000, access=config.access)
     runtime = ThreadRuntime(recorder_in(config.history_dir, config.node, kind="node"))
+    # A refusal of the list is one of the session: logged, and retried after a backoff.
+    opener = listed(opener, config.node, socket.gethostname())
+    opener = OutageLog(f"node {config.node}", config.zk, opener, runtime).open
     metrics = CoordinatorMetrics()
     service = CoordinatorService(config, opener, runtime, metrics=metrics)
     on_signals((signal.SIGTERM, signal.SIGINT), lambda number: service.stop())

@@ -10,7 +10,7 @@ from ..planning.target import is_live
 from ..term.bad_data import Findings
 from ..zk.errors import BadData
 from ..zk.security.policy import AclPolicy
-from ..zk.store import Node, Store
+from ..zk.store import DENIED, Node, Store
 from ..zk.znodes.group_cut import GroupCut, read_cut
 from ..zk.znodes.group_state import GroupState
 from ..zk.znodes.paths import ACL_POLICY, GroupPaths, RegionPaths
@@ -64,16 +64,17 @@ class GroupRegionReader:
 
     def _refusal(self, region: str) -> str:
         """Why the access policy refuses the group's binding: in a region each group may harm the others."""
-        paths = [ACL_POLICY, GroupPaths(self._group).acl]
+        path = GroupPaths(self._group).acl
+        top, own = self._store.get_many([ACL_POLICY, path])
+        if top is None or top.data == DENIED:  # in a secured chroot this coordinator could not bind it either
+            return ""
         try:
-            top, own = (
-                AclPolicy.parse(path, node.data) if node is not None else AclPolicy()
-                for path, node in zip(paths, self._store.get_many(paths), strict=True)
-            )
+            if not AclPolicy.parse(ACL_POLICY, top.data).is_secure:
+                return ""
+            if own is not None and region in AclPolicy.parse(path, own.data).regions:
+                return ""
         except BadData as error:
             return str(error)
-        if not top.is_secure or region in own.regions:
-            return ""
         remedy = f"zk-coordinator acl members {self._group} --members ID --regions {region}"
         return f"group {self._group} may not be bound to consistent region {region}: an operator permits it by {remedy}"
 

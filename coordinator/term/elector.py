@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from ..zk.batching import ensure
@@ -236,8 +237,7 @@ def listed(open_store: StoreFactory, node: str, host: str) -> StoreFactory:
         try:
             _list_node(store, NodeRecord(node, host))
         except WriteDenied as error:
-            policy = store.get(ACL_POLICY)
-            if policy is not None and policy.data == DENIED:
+            if _is_stranger(store):
                 store.close()
                 raise NotAuthorized(f"this node has no identity of a coordinator: {error}") from error
             log.warning("node not listed: node=%s reason=%s", node, error)
@@ -246,6 +246,14 @@ def listed(open_store: StoreFactory, node: str, host: str) -> StoreFactory:
         return store
 
     return opened
+
+
+def _is_stranger(store: Store) -> bool:
+    """Whether there is an access policy that admits this client to nothing; unknown counts as not."""
+    with suppress(StoreError):
+        policy = store.get(ACL_POLICY)
+        return policy is not None and policy.data == DENIED
+    return False
 
 
 def _list_node(store: Store, record: NodeRecord) -> None:

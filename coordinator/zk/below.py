@@ -23,6 +23,8 @@ PARTS_OF_A_SEGMENT = 3
 FILE_MODE = 0o640
 ROOT = 0
 TEMPORARY_PREFIX = ".tmp-"
+_OWN_UIDS: dict[tuple[int, int], int] = {}
+"""Mount and effective user -> the owner of this process's new files there."""
 
 
 def folder_mode(parent: int) -> int:
@@ -257,14 +259,21 @@ def _refuse_foreign(folder: int, name: str, above: os.stat_result) -> None:
 
 
 def _own_uid(folder: int) -> int | None:
-    """The owner of this process's new files in a folder, which a server may map; None when it may not write there."""
+    """The owner of this process's new files in a folder, which a server may map; None when it may not write there.
+
+    The mapping is a mount's: one file shows it, and not one for each file that is written.
+    """
+    mount = os.fstat(folder).st_dev, os.geteuid()
+    if mount in _OWN_UIDS:
+        return _OWN_UIDS[mount]
     name = f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
     try:
         descriptor = new_file(name, folder)
     except PermissionError:
         return None
     try:
-        return os.fstat(descriptor).st_uid
+        _OWN_UIDS[mount] = found = os.fstat(descriptor).st_uid
+        return found
     finally:
         os.close(descriptor)
         os.unlink(name, dir_fd=folder)

@@ -6,12 +6,18 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from coordinator.zk.embedded.identities import environment_of
-from coordinator.zk.security.access import AUTH_VARIABLE, DIGEST, SASL, ZooKeeperAccess, digest_identity
+from coordinator.zk.security.access import (
+    ACCESS_VARIABLES,
+    DIGEST,
+    SASL,
+    ZooKeeperAccess,
+    digest_identity,
+    environment_of,
+)
 
 COORDINATOR: Final = "coordinator"
 MEMBER: Final = "member"
@@ -19,8 +25,6 @@ MEMBER: Final = "member"
 OPERATOR: Final = "operator"
 """The drill itself."""
 ROLES: Final = (COORDINATOR, MEMBER, OPERATOR)
-
-VARIABLES: Final = (AUTH_VARIABLE, *(f"ZK_GROUP_{field.name.upper()}" for field in fields(ZooKeeperAccess)))
 
 
 class DrillAccess:
@@ -85,7 +89,7 @@ class DrillAccess:
         Meanwhile this process has no variables of ZooKeeper's access: every session names its own, and no process
         inherits a secret.
         """
-        taken = {name: os.environ.pop(name) for name in VARIABLES if name in os.environ}
+        taken = {name: os.environ.pop(name) for name in ACCESS_VARIABLES if name in os.environ}
         try:
             if self._credentials or self._own:
                 folder.mkdir(mode=0o700, parents=True)

@@ -16,16 +16,15 @@ import pytest
 from coordinator.admin.acl import apply, check
 from coordinator.admin.acl_policy import create_group
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig, Server
-from coordinator.zk.embedded.identities import environment_of
 from coordinator.zk.errors import AuthenticationFailed, UsageError, WriteDenied
-from coordinator.zk.security.access import ZooKeeperAccess
+from coordinator.zk.security.access import ZooKeeperAccess, environment_of
 from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.session.kazoo_store import KazooStore, open_kazoo
 from coordinator.zk.store import Create, Delete
 from coordinator.zk.znodes.paths import Brokers, GroupPaths
+from drills.environments.base import ENFORCED_SASL
 from tests.support.processes import ProjectProcess, consumer_process, node_process
 from tests.support.secured import (
-    ENFORCE_SASL,
     MadeCA,
     TlsProxy,
     change_configuration,
@@ -48,7 +47,7 @@ AT_ONCE_S = 15.0
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
     """One server with TLS that lets only SASL users in."""
-    config = EnsembleConfig(servers=1, tick_ms=200, durable=False, tls=True, auth=True, extra=ENFORCE_SASL)
+    config = EnsembleConfig(servers=1, tick_ms=200, durable=False, tls=True, auth=True, extra=ENFORCED_SASL)
     with Ensemble(tmp_path_factory.mktemp("secure"), config) as ensemble:
         yield ensemble
 
@@ -367,7 +366,7 @@ def test_answer_that_tls_has_decrypted_is_not_left_waiting(
 
 def test_processes_at_work_outlast_servers_that_know_other_users_for_a_while(tmp_path: Path) -> None:
     """They ask again at a bounded rate, and go on as soon as they are let in."""
-    config = EnsembleConfig(servers=1, tick_ms=200, durable=False, auth=True, extra=ENFORCE_SASL)
+    config = EnsembleConfig(servers=1, tick_ms=200, durable=False, auth=True, extra=ENFORCED_SASL)
     with Ensemble(tmp_path / "ensemble", config) as ensemble:
         access, server = ensemble.identities.access("team-a"), ensemble.servers[0]
         (users,) = ensemble.directory.rglob("server.jaas")

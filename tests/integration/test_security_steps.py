@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
-from coordinator.zk.embedded.identities import environment_of
+from coordinator.zk.security.access import environment_of
 from coordinator.zk.session.kazoo_store import open_kazoo
 from tests.support.clients import fresh_chroot
 from tests.support.memlog import MemoryLog

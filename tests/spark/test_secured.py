@@ -16,14 +16,13 @@ from pyspark.sql import SparkSession
 
 from consumer.spark import FetcherPool, register
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
-from coordinator.zk.embedded.identities import environment_of
 from coordinator.zk.errors import AuthenticationFailed
-from coordinator.zk.security.access import ZooKeeperAccess, spark_options
+from coordinator.zk.security.access import ZooKeeperAccess, environment_of, spark_options
 from coordinator.zk.session.kazoo_store import open_kazoo
+from drills.environments.base import ENFORCED_SASL
 from tests.support.kafka import Kafka
 from tests.support.processes import REPOSITORY, consumer_process, node_process
 from tests.support.secured import (
-    ENFORCE_SASL,
     flags,
     identities_of_session,
     printed_secrets,
@@ -38,7 +37,7 @@ RECORDS = 200
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
-    config = EnsembleConfig(servers=3, durable=False, tls=True, auth=True, extra=ENFORCE_SASL)
+    config = EnsembleConfig(servers=3, durable=False, tls=True, auth=True, extra=ENFORCED_SASL)
     with Ensemble(tmp_path_factory.mktemp("secured"), config) as ensemble:
         yield ensemble
 

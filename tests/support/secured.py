@@ -21,9 +21,6 @@ from coordinator.zk.embedded.ensemble import Server
 from coordinator.zk.security.access import ZooKeeperAccess
 from coordinator.zk.session.kazoo_store import KazooStore
 
-ENFORCE_SASL = {"enforce.auth.enabled": "true", "enforce.auth.schemes": "sasl"}
-"""Lines of zoo.cfg: a session without a SASL user is closed at its first request."""
-
 
 @dataclass(frozen=True)
 class MadeCA:

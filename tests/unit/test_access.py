@@ -27,6 +27,7 @@ from coordinator.zk.security.access import (
     read_credentials,
 )
 from coordinator.zk.security.tls import refusal_of
+from coordinator.zk.session.kazoo_store import open_kazoo
 from tests.support.secured import MadeCA
 
 SECRET = "correct-horse"
@@ -169,6 +170,13 @@ def test_name_of_a_file_that_may_be_credentials_is_not_repeated() -> None:
     assert SECRET not in "".join(traceback.format_exception(refused.value))
 
 
+def test_files_of_tls_without_tls_are_refused_before_any_connection() -> None:
+    """Else credentials would be sent in the clear."""
+    for given in ({"zk_tls_ca": "/ca.pem"}, {"zk_tls_cert": "/c.pem", "zk_tls_key": "/k.pem"}):
+        with pytest.raises(UsageError, match="given without zk_tls"):
+            open_kazoo("127.0.0.1:1", 2000, 1.0, access=ZooKeeperAccess(**given))
+
+
 def test_malformed_environment_is_not_repeated() -> None:
     with pytest.raises(UsageError, match=r"^ZK_GROUP_ZK_AUTH: line 1 is not digest:") as refused:
         ZooKeeperAccess().credentials({"ZK_GROUP_ZK_AUTH": SECRET})
@@ -208,7 +216,7 @@ def test_switch_of_the_environment_is_true_or_false() -> None:
 
 def test_files_of_tls_without_tls_are_refused() -> None:
     with pytest.raises(UsageError, match="without zk_tls: set zk_tls to true"):
-        access_at_open(ZooKeeperAccess(zk_tls_ca="/ca"), {})
+        access_at_open(ZooKeeperAccess(zk_tls_ca="/ca"), {}).tls_context()
 
 
 # ---- certificates

@@ -246,6 +246,17 @@ def test_policies_are_read_once() -> None:
         assert znodes.reads == reads
 
 
+def test_partition_and_its_parent_in_one_multi_have_the_acls_that_each_has_alone() -> None:
+    """An operator sets the first offsets of a topic so."""
+    acls = source(of_coordinator())
+    for parent in (G.offsets_of("t"), G.owners_of("t")):
+        both = acls.applied([Create(parent), Create(f"{parent}/0"), Create(f"{parent}/1")])
+
+        assert [one.acl for one in both if isinstance(one, Create)] == [
+            acl_of(path, OF_G) for path in (parent, f"{parent}/0", f"{parent}/1")
+        ]
+
+
 def test_policy_that_may_not_be_read_is_read_once() -> None:
     """Else each znode of a multi would cost two requests, with the consumer's fence locked."""
     znodes = Znodes({ACL_POLICY: DENIED, H.acl: DENIED})

@@ -15,6 +15,7 @@ from consumer.spark.source.options import source_config
 from coordinator.cli import COMMANDS
 from coordinator.cli import main as coordinator_main
 from coordinator.term.config import CoordinatorConfig
+from coordinator.zk.security.access import ZooKeeperAccess, spark_options
 from tests.support.pages import ROOT, broken_links, missing_files, parse, rows, shown_commands
 
 PAGES = [

@@ -145,15 +145,3 @@ class Identities:
                 f"-Dzookeeper.ssl.trustStore.location={self._folder / _CA}",
             )
         return flags
-
-
-def environment_of(access: ZooKeeperAccess) -> dict[str, str]:
-    """The environment variables of `access`, for another process; without secrets, which stay in its files."""
-    values = {
-        "ZK_GROUP_ZK_AUTH_FILE": access.zk_auth_file,
-        "ZK_GROUP_ZK_TLS": "true" if access.zk_tls else "",
-        "ZK_GROUP_ZK_TLS_CA": access.zk_tls_ca,
-        "ZK_GROUP_ZK_TLS_CERT": access.zk_tls_cert,
-        "ZK_GROUP_ZK_TLS_KEY": access.zk_tls_key,
-    }
-    return {name: value for name, value in values.items() if value}

@@ -85,9 +85,11 @@ class ZooKeeperAccess:
     def tls_context(self) -> ssl.SSLContext | None:
         """The TLS of a new connection, None without. Files are read each time: a renewed certificate is used.
 
-        :raises UsageError: when a file cannot be read, or others may read the key.
+        :raises UsageError: when a file cannot be read, others may read the key, or files are given without TLS.
         """
         if not self.zk_tls:
+            if self.zk_tls_ca or self.zk_tls_cert or self.zk_tls_key:
+                raise UsageError("zk_tls_ca, zk_tls_cert or zk_tls_key is given without zk_tls: set zk_tls to true")
             return None
         if bool(self.zk_tls_cert) != bool(self.zk_tls_key):
             raise UsageError("zk_tls_cert and zk_tls_key belong together: give both, or neither")
@@ -120,20 +122,17 @@ class ZooKeeperAccess:
 def access_at_open(given: ZooKeeperAccess | None = None, env: Mapping[str, str] | None = None) -> ZooKeeperAccess:
     """`given`, with the environment's values for the fields that have their defaults.
 
-    :raises UsageError: when a variable is malformed, or TLS files are given without TLS.
+    :raises UsageError: when a variable is malformed.
     """
     environment = os.environ if env is None else env
     values: dict[str, Any] = {}
     for field in fields(ZooKeeperAccess):
         value = getattr(given, field.name) if given is not None else field.default
-        variable = _PREFIX + field.name.upper()
+        variable = _variable(field.name)
         if value == field.default and variable in environment:
             value = _read_switch(variable, environment[variable]) if field.type == "bool" else environment[variable]
         values[field.name] = value
-    access = ZooKeeperAccess(**values)
-    if not access.zk_tls and (access.zk_tls_ca or access.zk_tls_cert or access.zk_tls_key):
-        raise UsageError("zk_tls_ca, zk_tls_cert or zk_tls_key is given without zk_tls: set zk_tls to true")
-    return access
+    return ZooKeeperAccess(**values)
 
 
 def spark_name(field: str) -> str:
@@ -146,6 +145,28 @@ def spark_options(access: ZooKeeperAccess) -> dict[str, str]:
     """`access` as options of `format("zk_group")`: names of files, and no secret."""
     values = {spark_name(field.name): getattr(access, field.name) for field in fields(ZooKeeperAccess)}
     return {name: str(value).lower() if isinstance(value, bool) else value for name, value in values.items()}
+
+
+def environment_of(access: ZooKeeperAccess) -> dict[str, str]:
+    """`access` as environment variables, for another process: names of files, and no secret."""
+    values = {field.name: getattr(access, field.name) for field in fields(ZooKeeperAccess)}
+    given = {name: value for name, value in values.items() if value != getattr(_DEFAULTS, name)}
+    return {_variable(name): str(value).lower() if isinstance(value, bool) else value for name, value in given.items()}
+
+
+def clear_environment() -> None:
+    """Take all variables of access out of this process's environment: of a program with servers of its own."""
+    for name in ACCESS_VARIABLES:
+        os.environ.pop(name, None)
+
+
+def _variable(field: str) -> str:
+    return _PREFIX + field.upper()
+
+
+_DEFAULTS: Final = ZooKeeperAccess()
+ACCESS_VARIABLES: Final = (AUTH_VARIABLE, *(_variable(field.name) for field in fields(ZooKeeperAccess)))
+"""All environment variables that decide how a session is opened."""
 
 
 def identities_of(access: ZooKeeperAccess) -> tuple[str, ...]:

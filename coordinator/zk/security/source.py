@@ -138,9 +138,9 @@ class AclSource:
 
 
 def _kind(path: str) -> str:
-    """The same for partitions of one parent, which make up the large multis: their ACLs are equal."""
+    """The same for partitions of one parent, which make up the large multis: their ACLs are equal. It is no path."""
     parent, _, name = path.rpartition("/")
-    return parent if name.isdigit() and parent.count("/") >= PARTITION_DEPTH else path
+    return f"{parent}/" if name.isdigit() and parent.count("/") >= PARTITION_DEPTH else path
 
 
 def _parsed(path: str, node: Node | None) -> AclPolicy:

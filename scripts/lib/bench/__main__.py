@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from coordinator.zk.process.cli import Cli
+from coordinator.zk.security.access import clear_environment
 
 
 @click.group(cls=Cli)
@@ -223,4 +224,5 @@ def _shown(value: object) -> str:
 
 
 if __name__ == "__main__":
+    clear_environment()  # the servers are its own
     sys.exit(main())

@@ -21,8 +21,7 @@ from consumer.config import COORDINATOR_SIDE, ConsumerConfig, Subscription
 from consumer.consumer import Consumer
 from coordinator.admin.topics import alter_topic, create_topic, get_topic
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
-from coordinator.zk.embedded.identities import environment_of
-from coordinator.zk.security.access import ZooKeeperAccess
+from coordinator.zk.security.access import ZooKeeperAccess, environment_of
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Node as Znode
 from coordinator.zk.znodes.group_state import STABLE, GroupState

@@ -26,6 +26,7 @@ from coordinator.admin.topics import create_topic
 from coordinator.zk.embedded.ensemble import Ensemble
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.process.cli import exit_code_of
+from coordinator.zk.security.access import clear_environment
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Store
 from coordinator.zk.znodes.paths import Brokers
@@ -218,4 +219,5 @@ def main(as_json_line: bool) -> None:
 if __name__ == "__main__":
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
+    clear_environment()  # the servers are its own
     sys.exit(exit_code_of(partial(main.main, sys.argv[1:], prog_name="scripts/counts", standalone_mode=False)))

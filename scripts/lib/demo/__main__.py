@@ -16,6 +16,7 @@ from rich.table import Table
 
 from coordinator.zk.errors import UsageError
 from coordinator.zk.process.cli import exit_code_of
+from coordinator.zk.security.access import clear_environment
 
 from .processes import REPOSITORY
 from .story import Story, Verdict, as_json
@@ -26,7 +27,7 @@ INTERRUPTED = 130
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--servers", type=click.Choice(["1", "3"]), default="1", show_default=True, help="ZooKeeper servers.")
 @click.option("--kafka", is_flag=True, help="Use a real Kafka broker instead of the embedded log.")
-@click.option("--secure", is_flag=True, help="TLS, SASL and ACLs, and an intruder that tries every operation.")
+@click.option("--secure", is_flag=True, help="TLS, SASL and ACLs, and an intruder that tries to read and write.")
 @click.option(
     "--runs", type=click.Path(path_type=Path), default=REPOSITORY / "runs", help="Folder for the run folders."
 )
@@ -121,4 +122,5 @@ def _intruder(verdict: Verdict) -> str:
 
 
 if __name__ == "__main__":
+    clear_environment()  # the servers are its own
     sys.exit(exit_code_of(partial(main.main, sys.argv[1:], prog_name="scripts/demo", standalone_mode=False)))

@@ -1,4 +1,4 @@
-"""The demo's intruder: clients without rights, which try every operation on every znode of the group."""
+"""The demo's intruder: clients without rights, which try to read and change znodes of the group."""
 
 from __future__ import annotations
 

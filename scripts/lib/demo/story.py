@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 from consumer.logs.embedded.producer import Producer
 from coordinator.admin.topics import create_topic
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
-from coordinator.zk.embedded.identities import Identities, environment_of
+from coordinator.zk.embedded.identities import Identities
+from coordinator.zk.security.access import environment_of
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.znodes.paths import Brokers
 

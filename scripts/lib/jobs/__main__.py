@@ -19,6 +19,7 @@ from demo.processes import Node, environment
 
 from coordinator.zk.embedded.ensemble import Ensemble
 from coordinator.zk.process.cli import exit_code_of
+from coordinator.zk.security.access import clear_environment
 
 from .worker import SESSION_TIMEOUT_MS
 
@@ -172,4 +173,5 @@ def main(as_json_line: bool) -> None:
 if __name__ == "__main__":
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
+    clear_environment()  # the servers are its own
     sys.exit(exit_code_of(partial(main.main, sys.argv[1:], prog_name="scripts/jobs", standalone_mode=False)))

@@ -17,6 +17,7 @@ import click
 from coordinator.admin.topics import create_topic
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig, Server
 from coordinator.zk.process.cli import exit_code_of
+from coordinator.zk.security.access import clear_environment
 from coordinator.zk.znodes.paths import Brokers
 
 from .group import Group, until
@@ -187,4 +188,5 @@ def _line(row: Row) -> str:
 
 
 if __name__ == "__main__":
+    clear_environment()  # the servers are its own
     sys.exit(exit_code_of(partial(main.main, sys.argv[1:], prog_name="scripts/sizing", standalone_mode=False)))
