@@ -1,4 +1,4 @@
-"""Checks the files of sealed segments against their znodes, and finds files without a segment.
+"""Checks the files of sealed segments against their checksums and znodes, and finds files without a segment.
 
 `zk-coordinator segments verify` imports this when it runs: it needs pyarrow, which the coordinator does not load.
 """
@@ -34,9 +34,11 @@ class SegmentCheck:
     """Checks segments and folders; opens each folder once.
 
     :param segments_dir: the segments folder on this machine; empty for that in the znodes.
+    :ivar without_checksums: the number of segments whose files have none: a release before these sealed them.
     """
 
     def __init__(self, segments_dir: str = "") -> None:
+        self.without_checksums = 0
         self._override = segments_dir
         self._folders: dict[str, SegmentFolder] = {}
         if segments_dir:
@@ -51,10 +53,7 @@ class SegmentCheck:
         return self._folders.setdefault(place, SegmentFolder(place))
 
     def problem(self, segment: Segment) -> FileProblem | None:
-        """The problem of a segment's file, None when it is complete. Reads all of it.
-
-        A flipped bit inside a value is not detected: segments have no checksum.
-        """
+        """The problem of a segment's file, None when it is complete. Reads all of it."""
         try:
             folder = self.folder(segment.segments_dir)
             (size,) = folder.sizes([segment.file])
@@ -63,7 +62,9 @@ class SegmentCheck:
             if size != segment.size:
                 text = f"{folder.path(segment.file)} has {size} bytes and should have {segment.size}"
                 return FileProblem("wrong size", text)
-            batches = [batch.select([*WHERE, "offset"]) for batch in folder.read(segment.file, size, segment.rows)]
+            contents = folder.contents(segment.file, size, segment.rows)
+            self.without_checksums += not contents.has_checksums
+            batches = [batch.select([*WHERE, "offset"]) for batch in folder.records(segment, contents)]
         except (SegmentError, UsageError, OSError, pa.ArrowException) as error:
             return FileProblem("unreadable file", str(error).partition("\n")[0])
         text = _ranges_problem(segment, pa.Table.from_batches(batches) if batches else None)

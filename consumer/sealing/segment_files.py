@@ -1,4 +1,4 @@
-"""Files of sealed segments: Arrow IPC files of `LOG_SCHEMA`, written once, durably, and never changed.
+"""Files of sealed segments: Arrow IPC files of `LOG_SCHEMA` with checksums, written once, durably, and never changed.
 
 A file belongs to one incarnation of a consumer, `[group]/[consumer]/[incarnation]-[number].arrow` below the segments
 folder, which is a local path or any URI that pyarrow has a file system for. How a file becomes complete and durable:
@@ -14,7 +14,7 @@ import mmap
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,10 +25,11 @@ from coordinator.zk import below
 from coordinator.zk.errors import UsageError
 from coordinator.zk.znodes.names import is_name, shown
 from coordinator.zk.znodes.records import Channel
-from coordinator.zk.znodes.segments import SealedRange
+from coordinator.zk.znodes.segments import SealedRange, Segment
 
 from ..errors import SegmentError
 from ..logs.base import LOG_SCHEMA
+from ..logs.checked_file import CheckedFile, DamagedBatch, write_checked
 
 BATCH_BYTES = 1 << 20
 """Arrow memory of a batch in a file, about; a batch of half to twice this is written unchanged.
@@ -74,6 +75,22 @@ def offsets_text(ranges: Iterable[SealedRange], most: int = 8) -> str:
     """Offsets for a message: `flights-0 offsets 10 to 19, flights-1 offsets 0 to 4`."""
     texts = [f"{item.topic}-{item.partition} offsets {item.first} to {item.next - 1}" for item in sorted(ranges)]
     return ", ".join(texts[:most]) + (f" and {len(texts) - most} more partitions" if len(texts) > most else "")
+
+
+def sealed_rows(segment: Segment, first: int, rows: int) -> Iterator[SealedRange]:
+    """The offsets of these rows of a segment's file, in which partitions follow one another.
+
+    All of a partition's offsets where some have no record.
+    """
+    missing = {(item.topic, item.partition): item.offsets for item in segment.missing}
+    begin = 0
+    for item in sorted(segment.ranges):
+        lacking = missing.get((item.topic, item.partition), 0)
+        end = begin + item.next - item.first - lacking
+        if begin < first + rows and first < end:
+            offsets = item.first + max(first - begin, 0), item.first + min(first + rows, end) - begin
+            yield item if lacking else item._replace(first=offsets[0], next=offsets[1])
+        begin = end
 
 
 def arranged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -151,7 +168,7 @@ class SegmentFolder:
         :returns: its bytes.
         :raises OSError: when it could not be written; no part of it remains under its name.
         """
-        return self._durably(file, lambda sink: _write_ipc(sink, batches))
+        return self._durably(file, lambda sink: write_checked(sink, LOG_SCHEMA, arranged(batches)))
 
     def write_bytes(self, file: str, data: bytes) -> int:
         """The same with unparsed bytes."""
@@ -261,38 +278,62 @@ class SegmentFolder:
         return [FoundFile(info.path.removeprefix(root), info.mtime.timestamp()) for info in files]
 
     def read(self, file: str, size: int, rows: int) -> Iterator[pa.RecordBatch]:
-        """The batches of a file; a local file is memory-mapped.
+        """The batches of a file, each checked before it is returned; a local file is memory-mapped.
 
         :raises SegmentError: when it is missing, is not `size` bytes with `rows` records, or is damaged.
         """
+        contents = self.contents(file, size, rows)
+        with self._named(file):
+            yield from map(contents.read, range(len(contents.rows)))
+
+    def records(self, segment: Segment, contents: CheckedFile | None = None) -> Iterator[pa.RecordBatch]:
+        """The same of a segment: the error has the offsets that are damaged.
+
+        :param contents: those of its file, if that is open.
+        """
+        contents = contents or self.contents(segment.file, segment.size, segment.rows)
+        with self._named(segment.file):
+            for index in range(len(contents.rows)):
+                try:
+                    batch = contents.read(index)
+                except DamagedBatch as error:
+                    where = offsets_text(sealed_rows(segment, error.first, error.rows))
+                    raise ValueError(f"{where} are damaged, with {error}") from error
+                yield batch
+
+    def contents(self, file: str, size: int, rows: int) -> CheckedFile:
+        """An open file. Its batches are not read yet.
+
+        :raises SegmentError: when it is missing, or is not `size` bytes with `rows` records.
+        """
+        with self._named(file):
+            contents = CheckedFile(self._data(file, size), LOG_SCHEMA)
+            if (found := sum(contents.rows)) != rows:
+                raise ValueError(f"it has {abs(rows - found)} records too {'few' if rows > found else 'many'}")
+            return contents
+
+    @contextmanager
+    def _named(self, file: str) -> Iterator[None]:
+        """
+        :raises SegmentError: when the file is missing or cannot be read.
+        """
         try:
-            yield from self._read(file, size, rows)
+            yield
         except FileNotFoundError as error:
             raise SegmentError(f"the file {self.path(file)} is missing") from error
         except (pa.ArrowException, OSError, ValueError) as error:
             reason = str(error).partition("\n")[0]
             raise SegmentError(f"the file {self.path(file)} cannot be read: {reason}") from error
 
-    def _fetched(self, path: str, size: int) -> pa.BufferReader:
-        """A file in memory, by one request: a request for each batch would take a round trip each."""
-        with self._fs.open_input_file(path) as source:
-            _check_size(source.size(), size)
-            return pa.BufferReader(source.read_buffer(size))
-
-    def _read(self, file: str, size: int, rows: int) -> Iterator[pa.RecordBatch]:
+    def _data(self, file: str, size: int) -> pa.Buffer:
         path = self.path(file)
-        with _mapped(self._root, file, size) if self._is_local else self._fetched(path, size) as source:
+        if self._is_local:
+            return _mapped(self._root, file, size)
+        with self._fs.open_input_file(path) as source:  # one request: one for each batch would take a round trip each
             _check_size(source.size(), size)
-            reader = pa.ipc.open_file(source)
-            if not reader.schema.equals(LOG_SCHEMA):
-                raise ValueError("its columns are not those of a segment")
-            for index in range(reader.num_record_batches):
-                batch = reader.get_batch(index)
-                batch.validate(full=True)  # an invalid offset in a damaged file would otherwise read foreign memory
-                rows -= batch.num_rows
-                yield batch
-        if rows:
-            raise ValueError(f"it has {abs(rows)} records too {'few' if rows > 0 else 'many'}")
+            data = source.read_buffer(size)
+            _check_size(data.size, size)
+            return data
 
 
 def _opened(root: str, file: str) -> Any:
@@ -300,12 +341,12 @@ def _opened(root: str, file: str) -> Any:
     return pa.PythonFile(os.fdopen(below.open_file(root, file.split("/")), "rb"), mode="r")
 
 
-def _mapped(root: str, file: str, size: int) -> pa.BufferReader:
+def _mapped(root: str, file: str, size: int) -> pa.Buffer:
     """The same, memory-mapped."""
     descriptor = below.open_file(root, file.split("/"))
     try:
         _check_size(os.fstat(descriptor).st_size, size)
-        return pa.BufferReader(pa.py_buffer(mmap.mmap(descriptor, size, prot=mmap.PROT_READ)))
+        return pa.py_buffer(mmap.mmap(descriptor, size, prot=mmap.PROT_READ))
     finally:
         os.close(descriptor)
 
@@ -313,13 +354,6 @@ def _mapped(root: str, file: str, size: int) -> pa.BufferReader:
 def _check_size(actual: int, size: int) -> None:
     if actual != size:
         raise ValueError(f"it has {actual} bytes and should have {size}")
-
-
-def _write_ipc(sink: Any, batches: Iterable[pa.RecordBatch]) -> int:
-    with pa.ipc.new_file(sink, LOG_SCHEMA) as writer:
-        for batch in arranged(batches):
-            writer.write_batch(batch)
-    return int(sink.tell())
 
 
 def _refuse_credentials(place: str) -> None:

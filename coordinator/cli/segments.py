@@ -64,9 +64,10 @@ def list_(group: str, zk: str, output: str) -> None:
 def verify(group: str, segments_dir: str, zk: str, output: str) -> None:
     """Check every segment of GROUP: its znode, its file, its offsets, and that the ranges of a partition join.
 
-    Reads all files. Lists damaged segments, and files without a segment (left over: they only take space; a fetcher
-    pool removes them eventually). Exits 5 when a segment is damaged, 1 when the files could not be checked for such
-    without a segment, else 0. A flipped bit inside a value is not detected: segments have no checksum.
+    Reads all files, and checks their checksums; says how many files have none, as those of an earlier release. Lists
+    damaged segments, and files without a segment (left over: they only take space; a fetcher pool removes them
+    eventually). Exits 5 when a segment is damaged, 1 when the files could not be checked for such without a segment,
+    else 0.
     """
     with opened(zk) as store:
         reading = Reading(store)
@@ -98,6 +99,8 @@ def _file_findings(
     check = SegmentCheck(segments_dir)
     readable = {item.name: item.segment for item in listed if item.segment}
     problems = {name: problem for name, segment in readable.items() if (problem := check.problem(segment))}
+    if check.without_checksums:
+        click.echo(f"{check.without_checksums} segments have no checksums: an earlier release sealed them", err=True)
     if problems:
         remaining = {item.name for item in read_segments(reading, GroupPaths(group), listed)}
         yield from file_findings(listed, problems, remaining)

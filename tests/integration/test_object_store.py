@@ -92,6 +92,18 @@ def test_file_that_is_missing_or_of_another_size_is_reported(folder: SegmentFold
         list(folder.read(file, size - 1, 10))
 
 
+def test_a_flipped_bit_is_found_by_the_checksum_of_its_batch(folder: SegmentFolder) -> None:
+    file = segment_file("flipped", "c", "abc", 1)
+    size = folder.write(file, batches())
+    whole = folder.read_bytes(file, size)
+    assert sum(batch.num_rows for batch in folder.read(file, size, 10)) == 10
+
+    folder.write_bytes(file, whole.replace(b"t-0-7", b"t-0-6"))
+
+    with pytest.raises(SegmentError, match=r"flipped/c/.* cannot be read: CRC32C [0-9a-f]{8}, and [0-9a-f]{8} was wr"):
+        list(folder.read(file, size, 10))
+
+
 def test_file_of_a_failed_write_is_removed(folder: SegmentFolder) -> None:
     def broken() -> Iterator[pa.RecordBatch]:
         yield from batches()

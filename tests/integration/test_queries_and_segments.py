@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
+from consumer.logs.base import LOG_SCHEMA
 from coordinator.admin import health, queries, segments
 from coordinator.admin.groups import Reading
 from coordinator.cli import main
@@ -316,6 +319,31 @@ def test_a_file_that_is_no_arrow_file_is_found(group: SealedGroup, run: Any, who
     path.write_bytes(b"x" * path.stat().st_size)
 
     assert verify(run) == (5, [("unreadable file", whole[1], group.segment(whole[1]).file)])
+
+
+def test_a_flipped_bit_is_found_with_its_offsets(group: SealedGroup, run: Any, whole: list[str]) -> None:
+    path = group.path(whole[2])
+    path.write_bytes(path.read_bytes().replace(b"t-0-17", b"t-0-16"))
+
+    assert verify(run) == (5, [("unreadable file", whole[2], group.segment(whole[2]).file)])
+    assert re.search(r": t-0 offsets 10 to 19 are damaged, with CRC32C [0-9a-f]{8}, and [0-9a-f]{8} was", problem(run))
+
+
+def test_segments_without_checksums_are_counted_and_whole(group: SealedGroup, run: Any, whole: list[str]) -> None:
+    assert "checksums" not in run("segments", "verify", "g").output
+    for name in whole[:2]:
+        segment, sink = group.segment(name), pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, LOG_SCHEMA) as writer:
+            for batch in batches(segment.ranges[0].partition, segment.ranges[0].first, segment.rows):
+                writer.write_batch(batch)
+        group.path(name).write_bytes(sink.getvalue())
+        changed = replace(segment, size=len(sink.getvalue()))
+        group.store.commit([SetData(group.paths.segment(name), changed.to_bytes())])
+
+    result = run("segments", "verify", "g")
+
+    assert (result.exit_code, "4 segments, 0 problems" in result.output) == (0, True)
+    assert "2 segments have no checksums: an earlier release sealed them" in result.output
 
 
 def test_file_whose_row_count_differs_from_its_znode_is_found(group: SealedGroup, run: Any, whole: list[str]) -> None:

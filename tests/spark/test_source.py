@@ -118,6 +118,24 @@ def test_a_damaged_file_fails_the_query_with_its_name_and_offsets(
         running.awaitTermination(120)
 
 
+def test_a_flipped_bit_fails_the_query_with_its_offsets_and_checksums(
+    spark: SparkSession, sealed: World, tmp_path: Path
+) -> None:
+    name, segment = list(segments(sealed).items())[1]
+    path = Path(segment.segments_dir, segment.file)
+    whole = path.read_bytes()
+    index = whole.index(f"t-{segment.ranges[0].partition}-".encode())
+    path.write_bytes(whole[:index] + bytes([whole[index] ^ 1]) + whole[index + 1 :])
+    running = query(read(spark, sealed, "g", query="q"), Delivered(), tmp_path / "checkpoint", availableNow=True)
+    first, last = segment.ranges[0].first, segment.ranges[0].next - 1
+    with pytest.raises(
+        StreamingQueryException,
+        match=rf"segment {name} \(.*: the file {path} cannot be read: t-. offsets {first} to {last}.* are damaged, "
+        "with CRC32C [0-9a-f]{8}, and [0-9a-f]{8} was written",
+    ):
+        running.awaitTermination(120)
+
+
 def test_pool_with_a_full_backlog_pauses_and_resumes_once_a_query_has_read_it(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""Reader of the files in docs/files.md, with pyarrow and no module of the product.
+"""Reader of the files in docs/files.md, with pyarrow and no module of the product. It checks the checksums.
 
 Run as a program: a JSON object on stdin, `{"partition": FOLDER}` or `{"segments": [[czxid, data of the znode], ...]}`;
 the records on stdout.
@@ -15,12 +15,48 @@ from typing import Any
 import pyarrow as pa
 
 NAME = re.compile(r"[0-9]{20}\.arrow")
+POLYNOMIAL = 0x82F63B78
+
+
+def shifted(byte: int) -> int:
+    """Eight steps of the polynomial division."""
+    for _ in range(8):
+        byte = byte >> 1 ^ (POLYNOMIAL if byte & 1 else 0)
+    return byte
+
+
+TABLE = [shifted(byte) for byte in range(256)]
+
+
+def crc32c(data: bytes) -> int:
+    """The CRC32C of `data`."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = crc >> 8 ^ TABLE[(crc ^ byte) & 0xFF]
+    return crc ^ 0xFFFFFFFF
+
+
+def check(data: bytes, reader: Any) -> None:
+    """Check all checksums of a file."""
+    metadata = reader.schema.metadata
+    assert metadata[b"zk_group.checksums"] == b"crc32c"
+    last, custom = reader.get_batch_with_custom_metadata(reader.num_record_batches - 1)
+    table = custom[b"zk_group.batches"]
+    entries = b"".join(name + b"\0" + value + b"\0" for name, value in sorted(metadata.items()))
+    assert int(custom[b"zk_group.crc32c"], 16) == crc32c(entries + table)
+    begin, rows = 0, [reader.get_batch(index).num_rows for index in range(reader.num_record_batches - 1)]
+    assert ([row for _, row, _ in json.loads(table)], last.num_rows) == (rows, 0)
+    for end, _, written in json.loads(table):
+        assert crc32c(data[begin:end]) == written
+        begin = end
 
 
 def rows_of(path: Path) -> tuple[list[dict[str, Any]], dict[bytes, bytes], list[str]]:
     """The rows of a file, its metadata, and the names of its columns."""
-    assert path.read_bytes()[:6] == b"ARROW1"
-    reader = pa.ipc.open_file(str(path))
+    data = path.read_bytes()
+    assert data[:6] == b"ARROW1"
+    reader = pa.ipc.open_file(data)
+    check(data, reader)
     batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
     assert reader.stats.num_dictionary_batches == 0
     return [row for batch in batches for row in batch.to_pylist()], reader.schema.metadata or {}, reader.schema.names

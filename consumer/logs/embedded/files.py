@@ -1,4 +1,4 @@
-"""One file of the embedded log: an Arrow IPC file, written and synced once, and read through memory mapping.
+"""One file of the embedded log: an Arrow IPC file with checksums, written and synced once, and memory-mapped.
 
 It contains only the producer's columns; topic, partition and offsets follow from its path. So a producer that lost a
 race for an offset links the same file at the next one.
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from coordinator.zk import below
 
 from ..base import LOG_SCHEMA
+from ..checked_file import CheckedFile, DamagedBatch, write_checked
 from ..columns import STORED_SCHEMA
 from ..errors import LogError
 from .layout import PARTS_OF_A_FILE
@@ -34,74 +35,93 @@ class LogFile:
     :ivar stored: batches of `STORED_SCHEMA` in the mapped memory.
     """
 
+    path: Path
     topic: str
     partition: int
     first: int
     end: int
     newest_us: int
-    stored: tuple[pa.RecordBatch, ...]
+    stored: CheckedFile
 
     def batches(self, offset: int) -> Iterator[pa.RecordBatch]:
-        """The rows from `offset` on, as `LOG_SCHEMA`.
+        """The rows from `offset` on, as `LOG_SCHEMA`. Each batch is checked when it is read first.
 
         Derived columns are made per batch on demand: for small records they are larger than the stored ones.
+
+        :raises LogError: when a batch is damaged; the ones before it have been returned.
         """
         first = self.first
-        for batch in self.stored:
+        for index, rows in enumerate(self.stored.rows):
             skipped = max(0, offset - first)
-            if skipped < batch.num_rows:
-                yield _placed(batch.slice(skipped), self.topic, self.partition, first + skipped)
-            first += batch.num_rows
+            if skipped < rows:
+                yield _placed(self._read(index, first).slice(skipped), self.topic, self.partition, first + skipped)
+            first += rows
+
+    def _read(self, index: int, first: int) -> pa.RecordBatch:
+        try:
+            return self.stored.read(index)
+        except DamagedBatch as error:
+            reason = f"offsets {first} to {first + error.rows - 1} are damaged, with {error}"
+            raise _unreadable(self.path, self.first, reason) from error
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise _unreadable(self.path, self.first, error) from error
 
 
 def write_file(name: str, folder: int, batches: Sequence[pa.RecordBatch]) -> None:
     """Write `batches` of `STORED_SCHEMA` to a new file in an open folder; they are synced to disk on return."""
     rows = sum(batch.num_rows for batch in batches)
     newest = max(pc.max(batch.column("timestamp").cast(pa.int64())).as_py() for batch in batches)
-    schema = STORED_SCHEMA.with_metadata({_ROWS: str(rows), _NEWEST: str(newest)})
+    metadata = {_ROWS: b"%d" % rows, _NEWEST: b"%d" % newest}
     with os.fdopen(below.new_file(name, folder), "wb") as sink:
-        with pa.ipc.new_file(sink, schema) as writer:
-            for batch in batches:
-                writer.write_batch(batch)
+        write_checked(sink, STORED_SCHEMA, batches, metadata)
         sink.flush()
         os.fsync(sink.fileno())
 
 
 def read_file(path: Path, topic: str, partition: int, first: int) -> LogFile:
-    """Map the file `path` of a log, whose first record has offset `first`.
+    """Map the file `path` of a log, whose first record has offset `first`. Its batches are not read yet.
 
     :raises LogError: when it is damaged or cannot be read.
     :raises FileNotFoundError: when it does not exist.
     """
     try:
-        stored, rows, newest_us = _map(path)
+        stored = CheckedFile(_mapped(path), STORED_SCHEMA)
+        rows, newest_us = _figures(stored)
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
-        reason = str(error).partition("\n")[0]
-        raise LogError(f"cannot read {path}, which holds the records from offset {first}: {reason}") from error
-    return LogFile(topic, partition, first, first + rows, newest_us, tuple(stored))
+        raise _unreadable(path, first, error) from error
+    return LogFile(path, topic, partition, first, first + rows, newest_us, stored)
 
 
-def _map(path: Path) -> tuple[list[pa.RecordBatch], int, int]:
-    """The batches of a file, their rows, and its latest timestamp."""
+def _unreadable(path: Path, first: int, reason: object) -> LogError:
+    line = str(reason).partition("\n")[0]
+    return LogError(f"cannot read {path}, which holds the records from offset {first}: {line}")
+
+
+def _mapped(path: Path) -> pa.Buffer:
+    """The bytes of a file."""
     descriptor = below.open_file(path.parents[PARTS_OF_A_FILE - 1], path.parts[-PARTS_OF_A_FILE:])
     try:
-        # By the descriptor, not the path, which may be a link by now. Close frees both; the batches keep the mapping.
+        # By the descriptor, not the path, which may be a link by now. Close frees both; the buffer keeps the mapping.
         with pa.memory_map(f"/dev/fd/{descriptor}") as source:
-            reader = pa.ipc.open_file(source)
-            metadata = reader.schema.metadata or {}
-            if not reader.schema.equals(STORED_SCHEMA) or _ROWS not in metadata or _NEWEST not in metadata:
-                raise ValueError("it is no file of this log")
-            batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
+            return source.read_buffer(source.size())
     finally:
         os.close(descriptor)
-    for batch in batches:
-        batch.validate(full=True)  # an invalid offset in a damaged file would read foreign memory
-    rows = sum(batch.num_rows for batch in batches)
+
+
+def _figures(stored: CheckedFile) -> tuple[int, int]:
+    """The rows of a file, and its latest timestamp.
+
+    :raises ValueError: when it is no file of a log, or has not the rows that it should have.
+    """
+    metadata = stored.metadata
+    if _ROWS not in metadata or _NEWEST not in metadata:
+        raise ValueError("it is no file of this log")
+    rows = sum(stored.rows)
     if rows != int(metadata[_ROWS]) or rows == 0:
         raise ValueError(f"it holds {rows} records and should hold {int(metadata[_ROWS])}")
-    return batches, rows, int(metadata[_NEWEST])
+    return rows, int(metadata[_NEWEST])
 
 
 def _placed(batch: pa.RecordBatch, topic: str, partition: int, first: int) -> pa.RecordBatch:

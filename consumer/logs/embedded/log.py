@@ -131,9 +131,13 @@ def _batches(chain: Chain, offset: int, end: int) -> Iterator[pa.RecordBatch]:
     for _ in range(_FILES_A_FETCH):
         if offset >= end:
             return
-        for batch in chain.file_at(offset).batches(offset):
-            yield batch
-            offset += batch.num_rows
+        try:
+            for batch in chain.file_at(offset).batches(offset):
+                yield batch
+                offset += batch.num_rows
+        except LogError:
+            chain.open_file = None  # mapped again by the next fetch: somebody may have restored it
+            raise
 
 
 def _taken(batches: Iterator[pa.RecordBatch], offset: int, max_bytes: int, max_records: int) -> Fetched:
@@ -146,8 +150,8 @@ def _taken(batches: Iterator[pa.RecordBatch], offset: int, max_bytes: int, max_r
             if part.num_rows:
                 taken.append(part)
                 offset, max_bytes, max_records = offset + part.num_rows, max_bytes - part.nbytes, max_records - rows
-            if part.num_rows < batch.num_rows:
-                break
+            if part.num_rows < batch.num_rows or max_records <= 0 or max_bytes <= 0:
+                break  # and the next batch is not read
     except LogError:
         if not taken:
             raise  # records before the damage are valid: return them; the next fetch raises

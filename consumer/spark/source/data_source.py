@@ -172,7 +172,7 @@ def records(segments: Sequence[Sealed], include_headers: bool, if_missing: str =
         segment = sealed.segment
         try:
             folder = folders.setdefault(segment.segments_dir, SegmentFolder(segment.segments_dir))
-            for batch in folder.read(segment.file, segment.size, segment.rows):
+            for batch in folder.records(segment):
                 yield batch.select(names)
         except SegmentError as error:
             more = f"; {if_missing}" if if_missing and isinstance(error.__cause__, FileNotFoundError) else ""

@@ -1,0 +1,213 @@
+"""Arrow IPC files whose batches have checksums, for the embedded log and for segments.
+
+The last batch of a file has no rows; its custom metadata has the CRC32C of each batch before it. So any Arrow reader
+reads the file, and a reader of one batch checks that one alone. The format is specified in `docs/files.md`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from fastcrc import crc32
+
+MARK = b"zk_group.checksums"
+"""In the schema's metadata: the file has checksums. So none that lost them is taken for one of an earlier release."""
+
+ALGORITHM = b"crc32c"
+_BATCHES = b"zk_group.batches"
+_CRC32C = b"zk_group.crc32c"
+_MAGIC_BYTES = 8
+_LARGE = 1 << 16
+_MOST = 2**63 - 1
+_crc32c = crc32.iscsi
+"""CRC32C is that of iSCSI. fastcrc computes it twice as fast as google-crc32c: about as fast as memory is read."""
+
+
+class DamagedBatch(ValueError):
+    """The checksum of a batch is not the one that was written with it.
+
+    :ivar first: the number of its first row in the file.
+    :ivar rows: its rows.
+    """
+
+    def __init__(self, first: int, rows: int, written: int, computed: int) -> None:
+        super().__init__(f"CRC32C {computed:08x}, and {written:08x} was written")
+        self.first = first
+        self.rows = rows
+
+
+class _Part(NamedTuple):
+    """A batch in a file: the bytes from `begin` to `end`. Those of the first one include the schema's message."""
+
+    begin: int
+    end: int
+    rows: int
+    crc32c: int
+
+
+class CheckedFile:
+    """The contents of a file. A batch is checked when it is read first.
+
+    :param data: all bytes of the file; batches are slices of them.
+    :ivar metadata: of its schema.
+    :ivar has_checksums: whether it was written with checksums; those of the first releases have none.
+    :ivar rows: the rows of each batch, in order.
+    :raises ValueError: when its schema is another one, or its checksums are missing or damaged.
+    :raises pa.ArrowException: when it is no Arrow file.
+    """
+
+    def __init__(self, data: pa.Buffer, schema: pa.Schema) -> None:
+        self._data, self._schema = data, schema
+        self._reader = reader = pa.ipc.open_file(pa.BufferReader(data))
+        if not reader.schema.equals(schema):
+            raise ValueError("it has other columns")
+        self.metadata: Mapping[bytes, bytes] = reader.schema.metadata or {}
+        batches = reader.num_record_batches
+        last = reader.get_batch_with_custom_metadata(batches - 1).custom_metadata if batches else None
+        self.has_checksums = MARK in self.metadata or bool(last)
+        self._read: dict[int, pa.RecordBatch] = {}
+        self._parts: list[_Part] = []
+        if self.has_checksums:
+            self._parts = _parts(self.metadata, last or {}, data.size)
+            if len(self._parts) != batches - 1:
+                raise ValueError(f"it has {batches - 1} batches, and checksums of {len(self._parts)}")
+            self.rows = [part.rows for part in self._parts]
+        else:
+            self.rows = [reader.get_batch(index).num_rows for index in range(batches)]
+
+    def read(self, index: int) -> pa.RecordBatch:
+        """A batch of `rows`.
+
+        :raises DamagedBatch: when its checksum is wrong.
+        :raises ValueError, pa.ArrowException: when it is none of this schema with that many rows.
+        """
+        batch = self._read.get(index)
+        if batch is None:
+            batch = self._checked(index) if self.has_checksums else self._reader.get_batch(index)
+            batch.validate(full=True)  # an invalid offset in a damaged or forged file would read foreign memory
+            if batch.num_rows != self.rows[index]:
+                raise ValueError(f"a batch has {batch.num_rows} records and should have {self.rows[index]}")
+            self._read[index] = batch
+        return batch
+
+    def _checked(self, index: int) -> pa.RecordBatch:
+        part = self._parts[index]
+        data = self._data.slice(part.begin, part.end - part.begin)
+        computed = _crc32c(data)
+        if computed != part.crc32c:
+            raise DamagedBatch(sum(self.rows[:index]), part.rows, part.crc32c, computed)
+        source = pa.BufferReader(data)
+        try:
+            if index == 0:
+                source.seek(_MAGIC_BYTES)
+                pa.ipc.read_message(source)  # the schema
+            return pa.ipc.read_record_batch(pa.ipc.read_message(source), self._schema)
+        except EOFError as error:
+            raise ValueError("a batch is missing") from error
+
+
+def write_checked(
+    sink: Any, schema: pa.Schema, batches: Iterable[pa.RecordBatch], metadata: Mapping[bytes, bytes] | None = None
+) -> int:
+    """Write a file with checksums.
+
+    :param metadata: of its schema, which the checksums cover.
+    :returns: its bytes.
+    """
+    metadata = {**(metadata or {}), MARK: ALGORITHM}
+    summed = _Sink(sink)
+    parts: list[tuple[int, int, int]] = []
+    with pa.ipc.new_file(pa.PythonFile(summed, mode="w"), schema.with_metadata(metadata)) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+            parts.append((summed.size, batch.num_rows, summed.take()))
+        table = json.dumps(parts, separators=(",", ":")).encode()
+        custom = {_BATCHES: table, _CRC32C: b"%08x" % _table_crc32c(metadata, table)}
+        nothing = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+        writer.write_batch(nothing, custom_metadata=custom)
+    summed.flush()
+    return summed.size
+
+
+class _Sink:
+    """Passes bytes on to another sink, small pieces together: Arrow writes a batch in some thirty.
+
+    :ivar size: their number.
+    """
+
+    def __init__(self, sink: Any) -> None:
+        self._sink = sink
+        self._pending: list[Any] = []
+        self._crc32c = 0
+        self.size = 0
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        size = len(data)
+        self.size += size
+        if size < _LARGE:
+            self._pending.append(data)
+            return size
+        self.flush()
+        self._pass(data)
+        return size
+
+    def flush(self) -> None:
+        """Pass on all that waits."""
+        if self._pending:
+            self._pass(b"".join(self._pending))
+            self._pending.clear()
+
+    def take(self) -> int:
+        """The CRC32C of the bytes since the last call."""
+        self.flush()
+        taken, self._crc32c = self._crc32c, 0
+        return taken
+
+    def _pass(self, data: Any) -> None:
+        self._crc32c = _crc32c(data, self._crc32c)
+        self._sink.write(data)
+
+
+def _table_crc32c(metadata: Mapping[bytes, bytes], table: bytes) -> int:
+    entries = [part + b"\0" for entry in sorted(metadata.items()) for part in entry]
+    return _crc32c(b"".join([*entries, table]))
+
+
+def _parts(metadata: Mapping[bytes, bytes], custom: Mapping[bytes, bytes], size: int) -> list[_Part]:
+    """
+    :raises ValueError: when a file has lost its checksums, or they are damaged.
+    """
+    table, written = custom.get(_BATCHES), custom.get(_CRC32C)
+    if MARK not in metadata or table is None or written is None:
+        raise ValueError("its checksums are missing")
+    computed = b"%08x" % _table_crc32c(metadata, table)
+    if written != computed:
+        raise ValueError(f"its checksums have CRC32C {computed.decode()}, and {written[:8]!r} was written")
+    try:
+        numbers = json.loads(table)
+    except RecursionError as error:
+        raise ValueError("its checksums are nested") from error
+    if metadata[MARK] != ALGORITHM or not _is_table(numbers, size):
+        raise ValueError("its checksums are none of a kind known here")
+    begins = pairwise([0, *(end for end, _, _ in numbers)])
+    return [_Part(begin, *entry) for (begin, _), entry in zip(begins, numbers, strict=True)]
+
+
+def _is_table(numbers: object, size: int) -> bool:
+    """Whether batches follow one another within `size` bytes: no two read the same bytes."""
+    if not isinstance(numbers, list):
+        return False
+    before = 0
+    for entry in numbers:
+        if not isinstance(entry, list) or [type(number) for number in entry] != [int] * 3:
+            return False
+        end, rows, crc32c = entry
+        if not (before < end <= size and 0 <= rows <= _MOST and 0 <= crc32c < 2**32):
+            return False
+        before = end
+    return True
