@@ -80,6 +80,16 @@ def test_a_skewed_backlog_is_balanced_by_the_protocol_lag_on_a_real_log() -> Non
     assert report["spread_after"] < 0.2 < report["spread_before"]
 
 
+def test_poll_bench_measures_times_and_the_memory_of_another_process() -> None:
+    done = bench("poll", "--polls", "100", "--partitions", "10", "--json")
+
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    memory = [figures for name, figures in report.items() if name.startswith("memory_mb")]
+    assert memory
+    assert all(figures["grown_all"] > 0 for figures in memory)
+
+
 def test_assignor_bench_reports_every_step_with_or_without_installed_peers() -> None:
     done = bench("assignors", "--consumers", "3", "--partitions", "200", "--rounds", "1", "--json")
 
@@ -88,6 +98,21 @@ def test_assignor_bench_reports_every_step_with_or_without_installed_peers() -> 
     for step in ("fresh", "join", "leave"):
         assert set(report[f"ours_{step}_ms"]) == {"min", "median", "max"}
         assert (report[f"aiokafka_{step}_ms"] is None) == (report["versions"]["aiokafka"] is None)
+
+
+@pytest.mark.parametrize("is_given", [False, True], ids=["not fetched", "empty folder"])
+def test_a_missing_connector_is_reported_with_a_remedy(
+    is_given: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("ZK_GROUP_IVY_SETTINGS", str(tmp_path / "none.xml"))
+    monkeypatch.setenv("ZK_GROUP_BENCH_SPARK_KAFKA_JARS", str(tmp_path) if is_given else "")
+
+    done = bench("stream", "--source", "kafka", "--against", "spark")
+
+    assert done.returncode == 69
+    assert "ZK_GROUP_BENCH_SPARK_KAFKA_JARS" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_a_size_that_makes_no_sense_is_refused_in_a_sentence() -> None:

@@ -1,4 +1,4 @@
-"""The jars of Kafka's broker, fetched once by PySpark's Ivy into the user's cache folder."""
+"""Jars from Maven, as of Kafka's broker, fetched once by PySpark's Ivy into the user's cache folder."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from ..errors import MissingProgram
 from .java import class_path, java
@@ -20,6 +21,15 @@ IVY_MAIN = "org.apache.ivy.Main"
 FETCH_TIMEOUT_S = 600.0
 LOGGING_JARS = ("slf4j-api-", "log4j-api-", "log4j-core-", "log4j-slf4j2-impl-")
 """PySpark's logging backend: Kafka's artifact depends on the logging API only."""
+
+
+class Artifact(NamedTuple):
+    """A Maven artifact; `name` is for messages."""
+
+    name: str
+    organization: str
+    module: str
+    version: str
 
 
 def cache_directory() -> Path:
@@ -42,29 +52,35 @@ def kafka_class_path() -> str:
 
 
 def fetch_kafka() -> Path:
-    """The folder with the broker's jars (46 MB), fetched by the Ivy in PySpark's jars when missing.
+    """The folder with the broker's jars (46 MB), as `fetched`."""
+    return fetched(
+        Artifact(f"Kafka {KAFKA_VERSION}", "org.apache.kafka", "kafka_2.13", KAFKA_VERSION), kafka_directory()
+    )
+
+
+def fetched(artifact: Artifact, folder: Path) -> Path:
+    """`folder`, with the jars of an artifact and its dependencies, fetched by the Ivy in PySpark's jars when missing.
 
     `ZK_GROUP_IVY_SETTINGS` may name an Ivy settings file, for a private repository. Concurrent fetches wait for each
     other.
 
     :raises MissingProgram: when the jars cannot be fetched, or there is no java, or no PySpark.
     """
-    folder = kafka_directory()
     if folder.is_dir():
         return folder
     cache_directory().mkdir(parents=True, exist_ok=True)
     with _lock(), _scratch() as scratch:
         if not folder.is_dir():
-            _run_ivy(scratch)
+            _run_ivy(artifact, scratch, folder)
             (scratch / "lib").rename(folder)  # atomic: the folder is complete or absent
     return folder
 
 
-def _run_ivy(scratch: Path) -> None:
+def _run_ivy(artifact: Artifact, scratch: Path, folder: Path) -> None:
     command = [java(), "-cp", class_path(("ivy-",)), IVY_MAIN, "-cache", str(scratch / "ivy")]
     if settings := os.environ.get("ZK_GROUP_IVY_SETTINGS"):
         command += ["-settings", settings]
-    command += ["-dependency", "org.apache.kafka", "kafka_2.13", KAFKA_VERSION, "-confs", "default"]
+    command += ["-dependency", artifact.organization, artifact.module, artifact.version, "-confs", "default"]
     command += ["-retrieve", str(scratch / "lib" / "[artifact]-[revision].[ext]")]
     try:
         done = subprocess.run(
@@ -78,9 +94,9 @@ def _run_ivy(scratch: Path) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise MissingProgram(_cannot(f"no end after {FETCH_TIMEOUT_S:g} s")) from error
-    if done.returncode != 0 or not list((scratch / "lib").glob("kafka_2.13-*.jar")):
-        raise MissingProgram(_cannot(_reason(done.stdout)))
+        raise MissingProgram(_cannot(artifact, folder, f"no end after {FETCH_TIMEOUT_S:g} s")) from error
+    if done.returncode != 0 or not list((scratch / "lib").glob(f"{artifact.module}-*.jar")):
+        raise MissingProgram(_cannot(artifact, folder, _reason(done.stdout)))
 
 
 def _reason(output: str) -> str:
@@ -89,11 +105,11 @@ def _reason(output: str) -> str:
     return (errors or lines or ["no output"])[-1][:200]
 
 
-def _cannot(reason: str) -> str:
+def _cannot(artifact: Artifact, folder: Path, reason: str) -> str:
     return (
-        f"the jars of Kafka {KAFKA_VERSION} cannot be fetched by PySpark's Ivy ({reason}): make a Maven repository "
-        "reachable (ZK_GROUP_IVY_SETTINGS may name an Ivy settings file for one), or put the jars of a Kafka "
-        f"{KAFKA_VERSION} into {kafka_directory()}"
+        f"the jars of {artifact.name} cannot be fetched by PySpark's Ivy ({reason}): make a Maven repository reachable "
+        "(ZK_GROUP_IVY_SETTINGS may name an Ivy settings file for one), or put the jars of a "
+        f"{artifact.name} into {folder}"
     )
 
 

@@ -6,6 +6,7 @@ import json
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def side_names(text: str) -> tuple[str, ...]:
 
 def peer_names(context: click.Context, parameter: click.Parameter, text: str) -> tuple[str, ...]:
     """Parse `--against`."""
-    known = ("confluent", "kafka-python", "aiokafka")
+    known = ("confluent", "kafka-python", "aiokafka", "spark")
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if unknown := [name for name in names if name not in known]:
         raise click.BadParameter(f"unknown: {', '.join(unknown)}; choose from {', '.join(known)}")
@@ -92,7 +93,8 @@ source_option = click.option(
     default="",
     metavar="NAME,...",
     callback=peer_names,
-    help="Poll loops to compare with: confluent, kafka-python, aiokafka (extra `bench`); they read a Kafka broker.",
+    help="Peers that read a Kafka broker: poll loops of confluent, kafka-python, aiokafka (extra `bench`); spark, "
+    "Spark's Kafka source, with jars that are fetched once, or of a folder named by ZK_GROUP_BENCH_SPARK_KAFKA_JARS.",
 )
 @click.option("--records", type=click.IntRange(1), default=3_000_000, show_default=True)
 @click.option("--record-bytes", type=click.IntRange(1, 1 << 20), default=1000, show_default=True)
@@ -120,7 +122,13 @@ def stream(**options: Any) -> None:
 @source_option
 @click.option("--rate", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="Records a second.")
 @click.option("--record-bytes", type=click.IntRange(20, 1 << 20), default=1000, show_default=True)
-@click.option("--warm-up-s", type=click.FloatRange(0), default=10.0, show_default=True)
+@click.option(
+    "--warm-up-s",
+    type=click.FloatRange(0),
+    default=40.0,
+    show_default=True,
+    help="Seconds before, for the JVMs' compilation.",
+)
 @click.option("--seconds", type=click.FloatRange(1), default=30.0, show_default=True)
 @json_option
 def latency(**options: Any) -> None:
@@ -212,11 +220,21 @@ def tell(what: str) -> None:
 
 def show(found: dict[str, Any], as_json: bool) -> None:
     """Print one line for each figure, and the JSON line."""
-    for name, value in found.items():
-        shown = "  ".join(f"{key} {_shown(one)}" for key, one in value.items()) if isinstance(value, dict) else value
-        click.echo(f"{name:<30} {shown}")
+    for name, value in _lines(found):
+        click.echo(f"{name:<30} {value}")
     if as_json:
         click.echo(json.dumps(found, separators=(",", ":")))
+
+
+def _lines(found: dict[str, Any], of: str = "") -> Iterator[tuple[str, object]]:
+    """The name and the text of each line; an object of objects takes one for each of them."""
+    for name, value in found.items():
+        if not isinstance(value, dict):
+            yield f"{of}{name}", value
+        elif any(isinstance(one, dict) for one in value.values()):
+            yield from _lines(value, f"{of}{name} ")
+        else:
+            yield f"{of}{name}", "  ".join(f"{key} {_shown(one)}" for key, one in value.items())
 
 
 def _shown(value: object) -> str:

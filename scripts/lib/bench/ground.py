@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -38,6 +39,9 @@ SMALL_TOPIC = "little"
 PARTITIONS = 8
 FILE_BYTES = 8 << 20
 EMBEDDED, KAFKA = "embedded", "kafka"
+
+CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+"""As docs/deploy.md advises for checkpoints in a local folder: Spark's default starts some twenty processes a batch."""
 
 
 class Ground:
@@ -188,8 +192,11 @@ def fill_kafka(servers: str, topic: str, partitions: int, records: int, record_b
         raise RuntimeError(f"the broker has not acknowledged {left} records")
 
 
-def session(folder: Path) -> SparkSession:
-    """Spark with two executors of two cores, in their own processes."""
+def session(folder: Path, jars: Sequence[Path] = ()) -> SparkSession:
+    """Spark with two executors of two cores, in their own processes.
+
+    :param jars: further jars of driver and executors.
+    """
     os.environ |= {"SPARK_HOME": str(spark_home(folder)), "PYSPARK_PYTHON": sys.executable}
     spark = (
         SparkSession.builder.master("local-cluster[2,2,1024]")
@@ -200,6 +207,8 @@ def session(folder: Path) -> SparkSession:
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.sql.streaming.numRecentProgressUpdates", "100000")
         .config("spark.python.unix.domain.socket.enabled", "true")
+        .config("spark.jars", ",".join(map(str, jars)))
+        .config("spark.sql.streaming.checkpointFileManagerClass", CHECKPOINT_FILES)
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")

@@ -37,10 +37,14 @@ LOOK_S = 0.02
 PATIENCE_S = 120.0
 
 
-def environment(access: ZooKeeperAccess) -> dict[str, str]:
+def environment(access: ZooKeeperAccess | None = None) -> dict[str, str]:
     """This process's environment, with the project on PYTHONPATH."""
     paths = [str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path), **environment_of(access)}
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+        **environment_of(access or ZooKeeperAccess()),
+    }
 
 
 class Owner(NamedTuple):
@@ -66,7 +70,7 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
-                env=environment(access or ZooKeeperAccess()),
+                env=environment(access),
                 start_new_session=True,
             )
 

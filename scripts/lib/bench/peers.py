@@ -1,8 +1,8 @@
 """Poll loops of other Python clients for Kafka, each in its own process, for comparison with `bench stream`.
 
 A loop assigns all partitions, reads from their beginning with the library's defaults, and computes the length of each
-value. The time is from the creation of the client to the last record, without the start of Python and the import of
-the library.
+value. `pyarrow` does the same with the files of the embedded log: the machine's speed of the hour. The time is from the
+creation of the client to the last record, without the start of Python and the import of the library.
 
     python -m bench.peers NAME SERVERS TOPIC PARTITIONS RECORDS     prints {"seconds":…,"cpu_s":…}
 """
@@ -17,13 +17,15 @@ import sys
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from coordinator.zk.errors import MissingProgram
 
 from .group import environment
 
-MODULES = {"confluent": "confluent_kafka", "kafka-python": "kafka", "aiokafka": "aiokafka"}
+LOOP = "pyarrow"
+MODULES = {"confluent": "confluent_kafka", "kafka-python": "kafka", "aiokafka": "aiokafka", LOOP: "pyarrow"}
 PATIENCE_S = 600.0
 AT_ONCE = 500
 """Records per call where the library has no default: kafka-python's default."""
@@ -40,7 +42,7 @@ def check_installed(names: list[str]) -> None:
     """
     :raises MissingProgram: when one of these is not installed.
     """
-    missing = [name for name in names if find_spec(MODULES[name]) is None]
+    missing = [name for name in names if name in MODULES and find_spec(MODULES[name]) is None]
     if missing:
         raise MissingProgram(f"not installed: {', '.join(missing)}; pip install 'zk-group-coordinator[bench]'")
 
@@ -111,10 +113,27 @@ async def _aiokafka(servers: str, topic: str, partitions: int, records: int) -> 
     return size
 
 
+def pyarrow(log_dir: str, topic: str, partitions: int, records: int) -> int:
+    """A plain loop over the values in the files of the embedded log; the bytes of all values."""
+    ipc: Any = importlib.import_module("pyarrow.ipc")
+    seen = size = 0
+    for path in sorted((Path(log_dir) / topic).rglob("*.arrow")):
+        with ipc.open_file(path.read_bytes()) as file:
+            for index in range(file.num_record_batches):
+                values = file.get_batch(index).column("value").to_pylist()
+                seen += len(values)
+                for value in values:
+                    size += len(value)
+    if seen != records:
+        raise RuntimeError(f"{seen} of {records} records are in {log_dir}")
+    return size
+
+
 LOOPS: dict[str, Callable[[str, str, int, int], int]] = {
     "confluent": confluent,
     "kafka-python": kafka_python,
     "aiokafka": aiokafka,
+    LOOP: pyarrow,
 }
 
 

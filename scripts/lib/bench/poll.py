@@ -189,12 +189,12 @@ def _never_polls(zk: str, log_dir: str, topic: str, partitions: int, prefetch: s
 
 
 def kafka_bound() -> int:
-    """The limit of a Kafka log in bytes, of Arrow and of librdkafka: docs/kafka.md."""
-    from consumer.logs.kafka.log import BUFFER_BYTES
+    """The limit of a Kafka source in bytes, of Arrow and of librdkafka: docs/kafka.md."""
     from consumer.logs.kafka.options import kafka_options
+    from consumer.logs.kafka.source import UNCONFIRMED_BYTES
 
-    queue = int(kafka_options({})["queued.max.messages.kbytes"]) << 10
-    return 2 * BUFFER_BYTES + 2 * queue
+    options = kafka_options({})
+    return UNCONFIRMED_BYTES + (int(options["queued.max.messages.kbytes"]) << 10) + int(options["fetch.max.bytes"])
 
 
 def _resident() -> dict[str, float]:

@@ -2,9 +2,10 @@
 
 A round reads the whole log in a new group: the query runs, and the time is from the start of the pool to the last
 record that Spark has processed (`noop` sink). CPU seconds are those of the driver, the executors and their Python
-workers. Peers, which only poll, alternate with it, over the same records in the same broker; their start is not
-counted either. Spark ends Python workers that are idle for a minute, as during the peers' rounds: a small round before
-each starts them again.
+workers. Peers alternate with it, over the same records in the same broker: poll loops, whose start is not counted
+either, and Spark's own source. Beside the embedded log a plain loop reads the same files: the machine's speed of the
+hour. Spark ends Python workers that are idle for a minute, as during the peers' rounds: a small round before each
+starts them again.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from pyspark.sql.streaming import StreamingQueryListener
 from consumer.spark import FetcherPool
 
 from .figures import machine, summary
-from .ground import PARTITIONS, SMALL_TOPIC, TOPIC, Ground, session
+from .ground import EMBEDDED, PARTITIONS, SMALL_TOPIC, TOPIC, Ground, session
 from .group import eventually
-from .peers import Took, check_installed, run_peer
+from .peers import LOOP, Took, check_installed, run_peer
+from .spark_source import SPARK, connector_jars, run_spark
 
 OURS = "ours"
-TRIGGER = "2 seconds"
-"""A batch costs the driver 0.1 to 0.2 s of CPU, for any size: back-to-back batches take a fifth of the speed."""
+TRIGGER = "1 second"
+"""As docs/deploy.md advises: a batch costs the driver and the executors 0.1 to 0.2 s of CPU, for any size."""
 
 KAFKA_OPTIONS = {"max.partition.fetch.bytes": "8388608"}
 """Long runs of one partition: as docs/deploy.md advises for slots with two."""
@@ -131,21 +133,23 @@ def measure(
 ) -> dict[str, Any]:
     """Measure, and return one object for `--json`.
 
-    :param warm_ups: rounds before the measured ones, until the JVMs have compiled the hot code; peers, which compile
+    :param warm_ups: rounds before the measured ones, until the JVMs have compiled the hot code; loops, which compile
        nothing, take part in the last one.
     :raises MissingProgram: when a peer is not installed.
     """
     check_installed(list(against))
+    jars = connector_jars() if SPARK in against else []
     loaded = machine()
-    took: dict[str, list[Took]] = {name: [] for name in (OURS, *against)}
+    names = [OURS, *against, *([LOOP] if source == EMBEDDED else [])]
+    took: dict[str, list[Took]] = {name: [] for name in names}
     with Ground(folder, source, bool(against)) as ground:
         ground.fill(records, record_bytes)
         ground.fill(LITTLE, record_bytes, SMALL_TOPIC)
         tell(f"{records:,} records written")
-        spark = session(folder)
+        spark = session(folder, jars)
         try:
             for number in range(warm_ups + rounds):
-                for name in took if number >= warm_ups - 1 else [OURS]:
+                for name in [name for name in names if name in (OURS, SPARK) or number >= warm_ups - 1]:
                     took[name].append(_turn(name, spark, ground, folder, number, slots, records))
                     warms = " (warm-up)" if number < warm_ups else ""
                     tell(f"round {number}{warms}: {name:<13} {records / took[name][-1].seconds:>9,.0f} records/s")
@@ -173,7 +177,9 @@ def _turn(name: str, spark: SparkSession, ground: Ground, folder: Path, number: 
     if name == OURS:
         Round(spark, ground, folder, number, slots, SMALL_TOPIC).run(LITTLE)
         return Round(spark, ground, folder, number, slots).run(records)
-    return run_peer(name, ground.servers, TOPIC, PARTITIONS, records)
+    if name == SPARK:
+        return run_spark(spark, ground.cpu_s, ground.servers, TOPIC, records, folder / "checkpoints" / SPARK)
+    return run_peer(name, ground.log_dir if name == LOOP else ground.servers, TOPIC, PARTITIONS, records)
 
 
 def _rates(records: int, took: Iterable[Took]) -> dict[str, Any]:
