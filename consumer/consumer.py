@@ -19,9 +19,9 @@ from .config import ConsumerConfig, Subscription
 from .control import Control
 from .errors import CommitFailed, UnknownMemberId
 from .fetching.auto_commit import AutoCommit
-from .fetching.fetcher import LOOK_FOR_DATA_S, Fetcher
+from .fetching.fetcher import LOOK_FOR_DATA_S
 from .fetching.lag import lag_readers
-from .fetching.polling import Polling
+from .fetching.polling import Polling, fetcher_of
 from .fetching.records import Record as Record
 from .fetching.records import records_of as records_of
 from .history import recorder_of
@@ -108,10 +108,9 @@ class Consumer(Control):
         self._log = source or open_log(config.log_dir, config.kafka_place)
         metrics = metrics or ConsumerMetrics()
         self._meter = metrics.of(config.group, config.consumer)
-        fetcher = Fetcher(self._log, self._meter, config.auto_offset_reset, config.region)
         self._polling = Polling(
             config,
-            fetcher,
+            fetcher_of(config, self._log, self._meter, self._runtime.monotonic),
             self._runtime,
             lambda fetched, checked: self._member.fetched(fetched, checked),
             lambda jumps: self._member.jumped(jumps),

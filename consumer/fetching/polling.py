@@ -8,6 +8,8 @@ from coordinator.zk.runtime import Runtime
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 
 from ..config import ConsumerConfig
+from ..logs import FetchLimits, Log, source_of
+from ..metrics import Meter
 from ..types import Fetch, Jump, Position
 from .fetcher import Fetcher, Looks
 from .poll_order import ORDERS, UNBOUNDED
@@ -17,6 +19,12 @@ from .records import Record, records_of
 
 FETCH_S = 0.005
 """Time limit of a fetch that has records: opening the files of a thousand partitions takes a second."""
+
+
+def fetcher_of(config: ConsumerConfig, opened: Log, meter: Meter | None, clock: Callable[[], float]) -> Fetcher:
+    """The fetcher of a consumer, with its limits of a fetch."""
+    source = source_of(opened, FetchLimits(config.max_partition_fetch_bytes, FETCH_S), clock)
+    return Fetcher(opened, meter, config.auto_offset_reset, config.region, source)
 
 
 class Polling:
@@ -72,10 +80,12 @@ class Polling:
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Neither return nor fetch records of these; their buffered records stay."""
         self._paused |= frozenset(partitions)
+        self._fetcher.suspend(self._paused)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Return and fetch these again."""
         self._paused -= frozenset(partitions)
+        self._fetcher.suspend(self._paused)
         self.look()
 
     @property
@@ -185,16 +195,11 @@ class Polling:
         """
         config = self._config
         room = max(at_least, min(config.fetch_max_bytes, config.buffer_memory - self._buffer.nbytes))
-        if room <= 0:
-            return
         began = self._runtime.monotonic()
         if not self._may_fetch():
             return  # the lease has expired during an automatic commit
-        until = began + FETCH_S
-        fetched = self._fetcher.fetch(
-            UNBOUNDED, room, targets, config.max_partition_fetch_bytes, lambda: self._runtime.monotonic() >= until
-        )
-        looks.note(began, is_empty=not fetched)
+        fetched = self._fetcher.fetch(max(0, room), targets)
+        looks.note(began, not fetched, self._fetcher.is_pending)
         for fetch in fetched:
             self._buffer.add(fetch)
         self._on_fetched(fetched, began)

@@ -15,26 +15,30 @@ from coordinator.zk.znodes.names import shown
 from .base import (
     LOG_SCHEMA,
     Fetched,
+    FetchLimits,
     Log,
     OffsetAndTimestamp,
+    Source,
     TopicIdPartition,
     ends_of,
     knows_topics,
     outages_of,
-    released,
 )
 from .embedded.log import EmbeddedLog
 from .errors import LogError, OffsetOutOfRange, UnknownTopic
 from .kafka.open import KafkaPlace, open_kafka
+from .pull import source_of
 
 __all__ = [
     "LOG_SCHEMA",
+    "FetchLimits",
     "Fetched",
     "KafkaPlace",
     "Log",
     "LogError",
     "OffsetAndTimestamp",
     "OffsetOutOfRange",
+    "Source",
     "TopicIdPartition",
     "UnknownTopic",
     "embedded_folder",
@@ -42,7 +46,7 @@ __all__ = [
     "knows_topics",
     "open_log",
     "outages_of",
-    "released",
+    "source_of",
 ]
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")

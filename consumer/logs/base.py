@@ -1,13 +1,17 @@
-"""The interface of a log."""
+"""The interfaces of a log: lookups of offsets, and the source of a reader's records."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from math import inf
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from coordinator.zk.errors import CoordinatorError
+from coordinator.zk.znodes.partitions import TopicPartition
+
+from ..types import Fetch, Position
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
@@ -63,6 +67,39 @@ class Log(Protocol):
     def record_of_time(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> OffsetAndTimestamp | None:
         """The first record of `timestamp_ms` (since the epoch) or later; None without one."""
 
+    def close(self) -> None:
+        """Free all resources. Batches that were returned stay valid."""
+
+
+class Source(Protocol):
+    """The records of one reader's partitions, as they come. Not for several threads."""
+
+    def assign(self, starts: Mapping[TopicPartition, Position]) -> None:
+        """Fetch these partitions too, from these positions; one that is assigned already continues there."""
+
+    def release(self, partitions: Iterable[TopicPartition]) -> None:
+        """Stop fetching these partitions, and drop their records that were not returned."""
+
+    def poll(self, max_bytes: int, wanted: Collection[TopicPartition] | None = None) -> list[Fetch]:
+        """Records of any assigned partitions, at most one fetch of each. Does not block.
+
+        :param max_bytes: Arrow memory of all fetches; one record may exceed it. 0 for a reader whose buffer is full.
+        :param wanted: the partitions of which the reader wants records now; all when it is None. A log that pushes may
+            return records of others, too.
+        """
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether records have been received that one of the next polls returns."""
+
+    @property
+    def problems(self) -> Mapping[TopicPartition, CoordinatorError | OSError]:
+        """Assigned partitions that cannot be fetched now, each with the reason. Their earlier records were returned."""
+
+
+class PullLog(Log, Protocol):
+    """A log whose partitions are fetched one by one."""
+
     def fetch(
         self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int, max_records: int
     ) -> Fetched:
@@ -74,8 +111,24 @@ class Log(Protocol):
         :raises OffsetOutOfRange: when `offset` is before the earliest or after the latest one.
         """
 
-    def close(self) -> None:
-        """Free all resources. Batches that were returned stay valid."""
+
+@runtime_checkable
+class Pushes(Protocol):
+    """A log that prefetches the records of all assigned partitions."""
+
+    def source(self, limits: FetchLimits) -> Source:
+        """The source of one reader; a log has one at a time."""
+
+
+class FetchLimits(NamedTuple):
+    """Limits of one fetch besides its bytes.
+
+    :ivar max_partition_bytes: Arrow memory of one partition's records, where each partition is fetched by itself.
+    :ivar max_s: seconds after which a fetch that has records ends.
+    """
+
+    max_partition_bytes: int = 1 << 31
+    max_s: float = inf
 
 
 class TopicIdPartition(NamedTuple):
@@ -92,20 +145,6 @@ class AnswersForMany(Protocol):
 
     def latest_of(self, places: Iterable[TopicIdPartition]) -> dict[TopicIdPartition, int | CoordinatorError]:
         """The `latest` of each, or what it would raise."""
-
-
-@runtime_checkable
-class FetchesAhead(Protocol):
-    """A log that prefetches, and must be notified when a partition is revoked."""
-
-    def released(self, topic: str, partition: int) -> None:
-        """Stop prefetching a partition and drop its buffered records, until it is fetched again."""
-
-
-def released(source: Log, topic: str, partition: int) -> None:
-    """Notify a prefetching log that a partition is revoked."""
-    if isinstance(source, FetchesAhead):
-        source.released(topic, partition)
 
 
 def knows_topics(source: Log) -> bool:

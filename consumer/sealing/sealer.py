@@ -112,6 +112,11 @@ class Sealer:
 
     # ---- the slot's loop
 
+    @property
+    def is_pending(self) -> bool:
+        """See `Source`."""
+        return self._fetcher.is_pending
+
     def fetch(self) -> int:
         """Fetch into the open segment, unless it is full or fetching is paused; the number of records.
 
@@ -126,7 +131,7 @@ class Sealer:
         checked = self._runtime.monotonic()
         if not self._may_fetch():
             return 0  # the lease has expired during the seal before a jump
-        fetched = self._fetcher.fetch(2**31, min(room, self._config.fetch_max_bytes))
+        fetched = self._fetcher.fetch(min(room, self._config.fetch_max_bytes))
         if fetched and not self._open.rows:
             self._opened_at = self._runtime.monotonic()
         for fetch in fetched:

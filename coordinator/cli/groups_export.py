@@ -19,7 +19,7 @@ from .source import brokers_needed_option, every_option, repeat
 
 if TYPE_CHECKING:
     from consumer.logs import LogError
-    from consumer.logs.kafka.client import Described
+    from consumer.logs.kafka.requests import Described
 
 log = logging.getLogger(__name__)
 
@@ -75,11 +75,11 @@ class _Kafka:
     """See `KafkaGroups`."""
 
     def __init__(self, servers: str, options: Mapping[str, str]) -> None:
-        from consumer.logs.kafka.client import KafkaClient  # loads pyarrow, needed only here
         from consumer.logs.kafka.open import bootstrap_servers
         from consumer.logs.kafka.options import kafka_options
+        from consumer.logs.kafka.requests import Requests  # loads pyarrow, needed only here
 
-        self._client = KafkaClient(bootstrap_servers("kafka:", servers), kafka_options(options))
+        self._client = Requests(bootstrap_servers("kafka:", servers), kafka_options(options))
 
     def group(self, group: str) -> tuple[str, int]:
         return self._client.group(group)

@@ -18,7 +18,7 @@ from .source import brokers_needed_option, every_option, repeat
 
 if TYPE_CHECKING:
     from consumer.logs import LogError
-    from consumer.logs.kafka.client import Described
+    from consumer.logs.kafka.requests import Described
 
 log = logging.getLogger(__name__)
 
@@ -95,11 +95,11 @@ class _Source:
     """The brokers' metadata."""
 
     def __init__(self, servers: str, options: Mapping[str, str]) -> None:
-        from consumer.logs.kafka.client import KafkaClient  # loads pyarrow, needed only here
         from consumer.logs.kafka.open import bootstrap_servers
         from consumer.logs.kafka.options import kafka_options
+        from consumer.logs.kafka.requests import Requests  # loads pyarrow, needed only here
 
-        self._client = KafkaClient(bootstrap_servers("kafka:", servers), kafka_options(options))
+        self._client = Requests(bootstrap_servers("kafka:", servers), kafka_options(options))
 
     def read(self) -> tuple[str, dict[str, Described | LogError]]:
         """The cluster's id, and the metadata of all its topics.

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import Consumer as Client
 from confluent_kafka import ConsumerGroupTopicPartitions
 
 from consumer.config import Subscription
-from consumer.logs import KafkaPlace, open_log
+from consumer.logs import open_log
 from consumer.sealing.segment_files import SegmentFolder
 from consumer.spark.fetchers.config import SlotConfig, SlotSpec
 from consumer.spark.fetchers.pool_znode import PoolPost
@@ -23,13 +21,12 @@ from consumer.spark.fetchers.slot import Slot
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.segments import Segment
 from tests.support import cli
 from tests.support.kafka import Kafka
+from tests.support.kafka_group import all_delivered, joins, numbered, rows_of, sealed, segments
 from tests.support.processes import ProjectProcess
 from tests.support.wait import eventually
-from tests.support.world import SESSION_MS, PollingConsumer, World, a_world
+from tests.support.world import SESSION_MS, World, a_world
 
 
 @pytest.fixture
@@ -37,31 +34,6 @@ def world(kafka: Kafka) -> Iterator[World]:
     """Coordinators and consumers in the chroot in which the broker registers."""
     with a_world(kafka.zk) as world:
         yield world
-
-
-def joins(world: World, group: str, name: str, topic: str) -> PollingConsumer:
-    return world.consumer(group, name, {topic: 1}, log=open_log("kafka:", KafkaPlace(zk=world.zk)))
-
-
-def numbered(first: int, count: int) -> list[bytes]:
-    return [str(number).encode() for number in range(first, first + count)]
-
-
-def all_delivered(kafka: Kafka, consumers: list[PollingConsumer], topic: str, partitions: int) -> None:
-    """The records of an independent Kafka client were polled, and committed once."""
-    there = kafka.read_all(topic, partitions)
-    wanted = {(TopicPartition(topic, number), read.offset) for number, rows in there.items() for read in rows}
-    assert wanted
-
-    def is_whole() -> bool:
-        missing = wanted - {item for consumer in consumers for item in consumer.polled.copy()}
-        assert not missing, f"{len(missing)} of {len(wanted)} records are missing: {sorted(missing)[:3]}"
-        return True
-
-    eventually(is_whole, 30, "every record is delivered", pause_s=0.05)
-    counts = Counter(item for consumer in consumers for item in consumer.records.copy())
-    assert {item: count for item, count in counts.items() if count > 1} == {}
-    assert set(counts) <= wanted
 
 
 def test_records_are_delivered_once_while_the_broker_restarts_and_the_topic_grows(kafka: Kafka, world: World) -> None:
@@ -240,21 +212,3 @@ def test_exported_offsets_are_visible_in_kafka_unless_the_group_is_active_there(
         assert "1 members in Kafka" in result.stderr
     finally:
         member.close()
-
-
-def segments(world: World, group: str) -> list[Segment]:
-    paths = GroupPaths(group)
-    listing = world.store.children(paths.segments)
-    found = [world.store.get(paths.segment(name)) for name in (listing.names if listing else [])]
-    nodes = sorted((node for node in found if node), key=lambda node: node.stat.czxid)
-    return [Segment.parse("segment", node.data) for node in nodes]
-
-
-def sealed(world: World, group: str, folder: SegmentFolder) -> list[tuple[int, bytes]]:
-    return [(row["offset"], row["value"]) for row in rows_of(world, group, folder)]
-
-
-def rows_of(world: World, group: str, folder: SegmentFolder) -> Iterator[dict[str, Any]]:
-    for segment in segments(world, group):
-        for batch in folder.read(segment.file, segment.size, segment.rows):
-            yield from batch.to_pylist()

@@ -14,7 +14,6 @@ from typing import cast
 import pytest
 
 from consumer.logs import (
-    Fetched,
     KafkaPlace,
     Log,
     LogError,
@@ -26,13 +25,10 @@ from consumer.logs import (
 )
 from consumer.logs.kafka.client import KafkaClient
 from consumer.logs.kafka.log import KafkaLog
-from tests.support.kafka import USERS, Kafka, fetched, refused
+from consumer.logs.kafka.source import KafkaSource
+from coordinator.zk.znodes.partitions import TopicPartition
+from tests.support.kafka import USERS, Kafka, fetched, reader, refused
 from tests.support.wait import eventually, within
-
-
-def fetched_now(log: KafkaLog) -> list[int]:
-    """The numbers of the partitions that librdkafka fetches."""
-    return [part.number for part in log._parts.values() if part.is_assigned]
 
 
 def values(rows: list[dict[str, object]]) -> list[object]:
@@ -51,11 +47,9 @@ def test_records_are_fetched_in_order_from_any_offset_within_the_limits(kafka: K
     with kafka.log() as log:
         assert values(fetched(log, topic, topic_id, upto=10)) == numbered(10)
         assert values(fetched(log, topic, topic_id, 7, upto=10)) == numbered(10)[7:]
-        assert [row["offset"] for row in fetched(log, topic, topic_id, 2, upto=6, most=4)] == [2, 3, 4, 5]
-        one = eventually(
-            lambda: log.fetch(topic, topic_id, 0, 3, 1, 1000).batches, 10, "a record over the bound is fetched"
-        )
-        assert [batch.num_rows for batch in one] == [1]
+        assert [row["offset"] for row in fetched(log, topic, topic_id, 2, upto=6)] == [2, 3, 4, 5]
+        one = eventually(lambda: reader(log).look(topic, topic_id, 0, 3, 1), 10, "a record over the bound is fetched")
+        assert len(one) == 1
         assert (log.earliest(topic, topic_id, 0), log.latest(topic, topic_id, 0)) == (0, 10)
         assert (log.earliest(topic, topic_id, 1), log.latest(topic, topic_id, 1)) == (0, 0)
 
@@ -70,7 +64,7 @@ def test_each_of_many_seeks_fetches_the_records_at_its_offset(kafka: Kafka) -> N
         for _ in range(25):
             first = choose.randrange(300)
             last = min(300, first + choose.randint(1, 50))
-            rows = fetched(log, topic, topic_id, first, upto=last, most=last - first)
+            rows = fetched(log, topic, topic_id, first, upto=last)
             assert [row["offset"] for row in rows] == list(range(first, last))
 
 
@@ -187,7 +181,7 @@ def test_missing_partition_affects_no_other_and_is_fetched_once_it_exists(kafka:
 
         def look() -> bool:
             try:
-                return log.fetch(topic, topic_id, 1, 0, 1 << 20, 10).next_offset == 2
+                return len(reader(log).look(topic, topic_id, 1, 0)) == 2
             except LogError:
                 return False
 
@@ -219,9 +213,9 @@ def test_a_record_larger_than_every_bound_is_delivered_alone(kafka: Kafka) -> No
     kafka.write(topic, [b"after"])
 
     with kafka.log(fetch_max_bytes="65536", max_partition_fetch_bytes="65536", message_max_bytes="65536") as log:
-        fetched(log, topic, topic_id, upto=1, most=1)
-        found = eventually(lambda: log.fetch(topic, topic_id, 0, 1, 1000, 1000).batches, 20, "the large one is fetched")
-        assert [batch.column("value").to_pylist() for batch in found] == [[large]]
+        fetched(log, topic, topic_id, upto=1, max_bytes=1000)
+        found = eventually(lambda: reader(log).look(topic, topic_id, 0, 1, 1000), 20, "the large one is fetched")
+        assert values(found) == [large]
         assert values(fetched(log, topic, topic_id, 2, upto=3)) == [b"after"]
 
 
@@ -277,9 +271,7 @@ def test_unreachable_broker_is_waited_for_and_logged_once(kafka: Kafka, caplog: 
     with kafka.log() as log, caplog.at_level(logging.INFO, "consumer.logs"):
         fetched(log, topic, topic_id, upto=3)
         kafka.broker.kill()
-        eventually(
-            lambda: not log.fetch(topic, topic_id, 0, 3, 1000, 10).batches and caplog.records, 20, "it is logged"
-        )
+        eventually(lambda: not reader(log).look(topic, topic_id, 0, 3) and caplog.records, 20, "it is logged")
         with pytest.raises(LogError):
             log.latest(topic, topic_id, 0)
         kafka.restart()
@@ -366,10 +358,10 @@ def test_failed_tls_handshake_is_retried_like_an_unavailable_broker_and_logged(
         place = KafkaPlace(options={"security.protocol": "ssl"})
         log = cast(KafkaLog, open_log(f"kafka://{address}", place))
         try:
-            eventually(lambda: not log.fetch("t", "id", 0, 0, 1000, 10).batches and log.outages, 20, "it is logged")
+            eventually(lambda: not reader(log).look("t", "id", 0, 0) and log.outages, 20, "it is logged")
             before = len(came)
             eventually(
-                lambda: log.fetch("t", "id", 0, 0, 1000, 10) == Fetched([], 0) and len(came) >= before + 20,
+                lambda: reader(log).look("t", "id", 0, 0) == [] and len(came) >= before + 20,
                 20,
                 "fetching is retried, and nothing is raised",
             )
@@ -413,26 +405,21 @@ def test_the_ends_of_many_partitions_are_one_question(kafka: Kafka, monkeypatch:
     assert isinstance(ends[TopicIdPartition("no-such", "x", 0)], UnknownTopic)
 
 
-def test_partition_no_longer_polled_is_no_longer_fetched_and_memory_is_bounded(
+def test_released_partition_is_fetched_no_more_and_unconfirmed_records_are_bounded(
     kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("consumer.logs.kafka.log.BUFFER_BYTES", 50_000)
+    monkeypatch.setattr("consumer.logs.kafka.source.UNCONFIRMED_BYTES", 50_000)
     topic = kafka.name()
     topic_id = kafka.topic(topic, 2)
-    kafka.write(topic, [bytes(1000)] * 600, partition=0)
-    kafka.write(topic, [bytes(1000)] * 600, partition=1)
+    for number in range(2):
+        kafka.write(topic, [bytes(1000)] * 600, partition=number)
 
     with kafka.log() as log:
-        held = cast(KafkaLog, log)
-        eventually(lambda: log.fetch(topic, topic_id, 0, 0, 1000, 1).batches, 20, "the first one is fetched")
+        source = cast(KafkaSource, reader(log).source)
+        eventually(lambda: reader(log).look(topic, topic_id, 0, 0, 1000), 20, "the first one is fetched")
         for first in range(0, 600, 10):  # this partition does not wait for the other
-            assert len(fetched(log, topic, topic_id, first, 1, upto=first + 10, most=10)) == 10
-            assert held._room.size <= 50_000 + 600 * 1100
-        eventually(
-            lambda: log.fetch(topic, topic_id, 1, 600, 1000, 1).next_offset == 600 and fetched_now(held) == [1],
-            20,
-            "the first one is fetched no more",
-            pause_s=0.001,
-        )
-        assert held._room.size <= 50_000
+            assert len(fetched(log, topic, topic_id, first, 1, upto=first + 10, max_bytes=10_000)) == 10
+            assert source._queue.size <= 50_000 + 1000 * 1100
+        source.release([TopicPartition(topic, 0)])
+        assert {entry.part.number for queue in source._queue._queues.values() for entry in queue} <= {1}
         assert len(fetched(log, topic, topic_id, 0, 0, upto=600)) == 600

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import signal
-import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 
 from coordinator.zk.znodes.partitions import TopicPartition
 from tests.support.kafka import Kafka
+from tests.support.kafka_group import Writing
 from tests.support.processes import ProjectProcess, consumer_process
 from tests.support.wait import PATIENCE, eventually
 from tests.support.world import World, a_world
@@ -31,33 +30,6 @@ def world(kafka: Kafka) -> Iterator[World]:
     with a_world(kafka.zk) as world:
         world.elected(world.coordinator())
         yield world
-
-
-class Writing:
-    """Writes numbers into every partition all the time; the broker has each once, also when it goes away."""
-
-    def __init__(self, kafka: Kafka, topic: str) -> None:
-        once = {"enable.idempotence": True, "message.timeout.ms": 0, "reconnect.backoff.max.ms": 200}
-        self._client = Producer({"bootstrap.servers": kafka.servers, "linger.ms": 0, "log_level": 0, **once})
-        self._topic = topic
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="writing", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        number = 0
-        while not self._stop.wait(0.05):
-            for partition in range(PARTITIONS):
-                for value in range(number, number + 10):
-                    self._client.produce(self._topic, str(value).encode(), partition=partition)
-            number += 10
-            self._client.poll(0)
-
-    def stop(self) -> None:
-        """Write no more, and wait until the broker has all of it."""
-        self._stop.set()
-        self._thread.join(10)
-        assert self._client.flush(30) == 0
 
 
 def printed(*consumers: ProjectProcess) -> Counter[Record]:
@@ -94,7 +66,7 @@ def test_two_processes_print_every_kafka_record_though_one_and_broker_are_killed
     kafka.topic(topic, PARTITIONS)
     options = ["--topics", topic, *AUTO_COMMIT]
     with ExitStack() as processes:
-        writing = Writing(kafka, topic)
+        writing = Writing(kafka, topic, PARTITIONS)
         processes.callback(writing.stop)
         dies, stays = (
             processes.enter_context(consumer_process(tmp_path, kafka.zk, group, name, Path("kafka:"), *options))

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from consumer.config import ConsumerConfig
-from consumer.fetching.fetcher import Fetcher
 from consumer.fetching.poll_order import ORDERS, greedy, proportional
-from consumer.fetching.polling import Polling
+from consumer.fetching.polling import Polling, fetcher_of
 from consumer.types import Position
 from coordinator.zk.znodes.partitions import TopicPartition
 from tests.property.effort import Draw, tried
@@ -110,9 +109,8 @@ class Model:
         self.options = options
         self.runtime = ManualRuntime()
         config = ConsumerConfig("zk:2181", "g", "c1", **options)
-        self.polling = Polling(
-            config, Fetcher(self.log), self.runtime, lambda fetched, checked: None, lambda jumps: None
-        )
+        fetcher = fetcher_of(config, self.log, None, self.runtime.monotonic)
+        self.polling = Polling(config, fetcher, self.runtime, lambda fetched, checked: None, lambda jumps: None)
         self.next = dict.fromkeys(PARTITIONS[:4], 0)
         self.polling.begin({partition: Position("id", 0) for partition in self.next})
         self.paused: set[TopicPartition] = set()

@@ -7,17 +7,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from consumer.logs import Fetched, KafkaPlace, Log, LogError, open_log
-from consumer.logs.kafka.client import topic_id_text
+from consumer.logs import KafkaPlace, Log, open_log, source_of
+from consumer.logs.kafka.requests import topic_id_text
+from consumer.types import Position
 from coordinator.zk.embedded.kafka import Broker, KafkaConfig
 from coordinator.zk.embedded.kafka_jars import fetch_kafka
-from coordinator.zk.errors import MissingProgram
+from coordinator.zk.errors import CoordinatorError, MissingProgram
 from coordinator.zk.session.kazoo_store import open_kazoo
+from coordinator.zk.znodes.partitions import TopicPartition as PartitionKey
 from tests.support.ci import in_ci
 from tests.support.wait import PATIENCE, Waiting, eventually
 
@@ -33,15 +36,17 @@ class Read(NamedTuple):
 
 
 class Kafka:
-    """A broker with clients. Topics are the test's own: `name` gives a unique one.
+    """A cluster with clients. Topics are the test's own: `name` gives a unique one.
 
+    :ivar broker: its first broker, most often the only one.
     :ivar zk: the chroot in which it registers, as a group in the same chroot names it.
     """
 
-    def __init__(self, broker: Broker, zk: str = "") -> None:
+    def __init__(self, broker: Broker, zk: str = "", others: Sequence[Broker] = ()) -> None:
         self.broker = broker
+        self.brokers = {each.id: each for each in (broker, *others)}
         self.zk = zk
-        self.servers = broker.address
+        self.servers = ",".join(each.address for each in self.brokers.values())
         self.url = f"kafka://{self.servers}"
         self.admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
         self.producer = self._producer()
@@ -53,29 +58,42 @@ class Kafka:
     def wait_ready(self) -> None:
         """Wait until there is a controller: without one librdkafka waits for it for long before it asks again."""
 
-        def has_controller() -> bool:
-            return int(self.admin.list_topics(timeout=1).controller_id) >= 0
+        def is_whole() -> bool:
+            found = self.admin.list_topics(timeout=1)
+            return int(found.controller_id) >= 0 and len(found.brokers) >= len(self.brokers)
 
-        eventually(has_controller, 30, "the broker has a controller", ignoring=(KafkaException,))
+        eventually(is_whole, 30, "the brokers have a controller", ignoring=(KafkaException,))
 
-    def restart(self) -> None:
-        """Start the killed broker: it ends at once while its former registration is in ZooKeeper."""
+    def restart(self, broker_id: int = 0) -> None:
+        """Start a killed broker: it ends at once while its former registration is in ZooKeeper."""
         with closing(open_kazoo(self.zk, 6000)) as store:
-            eventually(lambda: store.get("/brokers/ids/0") is None, 20, "the killed broker's session has expired")
-        self.broker.start()
-        self.broker.wait_ready()
+            path = f"/brokers/ids/{broker_id}"
+            eventually(lambda: store.get(path) is None, 20, "the killed broker's session has expired")
+        self.brokers[broker_id].start()
+        self.brokers[broker_id].wait_ready()
         self.wait_ready()
 
     def name(self, prefix: str = "t") -> str:
         self._named += 1
         return f"{prefix}-{self._named}"
 
-    def topic(self, name: str, partitions: int = 1, **config: str) -> str:
-        """Create a topic, once its name is free; its id, once it can be written to."""
+    def topic(
+        self, name: str, partitions: int = 1, *, replicas: Sequence[Sequence[int]] | None = None, **config: str
+    ) -> str:
+        """Create a topic, once its name is free; its id, once it can be written to.
+
+        :param replicas: for each partition the brokers that have it, its leader first.
+        """
         options = {key.replace("_", "."): value for key, value in config.items()}
+        if replicas is None:
+            made = NewTopic(name, partitions, 1, config=options)
+        else:
+            assert len(replicas) == partitions
+            made = NewTopic(name, partitions, replica_assignment=[list(each) for each in replicas], config=options)
 
         def create() -> bool:
-            self.admin.create_topics([NewTopic(name, partitions, 1, config=options)])[name].result(10)
+            self.admin.list_topics(timeout=5)  # told that another is the controller, librdkafka does not look for it
+            self.admin.create_topics([made])[name].result(10)
             return True
 
         eventually(create, 20, f"topic {name} is created", ignoring=(KafkaException,))
@@ -160,6 +178,47 @@ def a_kafka(folder: Path, zk: str = "", extra: Mapping[str, str] | None = None) 
         yield kafka
 
 
+class Reader:
+    """The source of a log, and the next offset of each partition that it was asked for."""
+
+    def __init__(self, log: Log) -> None:
+        self.source = source_of(log)
+        self.next: dict[PartitionKey, int] = {}
+        self._ids: dict[str, str] = {}
+
+    def look(
+        self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int = 1 << 20
+    ) -> list[dict[str, Any]]:
+        """Records from `offset` on, as one poll returns them; those of other partitions are passed over.
+
+        :raises CoordinatorError: the partition's problem, when there are none.
+        """
+        key = PartitionKey(topic, partition)
+        if self.next.get(key) != offset or self._ids.get(topic) != topic_id:
+            self._ids[topic] = topic_id
+            self.source.assign({key: Position(topic_id, offset)})
+            self.next[key] = offset
+        rows: list[dict[str, Any]] = []
+        for fetch in self.source.poll(max_bytes):
+            assert fetch.first == self.next[fetch.partition]
+            self.next[fetch.partition] = fetch.next
+            if fetch.partition == key:
+                rows += [row for batch in fetch.batches for row in batch.to_pylist()]
+        if self.next[key] == offset and (problem := self.source.problems.get(key)) is not None:
+            raise problem
+        return rows
+
+
+_READERS: WeakKeyDictionary[Log, Reader] = WeakKeyDictionary()
+
+
+def reader(log: Log) -> Reader:
+    """The one reader of a log."""
+    if log not in _READERS:
+        _READERS[log] = Reader(log)
+    return _READERS[log]
+
+
 def fetched(
     log: Log,
     topic: str,
@@ -168,38 +227,33 @@ def fetched(
     partition: int = 0,
     *,
     upto: int,
-    most: int = 1000,
+    max_bytes: int = 1 << 20,
     wait: Waiting = eventually,
 ) -> list[dict[str, Any]]:
-    """Records from `offset` on, until the next offset is `upto`: 20 s at most."""
+    """Records from `offset` on, until the next offset is `upto` or later: 20 s at most."""
     rows: list[dict[str, Any]] = []
+    key, following = PartitionKey(topic, partition), offset
 
     def look() -> bool:
-        nonlocal offset
-        batches, offset = log.fetch(topic, topic_id, partition, offset, 1 << 20, most)
-        rows.extend(row for batch in batches for row in batch.to_pylist())
-        return offset >= upto
+        nonlocal following
+        rows.extend(reader(log).look(topic, topic_id, partition, following, max_bytes))
+        following = reader(log).next[key]
+        return following >= upto
 
     wait(look, 20, f"{topic}-{partition} is fetched up to {upto}", pause_s=0.002)
-    assert offset == upto
-    return rows
+    return [row for row in rows if row["offset"] < upto]
 
 
-def refused(log: Log, topic: str, topic_id: str, offset: int = 0, partition: int = 0) -> LogError:
-    """The error of a fetch; no record may be returned before it."""
+def refused(log: Log, topic: str, topic_id: str, offset: int = 0, partition: int = 0) -> CoordinatorError:
+    """The error of a partition; no record may be returned before it."""
 
-    came: list[Fetched] = []
-
-    def look() -> LogError | None:
+    def look() -> CoordinatorError | None:
         try:
-            found = log.fetch(topic, topic_id, partition, offset, 1 << 20, 1000)
-        except LogError as error:
+            assert reader(log).look(topic, topic_id, partition, offset) == []
+        except CoordinatorError as error:
             return error
-        if found != Fetched([], offset):
-            came.append(found)
         return None
 
     found = eventually(look, 20, f"{topic}-{partition} cannot be fetched", pause_s=0.002)
     assert found is not None
-    assert came == []
     return found

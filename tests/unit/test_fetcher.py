@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from consumer.fetching.fetcher import LONGEST_WAIT_S, LOOK_FOR_DATA_S, Fetcher, Looks
-from consumer.logs import LogError, OffsetOutOfRange
+from consumer.logs import FetchLimits, LogError, OffsetOutOfRange
 from consumer.logs.base import Fetched
 from consumer.logs.columns import stored_batches
 from consumer.logs.embedded.append import Appender
 from consumer.logs.embedded.layout import topic_folder
 from consumer.logs.embedded.log import EmbeddedLog
+from consumer.logs.pull import PullSource
 from consumer.membership.offsets import CommittedOffsets
 from consumer.membership.start_offsets import StartOffset
 from consumer.membership.start_position import OffsetSpec
 from consumer.metrics import ConsumerMetrics
-from consumer.types import Jump, Position
+from consumer.types import Fetch, Jump, Position
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import Channel
@@ -48,7 +51,7 @@ def test_unlistable_partition_folder_is_reported_and_blocks_no_other_partition(t
     fetcher = Fetcher(EmbeddedLog(tmp_path))
     fetcher.begin({BROKEN: Position("id", 0), WHOLE: Position("id", 0)})
 
-    assert [(fetch.partition, fetch.rows) for fetch in fetcher.fetch(100, 1 << 20)] == [(WHOLE, 2)]
+    assert [(fetch.partition, fetch.rows) for fetch in fetcher.fetch(1 << 20)] == [(WHOLE, 2)]
     assert "Not a directory" in fetcher.complaints[BROKEN]
 
 
@@ -116,11 +119,27 @@ def test_records_fetched_before_an_unexpected_error_are_fetched_again() -> None:
     fetcher.begin({WHOLE: Position("id", 30), TopicPartition("t", 2): Position("id", 40)})
 
     with pytest.raises(RuntimeError):
-        fetcher.fetch(100, 1 << 20)
+        fetcher.fetch(1 << 20)
 
     assert [at.offset for _, at in sorted(fetcher.positions.items())] == [30, 40]
-    found = fetcher.fetch(100, 1 << 20, [WHOLE])
+    found = fetcher.fetch(1 << 20, [WHOLE])
     assert [(fetch.partition, fetch.first, fetch.next) for fetch in found] == [(WHOLE, 30, 50)]
+
+
+@pytest.mark.parametrize("first", [29, 31], ids=["duplicates", "a gap"])
+def test_fetch_that_does_not_begin_at_the_position_is_discarded_and_repeated(first: int) -> None:
+    class OutOfPlace(PullSource):
+        def poll(self, max_bytes: int, wanted: Collection[TopicPartition] | None = None) -> list[Fetch]:
+            return [replace(fetch, first=first) if not repeated else fetch for fetch in super().poll(max_bytes, wanted)]
+
+    repeated: list[bool] = []
+    log = TimedLog(end=50)
+    fetcher = Fetcher(log, source=OutOfPlace(log, FetchLimits(), lambda: 0.0))
+    fetcher.begin({WHOLE: Position("id", 30)})
+
+    assert fetcher.fetch(1 << 20) == []
+    repeated.append(True)
+    assert [(fetch.first, fetch.next) for fetch in fetcher.fetch(1 << 20)] == [(30, 50)]
 
 
 # ---- offsets that the log does not have
@@ -135,10 +154,10 @@ def test_out_of_range_offset_is_logged_counted_and_reset_without_blocking_others
     fetcher = Fetcher(TimedLog(end=50, begin=30), metrics.of("g", "c"), reset)
     fetcher.begin({BROKEN: Position("id", before), WHOLE: Position("id", 40)})
 
-    first = fetcher.fetch(100, 1 << 20)
+    first = fetcher.fetch(1 << 20)
     jumps = fetcher.out_of_range.jumps
     fetcher.jump()
-    second = fetcher.fetch(100, 1 << 20)
+    second = fetcher.fetch(1 << 20)
 
     assert [(fetch.partition, fetch.first, fetch.next) for fetch in first] == [(WHOLE, 40, 50)]
     assert jumps == {BROKEN: Jump("id", before, after)}
@@ -152,13 +171,13 @@ def test_out_of_range_with_reset_none_raises_after_fetched_records_are_returned(
     fetcher = Fetcher(TimedLog(end=50, begin=30), auto_offset_reset="none")
     fetcher.begin({BROKEN: Position("id", 10), WHOLE: Position("id", 40)})
 
-    assert [fetch.partition for fetch in fetcher.fetch(100, 1 << 20)] == [WHOLE]
+    assert [fetch.partition for fetch in fetcher.fetch(1 << 20)] == [WHOLE]
     assert fetcher.complaints == {BROKEN: "offset 10 of t-0: there is 30 to 50"}
     with pytest.raises(OffsetOutOfRange, match=r"offset 10 of t-0: .*; auto_offset_reset is none, so t-0 waits: set"):
         fetcher.out_of_range.refuse({BROKEN})
     fetcher.rewind(BROKEN, 30)
     fetcher.out_of_range.refuse({BROKEN})
-    assert [fetch.first for fetch in fetcher.fetch(100, 1 << 20)] == [30]
+    assert [fetch.first for fetch in fetcher.fetch(1 << 20)] == [30]
 
 
 @pytest.mark.parametrize("reset", ["earliest", "latest", "none"])
@@ -166,7 +185,7 @@ def test_lost_offset_in_a_region_is_an_error_with_a_remedy_and_never_a_jump(rese
     fetcher = Fetcher(TimedLog(end=50, begin=30), None, reset, "r")
     fetcher.begin({BROKEN: Position("id", 10)})
 
-    assert not fetcher.fetch(100, 1 << 20) and not fetcher.out_of_range.jumps
+    assert not fetcher.fetch(1 << 20) and not fetcher.out_of_range.jumps
     with pytest.raises(OffsetOutOfRange, match=r"offset 10 of t-0: .*t-0 waits: .* regions reset r --to") as raised:
         fetcher.out_of_range.refuse({BROKEN})
     assert "auto_offset_reset" not in str(raised.value)
@@ -176,7 +195,7 @@ def test_lost_offset_in_a_region_is_an_error_with_a_remedy_and_never_a_jump(rese
 def test_pending_jump_is_discarded_with_the_position(given_up: bool) -> None:
     fetcher = Fetcher(TimedLog(end=50, begin=30))
     fetcher.begin({BROKEN: Position("id", 10)})
-    fetcher.fetch(100, 1 << 20)
+    fetcher.fetch(1 << 20)
 
     if given_up:
         fetcher.end([BROKEN])
@@ -198,6 +217,6 @@ def test_log_without_a_known_beginning_is_queried_again(caplog: pytest.LogCaptur
     fetcher = Fetcher(LogThatIsAway(end=50, begin=30))
     fetcher.begin({BROKEN: Position("id", 10)})
 
-    assert fetcher.fetch(100, 1 << 20) == []
+    assert fetcher.fetch(1 << 20) == []
     assert (fetcher.complaints, fetcher.out_of_range.jumps) == ({BROKEN: "the log is away"}, {})
     assert "partition fetch failed: partition=t-0 problem=the log is away" in caplog.text

@@ -8,8 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from consumer.logs.kafka.arrow_batches import Columns, runs
+from consumer.logs.kafka.arrow_batches import Columns, RecordRun, runs
 from consumer.logs.kafka.partition import Partition
+from consumer.logs.kafka.unconfirmed import UnconfirmedQueue
 from consumer.sealing.open_segment import OpenSegment
 from consumer.sealing.segment_check import SegmentCheck
 from consumer.sealing.segment_files import SegmentFolder
@@ -21,12 +22,16 @@ from coordinator.zk.znodes.segments import Missing, SealedRange, Segment
 PART = TopicPartition("t", 0)
 
 
-def batch(*offsets: int) -> pa.RecordBatch:
+def run_of(*offsets: int) -> RecordRun:
     count = len(offsets)
     nothing: list[None] = [None] * count
     columns = Columns(["t"] * count, [0] * count, list(offsets), nothing, [b"v"] * count, [(1, 5)] * count, nothing)
     (run,) = runs(columns)
-    return run.batch
+    return run
+
+
+def batch(*offsets: int) -> pa.RecordBatch:
+    return run_of(*offsets).batch
 
 
 def sealed(folder: Path, *offsets: int, ranges: tuple[int, int], missing: int) -> Segment:
@@ -86,36 +91,45 @@ def test_segment_of_a_release_without_gaps_is_read_as_dense(tmp_path: Path) -> N
     assert SegmentCheck().problem(Segment.parse("s", some.to_bytes())) is not None
 
 
-def held(*pieces: tuple[int, ...]) -> Partition:
-    part = Partition("t", 0, "id", 0)
-    for came, offsets in enumerate(pieces):
-        (run,) = runs(Columns(*([value] * len(offsets) for value in ("t", 0)), list(offsets), *_rest(len(offsets))))
-        part.add(run, came)
-    return part
+def ranges(*fetches: Fetch | None) -> list[tuple[int, int, list[list[int]]] | None]:
+    return [
+        fetch and (fetch.first, fetch.next, [batch.column("offset").to_pylist() for batch in fetch.batches])
+        for fetch in fetches
+    ]
 
 
-def _rest(count: int) -> tuple[list[None], list[bytes], list[tuple[int, int]], list[None]]:
-    return [None] * count, [b"v"] * count, [(1, 5)] * count, [None] * count
+def test_partition_skips_offsets_without_a_record() -> None:
+    part = Partition(PART, "id", 0)
+    found = [part.received(run_of(1, 2, 5)), part.received(run_of(8, 9)), part.ended(12), part.ended(12)]
+
+    assert ranges(*found) == [(0, 6, [[1, 2, 5]]), (6, 10, [[8, 9]]), (10, 12, []), None]
 
 
-def test_partition_returns_confirmed_records_and_skips_offsets_without_a_record() -> None:
-    part = held((1, 2, 5), (8, 9))
-    part.end_at(12, 2)
+def test_partition_drops_records_before_its_tail() -> None:
+    part = Partition(PART, "id", 0)
+    found = [part.received(run_of(0, 1, 2)), part.received(run_of(1, 2, 5)), part.received(run_of(0, 5)), part.ended(4)]
 
-    first = part.take(1 << 20, 2, verified=0)
-    second = part.take(1 << 20, 10, verified=1)
-    third = part.take(1 << 20, 10, verified=2)
-
-    assert [b.column("offset").to_pylist() for b in first.batches] == [[1, 2]]
-    assert first.next_offset == 3
-    assert [b.column("offset").to_pylist() for b in second.batches] == [[5], [8, 9]]
-    assert (second.next_offset, third) == (10, ([], 12))
+    assert ranges(*found) == [(0, 3, [[0, 1, 2]]), (3, 6, [[5]]), None, None]
 
 
-def test_no_record_is_returned_twice_and_unconfirmed_ones_can_be_dropped() -> None:
-    part = held((0, 1, 2), (1, 2, 3), (0, 2))
+def test_cut_records_before_a_gap_end_at_the_next_record() -> None:
+    part = Partition(PART, "id", 0)
+    queue = UnconfirmedQueue(lambda _: 1)
+    fetch = part.received(run_of(1, 4, 9))
+    assert fetch is not None
+    queue.add(1, part, fetch)
+    found = [entry.found for _ in range(3) for entry in queue.take(1)]
 
-    part.drop_after(0)
-    assert part.tail == 3
-    again = held((0, 1, 2), (1, 2, 3)).take(1 << 20, 10, verified=9)
-    assert [b.column("offset").to_pylist() for b in again.batches] == [[0, 1, 2], [3]]
+    assert [(each.first, each.next) for each in found if isinstance(each, Fetch)] == [(0, 4), (4, 9), (9, 10)]
+    assert (queue.size, queue.newest) == (0, {})
+
+
+def test_topics_take_turns_when_the_room_ends_within_one() -> None:
+    busy, calm = Partition(PART, "id", 0), Partition(TopicPartition("u", 0), "id", 0)
+    queue = UnconfirmedQueue(lambda _: 1)
+    for part, offsets in ((busy, range(20)), (calm, range(1))):
+        fetch = part.received(run_of(*offsets))
+        assert fetch is not None
+        queue.add(1, part, fetch)
+
+    assert [[entry.part.topic for entry in queue.take(1)] for _ in range(3)] == [["t"], ["u"], ["t"]]

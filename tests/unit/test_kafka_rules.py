@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import threading
 from base64 import urlsafe_b64decode
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -14,11 +16,12 @@ from confluent_kafka import KafkaError, Uuid
 from consumer.config import ConsumerConfig
 from consumer.logs.errors import LogError, UnknownTopic
 from consumer.logs.kafka.arrow_batches import Columns, runs
-from consumer.logs.kafka.broker_lookup import BrokerLookup
-from consumer.logs.kafka.client import AWAY, CREDENTIALS, OTHER, KafkaClient, topic_id_text
+from consumer.logs.kafka.client import KafkaClient
+from consumer.logs.kafka.connection import BrokerLookup
 from consumer.logs.kafka.open import bootstrap_servers
 from consumer.logs.kafka.options import kafka_options, without_secrets
-from consumer.logs.kafka.topics import Described, KnownTopic, TopicLookup, checked
+from consumer.logs.kafka.requests import Described, Requests, topic_id_text
+from consumer.logs.kafka.topics import KnownTopic, TopicLookup, checked
 from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.process.config import load
 from coordinator.zk.znodes.brokers import addresses
@@ -181,6 +184,8 @@ def test_an_id_is_written_as_kafka_writes_it(text: str) -> None:
 class Answers:
     """In place of a client of Kafka, and of its answer to every query."""
 
+    is_mute = False
+
     def __init__(self, *answers: Described | LogError) -> None:
         self._answers = list(answers)
 
@@ -197,7 +202,7 @@ class Answers:
 
 def test_unanswered_query_reports_no_topic_and_no_broker() -> None:
     there = Described("id", frozenset({0}), "")
-    topics = TopicLookup(cast(KafkaClient, Answers(there, LogError("timed out"), there)))
+    topics = TopicLookup(cast(Requests, Answers(there, LogError("timed out"), there)))
     known = topics.of("t", "id")
 
     results = []
@@ -212,7 +217,7 @@ def test_query_that_could_not_be_sent_is_retried() -> None:
     """The client for queries cannot be created while a certificate is replaced."""
     there = Described("", frozenset(), "Kafka has no such topic")
     answers = Answers(there)
-    topics = TopicLookup(cast(KafkaClient, answers))
+    topics = TopicLookup(cast(Requests, answers))
     known = topics.of("t", "id")
     put = answers.describe
 
@@ -243,34 +248,63 @@ def test_lookup_whose_thread_could_not_be_started_is_retried(monkeypatch: pytest
 
 
 BROKEN = "ssl://h:1/bootstrap: SSL handshake failed: error:0A00010B:SSL routines::wrong version number"
-NOT_VERIFIED = "ssl://h:1/bootstrap: SSL handshake failed: error:0A000086:SSL routines::certificate verify failed"
+NOT_VERIFIED = "ssl://h:2/2: SSL handshake failed: error:0A000086:SSL routines::certificate verify failed"
+REFUSED = "sasl_plaintext://h:3/3: SASL authentication error: Authentication failed (after 302ms in state AUTH_REQ)"
 
 
-def test_broken_handshake_is_an_outage_and_an_untrusted_certificate_is_final() -> None:
-    client = KafkaClient("h:1", {"group.id": "g", "log_level": "0"})
-    try:
-        client._on_error(KafkaError(KafkaError._SSL, BROKEN))
-        client._on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
-        client._on_error(KafkaError(KafkaError._SSL, NOT_VERIFIED))
-        signals = client.events()
-    finally:
-        client.close()
-
-    assert [signal.kind for signal in signals] == [OTHER, AWAY, CREDENTIALS]
-    assert signals[1].text == f"1/1 brokers are down: {BROKEN}"
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaClient]:
+    some = KafkaClient("h:1", {"group.id": "g", "log_level": "0"})
+    yield some
+    some.close()
 
 
-def test_all_brokers_down_is_reported_despite_any_number_of_failed_connections() -> None:
-    """Many brokers fail ten times a second each, and an application may be slow to poll."""
-    client = KafkaClient("h:1", {"group.id": "g", "log_level": "0"})
-    try:
-        client._on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN, "50/50 brokers are down"))
-        for _ in range(10_000):
-            client._on_error(KafkaError(KafkaError._TRANSPORT, "h:1/1: Connect failed"))
-        client._on_error(KafkaError(KafkaError._SSL, NOT_VERIFIED))
-        signals = [signal.kind for signal in client.events()]
-    finally:
-        client.close()
+@pytest.mark.parametrize(
+    ("code", "text", "is_refusal"),
+    [
+        (KafkaError._SSL, BROKEN, False),
+        (KafkaError._TRANSPORT, "h:1/1: Connect failed", False),
+        (KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down", False),
+        (KafkaError._SSL, NOT_VERIFIED, True),
+        (KafkaError._AUTHENTICATION, REFUSED, True),
+    ],
+)
+def test_untrusted_certificate_and_wrong_password_are_refusals(
+    client: KafkaClient, code: int, text: str, is_refusal: bool
+) -> None:
+    client._on_error(KafkaError(code, text))
 
-    assert (signals[0], signals[-1]) == (AWAY, CREDENTIALS)
-    assert len(signals) <= 102
+    assert client.refusal == (text if is_refusal else "")
+
+
+def test_unavailable_leader_is_reported_with_its_own_last_error(client: KafkaClient) -> None:
+    client._on_error(KafkaError(KafkaError._TRANSPORT, "h:1/1: Connect failed"))
+    client._on_error(KafkaError(KafkaError._AUTHENTICATION, REFUSED))
+
+    assert str(client.unavailable("h:1")) == "Kafka broker h:1, its leader, is unavailable: h:1/1: Connect failed"
+    assert str(client.unavailable("h:2")) == "Kafka broker h:2, its leader, is unavailable"
+    assert str(client.unavailable("h:3")).startswith(f"Kafka at h:3 refuses the credentials: {REFUSED}; set security.")
+    assert "no leader" in str(client.unavailable(""))
+
+
+def test_refusal_is_over_when_the_broker_has_another_error_or_none_for_a_minute(
+    client: KafkaClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("consumer.logs.kafka.requests.time", SimpleNamespace(monotonic=lambda: now))
+    client._on_error(KafkaError(KafkaError._AUTHENTICATION, REFUSED))
+    now = 1059.0
+    assert client.refusal
+    now = 1061.0
+    assert not client.refusal
+
+    client._on_error(KafkaError(KafkaError._AUTHENTICATION, REFUSED))
+    client._on_error(KafkaError(KafkaError._TRANSPORT, "sasl_plaintext://h:3/3: Connect failed"))
+    assert not client.refusal
+
+
+def test_errors_of_any_number_of_brokers_are_bounded(client: KafkaClient) -> None:
+    for number in range(10_000):
+        client._on_error(KafkaError(KafkaError._TRANSPORT, f"h:{number}/{number}: Connect failed"))
+
+    assert len(client.errors) <= 100

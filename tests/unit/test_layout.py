@@ -98,9 +98,9 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "consumer.types": ("coordinator.zk.**",),
     "consumer.metrics": ("coordinator.zk.**",),
     "consumer.history": ("consumer.config", "consumer.types", "coordinator.zk.**"),
-    "consumer.logs": ("consumer.logs.**", "coordinator.zk", "coordinator.zk.znodes"),
+    "consumer.logs": ("consumer.logs.**", "consumer.types", "coordinator.zk", "coordinator.zk.znodes"),
     "consumer.logs.embedded": ("consumer.logs", "coordinator.zk", "coordinator.zk.znodes"),
-    "consumer.logs.kafka": ("consumer.logs", "coordinator.zk.**"),
+    "consumer.logs.kafka": ("consumer.logs", "consumer.types", "coordinator.zk.**"),
     "consumer.membership": (*CONSUMER_BASE, "consumer.logs", "coordinator.zk.**"),
     "consumer.fetching": (*CONSUMER_BASE, "consumer.membership", "consumer.logs", "coordinator.zk.**"),
     "consumer.sealing": (
@@ -241,7 +241,12 @@ def test_the_checker_imports_no_library() -> None:
         ("pyspark", ("consumer/spark/", "drills/workloads/spark_")),
         (
             "confluent_kafka",
-            ("consumer/logs/kafka/client.py", "drills/workloads/kafka_", "coordinator/zk/embedded/kafka_client.py"),
+            (
+                "consumer/logs/kafka/client.py",
+                "consumer/logs/kafka/requests.py",
+                "drills/workloads/kafka_",
+                "coordinator/zk/embedded/kafka_client.py",
+            ),
         ),  # drills, and trials, have clients of their own
         ("kazoo", ("coordinator/zk/session/kazoo_client.py", "coordinator/zk/session/kazoo_store.py")),
         ("re2", "coordinator/zk/znodes/topic_filter.py"),

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 from consumer.config import ConsumerConfig
-from consumer.fetching.fetcher import Fetcher
-from consumer.fetching.polling import Polling
+from consumer.fetching.polling import Polling, fetcher_of
 from consumer.fetching.record_buffer import Buffer, packed
 from consumer.fetching.records import records_of
 from consumer.logs import OffsetOutOfRange
@@ -34,7 +33,7 @@ class Desk:
         self.log = SizedLog()
         self.runtime = ManualRuntime()
         config = ConsumerConfig("zk:2181", "g", "c1", **options)
-        fetcher = Fetcher(self.log, auto_offset_reset=config.auto_offset_reset)
+        fetcher = fetcher_of(config, self.log, None, self.runtime.monotonic)
         self.may_fetch = True
         self.checked: list[float] = []
         self.polling = Polling(config, fetcher, self.runtime, self._fetched, self.jumps.append, lambda: self.may_fetch)

@@ -1,119 +1,78 @@
-"""Fairness and starvation between Kafka's partitions when the buffer is full.
+"""Fairness between Kafka's partitions: who holds more than its share yields to those that starve.
 
-Records of all partitions come out of librdkafka in one queue. Records of a partition that is not fetched at the moment
-are buffered: dropped, they would be requested from the broker twice. But they must not starve other partitions.
+librdkafka has one queue for all partitions. When it was full, its next request begins with the same partitions again,
+and a response holds `fetch.max.bytes`: with more partitions than fit into one, the last ones starve while the reader is
+slower than the brokers. So does every partition while the reader's buffer is full of others' records.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import Protocol
 
 from ..errors import LogError
-from .client import LATEST, KafkaClient, Pending
-from .partition import BufferUsage, Partition
+from .partition import Partition
+from .requests import LATEST, Pending
 
 STARVED_S = 1.0
-"""Seconds of starvation before other partitions give way: mostly those are fetched within that time."""
+"""Minimum length of a round, interval of requests for end offsets, and time without records that ends a yielding."""
 
 
-class Moment(NamedTuple):
-    """A moment: seconds in which a fetcher has fetched, and bytes that had come."""
+class AnswersOffsets(Protocol):
+    """The part of `KafkaClient` that finds out who is behind."""
 
-    at: float
-    came: int
+    def offsets(self, requested: dict[tuple[str, int], int]) -> Pending[tuple[str, int], int | LogError]: ...
 
 
-class StarvationDetector:
-    """Detects starved partitions: fetched without a result, while others get records, though Kafka has records of them.
+class FairShare:
+    """Counts what each partition has got in a round, and finds those that starve.
 
-    Either records of others block librdkafka's queue, while the buffer is full; or theirs do not enter the queue: after
-    it was full, librdkafka begins again with the same partitions, and the first ones fill it, as long as the reader is
-    slower than the brokers.
-
-    :param usage: usage of the buffer.
-    :param bound: bytes of a full buffer: twice the queue's.
+    :param round_bytes: bytes of a round at least: those of a response.
     """
 
-    def __init__(self, usage: BufferUsage, bound: int) -> None:
-        self._room = usage
-        self._bound = bound
-        self._since: dict[Partition, Moment] = {}
-        self._behind: dict[Partition, Moment] = {}
-        self._asked: Pending[tuple[str, int], int | LogError] | None = None
+    def __init__(self, round_bytes: int, now: float) -> None:
+        self._round_bytes = round_bytes
+        self._got: dict[Partition, int] = {}
+        self._total = 0
+        self._began = now
         self._not_before = float("-inf")
+        self._asked: tuple[Pending[tuple[str, int], int | LogError], list[Partition]] | None = None
 
-    def forget(self, part: Partition) -> None:
-        """A partition has got records, or is dropped."""
-        self._since.pop(part, None)
-        self._behind.pop(part, None)
+    def is_round(self, now: float) -> bool:
+        """Whether each partition should have got some: a fast reader has had several responses by then."""
+        return self._total >= self._round_bytes and now - self._began >= STARVED_S
 
-    def note(self, part: Partition, now: float) -> int | None:
-        """A partition was fetched without a result: decide whether others must give way.
+    def count(self, partition: Partition, size: int) -> None:
+        """Count received records."""
+        self._got[partition] = self._got.get(partition, 0) + size
+        self._total += size
 
-        They must when it starves, Kafka was found to have records of it, and it has starved since then: new records
-        would have arrived by then.
+    def hungry(self, assigned: Collection[Partition]) -> list[Partition]:
+        """Those that have got nothing in this round."""
+        return [partition for partition in assigned if partition not in self._got]
 
-        :param now: seconds with fetches.
-        :returns: the bytes received when it was found to starve, else None; partitions with records since then compete.
-        """
-        self._since.setdefault(part, Moment(now, self._room.came))
-        mark = self._behind.get(part)
-        if mark is None or not self._is_long_ago(mark, now):
+    def above_share(self, assigned: Collection[Partition]) -> list[Partition]:
+        """Those that have got more than an equal share."""
+        return [partition for partition in assigned if self._got.get(partition, 0) * len(assigned) > self._total]
+
+    def start_round(self, now: float) -> None:
+        """Count from zero."""
+        self._got, self._total, self._began = {}, 0, now
+
+    def starved(self, client: AnswersOffsets, hungry: list[Partition], now: float) -> list[Partition] | None:
+        """Those of `hungry` of which the log has records; None until the brokers have said so."""
+        if self._asked is None:
+            if hungry and now >= self._not_before:
+                self._not_before = now + STARVED_S
+                self._asked = (client.offsets({(part.topic, part.number): LATEST for part in hungry}), hungry)
+            return None if hungry else []
+        pending, asked = self._asked
+        if not pending.is_done:
             return None
-        self._behind.clear()  # one relief is for all of them
-        return mark.came
-
-    def inquire(self, client: KafkaClient, now: float) -> None:
-        """Look up the end offsets of starved partitions, at most once in `STARVED_S`, and note the results."""
-        if self._asked is None and now >= self._not_before:
-            waiting = [part for part, since in self._since.items() if self._is_long_ago(since, now)]
-            self._not_before = now + STARVED_S
-            if waiting:
-                self._asked = client.offsets({(part.topic, part.number): LATEST for part in waiting})
-        elif self._asked is not None and self._asked.is_done:
-            ends, self._asked = dict(self._asked.results()), None
-            for part in self._since:
-                end = ends.get((part.topic, part.number))
-                if isinstance(end, int) and end > part.tail:
-                    self._behind.setdefault(part, Moment(now, self._room.came))
-                elif end is not None:
-                    self._behind.pop(part, None)
-                    self._since[part] = Moment(now, self._room.came)  # it has waited for nothing so far
-
-    def _is_long_ago(self, mark: Moment, now: float) -> bool:
-        """Whether what stood in the queue has come since then, or cannot, as the buffer is full."""
-        has_moved_on = self._room.came - mark.came >= self._bound or self._room.size >= self._bound
-        return has_moved_on and now - mark.at >= STARVED_S
+        self._asked = None
+        ends = pending.results()
+        return [part for part in asked if _is_behind(part, ends[part.topic, part.number])]
 
 
-def competing(parts: Collection[Partition], asked: Partition, since: int) -> list[Partition]:
-    """Assigned partitions with buffered records, or with records `since`, except `asked`."""
-    others = [part for part in parts if part is not asked and part.is_assigned]
-    return [part for part in others if part.size or part.came > since]
-
-
-def pack(parts: Collection[Partition], usage: BufferUsage, bound: int) -> None:
-    """Copy buffered slices out of larger batches, once those hold `bound` bytes or more without a use."""
-    if usage.held >= usage.size + bound:
-        for part in parts:
-            part.pack()
-
-
-def make_room(parts: Collection[Partition], usage: BufferUsage, bound: int) -> list[Partition]:
-    """Drop buffered records of unassigned partitions, until less than `bound` bytes are buffered.
-
-    Always the newest records of the largest partition: the oldest are fetched next, and each partition keeps a share.
-
-    :returns: the partitions without buffered records.
-    """
-    kept = [part for part in parts if not part.is_assigned and part.size]
-    emptied = []
-    while usage.size >= bound and kept:
-        most = max(kept, key=lambda part: part.size)
-        most.drop_newest()
-        if most.newest < 0:
-            emptied.append(most)
-        if not most.size:
-            kept.remove(most)
-    return emptied
+def _is_behind(partition: Partition, end: int | LogError) -> bool:
+    return isinstance(end, int) and end > partition.tail and partition.is_assigned

@@ -5,17 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from coordinator.zk.errors import CoordinatorError
 
 from ..base import OffsetAndTimestamp, TopicIdPartition
-from ..errors import LogError, OffsetOutOfRange, UnknownTopic
-from .client import EARLIEST, LATEST, REQUEST_TIMEOUT_S, Described, KafkaClient, Pending
+from ..errors import LogError, UnknownTopic
+from .requests import ANSWER_TIMEOUT_S, LATEST, Described, Requests
 from .topics import checked
 
 RESULT_TTL_S = 0.25
-"""Seconds for which results are kept, each for one use: callers of one partition mostly continue with the others."""
+"""Seconds for which results are kept, or as long as they took, each for one use: the caller goes on with the others."""
 
 AWAY_S = 2.0
 """Seconds without requests after a missing answer: a consumer's thread must not block for each partition."""
@@ -27,29 +27,30 @@ T = TypeVar("T")
 class Offsets:
     """Looks up offsets and waits for the results. Not for several threads."""
 
-    def __init__(self, client: KafkaClient) -> None:
+    def __init__(self, client: Requests) -> None:
         self._client = client
         self._ready: dict[tuple[str, str, int], tuple[float, dict[int, _Answer]]] = {}
         self._away: tuple[float, LogError] | None = None
         self._mute: dict[str, tuple[float, LogError]] = {}
 
     def one(self, topic: str, topic_id: str, partition: int, what: int) -> int:
-        """One offset; `what` as in `KafkaClient.offsets`, where the latest replaces a missing record.
+        """One offset; `what` as in `Requests.offsets`, where the latest replaces a missing record.
 
         :raises UnknownTopic: when Kafka has no such topic.
         :raises LogError: when it has no such partition, or does not answer.
         """
         key, now = (topic, topic_id, what), time.monotonic()
-        at, ready = self._ready.get(key, (0.0, {}))
-        answer = ready.pop(partition, None) if now - at < RESULT_TTL_S else None
+        until, ready = self._ready.get(key, (0.0, {}))
+        answer = ready.pop(partition, None) if now < until else None
         if answer is None:
-            until, problem = self._mute.pop(topic, (0.0, None))
-            if problem is not None and now < until:
-                self._mute[topic] = until, problem
+            mute_until, problem = self._mute.pop(topic, (0.0, None))
+            if problem is not None and now < mute_until:
+                self._mute[topic] = mute_until, problem
                 raise problem
             ready = self._of_topic(topic, topic_id, what)
             answer = ready.pop(partition, LogError(f"Kafka has no partition {partition} of topic {topic}"))
-            self._ready = {key: (time.monotonic(), ready)}
+            ended = time.monotonic()  # a leader that does not answer takes long: not once for each partition
+            self._ready = {key: (ended + max(RESULT_TTL_S, ended - now), ready)}
         if isinstance(answer, LogError):
             raise answer
         return answer
@@ -58,7 +59,7 @@ class Offsets:
         """The first record of that time or later. Raises as `one`."""
         self._refuse_while_away()
         pending = self._client.records_of_times({(topic, partition): timestamp_ms})
-        if not pending.wait(REQUEST_TIMEOUT_S + 1):
+        if not pending.wait(ANSWER_TIMEOUT_S):
             raise self._note_away(LogError(f"Kafka at {self._client.servers} does not answer"))
         checked(topic, topic_id, self._described({topic}).get(topic, LogError("no answer")))
         (answer,) = pending.results().values()
@@ -91,7 +92,7 @@ class Offsets:
             return {}
         self._refuse_while_away()
         pending = self._client.offsets(dict.fromkeys(places, what))
-        if not pending.wait(REQUEST_TIMEOUT_S + 1):
+        if not pending.wait(ANSWER_TIMEOUT_S):
             raise self._note_away(LogError(f"Kafka at {self._client.servers} does not answer"))
         found = pending.results()
         for topic, answer in self._described(ids).items():
@@ -107,10 +108,13 @@ class Offsets:
 
     def _described(self, topics: Iterable[str]) -> dict[str, Described | LogError]:
         self._refuse_while_away()
-        pending = self._client.describe(topics)
-        if not pending.wait(REQUEST_TIMEOUT_S + 1):
-            raise self._note_away(LogError(f"Kafka at {self._client.servers} does not answer"))
-        found = pending.results()
+        for _ in range(2):  # a second place may know, see `Requests.describe`
+            pending = self._client.describe(topics)
+            if not pending.wait(ANSWER_TIMEOUT_S):
+                raise self._note_away(LogError(f"Kafka at {self._client.servers} does not answer"))
+            found = pending.results()
+            if not (self._client.is_mute and self._client.has_registry):
+                break
         problems = [answer for answer in found.values() if isinstance(answer, LogError)]
         if problems and len(problems) == len(found):
             self._note_away(problems[0])
@@ -126,38 +130,13 @@ class Offsets:
         self._away = None
 
 
-class OutOfRange(NamedTuple):
-    """An offset that the broker does not have, with pending lookups of the offsets and the topic that it has.
-
-    :ivar poll: the poll that returned it.
-    :ivar offset: the position at that time.
-    """
-
-    poll: int
-    offset: int
-    earliest: Pending[tuple[str, int], _Answer]
-    latest: Pending[tuple[str, int], _Answer]
-
-    @property
-    def is_done(self) -> bool:
-        return self.earliest.is_done and self.latest.is_done
-
-    def problem(self, place: tuple[str, int]) -> LogError:
-        """The error, once the lookups are done."""
-        first, end = self.earliest.results()[place], self.latest.results()[place]
-        what = f"offset {self.offset} of {place[0]}-{place[1]} is out of range"
-        if isinstance(first, int) and isinstance(end, int) and not first <= self.offset <= end:
-            return OffsetOutOfRange(f"{what}: Kafka holds {first} to {end}")
-        return LogError(f"{what} in Kafka")
-
-
 class Questions:
     """`Offsets` for several threads, and for the current client."""
 
-    def __init__(self, client: Callable[[], KafkaClient]) -> None:
+    def __init__(self, client: Callable[[bool], Requests]) -> None:
         self._client = client
         self._lock = threading.Lock()
-        self._asked: tuple[KafkaClient, Offsets] | None = None
+        self._asked: tuple[Requests, Offsets] | None = None
 
     def one(self, topic: str, topic_id: str, partition: int, what: int) -> int:
         return self._answered(lambda offsets: offsets.one(topic, topic_id, partition, what))
@@ -178,14 +157,11 @@ class Questions:
             try:
                 return ask(self._offsets())
             except LogError:
-                self._client()  # raises a connection's error, as of its credentials
+                self._client(True)  # raises a connection's error, as of its credentials
                 raise
 
     def _offsets(self) -> Offsets:
-        client = self._client()
+        client = self._client(False)
         if self._asked is None or self._asked[0] is not client:
             self._asked = (client, Offsets(client))
         return self._asked[1]
-
-
-__all__ = ["EARLIEST", "LATEST", "Offsets", "OutOfRange", "Questions"]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from coordinator.zk.errors import UsageError
 from coordinator.zk.security.access import ZooKeeperAccess
 from coordinator.zk.session.kazoo_store import open_kazoo
+from coordinator.zk.store import Store
 from coordinator.zk.znodes.brokers import PLAINTEXT, registered_brokers
 from coordinator.zk.znodes.names import shown
 from coordinator.zk.znodes.paths import Brokers
@@ -47,15 +48,17 @@ def open_kafka(url: str, place: KafkaPlace) -> Log:
     :raises MissingProgram: when confluent-kafka is not installed.
     """
     from .log import KafkaLog  # loads confluent-kafka, which is an extra
+    from .registry import TopicRegistry
 
     servers = bootstrap_servers(url, place.bootstrap_servers)
     options = kafka_options(place.options)
+    registry = TopicRegistry(lambda: _opened(place), Brokers(place.brokers_path)) if place.zk else None
     if servers:
-        return KafkaLog(lambda: servers, options)
+        return KafkaLog(lambda: servers, options, registry)
     if not place.zk:
         raise UsageError("name Kafka's brokers: kafka://HOST:PORT,HOST:PORT, or bootstrap_servers")
     protocol = options.get("security.protocol", PLAINTEXT)
-    return KafkaLog(lambda: _registered(place, protocol), options)
+    return KafkaLog(lambda: _registered(place, protocol), options, registry)
 
 
 def bootstrap_servers(url: str, given: str = "") -> str:
@@ -80,7 +83,7 @@ def _registered(place: KafkaPlace, protocol: str) -> str:
     :raises LogError: when there are none.
     """
     brokers = Brokers(place.brokers_path)
-    store = open_kazoo(place.zk, 10_000, CONNECT_TIMEOUT_S, make_chroot=False, access=place.access)
+    store = _opened(place)
     try:
         found = registered_brokers(store, brokers, protocol)
     finally:
@@ -88,3 +91,7 @@ def _registered(place: KafkaPlace, protocol: str) -> str:
     if not found:
         raise LogError(f"no broker in {brokers.ids} of {place.zk} speaks {protocol.upper()}")
     return ",".join(found)
+
+
+def _opened(place: KafkaPlace) -> Store:
+    return open_kazoo(place.zk, 10_000, CONNECT_TIMEOUT_S, make_chroot=False, access=place.access)

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Collection, Mapping
 
 from ..errors import LogError, UnknownTopic
-from .client import Described, KafkaClient, Pending
+from .requests import Described, Pending, Requests
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +36,7 @@ class KnownTopic:
     :ivar missing: why it does not exist, else None.
     :ivar unconfirmed: why its id has not been confirmed for long, else None.
     :ivar partitions: Kafka's; None before the first answer.
+    :ivar leaders: partition -> the address of its leader, where it has one.
     """
 
     def __init__(self, name: str, topic_id: str) -> None:
@@ -45,6 +46,7 @@ class KnownTopic:
         self.missing: UnknownTopic | None = None
         self.unconfirmed: LogError | None = None
         self.partitions: frozenset[int] | None = None
+        self.leaders: Mapping[int, str] = {}
         self.is_requested = True
         self.not_before = float("-inf")
         self._silent_since: float | None = None
@@ -74,31 +76,31 @@ class KnownTopic:
 class TopicLookup:
     """Asks, and keeps the answers. Not for several threads.
 
-    :ivar answered: when the last answered request was sent.
+    :ivar answered: when the last request that a broker has answered was sent.
     """
 
-    def __init__(self, client: KafkaClient) -> None:
+    def __init__(self, client: Requests) -> None:
         self._client = client
         self.answered = float("-inf")
         self._look_after_s = RECHECK_S
-        self._topics: dict[str, KnownTopic] = {}
-        self._asked: tuple[Pending[str, Described | LogError], dict[str, KnownTopic], int, float] | None = None
+        self._topics: dict[tuple[str, str], KnownTopic] = {}
+        self._asked: tuple[Pending[str, Described | LogError], list[KnownTopic], int, float] | None = None
 
     def of(self, name: str, topic_id: str) -> KnownTopic:
-        """The state of a topic; a new one for a new id."""
-        known = self._topics.get(name)
-        if known is None or known.id != topic_id:
-            known = self._topics[name] = KnownTopic(name, topic_id)
+        """The state of a topic."""
+        known = self._topics.get((name, topic_id))
+        if known is None:
+            known = self._topics[name, topic_id] = KnownTopic(name, topic_id)
         return known
 
-    def has(self, name: str, topic_id: str) -> bool:
-        """Whether a topic with this id is known, and not missing."""
-        known = self._topics.get(name)
-        return known is not None and known.id == topic_id and known.missing is None
+    @property
+    def troubled(self) -> list[KnownTopic]:
+        """Topics that do not exist, or have not been confirmed for long."""
+        return [known for known in self._topics.values() if known.missing or known.unconfirmed]
 
-    def keep(self, names: Collection[str]) -> None:
-        """Forget all others."""
-        self._topics = {name: known for name, known in self._topics.items() if name in names}
+    def keep(self, topics: Collection[tuple[str, str]]) -> None:
+        """Forget all but these, (name, id)."""
+        self._topics = {key: known for key, known in self._topics.items() if key in topics}
 
     def request_all(self) -> None:
         """Request every topic again: librdkafka has reported something missing, without its name."""
@@ -113,14 +115,12 @@ class TopicLookup:
         """
         if self._asked is not None:
             return
-        requested = {
-            name: known for name, known in self._topics.items() if self._is_due(known, newest.get(name, -1), now)
-        }
+        requested = [known for known in self._topics.values() if self._is_due(known, newest.get(known.name, -1), now)]
         if not requested:
             return
-        self._asked = (self._client.describe(requested), requested, poll, now)
+        self._asked = (self._client.describe({known.name for known in requested}), requested, poll, now)
         self._look_after_s = RECHECK_S
-        for known in requested.values():
+        for known in requested:
             known.is_requested = False
 
     def collect(self, now: float, wait_s: float = 0.0) -> list[KnownTopic]:
@@ -128,22 +128,22 @@ class TopicLookup:
         if self._asked is None:
             return []
         pending, requested, poll, asked_at = self._asked
-        # A late result may take long: a thousand partitions must not wait for it one after the other.
+        # A late result may take long: polls must not wait for it one after the other.
         if not pending.wait(wait_s if now - asked_at < SOON_S else 0.0):
             if now - asked_at >= self._look_after_s:
                 self._look_after_s = 2 * self._look_after_s + RECHECK_S
                 self._client.look_for_controller()
             return []
         self._asked = None
-        updated = []
-        for name, answer in pending.results().items():
-            known = requested[name]
+        answers, updated = pending.results(), []
+        for known in requested:
+            answer = answers[known.name]
             if isinstance(answer, LogError):
                 known.note_silence(answer, asked_at, now)
             else:
                 known.note_answer()
                 self._note(known, answer, poll, asked_at)
-                self.answered = asked_at
+                self.answered = self.answered if self._client.is_mute else asked_at
                 updated.append(known)
         return updated
 
@@ -161,7 +161,7 @@ class TopicLookup:
         if known.missing is not None:
             log.info("topic available: topic=%s id=%s", known.name, known.id)
             known.missing = None
-        known.verified, known.partitions = poll, answer.partitions
+        known.verified, known.partitions, known.leaders = poll, answer.partitions, answer.leaders
         known.not_before = asked_at + min(MOST_WAIT_S, _PARTITION_S * len(answer.partitions))
 
 

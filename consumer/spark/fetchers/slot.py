@@ -201,7 +201,7 @@ class Slot:
         wait_s = self.sealer.seal_if_due(self._directions.segments.seal_interval_ms)
         self._end_when_failing()
         if not fetched and self._stopping is None:
-            self.member.wake.wait(min(wait_s, LOOK_FOR_DATA_S))
+            self.member.wake.wait(min(wait_s, self._looks.wait_s or LOOK_FOR_DATA_S, LOOK_FOR_DATA_S))
 
     def _end_when_failing(self) -> None:
         """Without the lease no seal is tried: a ZooKeeper that is away is waited for."""
@@ -218,7 +218,7 @@ class Slot:
             return 0
         began = self._runtime.monotonic()
         fetched = self.sealer.fetch()
-        self._looks.note(began, is_empty=not fetched)
+        self._looks.note(began, not fetched, self.sealer.is_pending)
         return fetched
 
     def _read_directions(self) -> None:

@@ -35,6 +35,7 @@ class KafkaConfig:
     """Settings of a broker.
 
     :ivar zookeeper: connect string to register at, `host:port,host:port/chroot`; empty for KRaft mode.
+    :ivar broker_id: `broker.id` in ZooKeeper mode; each broker of a cluster has its own.
     :ivar users: name -> password of a second listener with SASL/PLAIN; no such listener when empty.
     :ivar extra: additional lines of server.properties.
     """
@@ -43,6 +44,7 @@ class KafkaConfig:
     heap_mb: int = 256
     users: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, str] = field(default_factory=dict)
+    broker_id: int = 0
 
 
 class Broker(Server):
@@ -68,7 +70,7 @@ class Broker(Server):
             )
         if base_port is not None and base_port != ports.client:
             raise EnsembleError(f"{directory} holds a broker on port {ports.client}, not {base_port}")
-        super().__init__(0, directory / "broker", ports, self.config.heap_mb)
+        super().__init__(self.config.broker_id, directory / "broker", ports, self.config.heap_mb)
         self.sasl_address = f"{ports.host}:{ports.quorum}" if self.config.users else ""
         self._configuration = self.directory / "server.properties"
         self._data = self.directory / "data"
@@ -170,7 +172,11 @@ def _properties(config: KafkaConfig, ports: Ports, data: Path) -> dict[str, str]
         "background.threads": "2",
     }
     if config.zookeeper:
-        lines |= {"broker.id": "0", "zookeeper.connect": config.zookeeper, "zookeeper.session.timeout.ms": "6000"}
+        lines |= {
+            "broker.id": str(config.broker_id),
+            "zookeeper.connect": config.zookeeper,
+            "zookeeper.session.timeout.ms": "6000",
+        }
     else:
         lines |= {
             "process.roles": "broker,controller",

@@ -1,0 +1,69 @@
+"""Topics as brokers in ZooKeeper mode have registered them: their ids are known there while no controller answers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+
+from coordinator.zk.errors import CoordinatorError
+from coordinator.zk.store import Store
+from coordinator.zk.znodes.paths import Brokers
+from coordinator.zk.znodes.records import Topic
+
+from ..errors import LogError
+from .requests import NO_TOPIC, Described, Pending
+
+
+class TopicRegistry:
+    """Reads the topics' znodes, each time in a thread of its own: ZooKeeper may take seconds to answer, or fail.
+
+    :param open_store: opens a session in the ensemble of the topics' znodes.
+    """
+
+    def __init__(self, open_store: Callable[[], Store], brokers: Brokers) -> None:
+        self._open_store = open_store
+        self._brokers = brokers
+        self._lock = threading.Lock()
+        self._store: Store | None = None
+
+    def describe(self, topics: Iterable[str]) -> Pending[str, Described | LogError]:
+        """The topics as registered by now."""
+        found: dict[str, Future[Described | LogError]] = {name: Future() for name in topics}
+        threading.Thread(target=self._fill, args=(found,), name="kafka-registry", daemon=True).start()
+        return Pending(found, lambda future: future.result())
+
+    def close(self) -> None:
+        """End the session."""
+        with self._lock:
+            store, self._store = self._store, None
+            if store is not None:
+                store.close()
+
+    def _fill(self, wanted: dict[str, Future[Described | LogError]]) -> None:
+        try:
+            with self._lock:
+                found = self._read(list(wanted))
+        except CoordinatorError as error:
+            self.close()
+            found = dict.fromkeys(wanted, LogError(str(error)))
+        for name, answer in found.items():
+            wanted[name].set_result(answer)
+
+    def _read(self, names: list[str]) -> dict[str, Described | LogError]:
+        if self._store is None or self._store.lost:
+            self._store = self._open_store()
+        store = self._store
+        store.sync()
+        listing = store.children(self._brokers.ids)
+        if not listing or not listing.names:  # others than Kafka's brokers may have written these znodes
+            raise LogError(f"no broker of Kafka is registered in {self._brokers.ids}")
+        nodes = store.get_many([self._brokers.topic(name) for name in names])
+        found: dict[str, Described | LogError] = {}
+        for name, node in zip(names, nodes, strict=True):
+            if node is None:
+                found[name] = NO_TOPIC
+                continue
+            topic = Topic.parse(self._brokers.topic(name), name, node.data, node.stat.czxid)
+            found[name] = Described(topic.id, frozenset(topic.partitions))
+        return found

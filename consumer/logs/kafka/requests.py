@@ -1,0 +1,370 @@
+"""Requests to Kafka's brokers through confluent-kafka (librdkafka): metadata, offsets, and Kafka's own groups."""
+
+from __future__ import annotations
+
+import threading
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from coordinator.zk.errors import MissingProgram, UsageError
+
+from ..base import OffsetAndTimestamp
+from ..errors import LogError
+from .options import without_secrets
+
+try:
+    import confluent_kafka as ck
+    from confluent_kafka import admin as ck_admin
+except ImportError as error:
+    raise MissingProgram(
+        "confluent-kafka, which reads Kafka, is not installed: pip install 'confluent-kafka>=2.6'"
+    ) from error
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+EARLIEST, LATEST = -2, -1
+"""Kafka's own numbers for special offsets."""
+
+REQUEST_TIMEOUT_S = 5.0
+DESCRIBE_TIMEOUT_S = 3.0
+ANSWER_TIMEOUT_S = 8.0
+"""Seconds until a request has failed for certain; a new connection may have to find a broker that accepts it first."""
+
+LOOK_TIMEOUT_S = 0.1
+
+REASON_S = 60.0
+"""Seconds for which a connection error counts: librdkafka repeats one every 30 s."""
+
+MOST_ERRORS = 100
+"""Brokers whose last connection error is kept."""
+
+NOT_TRUSTED = "certificate verify failed"
+"""librdkafka's error for an untrusted certificate: as with a wrong password, a retry cannot help. Other errors of a TLS
+handshake may be those of a starting or stopping broker."""
+
+_E = ck.KafkaError
+_REFUSALS = (_E._AUTHENTICATION, _E.SASL_AUTHENTICATION_FAILED)
+_UNANSWERED = (_E._TIMED_OUT, _E._TIMED_OUT_QUEUE, _E._TRANSPORT)
+
+
+class BrokerError(NamedTuple):
+    """The last connection error of a broker; `is_refusal` when it has refused the credentials."""
+
+    at: float
+    text: str
+    is_refusal: bool
+
+
+def refused(servers: str, text: str) -> LogError:
+    """The error of signal `CREDENTIALS`, with the remedy."""
+    what = "has a certificate that is not trusted" if NOT_TRUSTED in text else "refuses the credentials"
+    return LogError(
+        f"Kafka at {servers} {what}: {text}; set security.protocol, sasl.mechanism, "
+        "sasl.username and sasl.password, or ssl.*, of the options for Kafka as the brokers want them"
+    )
+
+
+class Described(NamedTuple):
+    """A topic in the brokers' metadata.
+
+    :ivar id: empty from brokers without topic ids.  :ivar error: why it is missing; else empty.
+    :ivar leaders: partition -> the address of its leader, where it has one.
+    """
+
+    id: str
+    partitions: frozenset[int]
+    error: str = ""
+    leaders: Mapping[int, str] = {}
+
+
+NO_TOPIC = Described("", frozenset(), "Kafka has no such topic")
+
+
+class Pending(Generic[K, T]):
+    """Pending results. An error is a value: one partition's does not hide the others'."""
+
+    def __init__(self, futures: Mapping[K, Future[Any]], read: Callable[[Future[Any]], T]) -> None:
+        self._futures = futures
+        self._read = read
+
+    @property
+    def is_done(self) -> bool:
+        return all(future.done() for future in self._futures.values())
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait at most `timeout_s` seconds; returns whether all results have arrived."""
+        return not wait(self._futures.values(), timeout_s).not_done
+
+    def results(self) -> dict[K, T]:
+        return {key: self._read(future) for key, future in self._futures.items()}
+
+
+class DescribesTopics(Protocol):
+    """Another place that knows topics' ids; `TopicRegistry`."""
+
+    def describe(self, topics: Iterable[str]) -> Pending[str, Described | LogError]: ...
+
+
+class Requests:
+    """On demand a connection to a cluster for requests. For several threads.
+
+    :param options: librdkafka's; see `kafka_options`.
+    :param registry: describes topics while the controller does not answer.
+    :raises UsageError: when librdkafka refuses them; the message has no secret.
+    :ivar errors: the last connection error of each broker, by its address.
+    :ivar is_accepted: whether a broker has answered a request, and so accepted the credentials.
+    :ivar failed: number of lookups that failed although no broker has accepted the credentials.
+    :ivar is_mute: whether the controller has not answered the last request for topics.
+    """
+
+    def __init__(self, servers: str, options: Mapping[str, str], registry: DescribesTopics | None = None) -> None:
+        self.servers = servers
+        self._registry = registry
+        self.is_accepted = self.is_mute = False
+        self.failed = 0
+        self._probe: Pending[str, Described | LogError] | None = None
+        self.errors: dict[str, BrokerError] = {}
+        self._options = {**options, "bootstrap.servers": servers}
+        self._admin: Any = None
+        self._describer: Any = None  # in place of it while the controller does not answer
+        self._making, self._probing = threading.Lock(), threading.Lock()
+        self._made(ck.Consumer, self._options).close()  # checks the options
+
+    @property
+    def has_registry(self) -> bool:
+        """Whether topics are described although the controller does not answer."""
+        return self._registry is not None
+
+    def describe(self, topics: Iterable[str]) -> Pending[str, Described | LogError]:
+        """Metadata of topics, in one request to the controller, or from the registry while that does not answer."""
+        names = sorted(topics)
+        with self._probing:
+            if self.is_mute and self._registry is not None:
+                if self._probe is None:
+                    self._probe = self._asked_controller(names)
+                elif self._probe.is_done:
+                    self._probe.results()  # notes whether it has answered
+                    self._probe = None
+                if self.is_mute:
+                    return self._registry.describe(names)
+        return self._asked_controller(names)
+
+    def _asked_controller(self, names: list[str]) -> Pending[str, Described | LogError]:
+        asked = self._describer or self._asking()
+        futures = asked.describe_topics(ck.TopicCollection(names), request_timeout=DESCRIBE_TIMEOUT_S)
+        return Pending(futures, lambda future: self._described(future, asked))
+
+    def look_for_controller(self) -> None:
+        """Ask any broker for metadata, for requests that wait for the controller. Blocks for `LOOK_TIMEOUT_S`.
+
+        A broker that has just started names none, not even itself; librdkafka asks it again after ten seconds."""
+        with suppress(ck.KafkaException):
+            self._asking().list_topics(timeout=LOOK_TIMEOUT_S)
+
+    def offsets(self, requested: Mapping[tuple[str, int], int]) -> Pending[tuple[str, int], int | LogError]:
+        """Offsets of partitions, in one request per leader.
+
+        :param requested: (topic, partition) -> `EARLIEST`, `LATEST`, or a time in milliseconds since the epoch. Without
+            a record of that time or later, the result is -1.
+        """
+        return self._listed(requested, lambda found: int(found.offset))
+
+    def records_of_times(
+        self, requested: Mapping[tuple[str, int], int]
+    ) -> Pending[tuple[str, int], OffsetAndTimestamp | LogError | None]:
+        """The first records of these times or later: (topic, partition) -> milliseconds since the epoch."""
+        return self._listed(
+            requested, lambda found: OffsetAndTimestamp(found.offset, found.timestamp) if found.offset >= 0 else None
+        )
+
+    def _listed(
+        self, requested: Mapping[tuple[str, int], int], read: Callable[[Any], T]
+    ) -> Pending[tuple[str, int], T | LogError]:
+        asked = {ck.TopicPartition(*place): _spec(what) for place, what in requested.items()}
+        level = ck.IsolationLevel
+        is_committed = self._options.get("isolation.level") != "read_uncommitted"
+        futures = self._asking().list_offsets(
+            asked,
+            isolation_level=level.READ_COMMITTED if is_committed else level.READ_UNCOMMITTED,
+            request_timeout=REQUEST_TIMEOUT_S,
+        )
+
+        def answer(future: Future[Any]) -> T | LogError:
+            try:
+                found = future.result()
+            except ck.KafkaException as error:
+                return self._problem(error)
+            if found.offset < -1:  # librdkafka's own numbers: its leader has not answered
+                return self._unanswered("no answer")
+            self.is_accepted = True
+            return read(found)
+
+        return Pending({(part.topic, part.partition): future for part, future in futures.items()}, answer)
+
+    def cluster(self, timeout_s: float = REQUEST_TIMEOUT_S) -> tuple[str, list[str]]:
+        """The cluster's id, and every visible topic, without Kafka's internal ones.
+
+        :raises LogError: when no broker answers.
+        """
+        try:
+            found = self._asking().list_topics(timeout=timeout_s)
+        except ck.KafkaException as error:
+            raise self._problem(error) from error
+        own = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+        return str(found.cluster_id), sorted(name for name in found.topics if name not in own)
+
+    def group(self, group: str) -> tuple[str, int]:
+        """The state of one of Kafka's own groups, as `EMPTY` or `STABLE`, and its number of members.
+
+        :raises LogError: when no broker answers.
+        """
+        future = self._asking().describe_consumer_groups([group], request_timeout=REQUEST_TIMEOUT_S)[group]
+        try:
+            found = future.result(ANSWER_TIMEOUT_S)
+        except ck.KafkaException as error:
+            if error.args[0].code() == _E.GROUP_ID_NOT_FOUND:
+                return "DEAD", 0
+            raise self._problem(error) from error
+        return found.state.name, len(found.members)
+
+    def commit_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], str]:
+        """Set the offsets of one of Kafka's own groups, which must have no members.
+
+        :returns: refused offsets, with the reason.
+        :raises LogError: when all were refused.
+        """
+        parts = [ck.TopicPartition(*place, offset) for place, offset in sorted(offsets.items())]
+        asked = self._asking().alter_consumer_group_offsets(
+            [ck.ConsumerGroupTopicPartitions(group, parts)], request_timeout=REQUEST_TIMEOUT_S
+        )
+        try:
+            done = asked[group].result(ANSWER_TIMEOUT_S)
+        except ck.KafkaException as error:
+            raise self._problem(error) from error
+        return {(p.topic, p.partition): p.error.str() for p in done.topic_partitions if p.error is not None}
+
+    # ---- connection errors
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """The last connection error of each broker, by its address."""
+        return {address: error.text for address, error in list(self.errors.items())}
+
+    @property
+    def refusal(self) -> str:
+        """A broker's refusal of the credentials; empty without one lately."""
+        for admin in filter(None, (self._admin, self._describer)):
+            admin.poll(0)  # errors of requests
+        now = time.monotonic()
+        return next(
+            (each.text for each in list(self.errors.values()) if each.is_refusal and now - each.at < REASON_S), ""
+        )
+
+    def unavailable(self, address: str) -> LogError:
+        """The error of a partition whose leader is unavailable; `address` is empty without a leader."""
+        error = self.errors.get(address)
+        if error is not None and error.is_refusal:
+            return refused(address, error.text)
+        reason = f": {error.text}" if error is not None else ""
+        return LogError(
+            f"Kafka broker {address}, its leader, is unavailable{reason}" if address else "it has no leader"
+        )
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._admin = self._describer = None
+
+    def _asking(self) -> Any:
+        with self._making:
+            if self._admin is None:
+                self._admin = self._connected()
+            return self._admin
+
+    def _connected(self) -> Any:
+        consumers_own = ("enable.", "fetch.", "queued.", "auto.offset", "max.partition", "isolation.", "check.", "stat")
+        options = {k: v for k, v in self._options.items() if not k.startswith(consumers_own)}
+        # Requests wait for a controller, and a broker that has just started knows none: refresh metadata soon.
+        options |= {"topic.metadata.refresh.interval.ms": "1000"}
+        return self._made(ck_admin.AdminClient, {**options, "error_cb": self._on_error})
+
+    def _made(self, kind: Callable[[dict[str, Any]], Any], options: dict[str, Any]) -> Any:
+        try:
+            return kind(options)
+        except (ck.KafkaException, ValueError, TypeError) as error:
+            raise UsageError(f"librdkafka refuses the options for Kafka: {self._text(error)}") from error
+
+    def _on_error(self, error: Any) -> None:
+        text = self._clean(error.str())
+        address = text.partition(": ")[0].rpartition("/")[0].rpartition("/")[2]  # of PROTOCOL://ADDRESS/NODE: error
+        is_refusal = error.code() in _REFUSALS or (error.code() == _E._SSL and NOT_TRUSTED in text)
+        if error.code() != _E._ALL_BROKERS_DOWN and (address in self.errors or len(self.errors) < MOST_ERRORS):
+            self.errors[address] = BrokerError(time.monotonic(), text, is_refusal)
+
+    def _described(self, future: Future[Any], asked: Any) -> Described | LogError:
+        try:
+            found = future.result()
+        except ck.KafkaException as error:
+            if is_unknown_topic(error.args[0]):
+                return NO_TOPIC
+            if error.args[0].code() in _UNANSWERED and asked is (self._describer or self._admin):
+                # librdkafka stays with a controller that hangs, also when there is another one by now: connect anew.
+                self.is_mute, self._describer = True, self._connected()
+            return self._problem(error)
+        self.is_accepted, self.is_mute = True, False
+        if self._describer is not None:
+            self._admin, self._describer = self._describer, None
+        numbers = frozenset(part.id for part in found.partitions)
+        leaders = {part.id: f"{part.leader.host}:{part.leader.port}" for part in found.partitions if part.leader}
+        return Described(topic_id_text(found.topic_id), numbers, leaders=leaders)
+
+    def _problem(self, error: Exception) -> LogError:
+        inner = error.args[0] if error.args else None
+        if isinstance(inner, _E) and inner.code() in _UNANSWERED:
+            return self._unanswered(self._text(error))
+        return LogError(f"Kafka at {self.servers}: {self._text(error)}")
+
+    def _unanswered(self, text: str) -> LogError:
+        """The error of a request without an answer, with the likely reason."""
+        if self.refusal:
+            return refused(self.servers, self.refusal)
+        last = max(list(self.errors.values()), default=None)
+        reason = f": {last.text}" if last is not None and time.monotonic() - last.at < REASON_S else ""
+        return LogError(f"Kafka at {self.servers}: {text}{reason}")
+
+    def _text(self, error: Exception) -> str:
+        inner = error.args[0] if error.args else error
+        return self._clean(inner.str() if isinstance(inner, _E) else str(error))
+
+    def _clean(self, text: str) -> str:
+        return " ".join(without_secrets(text, self._options).split())
+
+
+def is_unknown_topic(error: Any) -> bool:
+    """Whether brokers do not know a topic or a partition."""
+    return error.code() in (
+        _E.UNKNOWN_TOPIC_OR_PART, _E.UNKNOWN_TOPIC_ID, _E._UNKNOWN_TOPIC, _E._UNKNOWN_PARTITION
+    )  # fmt: skip
+
+
+def topic_id_text(found: Any) -> str:
+    """A topic's id in Kafka's and ZooKeeper's form; empty for none.
+
+    librdkafka's own text has `+` and `/` where Kafka's has `-` and `_`.
+    """
+    if found is None:
+        return ""
+    halves = (found.get_most_significant_bits() or 0, found.get_least_significant_bits() or 0)
+    data = b"".join((half % 2**64).to_bytes(8, "big") for half in halves)
+    return urlsafe_b64encode(data).rstrip(b"=").decode() if any(data) else ""
+
+
+def _spec(what: int) -> Any:
+    spec: Any = vars(ck_admin)["OffsetSpec"]  # missing in its stubs
+    if what in (EARLIEST, LATEST):
+        return spec.earliest() if what == EARLIEST else spec.latest()
+    return spec.for_timestamp(what)

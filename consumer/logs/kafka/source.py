@@ -1,0 +1,416 @@
+"""The source of Kafka's records: librdkafka's queue, with each topic's id confirmed before its records are returned.
+
+librdkafka prefetches all assigned partitions, in its own threads, into one queue. A poll takes what is in it, of any
+partition, and returns what has been confirmed: records wait in a queue for each topic until the brokers have confirmed
+the topic's id after they had arrived (`topics.py`). No other buffer is between librdkafka's and the reader's.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Iterable, Mapping
+
+from coordinator.zk.errors import CoordinatorError
+from coordinator.zk.znodes.partitions import TopicPartition
+
+from ...types import Fetch, Position
+from ..base import FetchLimits, Source
+from ..errors import LogError, OffsetOutOfRange
+from .arrow_batches import Columns, RecordRun, runs
+from .client import CORRUPT, DENIED, END, OUT_OF_RANGE, UNKNOWN, KafkaClient, Signal, unreadable
+from .connection import Connection
+from .fairness import STARVED_S, FairShare
+from .offsets import Questions
+from .partition import Failure, FetchState, OutOfRange, Partition
+from .requests import EARLIEST, LATEST
+from .topics import KnownTopic, TopicLookup
+from .unconfirmed import UnconfirmedQueue
+
+POLL_RECORDS = 1000
+"""See `KafkaClient.consume`."""
+
+UNCONFIRMED_BYTES = 16 << 20
+"""Arrow memory of records that wait for the confirmation of their topic."""
+
+CONFIRM_TIMEOUT_S = 0.005
+"""Seconds to wait for the brokers' confirmation of a topic: 1 to 2 ms on a near network."""
+
+RETRY_S = 1.0
+SLOW_RETRY_S = 10.0
+
+IDLE_S = 30.0
+"""Seconds without a poll of a partition until the connection is closed: statistics would fill librdkafka's queue."""
+
+
+# Large: the state of one librdkafka consumer, which one lock guards.
+class KafkaSource(Source):
+    """The source of one reader.
+
+    :param lookups: the log's lookups of offsets.
+    :param round_bytes: bytes of the largest response, `fetch.max.bytes`.
+    """
+
+    def __init__(self, connection: Connection, lookups: Questions, limits: FetchLimits, round_bytes: int) -> None:
+        self._connection = connection
+        self._lookups = lookups
+        self._limits = limits
+        self._round_bytes = round_bytes
+        self._client: KafkaClient | None = None
+        self._topics: TopicLookup
+        self._share = FairShare(round_bytes, 0.0)
+        self._parts: dict[tuple[str, int], Partition] = {}
+        self._suspended: set[Partition] = set()
+        self._failures: dict[Partition, LogError] = {}
+        self._lost: set[Partition] = set()  # of which the range is looked up next
+        self._problem: CoordinatorError | None = None
+        self._queue = UnconfirmedQueue(self._verified)
+        self._polls = 0
+        self._stats: object = None
+        self._polled_at = self._came_at = self._began_at = self._asked_at = float("-inf")
+        self._is_watched = self._is_relieved = False
+
+    # ---- partitions
+
+    def assign(self, starts: Mapping[TopicPartition, Position]) -> None:
+        with self._connection.lock:
+            self.release(starts)
+            for key, position in starts.items():
+                part = Partition(key, position.topic_id, position.offset)
+                self._parts[part.topic, part.number] = part
+                self._suspended.add(part)
+
+    def release(self, partitions: Iterable[TopicPartition]) -> None:
+        with self._connection.lock:
+            places = [(partition.topic, partition.partition) for partition in partitions]
+            gone = [self._parts.pop(place) for place in places if place in self._parts]
+            self._drop(gone)
+            self._suspend(gone, FetchState.RELEASED)
+            self._suspended.difference_update(gone)
+
+    # ---- records
+
+    def poll(self, max_bytes: int, wanted: Collection[TopicPartition] | None = None) -> list[Fetch]:
+        """See `Source`. Offsets without a record (transaction markers, aborted or compacted records) are skipped."""
+        for part in list(self._lost):  # before fetching, because it may fail, and not in `_polled`, because it blocks
+            self._failures[part] = self._range_problem(part)
+            self._lost.discard(part)
+        with self._connection.lock:
+            return self._polled(max_bytes, wanted)
+
+    def _polled(self, max_bytes: int, wanted: Collection[TopicPartition] | None) -> list[Fetch]:
+        now = time.monotonic()
+        is_away = self._client is not None and any(topic.unconfirmed for topic in self._topics.troubled)
+        try:
+            client = self._connection.client(now, is_away)
+            self._problem = None
+            if client is None or not self._parts:
+                return []  # an outage is logged
+            self._polled_at = now
+            self._begin(client, now)
+            self._read_health(client, now)
+        except LogError as error:
+            self._problem = error
+            return []
+        try:
+            self._assign(client, wanted, now)
+            self._receive(client, max_bytes, now)
+            self._relieve(client, max_bytes, wanted, now)
+            return self._taken(self._room(max_bytes), now)
+        except BaseException:
+            # Records out of librdkafka's queue and not returned are lost: the next client requests them again. And what
+            # is assigned may not be known.
+            self._connection.discard()
+            raise
+
+    @property
+    def is_pending(self) -> bool:
+        return self._queue.size > 0
+
+    @property
+    def problems(self) -> Mapping[TopicPartition, CoordinatorError | OSError]:
+        with self._connection.lock:
+            if self._problem is not None:
+                return {part.key: self._problem for part in self._parts.values()}
+            found: dict[TopicPartition, CoordinatorError | OSError] = {}
+            if self._client is not None:
+                for place, address in self._connection.health.unavailable.items():
+                    if (part := self._parts.get(place)) is not None:
+                        found[part.key] = self._client.unavailable(address)
+            found |= {part.key: failure for part, failure in self._failures.items()}
+            if self._client is not None:
+                for topic in self._topics.troubled:
+                    problem = topic.missing or topic.unconfirmed
+                    if problem and (topic.missing or self._connection.health.since is None):
+                        found |= {part.key: problem for part in self._parts_of(topic)}
+            return found
+
+    # ---- the client
+
+    def _begin(self, client: KafkaClient, now: float) -> None:
+        """Start over with another client: what the last one has fetched is fetched again."""
+        if client is self._client:
+            return
+        self._client, self._stats = client, None
+        self._topics = TopicLookup(client)
+        self._connection.health.restart()
+        self._share = FairShare(self._round_bytes, now)
+        self._queue = UnconfirmedQueue(self._verified)
+        self._failures.clear()
+        self._lost.clear()
+        for part in self._parts.values():
+            part.restarted()
+        self._suspended = set(self._parts.values())
+        self._came_at = self._began_at = now
+        if not self._is_watched:
+            self._is_watched = True
+            threading.Thread(target=self._close_when_idle, name="kafka-idle", daemon=True).start()
+
+    def _close_when_idle(self) -> None:
+        """Close the connection of an application that does not poll; the next poll opens another one."""
+        while not self._connection.closed.wait(IDLE_S / 4):
+            with self._connection.lock:
+                if self._client is not None and time.monotonic() - self._polled_at > IDLE_S:
+                    self._connection.discard()
+                    self._client = None
+
+    def _read_health(self, client: KafkaClient, now: float) -> None:
+        health = self._connection.health
+        if client.brokers is not None and client.brokers is not self._stats:
+            self._stats = client.brokers
+            assigned = {place for place, part in self._parts.items() if part.is_assigned}
+            health.update(
+                client.servers,
+                client.brokers,
+                assigned,
+                client.reasons,
+                now,
+            )
+        if health.since is not None and now - self._asked_at >= RETRY_S:
+            self._asked_at = now
+            self._topics.request_all()  # the first answer ends the outage
+        if client.refusal and not self._is_accepted(client, now):
+            raise self._connection.refuse(client, now)
+
+    def _is_accepted(self, client: KafkaClient, now: float) -> bool:
+        """Whether some broker accepts the credentials; before the first statistics, whether one may yet."""
+        if client.brokers is None:
+            return client.is_accepted or self._came_at > self._began_at or now - self._began_at < RETRY_S
+        return any(broker.is_up for broker in client.brokers)
+
+    # ---- assignment
+
+    def _assign(self, client: KafkaClient, wanted: Collection[TopicPartition] | None, now: float) -> None:
+        """Assign the suspended partitions whose time has come."""
+        due = [part for part in self._suspended if self._is_due(part, wanted, now)] if self._suspended else []
+        if due:
+            client.assign({(part.topic, part.number): part.tail for part in due})
+            for part in due:
+                part.assigned()
+                self._topics.of(part.topic, part.topic_id).is_requested = True
+            self._suspended.difference_update(due)
+        if self._suspended or due:
+            self._topics.keep({(part.topic, part.topic_id) for part in self._parts.values()})
+
+    def _is_due(self, part: Partition, wanted: Collection[TopicPartition] | None, now: float) -> bool:
+        if self._topics.of(part.topic, part.topic_id).missing is not None:
+            return False
+        if part.state is FetchState.YIELDING and not (wanted is None or part.key in wanted):
+            return False
+        return part.state is FetchState.WAITING or now >= part.retry_at
+
+    def _suspend(self, parts: Collection[Partition], state: FetchState, retry_at: float = float("inf")) -> None:
+        """Stop fetching these; their received records are returned first."""
+        assigned = [part for part in parts if part.is_assigned]
+        if assigned and self._client is not None and self._client is self._connection.current:
+            try:
+                self._client.unassign((part.topic, part.number) for part in assigned)
+            except BaseException:
+                self._connection.discard()
+                raise
+        for part in parts:
+            part.suspended(state, retry_at)
+        self._suspended.update(parts)
+
+    def _drop(self, parts: Collection[Partition], after: int = -1) -> None:
+        """Drop received records of these, those of polls after `after`: they are fetched again."""
+        for part in parts:
+            self._failures.pop(part, None)
+            self._lost.discard(part)
+        self._queue.drop(parts, after)
+
+    # ---- librdkafka's queue
+
+    def _receive(self, client: KafkaClient, max_bytes: int, now: float) -> None:
+        """Take records out of the queue, while the brokers confirm the topics of earlier ones."""
+        until = now + self._limits.max_s
+        room = min(self._room(max_bytes), UNCONFIRMED_BYTES)
+        while self._queue.size < room and self._consume(client):
+            self._confirm(0.0)
+            if time.monotonic() >= until:
+                break
+        if not self._queue.has_confirmed:
+            self._confirm(CONFIRM_TIMEOUT_S if self._queue.newest else 0.0)
+
+    def _room(self, max_bytes: int) -> int:
+        """While others yield to the wanted partitions of a full reader, these continue with one record at a time."""
+        return max(max_bytes, int(self._is_relieved))
+
+    def _consume(self, client: KafkaClient) -> bool:
+        """One look; whether there was anything."""
+        pieces = client.consume(POLL_RECORDS)
+        if not pieces:
+            return False
+        self._polls += 1
+        self._came_at = time.monotonic()
+        for piece in pieces:
+            if isinstance(piece, Columns):
+                for run in runs(piece):
+                    self._add(run)
+            else:
+                self._add_signal(piece)
+        return True
+
+    def _add(self, run: RecordRun) -> None:
+        part = self._parts.get((run.topic, run.partition))
+        if part is None or not part.is_assigned:
+            return  # of a released partition
+        self._enqueue(part, part.received(run))
+
+    def _add_signal(self, signal: Signal) -> None:
+        part = self._parts.get((signal.topic, signal.partition))
+        if signal.kind == UNKNOWN:
+            self._topics.request_all()
+        if part is None or not part.is_assigned:
+            return
+        if signal.kind == END:
+            self._failures.pop(part, None)
+            self._enqueue(part, part.ended(signal.offset))
+        elif signal.kind == OUT_OF_RANGE:
+            self._suspend([part], FetchState.FAILED)
+            self._enqueue(part, OutOfRange("", RETRY_S))
+        elif signal.kind in (CORRUPT, DENIED):
+            self._suspend([part], FetchState.FAILED)
+            self._enqueue(part, Failure(str(unreadable(signal)), SLOW_RETRY_S))
+        elif signal.kind != UNKNOWN:
+            self._enqueue(part, Failure(str(unreadable(signal)), None))
+
+    def _enqueue(self, part: Partition, found: Fetch | Failure | None) -> None:
+        if found is not None:
+            self._share.count(part, self._queue.add(self._polls, part, found))
+
+    # ---- confirmation
+
+    def _confirm(self, wait_s: float) -> None:
+        """Request the ids of topics with unconfirmed records, and apply the answers."""
+        now = time.monotonic()
+        self._apply(self._topics.collect(now), now)
+        self._topics.ask(self._queue.newest, self._polls, now)
+        if wait_s:
+            self._apply(self._topics.collect(now, wait_s), now)
+
+    def _apply(self, updated: Iterable[KnownTopic], now: float) -> None:
+        health = self._connection.health
+        if health.since is not None and self._topics.answered >= health.since and self._client is not None:
+            health.end_outage(self._client.servers, now)
+        for known in updated:
+            parts = self._parts_of(known)
+            if known.missing is not None:
+                self._suspend(parts, FetchState.WAITING)
+                self._drop(parts, known.verified)
+                continue
+            for part in parts:
+                if part.number in known.leaders:
+                    health.note_leader((part.topic, part.number), known.leaders[part.number])
+                if (problem := known.lacks(part.number)) is not None:
+                    self._suspend([part], FetchState.FAILED, now + RETRY_S)
+                    self._failures[part] = problem
+
+    def _parts_of(self, known: KnownTopic) -> list[Partition]:
+        return [part for part in self._parts.values() if (part.topic, part.topic_id) == (known.name, known.id)]
+
+    def _verified(self, part: Partition) -> int:
+        return self._topics.of(part.topic, part.topic_id).verified
+
+    # ---- fairness
+
+    def _relieve(
+        self, client: KafkaClient, max_bytes: int, wanted: Collection[TopicPartition] | None, now: float
+    ) -> None:
+        """Let partitions above their share yield to starved ones, and end that."""
+        is_full = max_bytes <= 0 and wanted is not None
+        self._is_relieved &= is_full
+        if not is_full and now - self._came_at >= STARVED_S:
+            self._end_yielding()
+        if not is_full and not self._share.is_round(now):
+            return
+        assigned = [part for part in self._parts.values() if part.is_assigned]
+        if is_full:
+            others = [part for part in assigned if part.key not in (wanted or ())]
+            hungry = [part for part in assigned if part.key in (wanted or ())] if others else []
+        else:
+            others, hungry = self._share.above_share(assigned), self._share.hungry(assigned)
+        starved = self._share.starved(client, hungry, now)
+        if starved is None:
+            return
+        self._share.start_round(now)
+        starved = [part for part in starved if part in hungry]  # by now, the reader may want others
+        if starved and is_full:
+            self._is_relieved = True
+            self._suspend(others, FetchState.YIELDING, now)
+            self._drop(others)
+        elif starved:
+            self._suspend(others, FetchState.YIELDING)
+        elif not is_full:
+            self._end_yielding()
+
+    def _end_yielding(self) -> None:
+        for part in self._suspended:
+            if part.state is FetchState.YIELDING:
+                part.suspended(FetchState.WAITING)
+
+    # ---- returned records
+
+    def _taken(self, room: int, now: float) -> list[Fetch]:
+        """Confirmed records up to `room` bytes, one record at least, as one fetch of each partition."""
+        taken: dict[Partition, list[Fetch]] = {}
+        for entry in self._queue.take(room):
+            if isinstance(entry.found, Fetch):
+                taken.setdefault(entry.part, []).append(entry.found)
+                if entry.found.rows:
+                    self._failures.pop(entry.part, None)
+            else:
+                self._fail(entry.part, entry.found, now)
+        fetches = [_joined(each) for each in taken.values()]
+        for part, fetch in zip(taken, fetches, strict=True):  # nothing fails from here on: these are returned
+            part.position = fetch.next
+        return fetches
+
+    def _fail(self, part: Partition, failure: Failure, now: float) -> None:
+        """All records before a failure are returned: it is the partition's problem now."""
+        if isinstance(failure, OutOfRange):
+            self._lost.add(part)
+        else:
+            self._failures[part] = failure
+        if failure.retry_s is not None:
+            part.retry_at = now + failure.retry_s
+
+    def _range_problem(self, part: Partition) -> LogError:
+        """Whether the position is out of range, or has only been so."""
+        place = (part.topic, part.topic_id, part.number)
+        what = f"offset {part.tail} of {part.topic}-{part.number} is out of range"
+        try:
+            first, end = self._lookups.one(*place, EARLIEST), self._lookups.one(*place, LATEST)
+        except LogError as error:
+            return LogError(f"{what} in Kafka: {error}")
+        if first <= part.tail <= end:
+            return LogError(f"{what} in Kafka")
+        return OffsetOutOfRange(f"{what}: Kafka holds {first} to {end}")
+
+
+def _joined(fetches: list[Fetch]) -> Fetch:
+    """Consecutive fetches of one partition as one."""
+    if len(fetches) == 1:
+        return fetches[0]
+    batches = [batch for fetch in fetches for batch in fetch.batches]
+    return Fetch(fetches[0].partition, fetches[0].topic_id, fetches[0].first, fetches[-1].next, batches)

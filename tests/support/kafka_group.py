@@ -1,0 +1,128 @@
+"""Groups on a real Kafka: what they are given, and what an independent client finds there."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from confluent_kafka import Producer
+
+from consumer.logs import KafkaPlace, open_log
+from consumer.sealing.segment_files import SegmentFolder
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.segments import Segment
+from tests.support.kafka import Kafka
+from tests.support.wait import eventually
+from tests.support.world import PollingConsumer, World
+
+
+class Writing:
+    """Writes numbers into every partition all the time; the brokers have each once, also when they go away.
+
+    :param records: of each partition, 20 times a second.
+    :ivar ends: partition -> the offset after the last record that its leader has acknowledged.
+    """
+
+    def __init__(self, kafka: Kafka, topic: str, partitions: int, records: int = 10) -> None:
+        once = {"enable.idempotence": True, "message.timeout.ms": 0, "reconnect.backoff.max.ms": 200}
+        self._client = Producer({"bootstrap.servers": kafka.servers, "linger.ms": 0, "log_level": 0, **once})
+        self.ends = dict.fromkeys(range(partitions), 0)
+        self.topic = topic
+        self._records = records
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="writing", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.wait(0.05):
+            for partition in self.ends:
+                for value in range(number, number + self._records):
+                    self._client.produce(
+                        self.topic, str(value).encode(), partition=partition, on_delivery=self._on_delivery
+                    )
+            number += self._records
+            self._client.poll(0)
+
+    def _on_delivery(self, error: object, message: Any) -> None:
+        if error is None:
+            self.ends[message.partition()] = message.offset() + 1
+
+    def stop(self) -> None:
+        """Write no more, and wait until the brokers have all of it."""
+        self._stop.set()
+        self._thread.join(10)
+        assert self._client.flush(30) == 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join(10)
+
+
+def joins(
+    world: World,
+    group: str,
+    name: str,
+    topic: str,
+    url: str = "kafka:",
+    kafka: Mapping[str, str] | None = None,
+    **options: Any,
+) -> PollingConsumer:
+    """A consumer of a topic.
+
+    :param kafka: librdkafka's options.  :param options: the consumer's.
+    """
+    log = open_log(url, KafkaPlace(zk=world.zk, options=kafka or {}))
+    return world.consumer(group, name, {topic: 1}, log=log, **options)
+
+
+def numbered(first: int, count: int) -> list[bytes]:
+    """The values of so many records."""
+    return [str(number).encode() for number in range(first, first + count)]
+
+
+def all_delivered(kafka: Kafka, consumers: list[PollingConsumer], topic: str, partitions: int) -> None:
+    """The records of an independent Kafka client were polled, and committed once."""
+    there = kafka.read_all(topic, partitions)
+    wanted = {(TopicPartition(topic, number), read.offset) for number, rows in there.items() for read in rows}
+    assert wanted
+
+    def is_whole() -> bool:
+        missing = wanted - {item for consumer in consumers for item in consumer.polled.copy()}
+        assert not missing, f"{len(missing)} of {len(wanted)} records are missing: {sorted(missing)[:3]}"
+        return True
+
+    eventually(is_whole, 30, "every record is delivered", pause_s=0.05)
+    counts = Counter(item for consumer in consumers for item in consumer.records.copy())
+    assert {item: count for item, count in counts.items() if count > 1} == {}
+    assert set(counts) <= wanted
+
+
+def segments(world: World, group: str) -> list[Segment]:
+    """The named segments, in the order of their seals."""
+    paths = GroupPaths(group)
+    listing = world.store.children(paths.segments)
+    found = [world.store.get(paths.segment(name)) for name in (listing.names if listing else [])]
+    nodes = sorted((node for node in found if node), key=lambda node: node.stat.czxid)
+    return [Segment.parse("segment", node.data) for node in nodes]
+
+
+def sealed(world: World, group: str, folder: SegmentFolder) -> list[tuple[int, bytes]]:
+    """Offset and value of every sealed record."""
+    return [(row["offset"], row["value"]) for row in rows_of(world, group, folder)]
+
+
+def rows_of(world: World, group: str, folder: SegmentFolder) -> Iterator[dict[str, Any]]:
+    """The sealed records, in the order of the seals."""
+    for segment in segments(world, group):
+        for batch in folder.read(segment.file, segment.size, segment.rows):
+            yield from batch.to_pylist()
