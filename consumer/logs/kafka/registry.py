@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 
@@ -13,6 +14,9 @@ from coordinator.zk.znodes.records import Topic
 
 from ..errors import LogError
 from .requests import NO_TOPIC, Described, Pending
+
+ABSENT_S = 30.0
+"""Seconds until brokers are looked for again where none was registered: those without ZooKeeper never are."""
 
 
 class TopicRegistry:
@@ -26,6 +30,7 @@ class TopicRegistry:
         self._brokers = brokers
         self._lock = threading.Lock()
         self._store: Store | None = None
+        self._not_before = float("-inf")
 
     def describe(self, topics: Iterable[str]) -> Pending[str, Described | LogError]:
         """The topics as registered by now."""
@@ -41,6 +46,7 @@ class TopicRegistry:
                 store.close()
 
     def _fill(self, wanted: dict[str, Future[Described | LogError]]) -> None:
+        found: dict[str, Described | LogError]
         try:
             with self._lock:
                 found = self._read(list(wanted))
@@ -51,13 +57,17 @@ class TopicRegistry:
             wanted[name].set_result(answer)
 
     def _read(self, names: list[str]) -> dict[str, Described | LogError]:
+        absent = LogError(f"no broker of Kafka is registered in {self._brokers.ids}")
+        if time.monotonic() < self._not_before:
+            raise absent
         if self._store is None or self._store.lost:
             self._store = self._open_store()
         store = self._store
         store.sync()
         listing = store.children(self._brokers.ids)
         if not listing or not listing.names:  # others than Kafka's brokers may have written these znodes
-            raise LogError(f"no broker of Kafka is registered in {self._brokers.ids}")
+            self._not_before = time.monotonic() + ABSENT_S
+            raise absent
         nodes = store.get_many([self._brokers.topic(name) for name in names])
         found: dict[str, Described | LogError] = {}
         for name, node in zip(names, nodes, strict=True):

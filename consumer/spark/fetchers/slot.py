@@ -27,7 +27,7 @@ from coordinator.zk.znodes.segments import Pool, SegmentsRecord
 
 from ...assignment.joining import client_assignment
 from ...errors import TURNED_AWAY, AssignmentFailed, FencedInstanceId
-from ...fetching.fetcher import Fetcher, Looks
+from ...fetching.fetcher import PENDING_S, Fetcher, Looks
 from ...fetching.lag import lag_readers
 from ...history import recorder_of
 from ...logs import Log, embedded_folder, open_log
@@ -201,7 +201,7 @@ class Slot:
         wait_s = self.sealer.seal_if_due(self._directions.segments.seal_interval_ms)
         self._end_when_failing()
         if not fetched and self._stopping is None:
-            self.member.wake.wait(min(wait_s, self._looks.wait_s or LOOK_FOR_DATA_S, LOOK_FOR_DATA_S))
+            self.member.wake.wait(min(wait_s, PENDING_S if self.sealer.is_pending else LOOK_FOR_DATA_S))
 
     def _end_when_failing(self) -> None:
         """Without the lease no seal is tried: a ZooKeeper that is away is waited for."""
