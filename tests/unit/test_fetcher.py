@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from consumer.fetching.fetcher import LONGEST_WAIT_S, LOOK_FOR_DATA_S, Fetcher, Looks
+from consumer.fetching.fetcher import LONGEST_WAIT_S, LOOK_FOR_DATA_S, PENDING_S, Fetcher, Looks
 from consumer.logs import FetchLimits, LogError, OffsetOutOfRange
 from consumer.logs.base import Fetched
 from consumer.logs.columns import stored_batches
@@ -41,6 +41,15 @@ def test_empty_log_is_fetched_again_soon_despite_a_slow_fetch(look_s: float, wai
     runtime.now += look_s
     looks.note(began, is_empty=True)
     assert looks.wait_s == pytest.approx(wait_s)
+
+
+def test_records_that_wait_for_their_confirmation_are_polled_soon_despite_a_slow_fetch() -> None:
+    runtime = ManualRuntime()
+    looks = Looks(runtime)
+    began = runtime.monotonic()
+    runtime.now += 0.05
+    looks.note(began, is_empty=True, is_pending=True)
+    assert looks.wait_s == pytest.approx(PENDING_S)
 
 
 def test_unlistable_partition_folder_is_reported_and_blocks_no_other_partition(tmp_path: Path) -> None:

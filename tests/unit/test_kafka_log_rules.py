@@ -39,11 +39,13 @@ def test_records_are_withheld_until_their_topic_is_confirmed_after_they_arrived(
     assert reader.poll() == {}  # and the first request is sent
     kafka.ends["t", 0] = 10
     assert reader.poll() == {}
+    assert reader.source.is_pending, "they are polled soon"
 
     kafka.answered = 1
     assert reader.poll() == {0: [0, 1, 2, 3, 4]}
     kafka.answered = 2
     assert reader.poll() == {0: [5, 6, 7, 8, 9]}
+    assert not reader.source.is_pending
 
 
 def test_recreated_topic_drops_unconfirmed_records_and_returns_confirmed_ones(kafka: Brokers, reader: Reader) -> None:
