@@ -30,7 +30,7 @@ def test_stream_bench_prints_records_a_second_and_a_processor_second() -> None:
 
 
 @pytest.mark.timeout(400)
-def test_stream_bench_compares_with_the_kafka_source_of_spark() -> None:
+def test_stream_bench_compares_with_sparks_kafka_source_or_names_the_remedy() -> None:
     sizes = ("--records", "20000", "--record-bytes", "100", "--warm-ups", "1", "--rounds", "1")
 
     done = subprocess.run(
@@ -38,8 +38,9 @@ def test_stream_bench_compares_with_the_kafka_source_of_spark() -> None:
         capture_output=True, text=True, timeout=380, check=False, stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
-    if done.returncode == 69:
-        pytest.skip(f"needs the connector: {done.stderr[-1000:]}")
+    if done.returncode == 69:  # the registry lacks the connector
+        assert "name a folder that has them in ZK_GROUP_BENCH_SPARK_KAFKA_JARS" in done.stderr
+        return
     assert done.returncode == 0, done.stderr[-3000:]
     report = json.loads(done.stdout.splitlines()[-1])
     for ratio, figure in (("ratio", "records_per_s"), ("ratio_cpu", "records_per_cpu_s")):
