@@ -43,7 +43,7 @@ def test_empty_log_is_fetched_again_soon_despite_a_slow_fetch(look_s: float, wai
     assert looks.wait_s == pytest.approx(wait_s)
 
 
-def test_records_that_wait_for_their_confirmation_are_polled_soon_despite_a_slow_fetch() -> None:
+def test_unconfirmed_records_are_polled_soon_despite_a_slow_fetch() -> None:
     runtime = ManualRuntime()
     looks = Looks(runtime)
     began = runtime.monotonic()
