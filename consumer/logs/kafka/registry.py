@@ -15,7 +15,7 @@ from coordinator.zk.znodes.records import Topic
 from ..errors import LogError
 from .requests import NO_TOPIC, Described, Pending
 
-ABSENT_S = 30.0
+ABSENT_S = 2.0
 """Seconds until brokers are looked for again where none was registered: those without ZooKeeper never are."""
 
 
@@ -59,7 +59,7 @@ class TopicRegistry:
     def _read(self, names: list[str]) -> dict[str, Described | LogError]:
         absent = LogError(f"no broker of Kafka is registered in {self._brokers.ids}")
         if time.monotonic() < self._not_before:
-            raise absent
+            return dict.fromkeys(names, absent)
         if self._store is None or self._store.lost:
             self._store = self._open_store()
         store = self._store
@@ -67,7 +67,7 @@ class TopicRegistry:
         listing = store.children(self._brokers.ids)
         if not listing or not listing.names:  # others than Kafka's brokers may have written these znodes
             self._not_before = time.monotonic() + ABSENT_S
-            raise absent
+            return dict.fromkeys(names, absent)
         nodes = store.get_many([self._brokers.topic(name) for name in names])
         found: dict[str, Described | LogError] = {}
         for name, node in zip(names, nodes, strict=True):
