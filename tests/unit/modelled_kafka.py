@@ -30,13 +30,13 @@ ROUND_BYTES = 20_000
 
 
 class Brokers:
-    """Brokers, and what clients have done. Every topic has the id `id` and 20 partitions, if not told otherwise.
+    """Brokers, and what clients have done. Every topic has the id `id` and 20 partitions.
 
     :ivar lookup_wait_s: seconds for which a lookup of the servers is waited for.
     :ivar ends: place -> its end offset.  :ivar begins: its earliest offset.  :ivar markers: offsets without
         a record, of (topic, id, partition).
     :ivar ids: topic -> its id; empty while it does not exist.
-    :ivar leaders: place -> the address of its leader; `a:1` if not told.
+    :ivar leaders: place -> the address of its leader; `a:1` by default.
     :ivar down: addresses that refuse connections.  :ivar refusing: those that refuse the credentials.
     :ivar is_mute: whether requests for topics fail.
     :ivar is_holding: whether they are not answered yet, except the first `answered` ones.

@@ -8,20 +8,13 @@ slower than the brokers. So does every partition while the reader's buffer is fu
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Protocol
 
 from ..errors import LogError
 from .partition import Partition
-from .requests import LATEST, Pending
+from .requests import LATEST, Pending, Requests
 
 STARVED_S = 1.0
 """Minimum length of a round, interval of requests for end offsets, and time without records that ends a yielding."""
-
-
-class AnswersOffsets(Protocol):
-    """The part of `KafkaClient` that finds out who is behind."""
-
-    def offsets(self, requested: dict[tuple[str, int], int]) -> Pending[tuple[str, int], int | LogError]: ...
 
 
 class FairShare:
@@ -59,8 +52,8 @@ class FairShare:
         """Count from zero."""
         self._got, self._total, self._began = {}, 0, now
 
-    def starved(self, client: AnswersOffsets, hungry: list[Partition], now: float) -> list[Partition] | None:
-        """Those of `hungry` of which the log has records; None until the brokers have said so."""
+    def starved(self, client: Requests, hungry: list[Partition], now: float) -> list[Partition] | None:
+        """Those of `hungry` with records in the log; None until the brokers have answered."""
         if self._asked is None:
             if hungry and now >= self._not_before:
                 self._not_before = now + STARVED_S

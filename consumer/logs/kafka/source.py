@@ -62,7 +62,7 @@ class KafkaSource(Source):
         self._parts: dict[tuple[str, int], Partition] = {}
         self._suspended: set[Partition] = set()
         self._failures: dict[Partition, LogError] = {}
-        self._lost: set[Partition] = set()  # of which the range is looked up next
+        self._lost: set[Partition] = set()  # their range is looked up next
         self._problem: CoordinatorError | None = None
         self._queue = UnconfirmedQueue(self._verified)
         self._polls = 0
@@ -179,13 +179,7 @@ class KafkaSource(Source):
         if client.brokers is not None and client.brokers is not self._stats:
             self._stats = client.brokers
             assigned = {place for place, part in self._parts.items() if part.is_assigned}
-            health.update(
-                client.servers,
-                client.brokers,
-                assigned,
-                client.reasons,
-                now,
-            )
+            health.update(client.servers, client.brokers, assigned, client.reasons, now)
         if health.since is not None and now - self._asked_at >= RETRY_S:
             self._asked_at = now
             self._topics.request_all()  # the first answer ends the outage

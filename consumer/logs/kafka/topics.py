@@ -2,8 +2,8 @@
 
 A recreated topic begins at offset 0 again. librdkafka continues in it at the old topic's offset, without an error when
 the new one reaches that far. So records are returned only after the brokers have confirmed, later than they arrived,
-that the topic still has its id: an id never comes back, so the records are of that topic. (Any broker is asked; its
-metadata may be some milliseconds behind the partition leader's.)
+that the topic still has its id: an id never comes back, so the records are of that topic. (The controller is asked,
+or the registry while it does not answer: either may be some milliseconds behind the partition's leader.)
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class Entry(NamedTuple):
 class UnconfirmedQueue:
     """Entries until their confirmation.
 
-    :param verified: the last poll of which a partition's topic is confirmed.
+    :param verified: the last poll whose records of a partition are confirmed, by its topic.
     :ivar size: bytes of all records.
     """
 
