@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -23,7 +21,7 @@ from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.znodes.partitions import TopicPartition
 from tests.support import cli
 from tests.support.kafka import Kafka
-from tests.support.kafka_group import all_delivered, joins, numbered, rows_of, sealed, segments
+from tests.support.kafka_group import all_delivered, joins, numbered, rows_of, sealed, segments, two_slots
 from tests.support.processes import ProjectProcess
 from tests.support.wait import eventually
 from tests.support.world import SESSION_MS, World, a_world
@@ -138,31 +136,8 @@ def test_slots_seal_every_kafka_record_when_the_broker_and_a_slot_are_killed(
     topic, group = kafka.name("orders"), kafka.name("group")
     kafka.topic(topic, 4)
     folder = SegmentFolder(str(tmp_path / "segments"))
-    config = {
-        "zk": world.zk,
-        "group": group,
-        "pool": "p",
-        "log_dir": "kafka:",
-        "segments_dir": folder.url,
-        "session_timeout_ms": SESSION_MS,
-        "seal_interval_ms": 50,
-        "topics": {topic: 1},
-        "run": "run-1",
-    }
     world.elected(world.coordinator("a"))
-    with ExitStack() as stack:
-        post = PoolPost(kazoo_factory(world.zk, SESSION_MS), ThreadRuntime(), group, "p", "run-1")
-        post.keep(10)
-        stack.callback(post.close)
-        slots = [
-            stack.enter_context(
-                ProjectProcess(
-                    tmp_path, f"slot-{number}", "drills.workloads.slot", json.dumps({**config, "number": number})
-                )
-            )
-            for number in range(2)
-        ]
-        world.stable(group, members=2, timeout_s=30)
+    with two_slots(tmp_path, world, group, topic, folder.url) as slots:
         for number in range(4):
             kafka.write(topic, numbered(0, 300), partition=number)
         eventually(lambda: segments(world, group), 30, "something is sealed")

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from consumer.sealing.segment_files import SegmentFolder
-from consumer.spark.fetchers.pool_znode import PoolPost
 from coordinator.zk.embedded.ensemble import Ensemble
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.znodes.partitions import TopicPartition
 from tests.support.clients import fresh_chroot
 from tests.support.kafka import USERS
 from tests.support.kafka_cluster import BROKERS, PASSWORDS, TwoBrokers, sasl, two_brokers
-from tests.support.kafka_group import Writing, all_delivered, joins, numbered, rows_of, segments
-from tests.support.processes import ProjectProcess
+from tests.support.kafka_group import Writing, all_delivered, joins, numbered, rows_of, segments, two_slots
 from tests.support.wait import eventually, within
-from tests.support.world import SESSION_MS, PollingConsumer, World, a_world
+from tests.support.world import PollingConsumer, World, a_world
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -345,37 +340,16 @@ def test_slots_seal_every_record_of_two_brokers_when_one_and_a_slot_are_killed(
     topic, group = brokers.name("orders"), brokers.name("group")
     brokers.topic(topic, len(LEADERS), replicas=[[leader] for leader in LEADERS])
     folder = SegmentFolder(str(tmp_path / "segments"))
-    config = {
-        "zk": world.zk,
-        "group": group,
-        "pool": "p",
-        "log_dir": "kafka:",
-        "segments_dir": folder.url,
-        "session_timeout_ms": SESSION_MS,
-        "seal_interval_ms": 50,
-        "topics": {topic: 1},
-        "run": "run-1",
-    }
 
     def sealed_to() -> dict[int, int]:
         """Partition -> the offset after the last sealed one."""
         found = [each for segment in segments(world, group) for each in segment.ranges]
         return {number: max((r.next for r in found if r.partition == number), default=0) for number in range(4)}
 
-    with ExitStack() as stack:
-        post = PoolPost(kazoo_factory(world.zk, SESSION_MS), ThreadRuntime(), group, "p", "run-1")
-        post.keep(10)
-        stack.callback(post.close)
-        slots = [
-            stack.enter_context(
-                ProjectProcess(
-                    tmp_path, f"slot-{number}", "drills.workloads.slot", json.dumps({**config, "number": number})
-                )
-            )
-            for number in range(2)
-        ]
-        world.stable(group, members=2, timeout_s=30)
-        writing = stack.enter_context(Writing(brokers, topic, len(LEADERS), 1))
+    with (
+        two_slots(tmp_path, world, group, topic, folder.url) as slots,
+        Writing(brokers, topic, len(LEADERS), 1) as writing,
+    ):
         eventually(lambda: all(sealed_to().values()), 30, "every partition is sealed")
         with fault(brokers.brokers[2].kill, lambda: brokers.restart(2)):
             until = time.monotonic() + FAULT_S

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,12 +15,16 @@ from confluent_kafka import Producer
 
 from consumer.logs import KafkaPlace, open_log
 from consumer.sealing.segment_files import SegmentFolder
+from consumer.spark.fetchers.pool_znode import PoolPost
+from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.segments import Segment
 from tests.support.kafka import Kafka
+from tests.support.processes import ProjectProcess
 from tests.support.wait import eventually
-from tests.support.world import PollingConsumer, World
+from tests.support.world import SESSION_MS, PollingConsumer, World
 
 
 class Writing:
@@ -126,3 +133,31 @@ def rows_of(world: World, group: str, folder: SegmentFolder) -> Iterator[dict[st
     for segment in segments(world, group):
         for batch in folder.read(segment.file, segment.size, segment.rows):
             yield from batch.to_pylist()
+
+
+@contextmanager
+def two_slots(folder: Path, world: World, group: str, topic: str, segments_dir: str) -> Iterator[list[ProjectProcess]]:
+    """Two slots of a pool, each in a process, that have joined the group."""
+    config = {
+        "zk": world.zk,
+        "group": group,
+        "pool": "p",
+        "log_dir": "kafka:",
+        "segments_dir": segments_dir,
+        "session_timeout_ms": SESSION_MS,
+        "seal_interval_ms": 50,
+        "topics": {topic: 1},
+        "run": "run-1",
+    }
+    with ExitStack() as stack:
+        post = PoolPost(kazoo_factory(world.zk, SESSION_MS), ThreadRuntime(), group, "p", "run-1")
+        post.keep(10)
+        stack.callback(post.close)
+        slots = [
+            ProjectProcess(folder, f"slot-{number}", "drills.workloads.slot", json.dumps({**config, "number": number}))
+            for number in range(2)
+        ]
+        for slot in slots:
+            stack.enter_context(slot)
+        world.stable(group, members=2, timeout_s=30)
+        yield slots

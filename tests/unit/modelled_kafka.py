@@ -77,7 +77,7 @@ class Brokers:
         return self.clients[-1]
 
     def log(self, find: Callable[[], str] = lambda: "a:1") -> KafkaLog:
-        self.logs.append(KafkaLog(find, {"fetch.max.bytes": str(ROUND_BYTES)}))
+        self.logs.append(KafkaLog(find, {}))
         return self.logs[-1]
 
     def leader(self, place: Place) -> str:
@@ -118,6 +118,7 @@ class Client:
     failed = 0
 
     def __init__(self, brokers: Brokers, servers: str) -> None:
+        self.response_bytes = ROUND_BYTES
         self.servers = servers
         self.brokers: list[BrokerStats] | None = None
         self.reasons: dict[str, str] = {}

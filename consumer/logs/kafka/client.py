@@ -14,6 +14,7 @@ import confluent_kafka as ck
 from ..errors import LogError
 from .arrow_batches import Columns
 from .health import BrokerStats, parsed_stats
+from .options import DEFAULTS
 from .requests import DescribesTopics, Requests, is_unknown_topic
 
 log = logging.getLogger(__name__)
@@ -57,13 +58,16 @@ def unreadable(signal: Signal) -> LogError:
 class KafkaClient(Requests):
     """On demand a connection to a cluster for records besides the one for requests. Records are one thread's.
 
+    :ivar response_bytes: bytes of the largest response of a broker.
     :ivar brokers: the brokers in the newest statistics, None before the first.
     """
 
     def __init__(self, servers: str, options: Mapping[str, str], registry: DescribesTopics | None = None) -> None:
         super().__init__(servers, options, registry)
         self.brokers: list[BrokerStats] | None = None
-        self._fetch_wait_s = float(options.get("fetch.wait.max.ms", 500)) / 1000
+        given = {**DEFAULTS, **options}  # which librdkafka has accepted by now
+        self.response_bytes = int(given["fetch.max.bytes"])
+        self._fetch_wait_s = float(given["fetch.wait.max.ms"]) / 1000
         self._consumer: Any = None
 
     @property

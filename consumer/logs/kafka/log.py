@@ -30,7 +30,6 @@ class KafkaLog(Log):
     def __init__(
         self, find: Callable[[], str], options: Mapping[str, str], registry: TopicRegistry | None = None
     ) -> None:
-        self._options = options
         self._connection = Connection(find, options, registry)
         self._lookups, self._bulk_lookups = (Questions(self._connection.requests) for _ in range(2))
         pa.array([b""], pa.binary())  # the first conversion loads pandas, if installed: do it before fetching
@@ -59,7 +58,7 @@ class KafkaLog(Log):
 
     def source(self, limits: FetchLimits) -> KafkaSource:
         """See `Pushes`."""
-        return KafkaSource(self._connection, self._lookups, limits, int(self._options["fetch.max.bytes"]))
+        return KafkaSource(self._connection, self._lookups, limits)
 
     def close(self) -> None:
         self._connection.close()

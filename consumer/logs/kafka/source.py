@@ -48,17 +48,15 @@ class KafkaSource(Source):
     """The source of one reader.
 
     :param lookups: the log's lookups of offsets.
-    :param round_bytes: bytes of the largest response, `fetch.max.bytes`.
     """
 
-    def __init__(self, connection: Connection, lookups: Questions, limits: FetchLimits, round_bytes: int) -> None:
+    def __init__(self, connection: Connection, lookups: Questions, limits: FetchLimits) -> None:
         self._connection = connection
         self._lookups = lookups
         self._limits = limits
-        self._round_bytes = round_bytes
         self._client: KafkaClient | None = None
         self._topics: TopicLookup
-        self._share = FairShare(round_bytes, 0.0)
+        self._share: FairShare
         self._parts: dict[tuple[str, int], Partition] = {}
         self._suspended: set[Partition] = set()
         self._failures: dict[Partition, LogError] = {}
@@ -154,7 +152,7 @@ class KafkaSource(Source):
         self._client, self._stats = client, None
         self._topics = TopicLookup(client)
         self._connection.health.restart()
-        self._share = FairShare(self._round_bytes, now)
+        self._share = FairShare(client.response_bytes, now)
         self._queue = UnconfirmedQueue(self._verified)
         self._failures.clear()
         self._lost.clear()
