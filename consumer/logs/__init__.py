@@ -59,7 +59,7 @@ def open_log(url: str, kafka: KafkaPlace | None = None) -> Log:
         `kafka://host:port,host:port`.
     :param kafka: Kafka's brokers and options, for a Kafka log.
     :raises UsageError: when `url` is neither, or an option of Kafka is wrong.
-    :raises MissingProgram: when it is Kafka, and confluent-kafka is not installed.
+    :raises MissingProgram: when it is Kafka, and the extra `kafka` is not installed.
     """
     folder = embedded_folder(url)
     return EmbeddedLog(folder) if folder is not None else open_kafka(url, kafka or KafkaPlace())

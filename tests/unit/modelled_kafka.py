@@ -8,6 +8,7 @@ from concurrent.futures import wait
 from contextlib import contextmanager
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from consumer.logs import FetchLimits, LogError
@@ -251,8 +252,17 @@ class Client:
         if not there:
             return None
         values: list[bytes | None] = [f"{topic_id} {offset}".encode().ljust(self._kafka.size) for offset in there]
-        nothing: list[None] = [None] * count
-        return Columns([place[0]] * count, [place[1]] * count, there, nothing, values, [(1, 5)] * count, nothing)
+        return columns([place[0]] * count, [place[1]] * count, there, values)
+
+
+def columns(
+    topics: list[str], partitions: list[int], offsets: list[int], values: list[bytes | None] | None = None
+) -> Columns:
+    """Records as they come from librdkafka, without keys and headers."""
+    count = len(topics)
+    numbers = np.array(partitions, np.int32), np.array(offsets, np.int64)
+    stamps = np.array([(1, 5)] * count)
+    return Columns(topics, *numbers, [None] * count, values or [b"v"] * count, stamps, [None] * count)
 
 
 def _place(item: tuple[Place, str, range] | Signal) -> Place:

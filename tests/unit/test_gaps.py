@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from consumer.logs.kafka.arrow_batches import Columns, RecordRun, runs
+from consumer.logs.kafka.arrow_batches import RecordRun, runs
 from consumer.logs.kafka.partition import Partition
 from consumer.logs.kafka.unconfirmed import UnconfirmedQueue
 from consumer.sealing.open_segment import OpenSegment
@@ -19,14 +19,14 @@ from coordinator.zk.errors import BadData
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.segments import Missing, SealedRange, Segment
 
+from .modelled_kafka import columns
+
 PART = TopicPartition("t", 0)
 
 
 def run_of(*offsets: int) -> RecordRun:
     count = len(offsets)
-    nothing: list[None] = [None] * count
-    columns = Columns(["t"] * count, [0] * count, list(offsets), nothing, [b"v"] * count, [(1, 5)] * count, nothing)
-    (run,) = runs(columns)
+    (run,) = runs(columns(["t"] * count, [0] * count, list(offsets)))
     return run
 
 

@@ -1,8 +1,10 @@
-"""Kafka without a broker: options, servers, the brokers' znodes, and columns."""
+"""Kafka without a broker: options, servers, and the brokers' znodes."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from base64 import urlsafe_b64decode
 from collections.abc import Iterator
@@ -15,7 +17,6 @@ from confluent_kafka import KafkaError, Uuid
 
 from consumer.config import ConsumerConfig
 from consumer.logs.errors import LogError, UnknownTopic
-from consumer.logs.kafka.arrow_batches import Columns, runs
 from consumer.logs.kafka.client import KafkaClient
 from consumer.logs.kafka.connection import BrokerLookup
 from consumer.logs.kafka.open import bootstrap_servers
@@ -35,6 +36,16 @@ def test_options_pass_through_with_their_prefix_and_from_the_environment() -> No
     assert (found["sasl.password"], found["fetch.min.bytes"]) == ("pw", "7")
     assert (found["isolation.level"], found["enable.auto.commit"]) == ("read_committed", "false")
     assert "zk" not in found
+
+
+@pytest.mark.parametrize("module", ["confluent_kafka", "numpy"])
+def test_missing_dependency_of_kafka_is_named_with_the_extra_that_has_it(module: str) -> None:
+    code = f"import sys; sys.modules[{module!r}] = None; from consumer.cli import main; main()"
+    arguments = ["run", "--zk", "127.0.0.1:1", "--group", "g", "--topics", "t", "--log-dir", "kafka://127.0.0.1:1"]
+    ran = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+
+    assert (ran.returncode, ran.stderr.count("\n")) == (69, 1)
+    assert f"{module}, with which Kafka is read, is not installed: pip install" in ran.stderr
 
 
 def test_secret_may_be_read_from_a_file(tmp_path: Path) -> None:
@@ -137,32 +148,6 @@ def test_malformed_znode_of_a_broker_is_bad_data(data: bytes) -> None:
         addresses("/brokers/ids/0", data)
 
 
-def columns(*rows: tuple[str, int, int]) -> Columns:
-    topics, partitions, offsets = (list(column) for column in zip(*rows, strict=True))
-    count = len(rows)
-    return Columns(topics, partitions, offsets, [None] * count, [b"v"] * count, [(1, 5)] * count, [None] * count)
-
-
-def test_columns_are_cut_where_the_topic_or_the_partition_changes() -> None:
-    found = list(runs(columns(("a", 0, 5), ("a", 0, 7), ("a", 1, 0), ("b", 1, 0), ("b", 1, 1), ("a", 0, 8))))
-
-    assert [(run.topic, run.partition, run.first, run.next) for run in found] == [
-        ("a", 0, 5, 8),
-        ("a", 1, 0, 1),
-        ("b", 1, 0, 2),
-        ("a", 0, 8, 9),
-    ]
-    assert [run.batch.column("offset").to_pylist() for run in found] == [[5, 7], [0], [0, 1], [8]]
-
-
-def test_timestamp_outside_the_range_of_dates_is_none() -> None:
-    some = columns(("a", 0, 0), ("a", 0, 1), ("a", 0, 2))._replace(timestamps=[(0, -1), (1, 2**62), (2, 1000)])
-    (run,) = runs(some)
-
-    assert [stamp is None for stamp in run.batch.column("timestamp").to_pylist()] == [True, True, False]
-    assert run.batch.column("timestampType").to_pylist() == [-1, 0, 1]
-
-
 def test_topics_are_identified_by_id_if_kafka_and_zookeeper_have_one() -> None:
     some = frozenset({0})
     assert checked("t", "id", Described("id", some)).partitions == some
@@ -211,6 +196,19 @@ def test_unanswered_query_reports_no_topic_and_no_broker() -> None:
         results.append((topics.collect(now + 5), topics.answered))
 
     assert results == [([known], 10.0), ([], 10.0), ([known], 30.0)]
+
+
+def test_topic_is_confirmed_at_intervals_until_somebody_waits_for_it() -> None:
+    topics = TopicLookup(cast(Requests, Answers(*[Described("id", frozenset({0}))] * 4)))
+    known = topics.of("t", "id")
+
+    verified = []
+    for poll, (now, is_busy) in enumerate([(10.0, True), (10.019, True), (10.0195, False), (10.041, True)]):
+        topics.ask({"t": poll}, poll, now, is_busy)
+        topics.collect(now)
+        verified.append(known.verified)
+
+    assert verified == [0, 0, 2, 3]
 
 
 def test_query_that_could_not_be_sent_is_retried() -> None:

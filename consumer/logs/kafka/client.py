@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import confluent_kafka as ck
+import numpy as np
 
 from ..errors import LogError
 from .arrow_batches import Columns
@@ -141,13 +143,15 @@ def _headers(messages: Sequence[Any]) -> list[Any]:
 
 def _columns(messages: Sequence[Any]) -> Columns:
     message: Any = ck.Message
+    rows = len(messages)
+    times = np.fromiter(chain.from_iterable(map(message.timestamp, messages)), np.int64, 2 * rows)
     return Columns(
         topics=list(map(message.topic, messages)),
-        partitions=list(map(message.partition, messages)),
-        offsets=list(map(message.offset, messages)),
+        partitions=np.fromiter(map(message.partition, messages), np.int32, rows),
+        offsets=np.fromiter(map(message.offset, messages), np.int64, rows),
         keys=list(map(message.key, messages)),
         values=list(map(message.value, messages)),
-        timestamps=list(map(message.timestamp, messages)),
+        timestamps=times.reshape(rows, 2),
         headers=_headers(messages),
     )
 

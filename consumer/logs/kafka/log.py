@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-import pyarrow as pa
-
 from coordinator.zk.errors import CoordinatorError
 
 from ..base import FetchLimits, Log, OffsetAndTimestamp, TopicIdPartition
@@ -32,7 +30,6 @@ class KafkaLog(Log):
     ) -> None:
         self._connection = Connection(find, options, registry)
         self._lookups, self._bulk_lookups = (Questions(self._connection.requests) for _ in range(2))
-        pa.array([b""], pa.binary())  # the first conversion loads pandas, if installed: do it before fetching
 
     @property
     def outages(self) -> int:

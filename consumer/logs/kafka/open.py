@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from coordinator.zk.errors import UsageError
+from coordinator.zk.errors import MissingProgram, UsageError
 from coordinator.zk.security.access import ZooKeeperAccess
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Store
@@ -45,10 +45,14 @@ def open_kafka(url: str, place: KafkaPlace) -> Log:
     """The log `kafka:` or `kafka://host:port,host:port`.
 
     :raises UsageError: when the URL or an option is wrong, or the brokers are given nowhere.
-    :raises MissingProgram: when confluent-kafka is not installed.
+    :raises MissingProgram: when the extra `kafka` is not installed.
     """
-    from .log import KafkaLog  # loads confluent-kafka, which is an extra
-    from .registry import TopicRegistry
+    try:
+        from .log import KafkaLog
+        from .registry import TopicRegistry
+    except ModuleNotFoundError as error:
+        what = f"{error.name}, with which Kafka is read, is not installed"
+        raise MissingProgram(f"{what}: pip install 'zk-group-coordinator[kafka]'") from error
 
     servers = bootstrap_servers(url, place.bootstrap_servers)
     options = kafka_options(place.options)
