@@ -297,7 +297,7 @@ class KafkaSource(Source):
         """Request the ids of topics with unconfirmed records, and apply the answers."""
         now = time.monotonic()
         self._apply(self._topics.collect(now), now)
-        self._topics.ask(self._queue.newest, self._polls, now)
+        self._topics.ask(self._queue.newest, self._polls, now, is_busy=not wait_s)
         if wait_s:
             self._apply(self._topics.collect(now, wait_s), now)
 
