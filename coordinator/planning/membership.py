@@ -376,11 +376,11 @@ def _refuse_member(snapshot: Snapshot, found: Membership, name: str, reason: str
 
 
 def _delay_first_generation(snapshot: Snapshot, found: Membership, rules: GroupRules) -> None:
-    """Delay the first generation of an empty group until more members have joined (KIP-134)."""
+    """Delay the first generation of an empty group until more members have joined (KIP-134), or all slots of pools."""
     if snapshot.state.target or any(snapshot.channels[name].running for name in found.live):
         return
     ages = [snapshot.members[name].age_s for name in found.live]
-    if not ages:
+    if not ages or (snapshot.slots and snapshot.slots <= found.live.keys()):
         return
     left_s = min(rules.initial_delay_s - min(ages), FORMING_AT_MOST * rules.initial_delay_s - max(ages))
     if left_s > 0:

@@ -196,6 +196,7 @@ class Snapshot:
     :ivar topics: every existing topic.
     :ivar czxid: of the group's own znode, its creation.
     :ivar seats: instance id -> seat, of static members, present or away.
+    :ivar slots: the consumers of the group's fetcher pools; read only before its first generation.
     :ivar mark_age_s: (consumer, incarnation) of each eviction mark -> seconds since it was made or first read here.
     :ivar asks: in the order of their numbers.  :ivar has_sync: whether their parent exists.
     :ivar grown_age_s: seconds since this coordinator saw added partitions of a topic of the adopted answer.
@@ -214,6 +215,7 @@ class Snapshot:
     channels: Mapping[str, ChannelView] = field(default_factory=dict)
     members: Mapping[str, Member] = field(default_factory=dict)
     seats: Mapping[str, SeatView] = field(default_factory=dict)
+    slots: frozenset[str] = frozenset()
     owners: PartitionSet = NONE
     on_thread: Mapping[TopicPartition, str] = field(default_factory=dict)
     offsets: PartitionSet = NONE

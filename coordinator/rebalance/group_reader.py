@@ -29,6 +29,7 @@ from ..zk.znodes.paths import REBALANCE_PREFIX, GroupPaths, sequence
 from ..zk.znodes.ranges import is_partition
 from ..zk.znodes.records import Registration, Topic
 from ..zk.znodes.seats import Seat
+from ..zk.znodes.segments import Pool, slot_name
 from ..zk.znodes.sync import CONSUMER
 from .ask_reader import AskReader
 from .channel_reader import ChannelReader
@@ -98,9 +99,10 @@ class GroupReader:
         if state_node.data == DENIED:
             raise AccessDenied(self._paths.state)
         channels = self.channels.read()
-        sync, *others = self._store.children_many(
+        sync, pools, *others = self._store.children_many(
             [
                 self._paths.sync,
+                self._paths.pools,
                 self._paths.ids,
                 self._paths.seats,
                 self._paths.owners,
@@ -115,6 +117,7 @@ class GroupReader:
         state = self._state(state_node, channels, topics, history)
         members, rebalance = self._members(consumers, state.generation if state.generation in history else None)
         found_seats = self._seats(seats, members)
+        slots = self._slots(sorted(pools.names), len(members)) if pools and not state.target else frozenset()
         region = self._region.read(state, members, channels)
         needed = {*topics, *state.topics, *(part.topic for view in channels.values() for part in view.running)}
         (owners, owner_parents), (offsets, offset_parents) = self._partitions_below(
@@ -145,6 +148,7 @@ class GroupReader:
             channels=channels,
             members=members,
             seats=found_seats,
+            slots=slots,
             owners=owners,
             on_thread=on_thread,
             offsets=offsets,
@@ -264,6 +268,23 @@ class GroupReader:
                 seat = self._records.parsed(path, node, Seat.parse)
                 found[name] = SeatView(name, node.stat.version, seat, away_s, node.stat.czxid)
         return found
+
+    def _slots(self, names: Iterable[str], most: int) -> frozenset[str]:
+        """The consumers of the group's fetcher pools; none when there are more than `most`."""
+        paths = [self._paths.pool(name) for name in self._problems.usable(self._paths.pools, names)]
+        if len(paths) > most:
+            return frozenset()
+        nodes = self._store.get_many(paths) if paths else []
+        pools = {
+            path: self._records.parsed(path, node, Pool.parse) for path, node in zip(paths, nodes, strict=True) if node
+        }
+        if sum(pool.slots for pool in pools.values() if pool) > most:
+            return frozenset()
+        return frozenset(
+            slot_name(path.rpartition("/")[2], number)
+            for path, pool in pools.items()
+            for number in range(pool.slots if pool else 0)
+        )
 
     def _partitions_below(
         self, needed: Set[str], *roots: tuple[str, Iterable[str]]

@@ -84,6 +84,17 @@ def test_pool_is_waited_for_logs_that_it_runs_and_shows_its_slots(
         fetchers.wait_until_running(90)
 
 
+def test_group_of_a_pool_starts_with_one_generation_once_all_slots_have_joined(
+    spark: SparkSession, world: World, tmp_path: Path
+) -> None:
+    world.coordinator(group_initial_rebalance_delay_ms=600_000)
+    world.topic("t", 4)
+    with pool(spark, world, "g", tmp_path, {"t": 1}) as fetchers:
+        fetchers.wait_until_running(90)
+
+        assert world.state("g").generation == 1
+
+
 def test_pool_without_a_coordinator_says_so_while_it_is_waited_for(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:

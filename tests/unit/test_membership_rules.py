@@ -15,6 +15,7 @@ from coordinator.zk.store import SetData
 from coordinator.zk.znodes.error_codes import GROUP_MAX_SIZE_REACHED, INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID
 from coordinator.zk.znodes.group_state import EMPTY, PREPARING, STABLE
 from coordinator.zk.znodes.seats import Seat
+from coordinator.zk.znodes.segments import Pool
 from tests.property.group_world import MAX_POLL_MS, PATHS, SESSION_S, GroupWorld, MemberProcess
 from tests.property.test_convergence import CooperativeRange, settle
 
@@ -556,6 +557,34 @@ def test_empty_group_waits_until_no_member_has_joined_for_the_initial_delay() ->
 
     assert world.state.generation == 1
     assert running(world) == {"a": [0, 1], "b": [2, 3]}
+
+
+def test_group_starts_as_soon_as_all_slots_of_its_pools_have_joined() -> None:
+    world = a_world(initial_delay_s=0.5)
+    for name in ("other", "p-slot-0", "q-slot-0"):
+        world.start(name, T)
+    world.tree.put(PATHS.pools, b"")
+    for pool, slots in (("p", 2), ("q", 1), ("stopped", 0)):
+        world.tree.put(PATHS.pool(pool), Pool(slots, "run").to_bytes())
+    world.turn()
+    assert world.state.generation == 0
+
+    world.start("p-slot-1", T)
+    world.turn()
+
+    assert (world.state.generation, len(world.state.target)) == (1, 4)
+
+
+@pytest.mark.parametrize("data", [Pool(0, "run").to_bytes(), Pool(10_000, "run").to_bytes(), b"nonsense"])
+def test_pool_without_slots_to_wait_for_does_not_end_the_initial_delay(data: bytes) -> None:
+    world = a_world(initial_delay_s=0.5)
+    world.start("p-slot-0", T)
+    world.tree.put(PATHS.pools, b"")
+    world.tree.put(PATHS.pool("p"), data)
+
+    world.turn()
+
+    assert world.state.generation == 0
 
 
 def test_group_with_continuous_joins_starts_after_three_delays() -> None:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from coordinator.zk.process.config import LOOPBACK, require
 from coordinator.zk.security.access import ZooKeeperAccess
 from coordinator.zk.znodes.names import checked_name
-from coordinator.zk.znodes.segments import SEAL_INTERVAL_MS
+from coordinator.zk.znodes.segments import SEAL_INTERVAL_MS, slot_name
 
 from ...config import COORDINATOR_SIDE, ConsumerConfig, Subscription
 from ...membership.start_position import COMMITTED, EARLIEST
@@ -100,7 +100,7 @@ class SlotConfig(ZooKeeperAccess):
         It is the slot's `group_instance_id` too: a slot that ends and returns within the session timeout keeps its
         partitions, and no other slot stops.
         """
-        return f"{self.pool}-slot-{number}"
+        return slot_name(self.pool, number)
 
     def consumer_config(self, number: int) -> ConsumerConfig:
         """The configuration of slot `number` as a consumer."""

@@ -234,6 +234,11 @@ class Pool:
         return compact({"slots": self.slots, "run": self.run})
 
 
+def slot_name(pool: str, number: int) -> str:
+    """The consumer of a pool's slot."""
+    return f"{pool}-slot-{number}"
+
+
 def local_file(group: str, segment: Segment) -> Path | None:
     """A segment's file on a local file system; None on an object store.
 
