@@ -117,7 +117,7 @@ class GroupReader:
         state = self._state(state_node, channels, topics, history)
         members, rebalance = self._members(consumers, state.generation if state.generation in history else None)
         found_seats = self._seats(seats, members)
-        slots = self._slots(sorted(pools.names), len(members)) if pools and not state.target else frozenset()
+        slots = self._slots(sorted(pools.found), len(members)) if pools and not state.target else frozenset()
         region = self._region.read(state, members, channels)
         needed = {*topics, *state.topics, *(part.topic for view in channels.values() for part in view.running)}
         (owners, owner_parents), (offsets, offset_parents) = self._partitions_below(

@@ -130,6 +130,19 @@ def test_znode_that_may_not_be_read_leaves_everything_else_going(
     assert all(consumer.error is None for consumer in consumers)
 
 
+@pytest.mark.parametrize("path", [PATHS.pools, PATHS.pool("mallory")])
+def test_pools_that_may_not_be_read_do_not_keep_a_group_from_starting(
+    world: World, service: CoordinatorService, mallory: Any, path: str
+) -> None:
+    world.topic("t", 4)
+    mallory.ensure_path(PATHS.pools)
+    close(mallory, path)
+
+    world.consumer("g", "c1", {"t": 1}, log=MemoryLog(10))
+
+    world.stable("g", 1)
+
+
 @pytest.mark.parametrize("path", [PATHS.ids, PATHS.channels, PATHS.owners, PATHS.owners_of("t"), PATHS.state])
 def test_closed_parent_fails_its_own_group_and_no_other(
     world: World, service: CoordinatorService, mallory: Any, path: str

@@ -16,7 +16,7 @@ from consumer.logs.kafka.arrow_batches import Columns
 from consumer.logs.kafka.client import END, OUT_OF_RANGE, Signal
 from consumer.logs.kafka.health import BrokerStats
 from consumer.logs.kafka.log import KafkaLog
-from consumer.logs.kafka.requests import EARLIEST, NO_TOPIC, Described, refused
+from consumer.logs.kafka.requests import EARLIEST, NO_TOPIC, Described, Unanswered, refused
 from consumer.types import Fetch, Position
 from coordinator.zk.znodes.partitions import TopicPartition
 
@@ -39,7 +39,7 @@ class Brokers:
     :ivar ids: topic -> its id; empty while it does not exist.
     :ivar leaders: place -> the address of its leader; `a:1` by default.
     :ivar down: addresses that refuse connections.  :ivar refusing: those that refuse the credentials.
-    :ivar is_mute: whether requests for topics fail.
+    :ivar is_mute: whether requests for topics fail.  :ivar denied: topics that may not be described.
     :ivar is_holding: whether they are not answered yet, except the first `answered` ones.
     :ivar signals: place -> what a client says of it behind the records that it has fetched.
     :ivar size: bytes of a record.  :ivar ahead: records that a client prefetches.
@@ -59,6 +59,7 @@ class Brokers:
         self.leaders: dict[Place, str] = {}
         self.down: set[str] = set()
         self.refusing: set[str] = set()
+        self.denied: set[str] = set()
         self.is_mute = self.is_holding = self.is_unfair = False
         self.signals: dict[Place, Signal] = {}
         self.answered = 0
@@ -196,7 +197,9 @@ class Client:
 
     def _described(self, name: str) -> Described | LogError:
         if self._kafka.is_mute or not any(map(self._kafka.is_up, self._kafka.addresses)):
-            return LogError("no answer")
+            return Unanswered("no answer")
+        if name in self._kafka.denied:
+            return LogError("not authorized")
         topic_id = self._kafka.ids.get(name, "id")
         return Described(topic_id, frozenset(range(20))) if topic_id else NO_TOPIC
 

@@ -10,6 +10,8 @@ from unittest.mock import Mock
 import pytest
 
 from consumer.logs import LogError
+from consumer.logs.base import TopicIdPartition
+from consumer.logs.errors import UnknownTopic
 from consumer.logs.kafka.client import CORRUPT, OTHER, Signal
 from coordinator.zk.znodes.partitions import TopicPartition
 from tests.unit.modelled_kafka import Brokers, Client, Place, Reader, modelled_kafka
@@ -248,6 +250,18 @@ def test_failed_change_of_the_assignment_is_made_up_for(
     assert (reader.offset(0), reader.offset(1)) == (100, 100)
 
 
+def test_offsets_out_of_range_of_many_partitions_are_looked_up_in_two_requests(kafka: Brokers, reader: Reader) -> None:
+    """One that is asked with others of a leader that hangs takes as long as it, and fetches nothing meanwhile."""
+    kafka.ends = {("t", number): 10 for number in range(5)}
+    kafka.begins = {("t", number): 5 for number in range(4)}
+    reader.assign(0, 1, 2, 3, 4)
+    kafka.asked.clear()
+    reader.polls(0.5)
+
+    assert reader.problem(3) == "offset 0 of t-3 is out of range: Kafka holds 5 to 10"
+    assert kafka.asked == [{("t", number) for number in range(4)}] * 2
+
+
 def test_records_taken_beside_a_failing_lookup_are_returned_once(
     kafka: Brokers, reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,7 +274,7 @@ def test_records_taken_beside_a_failing_lookup_are_returned_once(
     kafka.is_holding = False
 
     with monkeypatch.context() as patched, pytest.raises(MemoryError):
-        patched.setattr(reader.source._lookups, "one", Mock(side_effect=MemoryError))
+        patched.setattr(reader.source._lookups, "many", Mock(side_effect=MemoryError))
         for _ in range(3):
             reader.poll()
 
@@ -560,6 +574,26 @@ def test_poll_waits_for_no_lookup_of_another_thread(
     answer.set()
     other.join(60)
     assert not other.is_alive()
+
+
+def test_topic_that_may_not_be_described_does_not_stop_the_lookups_of_others(kafka: Brokers) -> None:
+    kafka.denied, kafka.ends = {"denied"}, {("good", 0): 3}
+    log = kafka.log()
+
+    for _ in range(2):
+        with pytest.raises(LogError, match="not authorized"):
+            log.latest("denied", "id", 0)
+    assert log.latest("good", "id", 0) == 3
+    assert kafka.described.count({"denied"}) == 1
+
+
+def test_partition_of_another_topic_of_the_name_has_no_end(kafka: Brokers) -> None:
+    kafka.ids["t"], kafka.ends["t", 0] = "new", 3
+    old, new = (TopicIdPartition("t", topic_id, 0) for topic_id in ("old", "new"))
+    found = kafka.log().latest_of([new, old])
+
+    assert found[new] == 3
+    assert isinstance(found[old], UnknownTopic)
 
 
 def test_leaderless_topic_blocks_no_other_lookup_and_is_not_asked_again_at_once(kafka: Brokers) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,6 +15,7 @@ from coordinator.zk.errors import StoreError
 from coordinator.zk.store import Create, Store
 from coordinator.zk.znodes.paths import Brokers
 from tests.property.tree import MemoryTree
+from tests.support.wait import eventually
 
 BROKERS = Brokers()
 
@@ -85,3 +87,53 @@ def test_session_that_does_not_answer_is_replaced_by_another() -> None:
 
     assert isinstance(described(registry, "flights")["flights"], LogError)
     assert isinstance(described(registry, "flights")["flights"], Described)
+
+
+def test_unreadable_topic_is_not_described_and_others_are_in_the_same_session() -> None:
+    ensemble = Ensemble()
+    ensemble.tree.put(BROKERS.topic("bad"), b"nonsense")
+    registry = TopicRegistry(ensemble.open, BROKERS)
+
+    for _ in range(2):
+        found = described(registry, "flights", "bad")
+        assert isinstance(found["flights"], Described)
+        assert BROKERS.topic("bad") in str(found["bad"])
+    assert ensemble.opened == 1
+
+
+def test_closed_registry_opens_no_session_and_ends_the_one_that_is_in_use() -> None:
+    ensemble, stores = Ensemble(), list[Store]()
+
+    def opened() -> Store:
+        stores.append(ensemble.open())
+        registry.close()
+        return stores[-1]
+
+    registry = TopicRegistry(opened, BROKERS)
+
+    described(registry, "flights")
+    assert isinstance(described(registry, "flights")["flights"], LogError)
+    eventually(lambda: stores[0].lost, 10, "its session has ended")
+    assert len(stores) == 1
+
+
+def test_lost_session_is_ended_before_another_is_opened() -> None:
+    ensemble, stores = Ensemble(), list[Mock]()
+
+    def opened() -> Store:
+        stores.append(Mock(wraps=ensemble.open(), lost=False))
+        return stores[-1]
+
+    registry = TopicRegistry(opened, BROKERS)
+    described(registry, "flights")
+    stores[0].lost = True
+    described(registry, "flights")
+
+    assert [store.close.called for store in stores] == [True, False]
+
+
+def test_failure_of_any_kind_is_an_answer() -> None:
+    def opened() -> Store:
+        raise RuntimeError("can't start new thread")
+
+    assert "can't start new thread" in str(described(TopicRegistry(opened, BROKERS), "flights")["flights"])

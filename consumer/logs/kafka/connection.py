@@ -99,7 +99,7 @@ class Connection:
                 raise LogError("this log was closed")
             if self._refused is not None:
                 if now < self._refused[0]:
-                    raise self._refused[1]
+                    raise self._refused[1].with_traceback(None)
                 self._refused = None
                 self._lookup.at_once()
             if self.current is None or self.health.since is not None or is_away:

@@ -51,7 +51,7 @@ class KafkaLog(Log):
 
     def latest_of(self, places: Iterable[TopicIdPartition]) -> dict[TopicIdPartition, int | CoordinatorError]:
         """See `AnswersForMany`: one request for each broker that leads some."""
-        return self._bulk_lookups.ends(places)
+        return self._bulk_lookups.many(places, LATEST)
 
     def source(self, limits: FetchLimits) -> KafkaSource:
         """See `Pushes`."""

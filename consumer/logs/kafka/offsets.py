@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from coordinator.zk.errors import CoordinatorError
 
 from ..base import OffsetAndTimestamp, TopicIdPartition
 from ..errors import LogError, UnknownTopic
-from .requests import ANSWER_TIMEOUT_S, LATEST, Described, Requests
+from .requests import ANSWER_TIMEOUT_S, LATEST, Described, Requests, Unanswered
 from .topics import checked
 
 RESULT_TTL_S = 0.25
@@ -46,7 +46,7 @@ class Offsets:
             mute_until, problem = self._mute.pop(topic, (0.0, None))
             if problem is not None and now < mute_until:
                 self._mute[topic] = mute_until, problem
-                raise problem
+                raise problem.with_traceback(None)
             ready = self._of_topic(topic, topic_id, what)
             answer = ready.pop(partition, LogError(f"Kafka has no partition {partition} of topic {topic}"))
             ended = time.monotonic()  # a leader that does not answer takes long: not once for each partition
@@ -61,50 +61,60 @@ class Offsets:
         pending = self._client.records_of_times({(topic, partition): timestamp_ms})
         if not pending.wait(ANSWER_TIMEOUT_S):
             raise self._note_away(LogError(f"Kafka at {self._client.servers} does not answer"))
-        checked(topic, topic_id, self._described({topic}).get(topic, LogError("no answer")))
+        checked(topic, topic_id, self._described({topic})[topic])
         (answer,) = pending.results().values()
         if isinstance(answer, LogError):
             raise answer
         return answer
 
-    def ends(self, places: Iterable[TopicIdPartition]) -> dict[TopicIdPartition, _Answer]:
-        """The ends of many partitions at once; an error stands for one that has none to tell."""
+    def many(self, places: Iterable[TopicIdPartition], what: int) -> dict[TopicIdPartition, _Answer]:
+        """One offset of each of these partitions, `what` as in `one`, in one request; errors are values.
+
+        :raises LogError: when Kafka does not answer.
+        """
         requested = list(places)
-        ids = {place.topic: place.topic_id for place in requested}
-        found = self._asked([(place.topic, place.partition) for place in requested], LATEST, ids)
-        missing = LogError("Kafka has not answered for it")
-        return {place: found.get((place.topic, place.partition), missing) for place in requested}
+        if not requested:
+            return {}
+        self._refuse_while_away()
+        pending = self._client.offsets({(place.topic, place.partition): what for place in requested})
+        if not pending.wait(ANSWER_TIMEOUT_S):
+            raise self._note_away(LogError(f"Kafka at {self._client.servers} does not answer"))
+        offsets = pending.results()
+        described = self._described({place.topic for place in requested})  # after the offsets: those of this id
+        problems: dict[tuple[str, str], LogError] = {}
+        for topic, topic_id in {(place.topic, place.topic_id) for place in requested}:
+            try:
+                checked(topic, topic_id, described[topic])
+            except LogError as error:
+                problems[topic, topic_id] = error
+        found = {
+            place: problems.get((place.topic, place.topic_id), offsets[place.topic, place.partition])
+            for place in requested
+        }
+        failed = [answer for answer in found.values() if isinstance(answer, LogError)]
+        if len(failed) == len(found) and not isinstance(failed[0], UnknownTopic):
+            # Brokers have answered, only not for these partitions (as without a leader): others may be requested.
+            for place in requested:
+                self._mute_topic(place.topic, failed[0])
+        return found
 
     def _of_topic(self, topic: str, topic_id: str, what: int) -> dict[int, _Answer]:
         """The offsets of all partitions of a topic."""
-        described = checked(topic, topic_id, self._described({topic}).get(topic, LogError("no answer")))
-        places = [(topic, number) for number in sorted(described.partitions)]
+        try:
+            described = checked(topic, topic_id, self._described({topic})[topic])
+        except UnknownTopic:
+            raise
+        except LogError as error:
+            raise self._mute_topic(topic, error) from error
+        places = [TopicIdPartition(topic, topic_id, number) for number in sorted(described.partitions)]
         # Before the times: a record that is written meanwhile is then behind the end.
-        ends = self._asked(places, LATEST, {topic: topic_id}) if what >= 0 else {}
-        found = self._asked(places, what, {topic: topic_id})
-        return {place[1]: ends[place] if answer == -1 else answer for place, answer in found.items()}
+        ends = self.many(places, LATEST) if what >= 0 else {}
+        found = self.many(places, what)
+        return {place.partition: ends[place] if answer == -1 else answer for place, answer in found.items()}
 
-    def _asked(
-        self, places: list[tuple[str, int]], what: int, ids: Mapping[str, str]
-    ) -> dict[tuple[str, int], _Answer]:
-        """Results for topics with these ids, which are verified afterwards."""
-        if not places:
-            return {}
-        self._refuse_while_away()
-        pending = self._client.offsets(dict.fromkeys(places, what))
-        if not pending.wait(ANSWER_TIMEOUT_S):
-            raise self._note_away(LogError(f"Kafka at {self._client.servers} does not answer"))
-        found = pending.results()
-        for topic, answer in self._described(ids).items():
-            try:
-                checked(topic, ids[topic], answer)
-            except LogError as error:
-                found |= {place: error for place in found if place[0] == topic}
-        problems = [answer for answer in found.values() if isinstance(answer, LogError)]
-        if len(problems) == len(found) and not isinstance(problems[0], UnknownTopic):
-            # Brokers have answered, only not for these partitions (as without a leader): others may be requested.
-            self._mute |= dict.fromkeys(ids, (time.monotonic() + AWAY_S, problems[0]))
-        return found
+    def _mute_topic(self, topic: str, error: LogError) -> LogError:
+        self._mute[topic] = (time.monotonic() + AWAY_S, error)
+        return error
 
     def _described(self, topics: Iterable[str]) -> dict[str, Described | LogError]:
         self._refuse_while_away()
@@ -115,7 +125,7 @@ class Offsets:
             found = pending.results()
             if not (self._client.is_mute and self._client.has_registry):
                 break
-        problems = [answer for answer in found.values() if isinstance(answer, LogError)]
+        problems = [answer for answer in found.values() if isinstance(answer, Unanswered)]
         if problems and len(problems) == len(found):
             self._note_away(problems[0])
         return found
@@ -126,7 +136,7 @@ class Offsets:
 
     def _refuse_while_away(self) -> None:
         if self._away is not None and time.monotonic() < self._away[0]:
-            raise self._away[1]
+            raise self._away[1].with_traceback(None)
         self._away = None
 
 
@@ -144,11 +154,11 @@ class Questions:
     def record_of_time(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> OffsetAndTimestamp | None:
         return self._answered(lambda offsets: offsets.record_of_time(topic, topic_id, partition, timestamp_ms))
 
-    def ends(self, places: Iterable[TopicIdPartition]) -> dict[TopicIdPartition, int | CoordinatorError]:
+    def many(self, places: Iterable[TopicIdPartition], what: int) -> dict[TopicIdPartition, int | CoordinatorError]:
         requested = list(places)
         with self._lock:
             try:
-                return dict(self._offsets().ends(requested))
+                return dict(self._offsets().many(requested, what))
             except CoordinatorError as error:
                 return dict.fromkeys(requested, error)
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 
-from coordinator.zk.errors import CoordinatorError
+from coordinator.zk.errors import BadData
 from coordinator.zk.store import Store
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
@@ -29,6 +29,7 @@ class TopicRegistry:
         self._open_store = open_store
         self._brokers = brokers
         self._lock = threading.Lock()
+        self._is_closed = False
         self._store: Store | None = None
         self._not_before = float("-inf")
 
@@ -36,33 +37,42 @@ class TopicRegistry:
         """The topics as registered by now."""
         found: dict[str, Future[Described | LogError]] = {name: Future() for name in topics}
         threading.Thread(target=self._fill, args=(found,), name="kafka-registry", daemon=True).start()
-        return Pending(found, lambda future: future.result())
+        return Pending(found, lambda future: future.result(), self)
 
     def close(self) -> None:
-        """End the session."""
-        with self._lock:
-            store, self._store = self._store, None
-            if store is not None:
-                store.close()
+        """End the session, or leave that to the thread that uses it."""
+        self._is_closed = True
+        if self._lock.acquire(blocking=False):
+            try:
+                self._end_session()
+            finally:
+                self._lock.release()
+
+    def _end_session(self) -> None:
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
 
     def _fill(self, wanted: dict[str, Future[Described | LogError]]) -> None:
         found: dict[str, Described | LogError]
-        try:
-            with self._lock:
+        with self._lock:
+            try:
                 found = self._read(list(wanted))
-        except CoordinatorError as error:
+            except Exception as error:  # noqa: BLE001  any: nobody else answers
+                self._end_session()
+                found = dict.fromkeys(wanted, LogError(str(error)))
+        if self._is_closed:
             self.close()
-            found = dict.fromkeys(wanted, LogError(str(error)))
         for name, answer in found.items():
             wanted[name].set_result(answer)
 
     def _read(self, names: list[str]) -> dict[str, Described | LogError]:
         absent = LogError(f"no broker of Kafka is registered in {self._brokers.ids}")
-        if time.monotonic() < self._not_before:
+        if self._is_closed or time.monotonic() < self._not_before:
             return dict.fromkeys(names, absent)
-        if self._store is None or self._store.lost:
-            self._store = self._open_store()
-        store = self._store
+        if self._store is not None and self._store.lost:
+            self._end_session()
+        store = self._store = self._store or self._open_store()
         store.sync()
         listing = store.children(self._brokers.ids)
         if not listing or not listing.names:  # others than Kafka's brokers may have written these znodes
@@ -74,6 +84,10 @@ class TopicRegistry:
             if node is None:
                 found[name] = NO_TOPIC
                 continue
-            topic = Topic.parse(self._brokers.topic(name), name, node.data, node.stat.czxid)
+            try:
+                topic = Topic.parse(self._brokers.topic(name), name, node.data, node.stat.czxid)
+            except BadData as error:
+                found[name] = LogError(str(error))
+                continue
             found[name] = Described(topic.id, frozenset(topic.partitions))
         return found

@@ -85,12 +85,20 @@ class Described(NamedTuple):
 NO_TOPIC = Described("", frozenset(), "Kafka has no such topic")
 
 
-class Pending(Generic[K, T]):
-    """Pending results. An error is a value: one partition's does not hide the others'."""
+class Unanswered(LogError):
+    """No broker has answered a request."""
 
-    def __init__(self, futures: Mapping[K, Future[Any]], read: Callable[[Future[Any]], T]) -> None:
+
+class Pending(Generic[K, T]):
+    """Pending results. An error is a value: one partition's does not hide the others'.
+
+    :param asked: the client that was asked: its futures never end once it is deleted.
+    """
+
+    def __init__(self, futures: Mapping[K, Future[Any]], read: Callable[[Future[Any]], T], asked: object) -> None:
         self._futures = futures
         self._read = read
+        self._asked = asked
 
     @property
     def is_done(self) -> bool:
@@ -131,7 +139,7 @@ class Requests:
         self.errors: dict[str, BrokerError] = {}
         self._options = {**options, "bootstrap.servers": servers}
         self._admin: Any = None
-        self._describer: Any = None  # in place of it while the controller does not answer
+        self._is_closed = False
         self._making, self._probing = threading.Lock(), threading.Lock()
         self._made(ck.Consumer, self._options).close()  # checks the options
 
@@ -155,9 +163,9 @@ class Requests:
         return self._asked_controller(names)
 
     def _asked_controller(self, names: list[str]) -> Pending[str, Described | LogError]:
-        asked = self._describer or self._asking()
+        asked = self._asking()
         futures = asked.describe_topics(ck.TopicCollection(names), request_timeout=DESCRIBE_TIMEOUT_S)
-        return Pending(futures, lambda future: self._described(future, asked))
+        return Pending(futures, lambda future: self._described(future, asked), asked)
 
     def look_for_controller(self) -> None:
         """Ask any broker for metadata, for requests that wait for the controller. Blocks for `LOOK_TIMEOUT_S`.
@@ -185,11 +193,11 @@ class Requests:
     def _listed(
         self, requested: Mapping[tuple[str, int], int], read: Callable[[Any], T]
     ) -> Pending[tuple[str, int], T | LogError]:
-        asked = {ck.TopicPartition(*place): _spec(what) for place, what in requested.items()}
+        asked, specs = self._asking(), {ck.TopicPartition(*place): _spec(what) for place, what in requested.items()}
         level = ck.IsolationLevel
         is_committed = self._options.get("isolation.level") != "read_uncommitted"
-        futures = self._asking().list_offsets(
-            asked,
+        futures = asked.list_offsets(
+            specs,
             isolation_level=level.READ_COMMITTED if is_committed else level.READ_UNCOMMITTED,
             request_timeout=REQUEST_TIMEOUT_S,
         )
@@ -204,7 +212,7 @@ class Requests:
             self.is_accepted = True
             return read(found)
 
-        return Pending({(part.topic, part.partition): future for part, future in futures.items()}, answer)
+        return Pending({(part.topic, part.partition): future for part, future in futures.items()}, answer, asked)
 
     def cluster(self, timeout_s: float = REQUEST_TIMEOUT_S) -> tuple[str, list[str]]:
         """The cluster's id, and every visible topic, without Kafka's internal ones.
@@ -258,7 +266,7 @@ class Requests:
     @property
     def refusal(self) -> str:
         """A broker's refusal of the credentials; empty without one lately."""
-        for admin in filter(None, (self._admin, self._describer)):
+        if (admin := self._admin) is not None:  # whose length is that of its queue
             admin.poll(0)  # errors of requests
         now = time.monotonic()
         return next(
@@ -277,13 +285,24 @@ class Requests:
 
     def close(self) -> None:
         """Close the connection."""
-        self._admin = self._describer = None
+        with self._probing:
+            self._probe = None
+        with self._making:
+            self._is_closed, self._admin = True, None
 
     def _asking(self) -> Any:
         with self._making:
+            if self._is_closed:
+                raise Unanswered(f"the connection to Kafka at {self.servers} was closed")
             if self._admin is None:
                 self._admin = self._connected()
             return self._admin
+
+    def _connect_anew(self, asked: Any) -> None:
+        """librdkafka stays with a controller that hangs, also when there is another one by now."""
+        with self._making:
+            if asked is self._admin:
+                self.is_mute, self._admin = True, self._connected()
 
     def _connected(self) -> Any:
         consumers_own = ("enable.", "fetch.", "queued.", "auto.offset", "max.partition", "isolation.", "check.", "stat")
@@ -311,13 +330,10 @@ class Requests:
         except ck.KafkaException as error:
             if is_unknown_topic(error.args[0]):
                 return NO_TOPIC
-            if error.args[0].code() in _UNANSWERED and asked is (self._describer or self._admin):
-                # librdkafka stays with a controller that hangs, also when there is another one by now: connect anew.
-                self.is_mute, self._describer = True, self._connected()
+            if error.args[0].code() in _UNANSWERED:
+                self._connect_anew(asked)
             return self._problem(error)
         self.is_accepted, self.is_mute = True, False
-        if self._describer is not None:
-            self._admin, self._describer = self._describer, None
         numbers = frozenset(part.id for part in found.partitions)
         leaders = {part.id: f"{part.leader.host}:{part.leader.port}" for part in found.partitions if part.leader}
         return Described(topic_id_text(found.topic_id), numbers, leaders=leaders)
@@ -334,7 +350,7 @@ class Requests:
             return refused(self.servers, self.refusal)
         last = max(list(self.errors.values()), default=None)
         reason = f": {last.text}" if last is not None and time.monotonic() - last.at < REASON_S else ""
-        return LogError(f"Kafka at {self.servers}: {text}{reason}")
+        return Unanswered(f"Kafka at {self.servers}: {text}{reason}")
 
     def _text(self, error: Exception) -> str:
         inner = error.args[0] if error.args else error

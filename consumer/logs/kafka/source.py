@@ -15,7 +15,7 @@ from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.znodes.partitions import TopicPartition
 
 from ...types import Fetch, Position
-from ..base import FetchLimits, Source
+from ..base import FetchLimits, Source, TopicIdPartition
 from ..errors import LogError, OffsetOutOfRange
 from .arrow_batches import Columns, RecordRun, runs
 from .client import CORRUPT, DENIED, END, OUT_OF_RANGE, UNKNOWN, KafkaClient, Signal, unreadable
@@ -90,9 +90,9 @@ class KafkaSource(Source):
 
     def poll(self, max_bytes: int, wanted: Collection[TopicPartition] | None = None) -> list[Fetch]:
         """See `Source`. Offsets without a record (transaction markers, aborted or compacted records) are skipped."""
-        for part in list(self._lost):  # before fetching, because it may fail, and not in `_polled`, because it blocks
-            self._failures[part] = self._range_problem(part)
-            self._lost.discard(part)
+        if self._lost:  # before fetching, because it may fail, and not in `_polled`, because it blocks
+            self._failures |= self._range_problems(list(self._lost))
+            self._lost.clear()
         with self._connection.lock:
             return self._polled(max_bytes, wanted)
 
@@ -387,17 +387,20 @@ class KafkaSource(Source):
         if failure.retry_s is not None:
             part.retry_at = now + failure.retry_s
 
-    def _range_problem(self, part: Partition) -> LogError:
-        """Whether the position is out of range, or has only been so."""
-        place = (part.topic, part.topic_id, part.number)
-        what = f"offset {part.tail} of {part.topic}-{part.number} is out of range"
-        try:
-            first, end = self._lookups.one(*place, EARLIEST), self._lookups.one(*place, LATEST)
-        except LogError as error:
-            return LogError(f"{what} in Kafka: {error}")
-        if first <= part.tail <= end:
-            return LogError(f"{what} in Kafka")
-        return OffsetOutOfRange(f"{what}: Kafka holds {first} to {end}")
+    def _range_problems(self, parts: list[Partition]) -> dict[Partition, LogError]:
+        """Whether each position is out of range, or has only been so."""
+        places = {part: TopicIdPartition(part.topic, part.topic_id, part.number) for part in parts}
+        begins, ends = (self._lookups.many(places.values(), what) for what in (EARLIEST, LATEST))
+        return {part: _range_problem(part, begins[place], ends[place]) for part, place in places.items()}
+
+
+def _range_problem(part: Partition, first: int | CoordinatorError, end: int | CoordinatorError) -> LogError:
+    what = f"offset {part.tail} of {part.topic}-{part.number} is out of range"
+    if isinstance(first, CoordinatorError) or isinstance(end, CoordinatorError):
+        return LogError(f"{what} in Kafka: {first if isinstance(first, CoordinatorError) else end}")
+    if first <= part.tail <= end:
+        return LogError(f"{what} in Kafka")
+    return OffsetOutOfRange(f"{what}: Kafka holds {first} to {end}")
 
 
 def _joined(fetches: list[Fetch]) -> Fetch:

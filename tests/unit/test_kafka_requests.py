@@ -1,0 +1,64 @@
+"""Requests to Kafka whose brokers do not answer: librdkafka's own client, without a broker."""
+
+from __future__ import annotations
+
+import gc
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from consumer.logs import LogError
+from consumer.logs.kafka import requests as module
+from consumer.logs.kafka.options import kafka_options
+from consumer.logs.kafka.requests import LATEST, Requests
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[Requests]:
+    """To a broker that accepts connections, and never answers."""
+    for timeout in ("REQUEST_TIMEOUT_S", "DESCRIBE_TIMEOUT_S"):
+        monkeypatch.setattr(module, timeout, 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        found = Requests(f"127.0.0.1:{server.getsockname()[1]}", kafka_options({}, {}))
+        yield found
+        found.close()
+
+
+def test_request_of_a_closed_client_ends_with_an_error(requests: Requests) -> None:
+    pending = requests.offsets({("t", 0): LATEST})
+    requests.close()
+    gc.collect()
+
+    assert pending.wait(10)
+    assert isinstance(pending.results()["t", 0], LogError)
+
+
+def test_controller_that_does_not_answer_is_connected_anew(requests: Requests) -> None:
+    asked = []
+    for _ in range(3):
+        asked.append(requests._asking())
+        pending = requests.describe(["t"])
+        assert pending.wait(10)
+        assert isinstance(pending.results()["t"], LogError)
+
+    assert len(set(map(id, asked))) == 3
+    assert requests.is_mute
+
+
+def test_requests_behind_one_without_an_answer_are_still_answered(requests: Requests) -> None:
+    offsets, topics = requests.offsets({("t", 0): LATEST}), requests.describe(["t"])
+    assert topics.wait(10)
+    topics.results()
+    del topics
+    gc.collect()
+
+    assert offsets.wait(10)
+
+
+def test_closed_client_sends_no_request(requests: Requests) -> None:
+    requests.close()
+
+    for ask in (lambda: requests.offsets({("t", 0): LATEST}), lambda: requests.describe(["t"])):
+        with pytest.raises(LogError, match="was closed"):
+            ask()
