@@ -86,7 +86,7 @@ NO_TOPIC = Described("", frozenset(), "Kafka has no such topic")
 
 
 class Unanswered(LogError):
-    """No broker has answered a request."""
+    """No broker has answered a request, or none that accepts the credentials."""
 
 
 class Pending(Generic[K, T]):
@@ -330,9 +330,10 @@ class Requests:
         except ck.KafkaException as error:
             if is_unknown_topic(error.args[0]):
                 return NO_TOPIC
+            problem = self._problem(error)  # with the reason that this client knows
             if error.args[0].code() in _UNANSWERED:
                 self._connect_anew(asked)
-            return self._problem(error)
+            return problem
         self.is_accepted, self.is_mute = True, False
         numbers = frozenset(part.id for part in found.partitions)
         leaders = {part.id: f"{part.leader.host}:{part.leader.port}" for part in found.partitions if part.leader}
@@ -344,10 +345,10 @@ class Requests:
             return self._unanswered(self._text(error))
         return LogError(f"Kafka at {self.servers}: {self._text(error)}")
 
-    def _unanswered(self, text: str) -> LogError:
+    def _unanswered(self, text: str) -> Unanswered:
         """The error of a request without an answer, with the likely reason."""
         if self.refusal:
-            return refused(self.servers, self.refusal)
+            return Unanswered(str(refused(self.servers, self.refusal)))
         last = max(list(self.errors.values()), default=None)
         reason = f": {last.text}" if last is not None and time.monotonic() - last.at < REASON_S else ""
         return Unanswered(f"Kafka at {self.servers}: {text}{reason}")
