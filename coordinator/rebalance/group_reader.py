@@ -271,20 +271,16 @@ class GroupReader:
 
     def _slots(self, names: Iterable[str], most: int) -> frozenset[str]:
         """The consumers of the group's fetcher pools; none when there are more than `most`."""
-        paths = [self._paths.pool(name) for name in self._problems.usable(self._paths.pools, names)]
-        if len(paths) > most:
+        pools = list(self._problems.usable(self._paths.pools, names))
+        if not 0 < len(pools) <= most:
             return frozenset()
-        nodes = self._store.get_many(paths) if paths else []
-        pools = {
-            path: self._records.parsed(path, node, Pool.parse) for path, node in zip(paths, nodes, strict=True) if node
-        }
-        if sum(pool.slots for pool in pools.values() if pool) > most:
+        paths = [self._paths.pool(pool) for pool in pools]
+        nodes = zip(pools, paths, self._store.get_many(paths), strict=True)
+        records = [(pool, self._records.parsed(path, node, Pool.parse)) for pool, path, node in nodes if node]
+        slots = {pool: record.slots for pool, record in records if record is not None}
+        if sum(slots.values()) > most:
             return frozenset()
-        return frozenset(
-            slot_name(path.rpartition("/")[2], number)
-            for path, pool in pools.items()
-            for number in range(pool.slots if pool else 0)
-        )
+        return frozenset(slot_name(pool, number) for pool in slots for number in range(slots[pool]))
 
     def _partitions_below(
         self, needed: Set[str], *roots: tuple[str, Iterable[str]]

@@ -198,7 +198,7 @@ def test_unanswered_query_reports_no_topic_and_no_broker() -> None:
     assert results == [([known], 10.0), ([], 10.0), ([known], 30.0)]
 
 
-def test_topic_is_confirmed_at_intervals_until_somebody_waits_for_it() -> None:
+def test_topic_is_confirmed_at_intervals_while_the_reader_is_busy() -> None:
     topics = TopicLookup(cast(Requests, Answers(*[Described("id", frozenset({0}))] * 4)))
     known = topics.of("t", "id")
 

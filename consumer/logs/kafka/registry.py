@@ -58,7 +58,7 @@ class TopicRegistry:
         with self._lock:
             try:
                 found = self._read(list(wanted))
-            except Exception as error:  # noqa: BLE001  any: nobody else answers
+            except Exception as error:  # noqa: BLE001  without an answer records stay unconfirmed
                 self._end_session()
                 found = dict.fromkeys(wanted, LogError(str(error)))
         if self._is_closed:

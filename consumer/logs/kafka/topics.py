@@ -26,7 +26,7 @@ UNCONFIRMED_S = 10.0
 """Seconds without confirmation that are an error; a single request may fail while a controller is elected."""
 
 BUSY_S = 0.02
-"""Minimum interval of confirmations of records that nobody waits for: one for each 1,000 took a tenth of their time."""
+"""Minimum interval of requests of a busy reader: with one for each 1,000 records they took 8 % of a slot's CPU time."""
 
 _PARTITION_S = 0.0002
 """Interval of requests per partition: an answer costs 10 us a partition, a twentieth of it."""
@@ -115,7 +115,7 @@ class TopicLookup:
 
         :param newest: topic -> the poll of its newest records.
         :param poll: the number of the last poll: its records arrived before this request.
-        :param is_busy: whether nobody waits for the answer yet.
+        :param is_busy: whether the reader has other records to return.
         """
         if self._asked is not None:
             return
