@@ -9,7 +9,7 @@ import pytest
 
 from consumer.logs import LogError
 from consumer.logs.kafka.registry import ABSENT_S, TopicRegistry
-from consumer.logs.kafka.requests import NO_TOPIC, Described
+from consumer.logs.kafka.requests import NO_TOPIC, Described, Unanswered
 from coordinator.admin.topics import create_topic
 from coordinator.zk.errors import StoreError
 from coordinator.zk.store import Create, Store
@@ -136,4 +136,6 @@ def test_failure_of_any_kind_is_an_answer() -> None:
     def opened() -> Store:
         raise RuntimeError("can't start new thread")
 
-    assert "can't start new thread" in str(described(TopicRegistry(opened, BROKERS), "flights")["flights"])
+    found = described(TopicRegistry(opened, BROKERS), "flights")["flights"]
+    assert isinstance(found, Unanswered), "lookups of other topics wait for nothing"
+    assert "can't start new thread" in str(found)

@@ -105,16 +105,16 @@ class Offsets:
         except UnknownTopic:
             raise
         except LogError as error:
-            raise self._mute_topic(topic, error) from error
+            self._mute_topic(topic, error)
+            raise
         places = [TopicIdPartition(topic, topic_id, number) for number in sorted(described.partitions)]
         # Before the times: a record that is written meanwhile is then behind the end.
         ends = self.many(places, LATEST) if what >= 0 else {}
         found = self.many(places, what)
         return {place.partition: ends[place] if answer == -1 else answer for place, answer in found.items()}
 
-    def _mute_topic(self, topic: str, error: LogError) -> LogError:
+    def _mute_topic(self, topic: str, error: LogError) -> None:
         self._mute[topic] = (time.monotonic() + AWAY_S, error)
-        return error
 
     def _described(self, topics: Iterable[str]) -> dict[str, Described | LogError]:
         self._refuse_while_away()

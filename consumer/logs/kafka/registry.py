@@ -13,7 +13,7 @@ from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
 
 from ..errors import LogError
-from .requests import NO_TOPIC, Described, Pending
+from .requests import NO_TOPIC, Described, Pending, Unanswered
 
 ABSENT_S = 2.0
 """Seconds until brokers are looked for again where none was registered: those without ZooKeeper never are."""
@@ -60,14 +60,14 @@ class TopicRegistry:
                 found = self._read(list(wanted))
             except Exception as error:  # noqa: BLE001  without an answer records stay unconfirmed
                 self._end_session()
-                found = dict.fromkeys(wanted, LogError(str(error)))
+                found = dict.fromkeys(wanted, Unanswered(str(error)))
         if self._is_closed:
             self.close()
         for name, answer in found.items():
             wanted[name].set_result(answer)
 
     def _read(self, names: list[str]) -> dict[str, Described | LogError]:
-        absent = LogError(f"no broker of Kafka is registered in {self._brokers.ids}")
+        absent = Unanswered(f"no broker of Kafka is registered in {self._brokers.ids}")
         if self._is_closed or time.monotonic() < self._not_before:
             return dict.fromkeys(names, absent)
         if self._store is not None and self._store.lost:

@@ -285,10 +285,10 @@ class Requests:
 
     def close(self) -> None:
         """Close the connection."""
-        with self._probing:
-            self._probe = None
         with self._making:
             self._is_closed, self._admin = True, None
+        with self._probing:
+            self._probe = None
 
     def _asking(self) -> Any:
         with self._making:

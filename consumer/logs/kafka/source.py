@@ -171,6 +171,7 @@ class KafkaSource(Source):
                 if self._client is not None and time.monotonic() - self._polled_at > IDLE_S:
                     self._connection.discard()
                     self._client = None
+                    self._topics.forget()
 
     def _read_health(self, client: KafkaClient, now: float) -> None:
         health = self._connection.health

@@ -105,6 +105,10 @@ class TopicLookup:
         """Forget all but these, (name, id)."""
         self._topics = {key: known for key, known in self._topics.items() if key in topics}
 
+    def forget(self) -> None:
+        """Drop the request on its way, and with it the client that was asked."""
+        self._asked = None
+
     def request_all(self) -> None:
         """Request every topic again: librdkafka has reported something missing, without its name."""
         for known in self._topics.values():
