@@ -9,6 +9,7 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
+import confluent_kafka as ck
 import pytest
 
 from consumer.config import ConsumerConfig
@@ -21,6 +22,7 @@ from consumer.membership.start_position import StartRule
 from consumer.types import Position
 from coordinator.zk.errors import UsageError
 from coordinator.zk.znodes.partitions import TopicPartition
+from tests.support import kafka_group
 from tests.support.wait import PATIENCE, eventually
 from tests.unit.manual import ManualRuntime
 from tests.unit.modelled_kafka import Brokers, Client, Place, Reader, modelled_kafka
@@ -329,3 +331,13 @@ class Asking(Control):
             config, Fetcher(log), ManualRuntime(), lambda fetched, checked: None, lambda jumps: None
         )
         self._polling.begin(held)
+
+
+def test_writer_of_tests_counts_a_record_that_is_acknowledged_without_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that died before its answer had written the record: the second attempt's answer names no offset."""
+    producer = SimpleNamespace(produce=lambda *args, **options: None, poll=lambda timeout: 0, flush=lambda timeout: 0)
+    monkeypatch.setattr(kafka_group, "Producer", lambda options: producer)
+    with kafka_group.Writing(SimpleNamespace(servers="127.0.0.1:1"), "orders", 2) as writing:  # type: ignore[arg-type]
+        writing._on_delivery(None, ck.Message(topic="orders", partition=1))
+
+    assert writing.ends == {0: 0, 1: 1}
