@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from tests.support.clients import fresh_chroot
@@ -18,6 +19,11 @@ SERVER_FIXTURES = {"zookeeper", "zk", "ensemble3", "kafka"}
 QUIET_FIXTURES = {"quiet_set", "kafka_drill"}
 LANES = ("main", "drills", "spark", "quiet")
 HERE = Path(__file__).parent
+
+settings.register_profile(
+    "a busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+settings.load_profile("a busy machine")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

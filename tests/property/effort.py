@@ -14,7 +14,7 @@ from inspect import signature
 from random import Random
 from typing import Any, TypeVar
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 
 T = TypeVar("T")
 
@@ -26,11 +26,7 @@ ANY = 3 * (string.printable + ODD) + "".join(map(chr, (*range(0x80, 0xD800, 997)
 
 def effort(examples: int) -> settings:
     """Settings for a property that Hypothesis draws for, and that is worth `examples` on every run."""
-    return settings(
-        max_examples=examples * TIMES,
-        deadline=None,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    )
+    return settings(max_examples=examples * TIMES)
 
 
 class Draw(Random):

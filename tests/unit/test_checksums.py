@@ -422,7 +422,7 @@ def test_batch_without_a_checksum_among_others_is_never_read() -> None:
 # ---- any records
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     cells=st.lists(st.tuples(st.none() | st.binary(max_size=12), st.none() | st.binary(max_size=3)), max_size=40),
     cuts=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=4),

@@ -403,7 +403,7 @@ def test_a_log_is_opened_by_path_or_file_url_and_by_nothing_else(tmp_path: Path)
             open_log(url)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     sizes=st.lists(st.lists(st.integers(0, 200), min_size=1, max_size=8), min_size=1, max_size=6),
     max_bytes=st.integers(1, 1500),

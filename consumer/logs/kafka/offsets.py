@@ -11,7 +11,7 @@ from coordinator.zk.errors import CoordinatorError
 
 from ..base import OffsetAndTimestamp, TopicIdPartition
 from ..errors import LogError, UnknownTopic
-from .requests import ANSWER_TIMEOUT_S, LATEST, Described, Requests, Unanswered
+from .requests import ANSWER_TIMEOUT_S, LATEST, Described, Pending, Requests, Unanswered
 from .topics import checked
 
 RESULT_TTL_S = 0.25
@@ -21,6 +21,7 @@ AWAY_S = 2.0
 """Seconds without requests after a missing answer: a consumer's thread must not block for each partition."""
 
 _Answer = int | LogError
+K = TypeVar("K")
 T = TypeVar("T")
 
 
@@ -58,11 +59,8 @@ class Offsets:
     def record_of_time(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> OffsetAndTimestamp | None:
         """The first record of that time or later. Raises as `one`."""
         self._refuse_while_away()
-        pending = self._client.records_of_times({(topic, partition): timestamp_ms})
-        if not pending.wait(ANSWER_TIMEOUT_S):
-            raise self._note_away(LogError(f"Kafka at {self._client.servers} does not answer"))
+        (answer,) = self._results(self._client.records_of_times({(topic, partition): timestamp_ms})).values()
         checked(topic, topic_id, self._described({topic})[topic])
-        (answer,) = pending.results().values()
         if isinstance(answer, LogError):
             raise answer
         return answer
@@ -76,10 +74,7 @@ class Offsets:
         if not requested:
             return {}
         self._refuse_while_away()
-        pending = self._client.offsets({(place.topic, place.partition): what for place in requested})
-        if not pending.wait(ANSWER_TIMEOUT_S):
-            raise self._note_away(LogError(f"Kafka at {self._client.servers} does not answer"))
-        offsets = pending.results()
+        offsets = self._results(self._client.offsets({(place.topic, place.partition): what for place in requested}))
         described = self._described({place.topic for place in requested})  # after the offsets: those of this id
         problems: dict[tuple[str, str], LogError] = {}
         for topic, topic_id in {(place.topic, place.topic_id) for place in requested}:
@@ -119,16 +114,18 @@ class Offsets:
     def _described(self, topics: Iterable[str]) -> dict[str, Described | LogError]:
         self._refuse_while_away()
         for _ in range(2):  # a second place may know, see `Requests.describe`
-            pending = self._client.describe(topics)
-            if not pending.wait(ANSWER_TIMEOUT_S):
-                raise self._note_away(LogError(f"Kafka at {self._client.servers} does not answer"))
-            found = pending.results()
+            found = self._results(self._client.describe(topics))
             if not (self._client.is_mute and self._client.has_registry):
                 break
         problems = [answer for answer in found.values() if isinstance(answer, Unanswered)]
         if problems and len(problems) == len(found):
             self._note_away(problems[0])
         return found
+
+    def _results(self, pending: Pending[K, T]) -> dict[K, T]:
+        if not pending.wait(ANSWER_TIMEOUT_S):
+            raise self._note_away(LogError(f"Kafka at {self._client.servers} does not answer"))
+        return pending.results()
 
     def _note_away(self, error: LogError) -> LogError:
         self._away = (time.monotonic() + AWAY_S, error)
