@@ -21,6 +21,8 @@ from coordinator.zk.znodes.seats import Seat
 from tests.property.effort import Draw, tried
 from tests.property.group_world import PATHS, GroupWorld, MemberProcess
 
+pytestmark = pytest.mark.long
+
 NAMES = ("a", "b", "c")
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
+import pytest
+
 from consumer.logs import OffsetOutOfRange
 from coordinator.zk.znodes.partitions import TopicPartition
 from tests.property.effort import Draw, tried
@@ -144,6 +146,7 @@ def is_behind(kafka: Brokers, reader: Reader, partition: TopicPartition) -> bool
     )
 
 
+@pytest.mark.long
 @tried(150, steps)
 def test_records_come_once_and_in_order_and_all_of_them_when_the_brokers_are_back(schedule: list[Step]) -> None:
     """The reader checks each poll: consecutive offsets, of the topic with its id, of assigned partitions."""

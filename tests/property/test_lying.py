@@ -24,6 +24,8 @@ from coordinator.zk.znodes.records import Channel, OwnerRecord, Registration, pa
 from tests.property.group_world import GROUP, GroupWorld
 from tests.property.test_convergence import assert_everything_is_assigned, settle
 
+pytestmark = pytest.mark.long
+
 LIAR = "z"
 PATHS = GroupPaths(GROUP)
 EVERY = [TopicPartition("t", number) for number in range(4)]

@@ -155,6 +155,7 @@ class Model:
         return len(sizes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("order", ["greedy", "proportional"])
 @tried(200, lambda draw: draw.many(operation, 24), options)
 def test_record_is_returned_once_in_order_within_bounds_over_pause_seek_and_move(

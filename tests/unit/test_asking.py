@@ -649,6 +649,7 @@ def test_numbers_of_asks_continue_beyond_ten_digits() -> None:
     assert waiting.asking.made is None and "is asked for an assignment" in (waiting.state.reason or "")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [1, 4])
 def test_an_answer_whose_start_does_not_fit_beside_the_state_fails_its_leader(count: int) -> None:
     """A start also names the id of each topic: it is larger than the entry that it comes from."""

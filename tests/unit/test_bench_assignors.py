@@ -45,6 +45,7 @@ class Worker:
         return took
 
 
+@pytest.mark.long
 def test_missing_peer_is_null_and_a_slow_peer_is_more_than_its_limit(
     bench: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,6 +79,7 @@ def other_lengths(whole: bytes) -> Iterator[bytes]:
     yield from (whole + more for more in (b"\0", b"ARROW1", whole, whole[-200:], bytes(64)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damages", [flips_of_each_byte, other_lengths])
 def test_each_damage_of_a_log_file_is_noticed_or_changes_nothing(
     tmp_path: Path, damages: Callable[[bytes], Iterator[bytes]]
@@ -99,6 +100,7 @@ def test_each_damage_of_a_log_file_is_noticed_or_changes_nothing(
     assert noticed > 3 * harmless
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damages", [flips_of_each_byte, other_lengths])
 def test_each_damage_of_a_segment_is_noticed_or_changes_nothing(
     tmp_path: Path, damages: Callable[[bytes], Iterator[bytes]]
@@ -119,6 +121,7 @@ def test_each_damage_of_a_segment_is_noticed_or_changes_nothing(
     assert noticed > 3 * harmless
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["log", "segment"])
 def test_each_flipped_bit_of_a_file_is_noticed_or_changes_nothing(tmp_path: Path, kind: str) -> None:
     """As the other two, without file systems: many times as many."""

@@ -88,6 +88,7 @@ def test_container_without_a_network_is_reconnected(monkeypatch: pytest.MonkeyPa
     assert sum(words.startswith("docker start") for words in asked) == 3
 
 
+@pytest.mark.long
 def test_unresponsive_engine_is_reported_in_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(containers, "_compose_command", lambda: ("docker", "compose"))
     docker = tmp_path / "docker"

@@ -91,6 +91,7 @@ def test_session_timeouts_over_the_limit_are_refused(servers: Servers) -> None:
         External("zk1:2181", 2000)
 
 
+@pytest.mark.long
 def test_unresponsive_ensemble_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(external, "granted_ms", lambda address, asked_ms, tls: None)
 

@@ -121,6 +121,7 @@ def test_command_runs_in_its_own_session_and_is_not_interrupted_by_the_terminal(
     assert int(session) != os.getsid(0)
 
 
+@pytest.mark.long
 def test_command_that_does_not_end_is_killed_with_its_children() -> None:
     mark = SLEEP.format(os.getpid())
 

@@ -467,6 +467,7 @@ def strange() -> Iterator[tuple[str, dict[str, Any]]]:
                     yield f"{key}.{inner}={odd!r:.20}", run(**{key: {**value, inner: odd}})
 
 
+@pytest.mark.long
 def test_run_with_arbitrary_values_gives_a_page_and_a_report() -> None:
     events = [each for each in history() if each["event"] in ("run", "fault", "calm", "end")]
     for name, odd in strange():

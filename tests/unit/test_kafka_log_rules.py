@@ -371,6 +371,7 @@ def test_slow_application_fetches_each_record_once_while_another_partition_is_id
     assert {("t", IDLE)} in kafka.asked, "it might have had records"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("max_bytes", "passes_s"), [(2000, 0.02), (40_000, 0.1)], ids=["slow", "fast"])
 def test_every_partition_is_served_though_the_first_ones_fill_the_prefetch_queue(
     kafka: Brokers, reader: Reader, max_bytes: int, passes_s: float

@@ -22,6 +22,8 @@ from coordinator.zk.znodes.partitions import NONE, TopicPartition
 from coordinator.zk.znodes.records import Channel, Registration, Topic
 from coordinator.zk.znodes.sync import MemberAnswer
 
+pytestmark = pytest.mark.long
+
 INSTALLED = assignors()
 
 

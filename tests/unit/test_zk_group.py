@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 PLAIN = "import consumer.consumer, consumer.errors, coordinator.zk.errors"
 HELD = "import zk_group.consumer.consumer, zk_group.consumer.errors, zk_group.coordinator.zk.errors"
