@@ -5,13 +5,17 @@ from __future__ import annotations
 import gc
 import socket
 from collections.abc import Iterator
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
 
+import confluent_kafka as ck
 import pytest
 
 from consumer.logs import LogError
 from consumer.logs.kafka import requests as module
 from consumer.logs.kafka.options import kafka_options
-from consumer.logs.kafka.requests import LATEST, Requests
+from consumer.logs.kafka.requests import LATEST, Described, Requests
 
 
 @pytest.fixture
@@ -62,3 +66,19 @@ def test_closed_client_sends_no_request(requests: Requests) -> None:
     for ask in (lambda: requests.offsets({("t", 0): LATEST}), lambda: requests.describe(["t"])):
         with pytest.raises(LogError, match="was closed"):
             ask()
+
+
+def test_leader_that_brokers_name_without_its_address_has_none(
+    requests: Requests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Just after its death: the last known address stays."""
+    leaders = [ck.Node(0, "h", 9092), ck.Node(2, None, 0), None]
+    partitions = [SimpleNamespace(id=number, leader=leader) for number, leader in enumerate(leaders)]
+    answer: Future[Any] = Future()
+    answer.set_result(SimpleNamespace(partitions=partitions, topic_id=None))
+    asked = SimpleNamespace(describe_topics=lambda topics, request_timeout: {"t": answer})
+    monkeypatch.setattr(requests, "_asking", lambda: asked)
+
+    found = requests.describe(["t"]).results()["t"]
+
+    assert isinstance(found, Described) and found.leaders == {0: "h:9092"}

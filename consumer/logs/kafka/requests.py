@@ -73,7 +73,8 @@ class Described(NamedTuple):
     """A topic in the brokers' metadata.
 
     :ivar id: empty from brokers without topic ids.  :ivar error: why it is missing; else empty.
-    :ivar leaders: partition -> the address of its leader, where it has one.
+    :ivar leaders: partition -> the address of its leader, where it has one. Of a broker that has just died metadata may
+        have no address any more.
     """
 
     id: str
@@ -336,7 +337,8 @@ class Requests:
             return problem
         self.is_accepted, self.is_mute = True, False
         numbers = frozenset(part.id for part in found.partitions)
-        leaders = {part.id: f"{part.leader.host}:{part.leader.port}" for part in found.partitions if part.leader}
+        named = {part.id: part.leader for part in found.partitions if part.leader and part.leader.host}
+        leaders = {number: f"{leader.host}:{leader.port}" for number, leader in named.items()}
         return Described(topic_id_text(found.topic_id), numbers, leaders=leaders)
 
     def _problem(self, error: Exception) -> LogError:
