@@ -382,8 +382,8 @@ def test_processes_at_work_outlast_servers_that_know_other_users_for_a_while(tmp
                 eventually(told_in(process, "ZooKeeper unavailable: client="), 60, "it has an outage")
                 eventually(told_in(process, WRONG), 60, "it is refused")
             began, before = time.monotonic(), refused_by(server)
-            eventually(lambda: refused_by(server) >= before + 6, 60, "both have asked again")
-            rate = 6 / (time.monotonic() - began)
+            eventually(lambda: refused_by(server) >= before + 12, 60, "both have asked again")
+            rate = 12 / (time.monotonic() - began)  # over seconds: `before` may be late on a busy machine
             users.write_text(known)
             server.restart()
 

@@ -153,8 +153,10 @@ class SecuredChroot:
         assert member.errors == []
 
     def _pause(self) -> None:
-        """Pause all groups but one, and wait until the only handler has taken a turn of that one: a turn in progress when
-        a pause begins is finished."""
+        """Pause all groups but one, and wait until the only handler has taken a turn of that one.
+
+        A turn in progress when a pause begins is finished.
+        """
         for group in ("g", "slots", "counts"):
             pause(self.operator, group, "a test", 1, "it stands still")
         request = GroupPaths("other").request
