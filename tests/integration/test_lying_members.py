@@ -219,6 +219,8 @@ def test_member_that_disobeys_is_evicted_after_three_commands(
 
     if how == "keeps what it has stopped":
         eventually(acts(lambda: len(bad.channel.running) == 4), 5, "it has all")
+    else:
+        eventually(acts(lambda: world.created_commands("g", "bad")), 5, "it has disobeyed alone")
     good = world.consumer("g", "good", {"t": 1}, log=log, protocols=(strategy,))
 
     eventually(acts(lambda: bad.is_evicted), 5, "it is evicted")
