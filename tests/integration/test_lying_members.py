@@ -232,6 +232,18 @@ def test_member_that_disobeys_is_evicted_after_three_commands(
     assert any("it disobeyed 3 commands" in record.trigger for record in world.history("g"))
 
 
+@pytest.mark.xfail(
+    strict=True, reason="its lost owner znodes begin a generation each time, and nothing counts against it"
+)
+def test_member_that_runs_without_owners_from_the_first_generation_on_is_evicted(world: World, lying: MakeLiar) -> None:
+    world.topic("t", 4)
+    bad = lying(protocols=("range",))
+    world.consumer("g", "good", {"t": 1}, log=MemoryLog(10), protocols=("range",))
+    world.coordinator()
+
+    eventually(lambda: (runs_what_it_is_told(bad, owns=False) and False) or bad.is_evicted, 5, "it is evicted")
+
+
 def test_starts_whose_free_partitions_a_member_refuses_are_sent_ever_more_rarely(world: World, lying: MakeLiar) -> None:
     """Another session may have made the owner znodes, and removed them again: it is kept for its poll interval."""
     world.coordinator()

@@ -389,7 +389,7 @@ def test_processes_at_work_outlast_servers_that_know_other_users_for_a_while(tmp
 
             for process, event in ((node, "elected: node=a"), (consumer, "registered: group=g consumer=c1")):
                 eventually(told_in(process, event, 2), 60, "it goes on")
-            assert rate < 5, "two processes, each after 0.2 s, 0.4 s, 0.8 s and so on"
+            assert rate < 4, "two processes, each after 0.2 s, 0.4 s, 0.8 s and so on"
             for process in (node, consumer):
                 told = [line for line in process.said().splitlines() if WRONG in line]
                 assert len([line for line in told if "ZooKeeper unavailable: client=" in line]) == 1

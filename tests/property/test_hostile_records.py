@@ -45,14 +45,14 @@ RANGES = ("0-999999", "0-1000000", "0-499999,500000-1000000", ",".join(f"{n}-{n 
 @contextmanager
 def in_proportion(data: bytes) -> Iterator[None]:
     """Whatever is done is bounded by the size of `data`."""
-    gc.disable()  # a collection of what other tests have left is not the record's
+    gc.freeze()  # what other tests have left is no part of the record's collections
     tracemalloc.start()
     began = thread_time()
     try:
         yield
     finally:
         took_s = thread_time() - began
-        gc.enable()
+        gc.unfreeze()
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     assert took_s <= SECONDS + SECONDS_A_BYTE * len(data), f"{took_s:.2f} s for {len(data)} bytes: {data[:300]!r}"
