@@ -14,14 +14,15 @@ import pytest
 
 from consumer.logs import LogError
 from consumer.logs.kafka import requests as module
+from consumer.logs.kafka.offsets import Questions
 from consumer.logs.kafka.options import kafka_options
-from consumer.logs.kafka.requests import LATEST, Described, Requests
+from consumer.logs.kafka.requests import EARLIEST, LATEST, Described, Requests
 
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[Requests]:
     """To a broker that accepts connections, and never answers."""
-    for timeout in ("REQUEST_TIMEOUT_S", "DESCRIBE_TIMEOUT_S"):
+    for timeout in ("REQUEST_TIMEOUT_S", "LOOKUP_TIMEOUT_S"):
         monkeypatch.setattr(module, timeout, 0.3)
     with socket.create_server(("127.0.0.1", 0)) as server:
         found = Requests(f"127.0.0.1:{server.getsockname()[1]}", kafka_options({}, {}))
@@ -82,3 +83,38 @@ def test_leader_that_brokers_name_without_its_address_has_none(
     found = requests.describe(["t"]).results()["t"]
 
     assert isinstance(found, Described) and found.leaders == {0: "h:9092"}
+
+
+def test_failure_that_is_remembered_is_no_second_one(requests: Requests) -> None:
+    """Two failures of a client that no broker accepts are a refusal, for half a minute."""
+    failures = 0
+
+    def client(has_failed: bool) -> Requests:
+        nonlocal failures
+        failures += has_failed
+        return requests
+
+    lookups = Questions(client)
+    for partition in range(3):
+        with pytest.raises(LogError):
+            lookups.one("t", "id", partition, EARLIEST)
+
+    assert failures == 1
+
+
+def test_offsets_are_asked_for_once_a_new_client_is_connected(
+    requests: Requests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the controller does not answer clients are new, and look for leaders again after three seconds."""
+    asked: list[str] = []
+    client = SimpleNamespace(
+        list_topics=lambda topic, timeout: asked.append(f"leaders of {topic}"),
+        list_offsets=lambda specs, **_: asked.append("offsets") or {},
+    )
+    monkeypatch.setattr(requests, "_asking", lambda: client)
+
+    requests.offsets({("t", 0): LATEST})
+    requests.is_mute = True
+    requests.offsets({("t", 0): LATEST})
+
+    assert asked == ["offsets", "leaders of t", "offsets"]

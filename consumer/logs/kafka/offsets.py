@@ -26,10 +26,14 @@ T = TypeVar("T")
 
 
 class Offsets:
-    """Looks up offsets and waits for the results. Not for several threads."""
+    """Looks up offsets and waits for the results. Not for several threads.
+
+    :ivar requests: number of requests that were sent; a failure is remembered, and raised again without one.
+    """
 
     def __init__(self, client: Requests) -> None:
         self._client = client
+        self.requests = 0
         self._ready: dict[tuple[str, str, int], tuple[float, dict[int, _Answer]]] = {}
         self._away: tuple[float, LogError] | None = None
         self._mute: dict[str, tuple[float, LogError]] = {}
@@ -123,6 +127,7 @@ class Offsets:
         return found
 
     def _results(self, pending: Pending[K, T]) -> dict[K, T]:
+        self.requests += 1
         if not pending.wait(ANSWER_TIMEOUT_S):
             raise self._note_away(LogError(f"Kafka at {self._client.servers} does not answer"))
         return pending.results()
@@ -161,10 +166,12 @@ class Questions:
 
     def _answered(self, ask: Callable[[Offsets], T]) -> T:
         with self._lock:
+            offsets = self._offsets()
+            before = offsets.requests
             try:
-                return ask(self._offsets())
+                return ask(offsets)
             except LogError:
-                self._client(True)  # raises a connection's error, as of its credentials
+                self._client(offsets.requests > before)  # raises a connection's error, as of its credentials
                 raise
 
     def _offsets(self) -> Offsets:

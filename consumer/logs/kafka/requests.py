@@ -31,9 +31,11 @@ EARLIEST, LATEST = -2, -1
 """Kafka's own numbers for special offsets."""
 
 REQUEST_TIMEOUT_S = 5.0
-DESCRIBE_TIMEOUT_S = 3.0
-ANSWER_TIMEOUT_S = 8.0
-"""Seconds until a request has failed for certain; a new connection may have to find a broker that accepts it first."""
+LOOKUP_TIMEOUT_S = 3.0
+"""Of topics and offsets: other partitions wait for a leader that hangs."""
+ANSWER_TIMEOUT_S = 2 * LOOKUP_TIMEOUT_S + 2
+"""Seconds until a request has failed for certain: librdkafka waits for the leaders, then for their answers, and finds
+late ones once a second. Before that, the answers of leaders that are well come with the failures of others."""
 
 LOOK_TIMEOUT_S = 0.1
 
@@ -165,7 +167,7 @@ class Requests:
 
     def _asked_controller(self, names: list[str]) -> Pending[str, Described | LogError]:
         asked = self._asking()
-        futures = asked.describe_topics(ck.TopicCollection(names), request_timeout=DESCRIBE_TIMEOUT_S)
+        futures = asked.describe_topics(ck.TopicCollection(names), request_timeout=LOOKUP_TIMEOUT_S)
         return Pending(futures, lambda future: self._described(future, asked), asked)
 
     def look_for_controller(self) -> None:
@@ -176,7 +178,7 @@ class Requests:
             self._asking().list_topics(timeout=LOOK_TIMEOUT_S)
 
     def offsets(self, requested: Mapping[tuple[str, int], int]) -> Pending[tuple[str, int], int | LogError]:
-        """Offsets of partitions, in one request per leader.
+        """Offsets of partitions, in one request per leader. Blocks while a new client has no connection.
 
         :param requested: (topic, partition) -> `EARLIEST`, `LATEST`, or a time in milliseconds since the epoch. Without
             a record of that time or later, the result is -1.
@@ -195,12 +197,15 @@ class Requests:
         self, requested: Mapping[tuple[str, int], int], read: Callable[[Any], T]
     ) -> Pending[tuple[str, int], T | LogError]:
         asked, specs = self._asking(), {ck.TopicPartition(*place): _spec(what) for place, what in requested.items()}
+        if self.is_mute:  # a new client that has no connection yet looks for leaders again after three seconds
+            with suppress(ck.KafkaException):
+                asked.list_topics(next(iter(requested))[0], timeout=LOOKUP_TIMEOUT_S)
         level = ck.IsolationLevel
         is_committed = self._options.get("isolation.level") != "read_uncommitted"
         futures = asked.list_offsets(
             specs,
             isolation_level=level.READ_COMMITTED if is_committed else level.READ_UNCOMMITTED,
-            request_timeout=REQUEST_TIMEOUT_S,
+            request_timeout=LOOKUP_TIMEOUT_S,
         )
 
         def answer(future: Future[Any]) -> T | LogError:
