@@ -98,7 +98,9 @@ class _Conduct:
             self.strike(sent.option, why)
         else:
             self.strikes.pop(sent.option, None)
-            self.since = self.since if self.is_late else None
+            # A start without all owner znodes may be a removal by hand, and is over once all was stopped.
+            is_over = sent.option == STOP_FETCHER and not view.claimed and not self.refusals
+            self.since = None if is_over or not self.is_late else self.since
         self.not_before = now + pause_after_s(self.strikes.get(sent.option, 0), self.refusals)
 
 
@@ -197,8 +199,9 @@ class Conducts:
             if command.option == STOP_FETCHER and one.uncounted:
                 one.strike(ASTRAY, f"it runs {shown_partitions(one.uncounted)}, which no start has named to it")
         for name, one in self._of.items():
+            is_settled = name not in plan.unsettled and not one.is_unowned
             if plan.is_new_generation and one.is_unowned:
                 one.losses = one.losses + 1 if now - one.lost_at < LOSSES_WITHIN_S else 1
                 one.lost_at, one.is_unowned = now, False
-            if name not in plan.unsettled and one.sent is None and now >= one.not_before:
+            if is_settled and one.sent is None and now >= one.not_before:
                 one.strikes, one.refusals = {kind: n for kind, n in one.strikes.items() if kind == ASTRAY}, 0

@@ -232,9 +232,6 @@ def test_member_that_disobeys_is_evicted_after_three_commands(
     assert any("it disobeyed 3 commands" in record.trigger for record in world.history("g"))
 
 
-@pytest.mark.xfail(
-    strict=True, reason="its lost owner znodes begin a generation each time, and nothing counts against it"
-)
 def test_member_that_runs_without_owners_from_the_first_generation_on_is_evicted(world: World, lying: MakeLiar) -> None:
     world.topic("t", 4)
     bad = lying(protocols=("range",))

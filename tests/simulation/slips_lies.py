@@ -8,6 +8,7 @@ from typing import Any
 import coordinator.planning.membership
 import coordinator.rebalance.conduct
 import coordinator.rebalance.counted
+from coordinator.rebalance.conduct import ASTRAY, Conducts, _Conduct
 from coordinator.rebalance.group_reader import GroupReader
 from coordinator.zk.znodes.partitions import NONE
 from tests.simulation.mutation import Mutation, constant, of, replaced
@@ -30,6 +31,25 @@ def _believes_leases(original: Any) -> Any:
         return replace(found, longest_lease_ms=10**9) if found is not None else None
 
     return read
+
+
+def _keeps_its_clock(original: Any) -> Any:
+    def judge(self: _Conduct, *rest: Any) -> None:
+        since = self.since
+        original(self, *rest)
+        self.since = since if self.is_late else self.since
+
+    return judge
+
+
+def _forgets_strikes(original: Any) -> Any:
+    def decided(self: Conducts, plan: Any) -> None:
+        for name, one in self._of.items():
+            if name not in plan.unsettled and one.sent is None:
+                one.strikes = {kind: n for kind, n in one.strikes.items() if kind == ASTRAY}
+        original(self, plan)
+
+    return decided
 
 
 LIES = (
@@ -72,6 +92,20 @@ LIES = (
             constant(coordinator.rebalance.conduct, "pause_after_s", lambda *_: 0.0),
         ),
         of("L4", "L1", "L3"),
+        _WHERE,
+    ),
+    Mutation(
+        "what runs without owner znodes is what a member shall run",
+        "What obeying is",
+        (replaced(Conducts, "decided", _forgets_strikes),),
+        of("L4"),
+        _WHERE,
+    ),
+    Mutation(
+        "a stop of everything does not end what a member was late with",
+        "Eviction 1",
+        (replaced(_Conduct, "judge", _keeps_its_clock),),
+        of("S7"),
         _WHERE,
     ),
 )

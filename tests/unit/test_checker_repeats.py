@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -111,3 +112,20 @@ def test_a_generation_with_the_same_target_has_a_reason() -> None:
 
     for happen in (another_strategy, lost_owner, edited, grown, joined):
         held(spoilt("joined", happen))
+
+
+def test_a_member_without_owner_znodes_begins_three_generations_at_most() -> None:
+    def lose(times: int) -> Callable[[StoryHistory], None]:
+        def happen(history: StoryHistory) -> None:
+            history.commit("s2#1", Delete(G.owner(*TopicPartition("flights", 3))))
+            for _ in range(times):
+                begin_again(history)
+            raise Enough
+
+        return happen
+
+    held(spoilt("joined", lose(3)))
+    finding = only(spoilt("joined", lose(4)), "L4")
+
+    assert "runs partitions without owner znodes" in finding.why and "the 4th of epoch" in finding.why
+    assert len(finding.witness) == 4

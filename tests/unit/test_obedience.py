@@ -200,6 +200,32 @@ def test_stops_that_are_obeyed_do_not_excuse_starts_that_are_not() -> None:
         some.reads(view(), after_s=2)
 
 
+def test_eviction_clock_does_not_go_on_once_a_stop_of_everything_is_obeyed() -> None:
+    """An owner znode may have been removed by hand before the coordinator has read the start that made it."""
+    some = Seen()
+    some.reads(view())
+    some.sends(START)
+    assert some.reads(view(P0, P1), P0, after_s=2).waits_s == 2
+    some.sends(STOP_ALL)
+    found = some.reads(view(), after_s=1)
+
+    assert (found.waits_s, found.strikes) == (0.0, 1)
+
+
+def test_member_that_runs_without_owner_znodes_is_not_settled() -> None:
+    """What it runs is what it shall run: its lost owner znodes begin a generation, and its strikes are kept."""
+    some = Seen()
+    some.reads(view())
+    some.sends(START)
+    some.reads(view(P0, P1))
+    some.settles()
+    assert some.reads(view(P0, P1)).strikes == 1
+
+    some.reads(view(P0, P1), P0, P1)
+    some.settles()
+    assert some.reads(view(P0, P1), P0, P1).strikes == 0
+
+
 def test_withdrawn_command_and_one_of_an_interrupted_turn_are_not_judged() -> None:
     some = Seen()
     some.reads(view())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 from ..replay.commits import Commit
 from ..replay.conditions import FOREVER
 from ..replay.expected_target import decided
-from ..replay.reading import CommandData
+from ..replay.fast_json import Partition
+from ..replay.reading import CommandData, StateData
 from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import ChannelView, GroupView, StateView
@@ -18,6 +19,9 @@ MOST_SENT = 4
 MOST_SENT_TO_LIAR = 10
 """To a member whose channel is written by hands, or by itself as it likes: it may send itself commands."""
 
+MOST_LOSSES = 3
+"""Three starts that a member disobeys in a row evict it; each begins in another generation."""
+
 WITHIN_S = 2.0
 
 Sent = tuple[object, ...]
@@ -25,6 +29,9 @@ Sent = tuple[object, ...]
 
 class Repeats:
     """The same start is sent four times within 2 s at most, and no generation has the target of the previous one.
+
+    That a member runs partitions of it without owner znodes begins at most three such generations of an incarnation and
+    a coordinator.
 
     The same start: of epoch, incarnation, generation, partitions, ask and reset. The same target: of members (static
     ones in any incarnation), threads, topics and strategy; a generation has it only when a member runs partitions
@@ -36,6 +43,7 @@ class Repeats:
         self._world = world
         self._report = report
         self._sent: dict[tuple[str, str], tuple[Sent, list[Event]]] = {}
+        self._lost: dict[tuple[str, str], tuple[Sent, list[Event]]] = {}
 
     def on_commit(self, commit: Commit) -> None:
         """Commands were sent, or a state was written."""
@@ -71,7 +79,8 @@ class Repeats:
         target = decided(group, now, FOREVER)
         if target is None or target != decided(group, was, FOREVER) or now.region != was.region:
             return
-        if _lost_owners(group) or before is None:
+        if before is None or any(_lost_owners(view) for view in group.channels.values()):
+            self._judge_losses(group, now, commit)
             return
         changed = max(group.hand_at, group.changed_at, self._world.topics_changed_at)
         if changed < before.written["at"]:
@@ -82,9 +91,26 @@ class Repeats:
                 commit.event,
             )
 
+    def _judge_losses(self, group: GroupView, now: StateData, commit: Commit) -> None:
+        for view in group.channels.values():
+            target = now.target.get(view.consumer)
+            if view.data is None or target is None or not _lost_owners(view) & target.partitions:
+                continue
+            life, key = (now.epoch, view.data.incarnation), (group.name, view.consumer)
+            known, times = self._lost.get(key, (life, []))
+            times = [event for event in times if known == life and event["at"] > group.hand_at] + [commit.event]
+            self._lost[key] = life, times
+            if len(times) > MOST_LOSSES:
+                self._report(
+                    f"{view.consumer} of group {group.name} runs partitions without owner znodes, which begins "
+                    f"generation {now.generation} at {moment(commit.at)}, the {len(times)}th of epoch {now.epoch}, and "
+                    "was not evicted",
+                    *times,
+                )
 
-def _lost_owners(group: GroupView) -> bool:
-    return any(
-        view.data is not None and view.is_live and not view.data.running.keys() <= group.owners.keys()
-        for view in group.channels.values()
-    )
+
+def _lost_owners(view: ChannelView) -> Set[Partition]:
+    """The partitions that it runs without an owner znode."""
+    if view.data is None or not view.is_live:
+        return frozenset()
+    return view.data.running.keys() - view.group.owners.keys()
