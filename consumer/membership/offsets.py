@@ -30,6 +30,9 @@ Record = Callable[[Sequence[Operation]], None]
 READ_AGAIN_S = 1.0
 """Retry interval of an offset that could not be read."""
 
+SLOW_RETRY_S = 3.0
+"""The same of all failed ones, after a lookup of seconds: the consumer's thread fetches the others meanwhile."""
+
 
 class CommittedOffsets:
     """The offsets of one consumer's partitions.
@@ -117,7 +120,8 @@ class CommittedOffsets:
         topics = sorted({partition.topic for partition in unknown})
         nodes = store.get_many([self._paths.offsets_of(topic) for topic in topics])
         notes = dict(zip(topics, nodes, strict=True))
-        starts = self._found(channel, sorted(unknown), notes)
+        # Those that failed before are last: a lookup may take seconds, and this ends after one that did.
+        starts = self._found(channel, sorted(unknown, key=lambda part: (part in self._complaints, part)), notes)
         missing = {topic for topic in topics if notes[topic] is None}
         for batch in chunks(starts, PARTITIONS_A_STEP if missing else MAX_OPERATIONS - 10) if starts else ():
             parents = sorted(missing & {partition.topic for partition in batch})
@@ -138,12 +142,15 @@ class CommittedOffsets:
         starts: dict[TopicPartition, StartOffset] = {}
         until = self._runtime.monotonic() + READ_AGAIN_S
         for partition in unknown:
+            began = self._runtime.monotonic()
             topic, topic_id = partition.topic, channel.topics.get(partition.topic, "")
             try:
                 is_later = came_later(self._paths.offsets_of(topic), notes[topic], topic_id, partition.partition)
                 starts[partition] = self._find(partition, topic_id, is_later)
             except (CoordinatorError, OSError) as error:
                 self._wait(partition, error)
+                if (now := self._runtime.monotonic()) - began > READ_AGAIN_S:
+                    self._not_before |= dict.fromkeys(self._complaints, now + SLOW_RETRY_S)
             if self._runtime.monotonic() > until:
                 break
         return starts

@@ -30,13 +30,24 @@ def is_move(command: Command) -> bool:
 def disobeyed(
     command: Command, before: PartitionSet, view: ChannelView, owners: PartitionSet, has_owners: bool = True
 ) -> str:
-    """What a member did instead of a stop or start that it has removed; empty when it obeyed.
+    """What a member did instead of a stop or start; empty when it obeyed.
 
     Partitions that it refused, because an owner znode was in the way, are no disobedience: another may have made it.
 
     :param before: what it ran when the command was sent.
     :param owners: the partitions that have an owner znode now.
     :param has_owners: False for a protocol type without owners.
+    """
+    if why := unapplied(command, before, view, has_owners):
+        return why
+    unowned = (command.started - before) & view.claimed - owners
+    return f"it runs {shown_partitions(unowned)} without an owner znode" if unowned else ""
+
+
+def unapplied(command: Command, before: PartitionSet, view: ChannelView, has_owners: bool = True) -> str:
+    """What a member's channel does not show of a stop or start; empty when it shows all. Parameters as of `disobeyed`.
+
+    Owner znodes are not looked at: another may have removed them.
     """
     channel = view.channel
     if channel is None:
@@ -49,13 +60,21 @@ def disobeyed(
     claims = command.started - before
     if missing := claims - view.claimed - channel.refused:
         return f"it removed a start without running {shown_partitions(missing)}"
-    if unowned := (claims & view.claimed) - owners:
-        return f"it runs {shown_partitions(unowned)} without an owner znode"
+    ids = channel.topics, command.topics
+    if others := {part for part in claims & view.claimed if ids[0].get(part.topic) != ids[1].get(part.topic)}:
+        return f"it runs {shown_partitions(others)} under another topic id than that of its start"
     if channel.generation != command.generation or (command.ask and channel.ask != command.ask):
         return "it removed a start that its channel does not name"
     if command.region is not None and not _is_restored(command, view):
         return "it removed a start before its state was restored"
     return ""
+
+
+def is_left(command: Command, before: PartitionSet, view: ChannelView) -> bool:
+    """Whether a member runs what a start has named, and has left the start in its channel."""
+    channel = view.channel
+    is_run = channel is not None and command.started <= view.claimed and channel.generation == command.generation
+    return bool(command.started - before) and is_run and (command.region is None or _is_restored(command, view))
 
 
 def _is_restored(command: Command, view: ChannelView) -> bool:

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field, replace
 from ..planning.obedience import (
     LOSSES_WITHIN_S,
     disobeyed,
+    is_left,
     is_move,
     pause_after_losses_s,
     pause_after_s,
     refused_free,
     shown_partitions,
+    unapplied,
 )
 from ..planning.plan import Plan
 from ..planning.snapshot import ChannelView
@@ -43,7 +45,8 @@ class _Conduct:
     :ivar uncounted: what it says it runs, and no start has named to it.
     :ivar at: epoch and generation of its channel, which never go back within an incarnation.
     :ivar command: the last command that its channel names.
-    :ivar is_unowned: whether it has lost owner znodes.  :ivar losses: generations that this began in a row, the last
+    :ivar lacks_owners: whether it runs partitions without owner znodes.
+    :ivar is_unowned: whether that may begin a generation.  :ivar losses: generations that this began in a row, the last
         at `lost_at`.
     :ivar had_commands: whether it had commands in the last read.
     """
@@ -62,6 +65,7 @@ class _Conduct:
     at: tuple[int, int] = 0, 0
     command: str = ""
     had_commands: bool = False
+    lacks_owners: bool = False
     is_unowned: bool = False
     losses: int = 0
     lost_at: float = float("-inf")
@@ -87,7 +91,7 @@ class _Conduct:
         self.strikes[kind] = self.strikes.get(kind, 0) + 1
 
     def judge(self, sent: Command, view: ChannelView, owners: PartitionSet, has_owners: bool, now: float) -> None:
-        """Judge a command that is gone from the channel."""
+        """Judge a command that is gone from the channel, or that was applied and left there."""
         self.sent = None
         refused = refused_free(sent, view, owners) if sent.option == START_FETCHER else NONE
         if sent.option == START_FETCHER:
@@ -96,11 +100,10 @@ class _Conduct:
             self.whys[REFUSED] = f"it refuses {shown_partitions(refused)}, which no owner znode keeps from it"
         if why := disobeyed(sent, self.before, view, owners, has_owners):
             self.strike(sent.option, why)
-        else:
+        elif not refused and not (has_owners and sent.started & view.claimed - owners):
             self.strikes.pop(sent.option, None)
-            # A start without all owner znodes may be a removal by hand, and is over once all was stopped.
-            is_over = sent.option == STOP_FETCHER and not view.claimed and not self.refusals
-            self.since = None if is_over or not self.is_late else self.since
+        if not self.refusals and not unapplied(sent, self.before, view, has_owners):
+            self.since = None
         self.not_before = now + pause_after_s(self.strikes.get(sent.option, 0), self.refusals)
 
 
@@ -143,7 +146,7 @@ class Conducts:
         moves = [command for command in pending if command is not None and is_move(command)]
         if moves and one.sent not in moves:
             one.sent, one.before = moves[-1], view.claimed
-        elif not moves and one.sent is not None:
+        elif one.sent is not None and (not moves or is_left(one.sent, one.before, view)):
             one.judge(one.sent, view, owners, has_owners, now)
         elif not one.is_late and channel.command != one.command and (one.sent is None or _is_begun(view)):
             one.since = None  # it has applied something that cannot be judged, or begins with what is pending
@@ -157,7 +160,8 @@ class Conducts:
             one.strike(ASTRAY, "what it runs has changed without a command")
         one.ask = channel.ask
         one.command, one.claimed, one.uncounted = channel.command, view.claimed, view.uncounted
-        one.is_unowned = has_owners and not view.commands and not view.running <= owners
+        one.lacks_owners = has_owners and not view.running <= owners
+        one.is_unowned = one.lacks_owners and not view.commands
         self._wait(one, bool(pending), now)
         waits_s = now - one.since if one.since is not None and (pending or one.is_late) else 0.0
         pause_s = max(0.0, one.not_before - now)
@@ -199,7 +203,7 @@ class Conducts:
             if command.option == STOP_FETCHER and one.uncounted:
                 one.strike(ASTRAY, f"it runs {shown_partitions(one.uncounted)}, which no start has named to it")
         for name, one in self._of.items():
-            is_settled = name not in plan.unsettled and not one.is_unowned
+            is_settled = name not in plan.unsettled and not one.lacks_owners
             if plan.is_new_generation and one.is_unowned:
                 one.losses = one.losses + 1 if now - one.lost_at < LOSSES_WITHIN_S else 1
                 one.lost_at, one.is_unowned = now, False

@@ -27,6 +27,7 @@ LARGEST = (1 << 53) - 1
 DAY_MS = 86_400_000
 STRATEGIES = ("range", "round-robin", "sticky", "cooperative-sticky")
 BOMB = "0-999999"
+WITHOUT_OWNERS = ("runs-without-owners", "leaves-what-it-applied", "refuses-by-turns")
 
 Running = dict[str, dict[str, int | None]]
 """Topic -> partition -> next offset, as in a channel."""
@@ -61,6 +62,7 @@ class LyingMember:
         self._incarnation = "" if lie == "no-incarnation" else runtime.random_id()
         self._channel: dict[str, Any] = {}
         self._version = -1
+        self._starts = 0
         self.lies = 0
 
     # ---- registration
@@ -157,7 +159,10 @@ class LyingMember:
             if self._channel["generation"] < LARGEST:
                 self._channel["generation"] = command["generation"]
             with_channel = True
-            removed += self._stop(command) if command["option"] == "stop-fetcher" else self._start(command)
+            is_stop = command["option"] == "stop-fetcher"
+            if self._lie == "leaves-what-it-applied" and not is_stop:
+                removed.clear()
+            removed += self._stop(command) if is_stop else self._start(command)
         if with_channel:
             self._write(removed)
         else:
@@ -183,7 +188,8 @@ class LyingMember:
         if self._lie == "acknowledges-only":
             self.lies += 1
             return []
-        if self._lie == "refuses-everything":
+        self._starts += 1
+        if self._lie == "refuses-everything" or (self._lie == "refuses-by-turns" and self._starts % 2):
             self.lies += 1
             self._channel["refused"] = {topic: BOMB for topic, _ in given}
             return []
@@ -193,7 +199,7 @@ class LyingMember:
             owner = self._paths.owner(topic, number)
             if str(number) in running.get(topic, {}) and self._store.get(owner) is not None:
                 continue
-            if self._lie == "runs-without-owners":
+            if self._lie in WITHOUT_OWNERS:
                 self.lies += 1
             elif self._store.get(owner) is not None:
                 refused = self._channel["refused"]
@@ -202,7 +208,9 @@ class LyingMember:
             else:
                 done += self._claimed(topic, number, command)
             running.setdefault(topic, {})[str(number)] = self._offset(topic, number)
-            self._channel["topics"][topic] = command["topics"][topic]
+            is_other = self._lie == "another-topic-id"
+            self.lies += is_other
+            self._channel["topics"][topic] = "another" if is_other else command["topics"][topic]
         return done
 
     def _claimed(self, topic: str, number: int, command: Mapping[str, Any]) -> list[Operation]:

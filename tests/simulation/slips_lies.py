@@ -79,6 +79,7 @@ LIES = (
         "Eviction 1",
         (
             constant(coordinator.rebalance.conduct, "disobeyed", lambda *_: ""),
+            constant(coordinator.rebalance.conduct, "unapplied", lambda *_: ""),
             constant(coordinator.rebalance.conduct, "refused_free", lambda *_: NONE),
         ),
         of("L4", "L1", "L3"),
@@ -102,7 +103,7 @@ LIES = (
         _WHERE,
     ),
     Mutation(
-        "a stop of everything does not end what a member was late with",
+        "a removed owner znode runs the eviction clock",
         "Eviction 1",
         (replaced(_Conduct, "judge", _keeps_its_clock),),
         of("S7"),

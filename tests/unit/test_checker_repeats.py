@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from coordinator.zk.store import Delete
+from coordinator.zk.store import Create, Delete
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
+from drills.checker import Verdicts
 from tests.support.made_story import Enough, G, StoryHistory
 from tests.support.spoilt import held, names, only, spoilt
 
@@ -114,18 +114,36 @@ def test_a_generation_with_the_same_target_has_a_reason() -> None:
         held(spoilt("joined", happen))
 
 
+OWNER = G.owner(*TopicPartition("flights", 3))
+
+
+def loses(*losses: str) -> Verdicts:
+    """The verdicts on s2 that has lost an owner znode, and on what happens, in order, generation by generation."""
+
+    def happen(history: StoryHistory) -> None:
+        member = history.lives["s2"]
+        history.commit("s2#1", Delete(OWNER))
+        for loss in losses:
+            if loss == "is well":
+                history.commit("s2#1", Create(OWNER, ephemeral=True))
+                history.fenced("g", history.states["g"])
+                history.commit("s2#1", Delete(OWNER))
+            begin_again(history)
+            if loss != "hangs":
+                history.set_channel(member, replace(member.channel, generation=history.states["g"].generation))
+        raise Enough
+
+    return spoilt("joined", happen)
+
+
 def test_a_member_without_owner_znodes_begins_three_generations_at_most() -> None:
-    def lose(times: int) -> Callable[[StoryHistory], None]:
-        def happen(history: StoryHistory) -> None:
-            history.commit("s2#1", Delete(G.owner(*TopicPartition("flights", 3))))
-            for _ in range(times):
-                begin_again(history)
-            raise Enough
-
-        return happen
-
-    held(spoilt("joined", lose(3)))
-    finding = only(spoilt("joined", lose(4)), "L4")
+    held(loses(*["loses"] * 3))
+    finding = only(loses(*["loses"] * 4), "L4")
 
     assert "runs partitions without owner znodes" in finding.why and "the 4th of epoch" in finding.why
     assert len(finding.witness) == 4
+
+
+def test_generations_of_others_and_before_its_owner_znodes_were_made_again_do_not_count() -> None:
+    held(loses(*["hangs"] * 5))
+    held(loses("loses", "loses", "loses", "is well", "loses", "loses"))

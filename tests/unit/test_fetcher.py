@@ -16,7 +16,7 @@ from consumer.logs.embedded.append import Appender
 from consumer.logs.embedded.layout import topic_folder
 from consumer.logs.embedded.log import EmbeddedLog
 from consumer.logs.pull import PullSource
-from consumer.membership.offsets import CommittedOffsets
+from consumer.membership.offsets import SLOW_RETRY_S, CommittedOffsets
 from consumer.membership.start_offsets import StartOffset
 from consumer.membership.start_position import OffsetSpec
 from consumer.metrics import ConsumerMetrics
@@ -95,6 +95,38 @@ def test_unavailable_log_is_not_waited_for_at_each_partition() -> None:
     offsets.read(MemoryTree().open(), running, running.running, lambda operations: None)
 
     assert (first, asked) == (2, [TopicPartition("t", n) for n in range(4)]), "and the next time others have their turn"
+
+
+def test_lookups_that_take_long_and_fail_are_last_and_pause_together() -> None:
+    """A broker that hangs leads one partition of each topic."""
+    runtime, asked = ManualRuntime(), []
+
+    def find(partition: TopicPartition, topic_id: str, came_later: bool) -> StartOffset:
+        asked.append(partition)
+        if partition.partition == 0:
+            runtime.now += 3.5
+            raise LogError("no answer")
+        return StartOffset(7, OffsetSpec("end"))
+
+    offsets = CommittedOffsets(runtime, GroupPaths("g"), find)
+    sick = [TopicPartition(topic, 0) for topic in "abc"]
+    well = [TopicPartition(topic, 1) for topic in "abc"]
+    channel = Channel("abc", running=dict.fromkeys([*sick, *well]), topics=dict.fromkeys("abc", "id"))
+    store, before = MemoryTree().open(), 0
+
+    def read() -> list[TopicPartition]:
+        nonlocal channel, before
+        missing = [part for part, offset in channel.running.items() if offset is None]
+        channel = offsets.read(store, channel, missing, lambda operations: None)
+        found, before = asked[before:], len(asked)
+        return found
+
+    assert [read() for _ in range(3)] == [sick[:1], [well[0], sick[1]], [well[1], sick[2]]]
+    assert read() == [well[2]], "the others pause for the time in which these are fetched"
+    runtime.now += SLOW_RETRY_S - 0.1
+    assert read() == []
+    runtime.now += 0.1
+    assert read() == sick[:1]
 
 
 def test_slow_start_lookups_are_split_into_steps_between_which_the_consumer_runs() -> None:

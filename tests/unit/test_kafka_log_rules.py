@@ -262,6 +262,23 @@ def test_offsets_out_of_range_of_many_partitions_are_looked_up_in_two_requests(k
     assert kafka.asked == [{("t", number) for number in range(4)}] * 2
 
 
+def test_leader_that_has_not_named_the_earliest_offset_is_not_asked_for_the_latest(
+    kafka: Brokers, reader: Reader
+) -> None:
+    kafka.leaders["t", 1] = "b:2"
+    kafka.ends = {("t", number): 10 for number in range(2)}
+    kafka.begins = {("t", number): 5 for number in range(2)}
+    reader.assign(0, 1)
+    while len(reader.source._lost) < 2:
+        reader.poll()
+    kafka.asked.clear()
+    kafka.down = {"b:2"}
+    reader.poll()
+
+    assert kafka.asked == [{("t", 0), ("t", 1)}, {("t", 0)}]
+    assert reader.problem(1) == "offset 0 of t-1 is out of range in Kafka: no leader"
+
+
 def test_records_taken_beside_a_failing_lookup_are_returned_once(
     kafka: Brokers, reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import gc
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import confluent_kafka as ck
 import pytest
 
-from consumer.logs import LogError
+from consumer.logs import LogError, UnknownTopic
 from consumer.logs.kafka import requests as module
 from consumer.logs.kafka.offsets import Questions
 from consumer.logs.kafka.options import kafka_options
-from consumer.logs.kafka.requests import EARLIEST, LATEST, Described, Requests
+from consumer.logs.kafka.requests import (
+    ANSWER_TIMEOUT_S,
+    EARLIEST,
+    LATEST,
+    NO_TOPIC,
+    Described,
+    Pending,
+    Requests,
+    Unanswered,
+)
+
+K = TypeVar("K")
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -85,36 +97,134 @@ def test_leader_that_brokers_name_without_its_address_has_none(
     assert isinstance(found, Described) and found.leaders == {0: "h:9092"}
 
 
-def test_failure_that_is_remembered_is_no_second_one(requests: Requests) -> None:
-    """Two failures of a client that no broker accepts are a refusal, for half a minute."""
-    failures = 0
+@pytest.mark.parametrize("code", [ck.KafkaError.UNKNOWN_TOPIC_OR_PART, ck.KafkaError.TOPIC_AUTHORIZATION_FAILED])
+def test_controller_that_answers_with_an_error_has_accepted_the_credentials(
+    requests: Requests, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    answer: Future[Any] = Future()
+    answer.set_exception(ck.KafkaException(ck.KafkaError(code)))
+    asked = SimpleNamespace(describe_topics=lambda topics, request_timeout: {"t": answer})
+    monkeypatch.setattr(requests, "_asking", lambda: asked)
+    requests.is_mute = True
 
-    def client(has_failed: bool) -> Requests:
-        nonlocal failures
-        failures += has_failed
-        return requests
+    found = requests.describe(["t"]).results()["t"]
 
-    lookups = Questions(client)
+    assert found == NO_TOPIC or isinstance(found, LogError)
+    assert (requests.is_accepted, requests.is_mute) == (True, False)
+
+
+class Cluster:
+    """In place of `Requests`: offsets of even partitions come, those of odd ones fail.
+
+    :ivar asked: the partitions and the offset of each request.  :ivar described: what a topic is.
+    """
+
+    servers, is_mute, has_registry = "h:1", False, False
+
+    def __init__(self, described: Described | LogError) -> None:
+        self.described = described
+        self.asked: list[tuple[list[int], int]] = []
+
+    def describe(self, topics: Iterable[str]) -> Pending[str, Described | LogError]:
+        return answered(dict.fromkeys(topics, self.described))
+
+    def offsets(self, requested: Mapping[tuple[str, int], int]) -> Pending[tuple[str, int], int | LogError]:
+        self.asked.append((sorted(number for _, number in requested), min(requested.values())))
+        return answered({place: Unanswered("no answer") if place[1] % 2 else 7 for place in requested})
+
+
+def answered(answers: Mapping[K, T]) -> Pending[K, T]:
+    futures: dict[K, Future[T]] = {key: Future() for key in answers}
+    for key, future in futures.items():
+        future.set_result(answers[key])
+    return Pending(futures, lambda future: future.result(), None)
+
+
+class Counted(Questions):
+    """:ivar failures: the failed lookups that count against the connection: two are a refusal, for half a minute."""
+
+    def __init__(self, client: object) -> None:
+        self.failures = 0
+        super().__init__(lambda has_failed: self._count(client, has_failed))
+
+    def _count(self, client: object, has_failed: bool) -> Requests:
+        self.failures += has_failed
+        return cast(Requests, client)
+
+
+def test_failure_that_is_remembered_is_no_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("consumer.logs.kafka.offsets.AWAY_S", 600)
+    lookups = Counted(Cluster(Unanswered("no answer")))
     for partition in range(3):
-        with pytest.raises(LogError):
+        with pytest.raises(LogError, match="no answer"):
             lookups.one("t", "id", partition, EARLIEST)
+    assert lookups.failures == 1
 
-    assert failures == 1
+    monkeypatch.setattr("consumer.logs.kafka.offsets.AWAY_S", 0)
+    lookups = Counted(Cluster(Unanswered("no answer")))
+    for partition in range(3):
+        with pytest.raises(LogError, match="no answer"):
+            lookups.one("t", "id", partition, EARLIEST)
+    assert lookups.failures == 3
 
 
-def test_offsets_are_asked_for_once_a_new_client_is_connected(
+def test_topic_that_is_missing_is_no_failure_of_the_connection() -> None:
+    lookups = Counted(Cluster(NO_TOPIC))
+    with pytest.raises(UnknownTopic):
+        lookups.one("t", "id", 0, EARLIEST)
+
+    assert lookups.failures == 0
+
+
+def test_offset_of_a_time_is_asked_for_where_the_latest_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader that hangs is waited for once."""
+    cluster = Cluster(Described("id", frozenset(range(4))))
+    lookups = Counted(cluster)
+
+    assert lookups.one("t", "id", 0, 1000) == 7
+    with pytest.raises(LogError, match="no answer"):
+        lookups.one("t", "id", 1, 1000)
+    assert cluster.asked[:2] == [([0, 1, 2, 3], LATEST), ([0, 2], 1000)]
+
+
+def test_requests_while_the_controller_is_mute_begin_once_a_broker_has_named_leaders(
     requests: Requests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the controller does not answer clients are new, and look for leaders again after three seconds."""
+    """The client may be new; and a broker that answers has accepted the credentials."""
     asked: list[str] = []
+    timeouts: list[float] = []
+
+    def offsets(specs: object, isolation_level: object, request_timeout: float) -> dict[str, object]:
+        asked.append("offsets")
+        timeouts.append(request_timeout)
+        return {}
+
     client = SimpleNamespace(
-        list_topics=lambda topic, timeout: asked.append(f"leaders of {topic}"),
-        list_offsets=lambda specs, **_: asked.append("offsets") or {},
+        list_topics=lambda topic, timeout: asked.append(f"leaders of {topic}"), list_offsets=offsets
     )
+    monkeypatch.undo()
     monkeypatch.setattr(requests, "_asking", lambda: client)
 
     requests.offsets({("t", 0): LATEST})
+    assert not requests.is_accepted
     requests.is_mute = True
     requests.offsets({("t", 0): LATEST})
 
     assert asked == ["offsets", "leaders of t", "offsets"]
+    assert requests.is_accepted
+    assert timeouts[0] > 3 and 2 * timeouts[0] < ANSWER_TIMEOUT_S, "it ends by itself, with the answers that came"
+
+
+def test_leaders_that_a_hanging_broker_does_not_name_are_asked_for_by_a_new_client(requests: Requests) -> None:
+    asked = requests._asking()
+    pending = requests.offsets({("t", 0): LATEST})
+    assert pending.wait(10)
+    assert isinstance(pending.results()["t", 0], LogError)
+    assert requests._asking() is asked, "it may still be connecting"
+
+    requests.is_accepted = True
+    pending = requests.offsets({("t", 0): LATEST})
+    assert pending.wait(10)
+    assert isinstance(pending.results()["t", 0], LogError)
+
+    assert requests._asking() is not asked

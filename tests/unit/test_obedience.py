@@ -27,7 +27,9 @@ IN_REGION = replace(START, region=Order(7))
 
 
 def view(*running: TopicPartition, sent: tuple[Command, ...] = (), **fields: Any) -> ChannelView:
-    channel = Channel("i", 1, **{"generation": 2, "running": dict.fromkeys(running, 5), **fields})
+    channel = Channel(
+        "i", 1, **{"generation": 2, "running": dict.fromkeys(running, 5), "topics": {"t": "id"}, **fields}
+    )
     return ChannelView("c", 1, channel, tuple(SentCommand(f"command-{n}", each) for n, each in enumerate(sent)))
 
 
@@ -57,6 +59,7 @@ def test_what_an_honest_member_leaves_is_obedience(
         (START, NONE, view(), set(), "it removed a start without running t-0, t-1"),
         (START, NONE, view(P0), {P0}, "it removed a start without running t-1"),
         (START, NONE, view(P0, P1), {P0}, "it runs t-1 without an owner znode"),
+        (START, NONE, view(P0, P1, topics={"t": "other"}), {P0, P1}, "it runs t-0, t-1 under another topic id"),
         (START, NONE, view(P0, P1, generation=1), {P0, P1}, "it removed a start that its channel does not name"),
         (LED, NONE, view(P0, P1), {P0, P1}, "it removed a start that its channel does not name"),
         (IN_REGION, NONE, view(P0, P1, region=Progress(7)), {P0, P1}, "before its state was restored"),
@@ -200,16 +203,62 @@ def test_stops_that_are_obeyed_do_not_excuse_starts_that_are_not() -> None:
         some.reads(view(), after_s=2)
 
 
-def test_eviction_clock_does_not_go_on_once_a_stop_of_everything_is_obeyed() -> None:
-    """An owner znode may have been removed by hand before the coordinator has read the start that made it."""
+def test_eviction_clock_ends_with_a_start_that_lacks_only_owner_znodes() -> None:
+    """One may have been removed by hand before the coordinator has read the start that made it."""
     some = Seen()
     some.reads(view())
     some.sends(START)
-    assert some.reads(view(P0, P1), P0, after_s=2).waits_s == 2
+    assert some.reads(view(P0, P1), P0, after_s=2).waits_s == 0
+    some.settles()  # its new generation waits for something else
+    found = some.reads(view(P0, P1), P0, after_s=100)
+    assert (found.waits_s, found.strikes) == (0, 1)
     some.sends(STOP_ALL)
-    found = some.reads(view(), after_s=1)
+    assert some.reads(view(P0, P1, sent=(STOP_ALL,)), P0, after_s=3).waits_s == 3
+    some.reads(view(), after_s=1)
+    some.sends(START)
+    assert some.reads(view(sent=(START,)), after_s=3).waits_s == 3
 
-    assert (found.waits_s, found.strikes) == (0.0, 1)
+
+def test_refusals_between_starts_without_owner_znodes_do_not_end_the_row() -> None:
+    some = Seen()
+    some.reads(view())
+    for nth in (1, 2, 3):
+        some.sends(START)
+        some.reads(view(refused=frozenset({P0, P1})))
+        some.sends(START)
+        assert some.reads(view(P0, P1)).strikes == nth
+        some.sends(STOP_ALL)
+        some.reads(view())
+
+
+def test_start_that_is_applied_and_left_in_the_channel_is_judged_once() -> None:
+    some = Seen()
+    some.reads(view())
+    some.sends(START)
+    left = view(P0, P1, sent=(START,))
+    assert some.reads(left).strikes == 1
+    some.sends(withdraws=START)
+    assert some.reads(left).strikes == 1
+    assert some.reads(view(P0, P1)).strikes == 1, "it still has no owner znodes"
+
+    honest = Seen()
+    honest.reads(view())
+    honest.sends(START)
+    assert honest.reads(left, P0, P1, after_s=1).strikes == 0, "read between its channel and its commands"
+    assert honest.reads(view(P0, P1), P0, P1, after_s=1).waits_s == 0
+
+
+def test_drain_of_a_member_without_owner_znodes_ends_no_row() -> None:
+    some = Seen()
+    some.reads(view())
+    for nth in (1, 2, 3):
+        some.sends(IN_REGION)
+        runs = view(P0, P1, region=Progress(7, 7))
+        assert some.reads(runs).strikes == nth
+        some.reads(replace(runs, commands=(SentCommand("command-1", Command(DRAIN, 1, 2, "i", region=Order(7, 1))),)))
+        some.settles()
+        some.sends(STOP_ALL)
+        some.reads(view())
 
 
 def test_member_that_runs_without_owner_znodes_is_not_settled() -> None:

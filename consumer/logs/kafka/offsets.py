@@ -109,7 +109,7 @@ class Offsets:
         places = [TopicIdPartition(topic, topic_id, number) for number in sorted(described.partitions)]
         # Before the times: a record that is written meanwhile is then behind the end.
         ends = self.many(places, LATEST) if what >= 0 else {}
-        found = self.many(places, what)
+        found = ends | self.many([place for place in places if not isinstance(ends.get(place), LogError)], what)
         return {place.partition: ends[place] if answer == -1 else answer for place, answer in found.items()}
 
     def _mute_topic(self, topic: str, error: LogError) -> None:
@@ -170,8 +170,9 @@ class Questions:
             before = offsets.requests
             try:
                 return ask(offsets)
-            except LogError:
-                self._client(offsets.requests > before)  # raises a connection's error, as of its credentials
+            except LogError as error:
+                has_failed = offsets.requests > before and not isinstance(error, UnknownTopic)
+                self._client(has_failed)  # raises a connection's error, as of its credentials
                 raise
 
     def _offsets(self) -> Offsets:

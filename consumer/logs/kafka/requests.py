@@ -31,11 +31,12 @@ EARLIEST, LATEST = -2, -1
 """Kafka's own numbers for special offsets."""
 
 REQUEST_TIMEOUT_S = 5.0
-LOOKUP_TIMEOUT_S = 3.0
-"""Of topics and offsets: other partitions wait for a leader that hangs."""
+LOOKUP_TIMEOUT_S = 3.5
+"""Of topics and offsets: other partitions wait for a leader that hangs. librdkafka asks again for leaders after three
+seconds, when a request for them was lost."""
 ANSWER_TIMEOUT_S = 2 * LOOKUP_TIMEOUT_S + 2
-"""Seconds until a request has failed for certain: librdkafka waits for the leaders, then for their answers, and finds
-late ones once a second. Before that, the answers of leaders that are well come with the failures of others."""
+"""Seconds until a request has failed for certain: librdkafka waits for leaders, then for their answers. Before that the
+answers of leaders that are well come, with the failures of others."""
 
 LOOK_TIMEOUT_S = 0.1
 
@@ -197,9 +198,10 @@ class Requests:
         self, requested: Mapping[tuple[str, int], int], read: Callable[[Any], T]
     ) -> Pending[tuple[str, int], T | LogError]:
         asked, specs = self._asking(), {ck.TopicPartition(*place): _spec(what) for place, what in requested.items()}
-        if self.is_mute:  # a new client that has no connection yet looks for leaders again after three seconds
+        if self.is_mute:  # the client may be new: its time for the leaders begins once it is connected
             with suppress(ck.KafkaException):
                 asked.list_topics(next(iter(requested))[0], timeout=LOOKUP_TIMEOUT_S)
+                self.is_accepted = True
         level = ck.IsolationLevel
         is_committed = self._options.get("isolation.level") != "read_uncommitted"
         futures = asked.list_offsets(
@@ -212,7 +214,10 @@ class Requests:
             try:
                 found = future.result()
             except ck.KafkaException as error:
-                return self._problem(error)
+                problem = self._problem(error)
+                if self.is_accepted and error.args[0].code() in _UNANSWERED:
+                    self._connect_anew(asked)  # the leaders were asked for at a broker that hangs
+                return problem
             if found.offset < -1:  # librdkafka's own numbers: its leader has not answered
                 return self._unanswered("no answer")
             self.is_accepted = True
@@ -334,6 +339,8 @@ class Requests:
         try:
             found = future.result()
         except ck.KafkaException as error:
+            if error.args[0].code() > 0:  # the controller's own; librdkafka's are negative
+                self.is_accepted, self.is_mute = True, False
             if is_unknown_topic(error.args[0]):
                 return NO_TOPIC
             problem = self._problem(error)  # with the reason that this client knows

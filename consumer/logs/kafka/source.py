@@ -391,7 +391,9 @@ class KafkaSource(Source):
     def _range_problems(self, parts: list[Partition]) -> dict[Partition, LogError]:
         """Whether each position is out of range, or has only been so."""
         places = {part: TopicIdPartition(part.topic, part.topic_id, part.number) for part in parts}
-        begins, ends = (self._lookups.many(places.values(), what) for what in (EARLIEST, LATEST))
+        begins = self._lookups.many(places.values(), EARLIEST)
+        answered = [place for place, begin in begins.items() if not isinstance(begin, CoordinatorError)]
+        ends = begins | self._lookups.many(answered, LATEST)
         return {part: _range_problem(part, begins[place], ends[place]) for part, place in places.items()}
 
 

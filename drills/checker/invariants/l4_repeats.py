@@ -74,13 +74,17 @@ class Repeats:
     ) -> None:
         was = before.data if before is not None and not before.by_hand else None
         now = after.data if after is not None else None
+        if self._lost and now is not None:
+            self._end_losses(group, now)
         if was is None or now is None or now.generation != was.generation + 1 or not now.target or now.client:
             return
         target = decided(group, now, FOREVER)
-        if target is None or target != decided(group, was, FOREVER) or now.region != was.region:
+        if target is None or target != decided(group, was, FOREVER):
             return
         if before is None or any(_lost_owners(view) for view in group.channels.values()):
-            self._judge_losses(group, now, commit)
+            self._judge_losses(group, was, now, commit)
+            return
+        if now.region != was.region:
             return
         changed = max(group.hand_at, group.changed_at, self._world.topics_changed_at)
         if changed < before.written["at"]:
@@ -91,11 +95,21 @@ class Repeats:
                 commit.event,
             )
 
-    def _judge_losses(self, group: GroupView, now: StateData, commit: Commit) -> None:
+    def _end_losses(self, group: GroupView, now: StateData) -> None:
+        """Forget those of members that run what they shall, with owner znodes."""
+        for name, target in now.target.items():
+            view = group.channels.get(name)
+            runs = view.data.running.keys() & target.partitions if view is not None and view.data is not None else None
+            if view is not None and runs and not _lost_owners(view):
+                self._lost.pop((group.name, name), None)
+
+    def _judge_losses(self, group: GroupView, was: StateData, now: StateData, commit: Commit) -> None:
         for view in group.channels.values():
             target = now.target.get(view.consumer)
             if view.data is None or target is None or not _lost_owners(view) & target.partitions:
                 continue
+            if view.data.generation != was.generation:
+                continue  # it has not heard of the last one: another has begun this one
             life, key = (now.epoch, view.data.incarnation), (group.name, view.consumer)
             known, times = self._lost.get(key, (life, []))
             times = [event for event in times if known == life and event["at"] > group.hand_at] + [commit.event]
