@@ -207,9 +207,10 @@ class LyingMember:
                 continue
             else:
                 done += self._claimed(topic, number, command)
-            running.setdefault(topic, {})[str(number)] = self._offset(topic, number)
             is_other = self._lie == "another-topic-id"
             self.lies += is_other
+            # Of what it was given a member may say any offset; one under another id would begin the topic anew.
+            running.setdefault(topic, {})[str(number)] = None if is_other else self._offset(topic, number)
             self._channel["topics"][topic] = "another" if is_other else command["topics"][topic]
         return done
 
