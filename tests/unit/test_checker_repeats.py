@@ -144,6 +144,6 @@ def test_a_member_without_owner_znodes_begins_three_generations_at_most() -> Non
     assert len(finding.witness) == 4
 
 
-def test_generations_of_others_and_before_its_owner_znodes_were_made_again_do_not_count() -> None:
+def test_generations_of_others_and_from_before_it_was_well_do_not_count() -> None:
     held(loses(*["hangs"] * 5))
     held(loses("loses", "loses", "loses", "is well", "loses", "loses"))

@@ -187,7 +187,7 @@ def test_offset_of_a_time_is_asked_for_where_the_latest_came(monkeypatch: pytest
     assert cluster.asked[:2] == [([0, 1, 2, 3], LATEST), ([0, 2], 1000)]
 
 
-def test_requests_while_the_controller_is_mute_begin_once_a_broker_has_named_leaders(
+def test_while_the_controller_is_mute_a_broker_names_the_leaders_first(
     requests: Requests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client may be new; and a broker that answers has accepted the credentials."""

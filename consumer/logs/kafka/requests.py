@@ -214,10 +214,8 @@ class Requests:
             try:
                 found = future.result()
             except ck.KafkaException as error:
-                problem = self._problem(error)
-                if self.is_accepted and error.args[0].code() in _UNANSWERED:
-                    self._connect_anew(asked)  # the leaders were asked for at a broker that hangs
-                return problem
+                # A client that was connected has asked a broker that hangs for the leaders.
+                return self._problem(error, asked if self.is_accepted else None)
             if found.offset < -1:  # librdkafka's own numbers: its leader has not answered
                 return self._unanswered("no answer")
             self.is_accepted = True
@@ -343,20 +341,21 @@ class Requests:
                 self.is_accepted, self.is_mute = True, False
             if is_unknown_topic(error.args[0]):
                 return NO_TOPIC
-            problem = self._problem(error)  # with the reason that this client knows
-            if error.args[0].code() in _UNANSWERED:
-                self._connect_anew(asked)
-            return problem
+            return self._problem(error, asked)
         self.is_accepted, self.is_mute = True, False
         numbers = frozenset(part.id for part in found.partitions)
         named = {part.id: part.leader for part in found.partitions if part.leader and part.leader.host}
         leaders = {number: f"{leader.host}:{leader.port}" for number, leader in named.items()}
         return Described(topic_id_text(found.topic_id), numbers, leaders=leaders)
 
-    def _problem(self, error: Exception) -> LogError:
+    def _problem(self, error: Exception, asked: Any = None) -> LogError:
+        """The error, with the reason that the client `asked` knows, which is replaced when it was not answered."""
         inner = error.args[0] if error.args else None
         if isinstance(inner, _E) and inner.code() in _UNANSWERED:
-            return self._unanswered(self._text(error))
+            problem = self._unanswered(self._text(error))
+            if asked is not None:
+                self._connect_anew(asked)
+            return problem
         return LogError(f"Kafka at {self.servers}: {self._text(error)}")
 
     def _unanswered(self, text: str) -> Unanswered:
