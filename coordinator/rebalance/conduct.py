@@ -100,7 +100,7 @@ class _Conduct:
             self.whys[REFUSED] = f"it refuses {shown_partitions(refused)}, which no owner znode keeps from it"
         if why := disobeyed(sent, self.before, view, owners, has_owners):
             self.strike(sent.option, why)
-        elif not refused and not (has_owners and sent.started & view.claimed - owners):
+        elif sent.started <= (view.claimed & owners if has_owners else view.claimed):
             self.strikes.pop(sent.option, None)
         if not self.refusals and not unapplied(sent, self.before, view, has_owners):
             self.since = None
@@ -144,9 +144,10 @@ class Conducts:
             )
         pending = [sent.command for sent in view.commands if not sent.is_drain]
         moves = [command for command in pending if command is not None and is_move(command)]
+        was_left = one.sent in moves and one.sent is not None and is_left(one.sent, one.before, view)
         if moves and one.sent not in moves:
             one.sent, one.before = moves[-1], view.claimed
-        elif one.sent is not None and (not moves or is_left(one.sent, one.before, view)):
+        elif one.sent is not None and (was_left or not moves):
             one.judge(one.sent, view, owners, has_owners, now)
         elif not one.is_late and channel.command != one.command and (one.sent is None or _is_begun(view)):
             one.since = None  # it has applied something that cannot be judged, or begins with what is pending
@@ -162,7 +163,7 @@ class Conducts:
         one.command, one.claimed, one.uncounted = channel.command, view.claimed, view.uncounted
         one.lacks_owners = has_owners and not view.running <= owners
         one.is_unowned = one.lacks_owners and not view.commands
-        self._wait(one, bool(pending), now)
+        self._wait(one, bool(pending) and not was_left, now)
         waits_s = now - one.since if one.since is not None and (pending or one.is_late) else 0.0
         pause_s = max(0.0, one.not_before - now)
         loss_pause_s = max(0.0, one.lost_at + pause_after_losses_s(one.losses) - now) if one.is_unowned else 0.0

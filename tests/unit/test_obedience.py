@@ -248,6 +248,31 @@ def test_start_that_is_applied_and_left_in_the_channel_is_judged_once() -> None:
     assert honest.reads(view(P0, P1), P0, P1, after_s=1).waits_s == 0
 
 
+def test_owner_removed_by_hand_in_the_race_of_a_start_does_not_run_the_clock() -> None:
+    """The commands were read before the channel that shows the start applied, and the owners after it."""
+    some = Seen()
+    some.reads(view())
+    some.sends(START)
+    some.reads(view(P0, P1, sent=(START,)), P0, after_s=1)
+    some.settles()
+    found = some.reads(view(P0, P1), P0, after_s=70)
+
+    assert (found.waits_s, found.strikes) == (0, 1)
+
+
+def test_start_refused_behind_an_owner_znode_does_not_end_the_row() -> None:
+    """It may have made that znode itself."""
+    some = Seen()
+    some.reads(view())
+    for nth in (1, 2, 3):
+        some.sends(START)
+        assert some.reads(view(P0, P1)).strikes == nth
+        some.sends(STOP_ALL)
+        some.reads(view())
+        some.sends(START)
+        some.reads(view(refused=frozenset({P0, P1})), P0, P1)
+
+
 def test_drain_of_a_member_without_owner_znodes_ends_no_row() -> None:
     some = Seen()
     some.reads(view())
