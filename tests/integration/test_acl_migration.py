@@ -33,9 +33,12 @@ from tests.support.processes import node_process
 from tests.support.region import Counting, checkpoint, exact, running
 from tests.support.stores import FrontStore
 from tests.support.wait import eventually
-from tests.support.world import SESSION_MS, World, parts
+from tests.support.world import World, parts
 
 pytestmark = pytest.mark.real_zookeeper("it is about ACLs")
+SESSION_MS = 20_000
+"""Nothing here waits for the end of a session, and a machine that stalls for seconds shall end none."""
+
 ALL = parts("t", 0, 1, 2, 3)
 SEALED = GroupPaths("s")
 
@@ -120,7 +123,8 @@ class Running:
         self.leaving = self.join("g", "leaving")
         self.join("g", "static", group_instance_id="static")
         self.join("h", "c1", assignment="client")
-        self.counting = Counting(world, "c1", self.log, group="r", zk_auth_file=parties.file("team-r"))
+        calm = {"session_timeout_ms": SESSION_MS, "zk_auth_file": parties.file("team-r")}
+        self.counting = Counting(world, "c1", self.log, group="r", **calm)
         stack.callback(self.counting.vanish)
         self.planner = stack.enter_context(a_sealing_group(world, parties, folder, self.log))
         self.start = self.planner.initial()
@@ -129,17 +133,15 @@ class Running:
 
     def _coordinator(self, name: str) -> CoordinatorService:
         options = {"zk_auth_file": self.parties.file("coordinator"), "segment_retention_ms": 3_600_000}
-        made = self.world.coordinator(name, **options)
+        made = self.world.coordinator(name, session_timeout_ms=SESSION_MS, **options)
         if name == "a":
             self.world.elected(made)
         return made
 
     def join(self, group: str, name: str, **options: Any) -> Any:
         self.joined[group] += 1
-        file = self.parties.file(f"team-{group}")
-        self.members[group].append(
-            self.world.consumer(group, name, {"t": 1}, log=self.log, zk_auth_file=file, **options)
-        )
+        options |= {"zk_auth_file": self.parties.file(f"team-{group}"), "session_timeout_ms": SESSION_MS}
+        self.members[group].append(self.world.consumer(group, name, {"t": 1}, log=self.log, **options))
         return self.members[group][-1]
 
     def stable(self) -> None:

@@ -81,9 +81,10 @@ def test_cost_of_nodes_and_fetchers_in_zookeeper_is_as_documented(
             wanted = [here + more for here, more in zip(before, wanted, strict=True)]
 
             def are_there() -> bool:
-                *znodes, watches = counts()
+                *znodes, watches = found = counts()
                 # A channel whose command was acknowledged before the coordinator could watch it is still watched.
-                return znodes == wanted[:2] and abs(watches - wanted[2]) <= SLOTS
+                assert znodes == wanted[:2] and abs(watches - wanted[2]) <= SLOTS, found
+                return True
 
             eventually(are_there, 10, f"{what}: from {before} to {wanted}")
 
