@@ -13,7 +13,7 @@ import pytest
 
 from coordinator.admin.topics import create_topic
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
-from coordinator.zk.znodes.paths import Brokers
+from coordinator.zk.znodes.paths import Brokers, GroupPaths
 from tests.support.clients import fresh_chroot
 from tests.support.processes import consumer_process, node_process
 from tests.support.wait import eventually
@@ -25,6 +25,7 @@ PAGE = ROOT / "docs" / "deploy.md"
 SESSION_MS = 3000
 DEFAULT_SESSION_MS = 10_000
 SLOTS = 4
+OFFSETS = GroupPaths("g").offsets_of("t")
 
 
 def stop_limit_s(unit: str) -> float:
@@ -77,6 +78,10 @@ def test_cost_of_nodes_and_fetchers_in_zookeeper_is_as_documented(
             found = server.figures(ensemble.servers[0])
             return [round(found.znodes), round(found.ephemerals), round(found.watches)]
 
+        def have_offsets() -> bool:
+            listing = group.store.children(OFFSETS)
+            return listing is not None and len(listing.names) == 4
+
         def came(before: list[int], wanted: list[int], what: str) -> None:
             wanted = [here + more for here, more in zip(before, wanted, strict=True)]
 
@@ -95,6 +100,7 @@ def test_cost_of_nodes_and_fetchers_in_zookeeper_is_as_documented(
             group.slots(2)
             settled(counts)
             group.slots(3)  # from now on each partition has been given up once, and has its offset
+            eventually(have_offsets, 10, "each has its offset")
             before = settled(counts)
             group.node()
             came(before, costs("a node, standby"), "a standby")
