@@ -13,7 +13,7 @@ LIES: Mapping[str, str] = {
     "runs-without-owners": "it puts partitions into `running` without owner znodes",
     "leaves-what-it-applied": "it puts partitions into `running` without owner znodes, and leaves the start there",
     "refuses-by-turns": "it refuses a start, and puts the partitions of the next into `running` without owner znodes",
-    "another-topic-id": "it runs what it is told under another topic id",
+    "another-topic-id": "it runs the partitions of a start under another topic id",
     "keeps-what-was-stopped": "it acknowledges a stop and keeps what it was to stop",
     "refuses-everything": "it refuses every partition of a start, and a million more",
     "longest-lease": "it registers with a lease of a day",

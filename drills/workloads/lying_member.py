@@ -209,7 +209,7 @@ class LyingMember:
                 done += self._claimed(topic, number, command)
             is_other = self._lie == "another-topic-id"
             self.lies += is_other
-            # Of what it was given a member may say any offset; one under another id would begin the topic anew.
+            # Of what it was given a member may say any offset; with one under another id the topic would start again.
             running.setdefault(topic, {})[str(number)] = None if is_other else self._offset(topic, number)
             self._channel["topics"][topic] = "another" if is_other else command["topics"][topic]
         return done

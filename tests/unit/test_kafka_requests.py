@@ -152,20 +152,17 @@ class Counted(Questions):
         return cast(Requests, client)
 
 
-def test_failure_that_is_remembered_is_no_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("consumer.logs.kafka.offsets.AWAY_S", 600)
+@pytest.mark.parametrize(("remembered_s", "failures"), [(600, 1), (0, 3)])
+def test_failure_that_is_remembered_is_no_second_one(
+    monkeypatch: pytest.MonkeyPatch, remembered_s: float, failures: int
+) -> None:
+    monkeypatch.setattr("consumer.logs.kafka.offsets.AWAY_S", remembered_s)
     lookups = Counted(Cluster(Unanswered("no answer")))
     for partition in range(3):
         with pytest.raises(LogError, match="no answer"):
             lookups.one("t", "id", partition, EARLIEST)
-    assert lookups.failures == 1
 
-    monkeypatch.setattr("consumer.logs.kafka.offsets.AWAY_S", 0)
-    lookups = Counted(Cluster(Unanswered("no answer")))
-    for partition in range(3):
-        with pytest.raises(LogError, match="no answer"):
-            lookups.one("t", "id", partition, EARLIEST)
-    assert lookups.failures == 3
+    assert lookups.failures == failures
 
 
 def test_topic_that_is_missing_is_no_failure_of_the_connection() -> None:
@@ -176,7 +173,7 @@ def test_topic_that_is_missing_is_no_failure_of_the_connection() -> None:
     assert lookups.failures == 0
 
 
-def test_offset_of_a_time_is_asked_for_where_the_latest_came(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offset_of_a_time_is_asked_for_where_the_latest_came() -> None:
     """A leader that hangs is waited for once."""
     cluster = Cluster(Described("id", frozenset(range(4))))
     lookups = Counted(cluster)

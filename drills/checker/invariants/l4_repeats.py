@@ -99,8 +99,9 @@ class Repeats:
         """Forget those of members that run what they shall, with owner znodes."""
         for name, target in now.target.items():
             view = group.channels.get(name)
-            runs = view.data.running.keys() & target.partitions if view is not None and view.data is not None else None
-            if view is not None and runs and not _lost_owners(view):
+            if view is None or view.data is None or _lost_owners(view):
+                continue
+            if view.data.running.keys() & target.partitions:
                 self._lost.pop((group.name, name), None)
 
     def _judge_losses(self, group: GroupView, was: StateData, now: StateData, commit: Commit) -> None:
