@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -46,3 +47,7 @@ class Jump(NamedTuple):
     topic_id: str
     before: int
     after: int
+
+
+Offsets = Mapping[TopicPartition, int]
+NO_OFFSETS: Offsets = {}

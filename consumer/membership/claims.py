@@ -12,7 +12,7 @@ from coordinator.zk.store import MAX_OPERATIONS, Check, Create, Delete, Operatio
 from coordinator.zk.znodes.commands import START_FETCHER, Command
 from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import Channel, OffsetRecord, OwnerRecord
+from coordinator.zk.znodes.records import Channel, OwnerRecord
 from coordinator.zk.znodes.regions import Progress
 
 PARTITIONS_A_STEP = (MAX_OPERATIONS - 10) // 2
@@ -44,12 +44,9 @@ def offset_operations(
     """
     written: list[Operation] = []
     for partition in sorted(partitions):
-        offset = channel.running.get(partition)
-        if offset is None:
-            continue
-        path = paths.offset(*partition)
-        data = OffsetRecord(offset, channel.topics.get(partition.topic, ""), channel.generation).to_bytes()
-        written.append(SetData(path, data) if partition in known else Create(path, data))
+        if record := channel.offset_record(partition):
+            path, data = paths.offset(*partition), record.to_bytes()
+            written.append(SetData(path, data) if partition in known else Create(path, data))
     return written
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from coordinator.zk.errors import (
     CoordinatorError,
@@ -27,7 +26,7 @@ from coordinator.zk.znodes.records import Channel
 from ..config import Subscription
 from ..errors import TURNED_AWAY, ChannelGone, DrainFailed, FencedInstanceId, IllegalGeneration, UnknownMemberId
 from ..history import Trace
-from ..types import Fetch, Jump
+from ..types import NO_OFFSETS, Fetch, Jump, Offsets
 from .channel import FencedChannel
 from .command_drain import CommandDrain
 from .context import MemberContext
@@ -169,9 +168,9 @@ class ConsumerMember:
             self._runtime.sleep(0.05)
 
     def advance(
-        self, offsets: Mapping[TopicPartition, int], operations: tuple[Operation, ...] = (), sealed: str | None = None
+        self, offsets: Offsets, operations: tuple[Operation, ...] = (), sealed: str = "", lost: Offsets = NO_OFFSETS
     ) -> None:
-        """Move the offsets of partitions that run, together with `operations`, under the fence.
+        """Move the offsets of partitions that run (`Channel.advanced`), together with `operations`, under the fence.
 
         :raises IllegalGeneration: when one of them no longer runs; nothing has moved.
         :raises IncarnationOver: when the incarnation is over, by its class; nothing has moved.
@@ -184,13 +183,12 @@ class ConsumerMember:
         with fenced.lock:  # no unknown outcome may be resolved between the read and the commit
             fenced.settle()
             before = fenced.channel
-            if sealed is not None and before.sealed == sealed:
+            if sealed and before.sealed == sealed:
                 return  # an earlier try, whose reply was lost, has succeeded
             missing = [partition for partition in offsets if partition not in before.running]
             if missing:
                 raise IllegalGeneration(f"{missing[0]} is no longer this consumer's")
-            after = replace(before, running={**before.running, **offsets})
-            fenced.commit(replace(after, sealed=sealed) if sealed is not None else after, operations)
+            fenced.commit(before.advanced(offsets, lost, sealed), operations)
         self._keeper.last_commit = self._runtime.monotonic()
         self._context.meter.committed(self._keeper.last_commit - began)
         if (store := self.store) is not None:

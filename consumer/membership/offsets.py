@@ -10,7 +10,7 @@ from dataclasses import replace
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import MAX_OPERATIONS, Create, Delete, Node, Operation, SetData, Store
-from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
+from coordinator.zk.znodes.partitions import LOST, NONE, RESET, Discontinuity, PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import Channel, OffsetRecord
 
@@ -82,21 +82,25 @@ class CommittedOffsets:
         pending = sorted(part for part in partitions if self._not_before.get(part, now) <= now)
         nodes = store.get_many([self._paths.offset(*partition) for partition in pending])
         offsets: dict[TopicPartition, int | None] = {}
+        causes = dict(channel.discontinuities)
         unknown: dict[TopicPartition, Node | None] = {}
         self._has_znode |= {part: node is not None for part, node in zip(pending, nodes, strict=True)}
         for partition, node in zip(pending, nodes, strict=True):
             try:
-                offset = self._standing(partition, channel, node)
+                standing = self._standing(partition, channel, node)
             except CoordinatorError as error:
                 self._wait(partition, error)
                 continue
-            if offset is None:
+            if standing is None:
                 unknown[partition] = node
             else:
-                offsets[partition] = offset
+                offsets[partition] = standing.offset
+                causes |= {partition: standing.discontinuity} if standing.discontinuity else {}
                 self._settled(partition)
-        offsets |= self._begun(store, channel, unknown, record) if unknown else {}
-        return replace(channel, running={**channel.running, **offsets})
+        for partition, start in (self._begun(store, channel, unknown, record) if unknown else {}).items():
+            offsets[partition] = start.offset
+            causes |= {partition: start.discontinuity} if start.discontinuity else {}
+        return replace(channel, running={**channel.running, **offsets}, discontinuities=causes)
 
     def _forget_others(self, channel: Channel) -> None:
         """Bounds memory: removes the notes of partitions that no longer run."""
@@ -106,16 +110,20 @@ class CommittedOffsets:
         self._undecided = {part: why for part, why in self._undecided.items() if part in channel.running}
         self._has_znode = {part: has for part, has in self._has_znode.items() if part in channel.running}
 
-    def _standing(self, partition: TopicPartition, channel: Channel, node: Node | None) -> int | None:
-        """The offset in `offsets/`; None when there is none of this topic."""
+    def _standing(self, partition: TopicPartition, channel: Channel, node: Node | None) -> OffsetRecord | None:
+        """The record in `offsets/`; None when there is none of this topic."""
         if node is None:
             return None
         standing = OffsetRecord.parse(self._paths.offset(*partition), node.data)
-        return standing.offset if standing.topic_id == channel.topics.get(partition.topic, "") else None
+        if standing.topic_id != channel.topics.get(partition.topic, ""):
+            return None
+        if standing.discontinuity == (RESET, 0):  # the operator's own znode: no transaction knows its zxid before
+            return replace(standing, discontinuity=Discontinuity(RESET, node.stat.mzxid))
+        return standing
 
     def _begun(
         self, store: Store, channel: Channel, unknown: Mapping[TopicPartition, Node | None], record: Record
-    ) -> dict[TopicPartition, int]:
+    ) -> dict[TopicPartition, OffsetRecord]:
         """Begin with partitions that have no offset in the group, once their start is recorded."""
         topics = sorted({partition.topic for partition in unknown})
         nodes = store.get_many([self._paths.offsets_of(topic) for topic in topics])
@@ -127,26 +135,33 @@ class CommittedOffsets:
             parents = sorted(missing & {partition.topic for partition in batch})
             missing -= set(parents)
             made = [Create(self._paths.offsets_of(topic)) for topic in parents]
-            record([*made, *(self._start(channel, part, starts[part], unknown[part]) for part in batch)])
+            record([*made, *(self._start(part, starts[part], unknown[part]) for part in batch)])
             for partition in batch:
                 self._has_znode[partition] = True
                 self._settled(partition)
         if starts:
             self._log_starts(starts)
-        return {partition: start.offset for partition, start in starts.items()}
+        return starts
 
     def _found(
         self, channel: Channel, unknown: Iterable[TopicPartition], notes: Mapping[str, Node | None]
-    ) -> dict[TopicPartition, StartOffset]:
-        """Where the group begins. An unavailable log is not waited for at each partition: the next call continues."""
-        starts: dict[TopicPartition, StartOffset] = {}
+    ) -> dict[TopicPartition, OffsetRecord]:
+        """Where the group begins. An unavailable log is not waited for at each partition: the next call continues.
+
+        Of a partition that was added later, records before the log's first one are lost. A topic's znode without data
+        does not say whether it was.
+        """
+        starts: dict[TopicPartition, OffsetRecord] = {}
         until = self._runtime.monotonic() + READ_AGAIN_S
         for partition in unknown:
             began = self._runtime.monotonic()
             topic, topic_id = partition.topic, channel.topics.get(partition.topic, "")
             try:
-                is_later = came_later(self._paths.offsets_of(topic), notes[topic], topic_id, partition.partition)
-                starts[partition] = self._find(partition, topic_id, is_later)
+                note = notes[topic]
+                is_later = came_later(self._paths.offsets_of(topic), note, topic_id, partition.partition)
+                offset, place = self._find(partition, topic_id, is_later)
+                lost = Discontinuity(LOST, 0) if offset > 0 and is_later and note and note.data else None
+                starts[partition] = OffsetRecord(offset, topic_id, channel.generation, place.text, lost)
             except (CoordinatorError, OSError) as error:
                 self._wait(partition, error)
                 if (now := self._runtime.monotonic()) - began > READ_AGAIN_S:
@@ -155,8 +170,8 @@ class CommittedOffsets:
                 break
         return starts
 
-    def _log_starts(self, starts: Mapping[TopicPartition, StartOffset]) -> None:
-        places = Counter(start.place.text for start in starts.values())
+    def _log_starts(self, starts: Mapping[TopicPartition, OffsetRecord]) -> None:
+        places = Counter(start.start for start in starts.values())
         log.info(
             "start positions recorded: group=%s partitions=%d positions=%s",
             self._paths.group, len(starts), ",".join(f"{place}:{count}" for place, count in sorted(places.items())),
@@ -166,13 +181,12 @@ class CommittedOffsets:
                 "partition start recorded: partition=%s offset=%d position=%s",
                 partition,
                 start.offset,
-                start.place.text,
+                start.start,
             )
 
-    def _start(self, channel: Channel, partition: TopicPartition, start: StartOffset, node: Node | None) -> Operation:
+    def _start(self, partition: TopicPartition, start: OffsetRecord, node: Node | None) -> Operation:
         """Records a start when there is no offset of this topic; refused when one was written meanwhile."""
-        path, topic_id = self._paths.offset(*partition), channel.topics.get(partition.topic, "")
-        data = OffsetRecord(start.offset, topic_id, channel.generation, start.place.text).to_bytes()
+        path, data = self._paths.offset(*partition), start.to_bytes()
         return Create(path, data) if node is None else SetData(path, data, node.stat.version)
 
     def _settled(self, partition: TopicPartition) -> None:
@@ -244,8 +258,7 @@ class CommittedOffsets:
             return replace(channel, ended=reason, error=error), ids
         self._is_in_doubt = True  # there is no second try
         released = self.release(store, channel, channel.running)
-        after = replace(channel, running={}, topics={}, ended=reason, error=error, refused=NONE, ask="")
-        return after, released + ids
+        return channel.over(reason, error), released + ids
 
     def publish(self, store: Store, channel: Channel) -> list[Operation]:
         """Operations that write offsets changed since the last `published` into `offsets/`, for readers.

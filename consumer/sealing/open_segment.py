@@ -22,6 +22,9 @@ class OpenSegment:
         self._missing: dict[TopicPartition, int] = {}
         self._batches: dict[TopicPartition, list[pa.RecordBatch]] = {}
 
+    def __contains__(self, partition: object) -> bool:
+        return partition in self._ranges
+
     def add(self, fetch: Fetch) -> None:
         """Add a fetch; it begins at the partition's end here."""
         (topic, number), known = fetch.partition, self._ranges.get(fetch.partition)

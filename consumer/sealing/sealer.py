@@ -153,7 +153,10 @@ class Sealer:
             }
             jumps = {part: jump._replace(before=running.get(part, jump.before)) for part, jump in jumps.items()}
             self._membership.jumped(jumps)
-            self._membership.advance({partition: jump.after for partition, jump in jumps.items()})
+            self._membership.advance(
+                {partition: jump.after for partition, jump in jumps.items()},
+                lost={partition: jump.before for partition, jump in jumps.items()},
+            )
         except IncarnationOver:
             return False
         except StoreError as error:

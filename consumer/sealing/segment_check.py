@@ -64,7 +64,7 @@ class SegmentCheck:
                 return FileProblem("wrong size", text)
             contents = folder.contents(segment.file, size, segment.rows)
             self.without_checksums += not contents.has_checksums
-            batches = [batch.select([*WHERE, "offset"]) for batch in folder.records(segment, contents)]
+            batches = [batch.select([*WHERE, "offset"]) for batch in folder.unplaced(segment, contents)]
         except (SegmentError, UsageError, OSError, pa.ArrowException) as error:
             return FileProblem("unreadable file", str(error).partition("\n")[0])
         text = _ranges_problem(segment, pa.Table.from_batches(batches) if batches else None)

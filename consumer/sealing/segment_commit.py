@@ -21,7 +21,7 @@ from coordinator.zk.znodes.records import Channel
 from coordinator.zk.znodes.segments import Segment
 
 from ..errors import UnknownMemberId
-from ..types import Fetch, Jump
+from ..types import NO_OFFSETS, Fetch, Jump, Offsets
 from .open_segment import OpenSegment
 from .segment_files import segment_file
 
@@ -38,7 +38,7 @@ class SealingMember(Protocol):
     @property
     def paths(self) -> GroupPaths: ...
     def advance(
-        self, offsets: Mapping[TopicPartition, int], operations: tuple[Operation, ...] = (), sealed: str | None = None
+        self, offsets: Offsets, operations: tuple[Operation, ...] = (), sealed: str = "", lost: Offsets = NO_OFFSETS
     ) -> None: ...
     def fetched(self, fetched: Sequence[Fetch], checked: float) -> None: ...
     def jumped(self, jumps: Mapping[TopicPartition, Jump]) -> None: ...
@@ -98,6 +98,7 @@ class SegmentCommit:
             incarnation=channel.incarnation,
             generation=channel.generation,
             missing=records.missing,
+            discontinuities={part: cause for part, cause in channel.discontinuities.items() if part in records},
         )
         return self.pending
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import mmap
 import os
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -77,20 +78,55 @@ def offsets_text(ranges: Iterable[SealedRange], most: int = 8) -> str:
     return ", ".join(texts[:most]) + (f" and {len(texts) - most} more partitions" if len(texts) > most else "")
 
 
-def sealed_rows(segment: Segment, first: int, rows: int) -> Iterator[SealedRange]:
-    """The offsets of these rows of a segment's file, in which partitions follow one another.
+class _Place(NamedTuple):
+    """The rows of a partition in a segment's file: from `begin` to, not including, `end`."""
 
-    All of a partition's offsets where some have no record.
-    """
+    range: SealedRange
+    has_missing: bool
+    begin: int
+    end: int
+
+
+def _places(segment: Segment) -> Iterator[_Place]:
+    """In a segment's file partitions follow one another, in order."""
     missing = {(item.topic, item.partition): item.offsets for item in segment.missing}
     begin = 0
     for item in sorted(segment.ranges):
         lacking = missing.get((item.topic, item.partition), 0)
         end = begin + item.next - item.first - lacking
+        yield _Place(item, lacking > 0, begin, end)
+        begin = end
+
+
+def sealed_rows(segment: Segment, first: int, rows: int) -> Iterator[SealedRange]:
+    """The offsets of these rows of a segment's file. All of a partition's offsets where some have no record."""
+    for item, has_missing, begin, end in _places(segment):
         if begin < first + rows and first < end:
             offsets = item.first + max(first - begin, 0), item.first + min(first + rows, end) - begin
-            yield item if lacking else item._replace(first=offsets[0], next=offsets[1])
-        begin = end
+            yield item if has_missing else item._replace(first=offsets[0], next=offsets[1])
+
+
+def _check_offsets(batch: pa.RecordBatch, first: int, places: deque[_Place]) -> None:
+    """Check the first and the last record of each partition in a batch: what is between them was written with them.
+
+    :param first: the batch's first row in the segment's file.
+    :param places: of this and later rows; those of this batch alone are removed.
+    :raises ValueError: when the batch has other records than the segment.
+    """
+    topics, partitions, offsets = (batch.column(name) for name in ("topic", "partition", "offset"))
+    after = first + batch.num_rows
+    while places and places[0].begin < after:
+        item, has_missing, begin, end = places[0]
+        for row in {max(first, begin), min(after, end) - 1} if begin < end else ():
+            place = row - first
+            topic, partition, offset = topics[place].as_py(), partitions[place].as_py(), offsets[place].as_py()
+            is_there = item.first <= offset < item.next if has_missing else offset == item.first + row - begin
+            if (topic, partition) != (item.topic, item.partition) or not is_there:
+                expected = offsets_text([item])
+                raise ValueError(f"it has {topic}-{partition} offset {offset} in the place of {expected}")
+        if end > after:
+            break
+        places.popleft()
 
 
 def arranged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -286,12 +322,24 @@ class SegmentFolder:
         with self._named(file):
             yield from map(contents.read, range(len(contents.rows)))
 
-    def records(self, segment: Segment, contents: CheckedFile | None = None) -> Iterator[pa.RecordBatch]:
-        """The same of a segment: the error has the offsets that are damaged.
+    def records(self, segment: Segment) -> Iterator[pa.RecordBatch]:
+        """The same of a segment; each batch has the offsets that the segment has there.
 
-        :param contents: those of its file, if that is open.
+        :raises SegmentError: as `read`, with the offsets; and when the file is of another segment.
         """
-        contents = contents or self.contents(segment.file, segment.size, segment.rows)
+        contents = self.contents(segment.file, segment.size, segment.rows)
+        first, places = 0, deque(_places(segment))
+        for batch in self.unplaced(segment, contents):
+            with self._named(segment.file):
+                _check_offsets(batch, first, places)
+            first += batch.num_rows
+            yield batch
+
+    def unplaced(self, segment: Segment, contents: CheckedFile) -> Iterator[pa.RecordBatch]:
+        """The batches of a segment's file, whatever offsets they have.
+
+        :raises SegmentError: when one is damaged, with the offsets that it should have.
+        """
         with self._named(segment.file):
             for index in range(len(contents.rows)):
                 try:

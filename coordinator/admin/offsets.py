@@ -10,7 +10,7 @@ from ..zk.errors import BadData, CoordinatorError, OutcomeUnknown, Refused, Usag
 from ..zk.store import MAX_OPERATIONS, Create, Delete, Node, Operation, SetData, Store
 from ..zk.update import Failure, retried
 from ..zk.znodes.names import is_name
-from ..zk.znodes.partitions import TopicPartition
+from ..zk.znodes.partitions import RESET, Discontinuity, TopicPartition
 from ..zk.znodes.paths import GroupPaths, RegionPaths
 from ..zk.znodes.ranges import is_partition
 from ..zk.znodes.records import STATIC, BegunRecord, OffsetRecord, Registration, Topic
@@ -162,7 +162,8 @@ def _begun(topic: Topic | None, group_czxid: int) -> bytes:
 def _operation(standing: Standing, new: NewOffset) -> Operation:
     known = new.known
     path = standing.paths.offset(*known.partition)
-    data = OffsetRecord(new.offset, known.topic_id, standing.state.generation).to_bytes()
+    by_operator = Discontinuity(RESET, 0)
+    data = OffsetRecord(new.offset, known.topic_id, standing.state.generation, discontinuity=by_operator).to_bytes()
     return Create(path, data) if known.version is None else SetData(path, data, known.version)
 
 

@@ -17,7 +17,6 @@ from ..zk.znodes.group_state import COMPLETING, EMPTY, FAILED, PREPARING, STABLE
 from ..zk.znodes.json_fields import MAX_COUNT
 from ..zk.znodes.left_out import bounded
 from ..zk.znodes.partitions import NONE, PartitionSet
-from ..zk.znodes.records import Channel
 from ..zk.znodes.regions import CONSUMERS, GroupRegion
 from .asking import asking, without_asks
 from .exclusive import exclusive_moves, mark_replaced, with_sent
@@ -243,11 +242,6 @@ def _is_eager(assignors: Mapping[str, Assignor], members: Membership, asks: Aski
     assignor = assignors.get(asks.strategy or members.strategy)
     # Before its first answer a led group stays as its strategy left it, installed here or not.
     return assignor.is_eager if assignor is not None else asks.client is None
-
-
-def ended(channel: Channel, reason: str, error: str) -> Channel:
-    """The channel of an ended incarnation."""
-    return replace(channel, running={}, topics={}, ended=reason, error=error, refused=NONE, ask="")
 
 
 # ---- the generation

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..planning.membership import End
-from ..planning.plan import ASK_ZNODES_A_TURN, Plan, ended
+from ..planning.plan import ASK_ZNODES_A_TURN, Plan
 from ..planning.snapshot import SeatView, SentCommand, Snapshot
 from ..zk.batching import batches
 from ..zk.errors import RebalanceFailed
@@ -15,7 +15,7 @@ from ..zk.znodes.commands import Command
 from ..zk.znodes.group_state import GroupState
 from ..zk.znodes.partitions import TopicPartition
 from ..zk.znodes.paths import GroupPaths, RegionPaths
-from ..zk.znodes.records import BegunRecord, Channel, OffsetRecord
+from ..zk.znodes.records import BegunRecord, Channel
 from ..zk.znodes.regions import ABORTED, CheckpointEnd, ended_checkpoint
 
 Unit = list[Operation]
@@ -173,10 +173,10 @@ def _begun(snapshot: Snapshot, topic: str) -> bytes:
 def _whole_end(snapshot: Snapshot, paths: GroupPaths, end: End) -> Unit:
     """Ended in one multi: fence changed, offsets written, owners (and for an eviction its ids) removed."""
     channel = _channel(end)
-    data = ended(channel, end.reason, end.error).to_bytes()
+    data = channel.over(end.reason, end.error).to_bytes()
     return [
         SetData(paths.channel(end.view.consumer), data, end.view.version),
-        *_offsets(snapshot, paths, channel, {part: channel.running[part] for part in end.view.running}),
+        *_offsets(snapshot, paths, channel, end.view.running),
         *(Delete(paths.owner(*partition)) for partition in sorted(end.owners)),
         *([Delete(paths.id(end.view.consumer))] if end.evicted else []),
         *_seat_gone(paths, end.seat),
@@ -197,7 +197,7 @@ def _torn_end(snapshot: Snapshot, paths: GroupPaths, end: End) -> Iterator[Unit]
     for first in range(0, len(partitions), PARTITIONS_A_STEP):
         batch = partitions[first : first + PARTITIONS_A_STEP]
         left = channel.without(partitions[: first + len(batch)])
-        offsets = _offsets(snapshot, paths, channel, {part: channel.running[part] for part in batch})
+        offsets = _offsets(snapshot, paths, channel, batch)
         owners = [Delete(paths.owner(*part)) for part in batch if part in end.owners]
         yield [SetData(path, left.to_bytes(), version), *offsets, *owners]
         version += 1
@@ -230,17 +230,13 @@ def _channel(end: End) -> Channel:
     return end.view.channel
 
 
-def _offsets(
-    snapshot: Snapshot, paths: GroupPaths, channel: Channel, running: Mapping[TopicPartition, int | None]
-) -> Unit:
+def _offsets(snapshot: Snapshot, paths: GroupPaths, channel: Channel, partitions: Iterable[TopicPartition]) -> Unit:
     """The offsets of the next owner. An unreadable offset is left unchanged."""
     written: Unit = []
-    for partition, offset in sorted(running.items()):
-        if offset is None:
-            continue
-        path = paths.offset(*partition)
-        data = OffsetRecord(offset, channel.topics.get(partition.topic, ""), channel.generation).to_bytes()
-        written.append(SetData(path, data) if partition in snapshot.offsets else Create(path, data))
+    for partition in sorted(partitions):
+        if record := channel.offset_record(partition):
+            path, data = paths.offset(*partition), record.to_bytes()
+            written.append(SetData(path, data) if partition in snapshot.offsets else Create(path, data))
     return written
 
 

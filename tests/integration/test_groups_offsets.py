@@ -19,7 +19,7 @@ from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, Operation, SetData, Store
 from coordinator.zk.znodes.group_state import PREPARING, STABLE
-from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.partitions import Discontinuity, TopicPartition
 from coordinator.zk.znodes.paths import Brokers, GroupPaths
 from coordinator.zk.znodes.records import OffsetRecord, Registration, Topic
 from coordinator.zk.znodes.seats import Seat
@@ -240,7 +240,7 @@ def test_offset_of_an_earlier_topic_of_the_name_is_ignored(reset: Any, store: St
     group.offsets_at(topics["t"], {0: 7}, topic_id="earlier")
 
     assert printed(reset("g", "--topic", "t:0", "--to-current", "--execute")) == {("t", 0): 100}
-    assert group.records == {("t", 0): OffsetRecord(100, topics["t"].id, 3)}
+    assert group.records == {("t", 0): OffsetRecord(100, topics["t"].id, 3, discontinuity=Discontinuity("reset", 0))}
 
 
 # ---- files

@@ -284,7 +284,7 @@ def damaged(ran: Ran) -> None:
 
 
 def too_large(ran: Ran) -> None:
-    (ran.folder / "offsets/5").write_bytes(b"x" * ((1 << 20) + 1))
+    (ran.folder / "offsets/5").write_bytes(b"x" * ((16 << 20) + 1))
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def too_large(ran: Ran) -> None:
         (of_later_spark, NotRewindable, "is of version 'v2', and only v1 is known"),
         (of_another, UsageError, "is of query p, and not of q"),
         (damaged, BadData, "offsets/5 cannot be read"),
-        (too_large, BadData, "has 1048577 bytes, over 1048576"),
+        (too_large, BadData, "has 16777217 bytes, over 16777216"),
     ],
     ids=lambda value: value.__name__ if callable(value) and not isinstance(value, type) else "",
 )

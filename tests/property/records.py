@@ -10,7 +10,7 @@ from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.znodes.group_state import GROUP_STATES, GroupState, Mark, Rebalance, Target
 from coordinator.zk.znodes.names import MAX_NAME
 from coordinator.zk.znodes.operator_requests import Pause, PausedRecord, TurnRequest
-from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from coordinator.zk.znodes.partitions import Discontinuity, PartitionSet, TopicPartition
 from coordinator.zk.znodes.records import (
     BegunRecord,
     Channel,
@@ -114,7 +114,12 @@ def channel(draw: Draw) -> Channel:
         refused=partitions(draw),
         sealed=text(draw),
         touched=number(draw),
+        discontinuities=items(draw, partition, discontinuity, 4),
     )
+
+
+def discontinuity(draw: Draw) -> Discontinuity:
+    return Discontinuity(draw.choice(["reset", "lost"]), number(draw))
 
 
 def command(draw: Draw, option: str) -> Command:
@@ -147,7 +152,8 @@ def segment(draw: Draw) -> Segment:
     firsts = {part: number(draw) for part in sorted(partitions(draw))}
     sealed = tuple(SealedRange(part.topic, "id", part.partition, first, first + 1) for part, first in firsts.items())
     sizes = number(draw), number(draw)
-    return Segment(name(draw), text(draw), *sizes, sealed, text(draw), life(draw), number(draw))
+    causes = items(draw, partition, discontinuity, 4)
+    return Segment(name(draw), text(draw), *sizes, sealed, text(draw), life(draw), number(draw), (), causes)
 
 
 def pause(draw: Draw) -> Pause:
@@ -219,6 +225,7 @@ RECORDS: dict[str, Build] = {
     "channel": channel,
     "owner": lambda draw: OwnerRecord(text(draw), text(draw), life(draw), number(draw)),
     "offset": lambda draw: OffsetRecord(offset(draw), life(draw), number(draw)),
+    "reset": lambda draw: OffsetRecord(offset(draw), life(draw), number(draw), "", discontinuity(draw)),
     "start": lambda draw: OffsetRecord(offset(draw), life(draw), number(draw), draw.choice(["beginning", "end"])),
     "begun": lambda draw: BegunRecord(life(draw), frozenset(draw.many(lambda draw: draw.number(10_000), 20))),
     "start command": lambda draw: command(draw, START_FETCHER),

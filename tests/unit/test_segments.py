@@ -17,11 +17,11 @@ from consumer.logs.base import LOG_SCHEMA, Fetched
 from consumer.logs.errors import OffsetOutOfRange
 from consumer.sealing.sealer import SealConfig, Sealer
 from consumer.sealing.segment_files import BATCH_BYTES, SegmentFolder, arranged, incarnation_of, segment_file
-from consumer.types import Fetch, Jump, Position
+from consumer.types import NO_OFFSETS, Fetch, Jump, Offsets, Position
 from coordinator.zk.errors import ConnectionLost, IncarnationOver, OutcomeUnknown, Refused, UsageError
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Create, Operation
-from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.partitions import Discontinuity, TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import Channel
 from coordinator.zk.znodes.segments import Segment
@@ -59,11 +59,11 @@ class Membership:
         self.jumps: list[dict[TopicPartition, Jump]] = []
 
     def advance(
-        self, offsets: Mapping[TopicPartition, int], operations: tuple[Operation, ...] = (), sealed: str | None = None
+        self, offsets: Offsets, operations: tuple[Operation, ...] = (), sealed: str = "", lost: Offsets = NO_OFFSETS
     ) -> None:
         fate = self.fates.pop(0) if self.fates else "done"
         self.may_fetch = not self.lapses_after_commit
-        self.tried.append(sealed or "")
+        self.tried.append(sealed)
         if self.channel is None or fate == "over":
             self.channel = None
             raise IncarnationOver("evicted")
@@ -74,14 +74,14 @@ class Membership:
             raise Refused(1, "/segments", "no-node")
         if fate == "unsent":
             raise OutcomeUnknown("the reply was lost")
-        if sealed is None:  # no records with it
-            self.truth = replace(self.truth, running={**self.truth.running, **offsets})
+        if not sealed:  # no records with it
+            self.truth = self.truth.advanced(offsets, lost)
             self.channel = self.truth
             return
         (create,) = operations
         assert isinstance(create, Create) and create.path == self.paths.segment_prefix and create.sequential
         self.sealed.append(Segment.parse("here", create.data))
-        self.truth = replace(self.truth, running={**self.truth.running, **offsets}, sealed=sealed or "")
+        self.truth = self.truth.advanced(offsets, lost, sealed)
         if fate == "happened":
             raise OutcomeUnknown("the reply was lost")
         self.channel = self.truth
@@ -489,6 +489,8 @@ def test_records_before_a_gap_in_the_log_are_sealed_before_the_channel_skips_it(
         [(150, 250), (150, 250)],
     ]
     assert bench.member.jumps == [{P0: Jump("id", 100, 150), P1: Jump("id", 100, 150)}]
+    lost = Discontinuity("lost", 100)
+    assert [segment.discontinuities for segment in bench.member.sealed] == [{}, {P0: lost, P1: lost}]
     assert bench.sealed_offsets() == {part: [*range(100), *range(150, 250)] for part in (P0, P1)}
     assert bench.positions() == {P0: 250, P1: 250}
 

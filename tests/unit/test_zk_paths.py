@@ -34,7 +34,7 @@ from coordinator.zk.znodes.commands import (
 from coordinator.zk.znodes.group_state import STABLE, ClientSide, Evicted, Grant, GroupState, Mark, Rebalance, Target
 from coordinator.zk.znodes.json_fields import MAX_ZNODE_BYTES, Fields
 from coordinator.zk.znodes.operator_requests import Pause, PausedRecord, TurnRequest
-from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.partitions import Discontinuity, TopicPartition
 from coordinator.zk.znodes.paths import (
     ACL_POLICY,
     COORDINATOR,
@@ -139,7 +139,8 @@ WRITTEN: tuple[tuple[str, Any], ...] = (
     (
         "channel/[consumer]",
         Channel(
-            "i", 1, 1, "command-1", {PARTITION: 1}, {"t": "id"}, "why", PART, "f", 1, "e", "ask-1", Progress(1, 1, 1)
+            *("i", 1, 1, "command-1", {PARTITION: 1}, {"t": "id"}, "why", PART, "f", 1, "e", "ask-1"),
+            *(Progress(1, 1, 1), {PARTITION: Discontinuity("reset", 1)}),
         ),
     ),
     (COMMAND, Command(START_FETCHER, 1, 1, "i", {"c-0": PART}, topics={"t": "id"}, ask="ask-1")),
@@ -149,11 +150,14 @@ WRITTEN: tuple[tuple[str, Any], ...] = (
     (COMMAND, Command(ASSIGNMENT_FAILED, 1, 1, "i", ask="ask-1", reason="why")),
     ("owners/[topic]/[partition]", OwnerRecord("c-0", "c", "i", 1)),
     ("offsets/[topic]", BegunRecord("id", frozenset([0]))),
-    ("offsets/[topic]/[partition]", OffsetRecord(1, "id", 1, "end")),
+    ("offsets/[topic]/[partition]", OffsetRecord(1, "id", 1, "end", Discontinuity("lost", 1))),
     ("segments", SegmentsRecord(1, "why", 1)),
     (
         "segments/segment-[seq]",
-        Segment("f", "d", 1, 1, (SealedRange("t", "id", 0, 0, 1),), "c", "i", 1, (Missing("t", 0, 1),)),
+        Segment(
+            *("f", "d", 1, 1, (SealedRange("t", "id", 0, 0, 1),), "c", "i", 1, (Missing("t", 0, 1),)),
+            {PARTITION: Discontinuity("lost", 1)},
+        ),
     ),
     ("queries, queries/[query]", Query("r", 1, 1, expired_ms=1, rewind=Rewind(1, 1, True))),
     ("pools/[pool]", Pool(1, "r")),

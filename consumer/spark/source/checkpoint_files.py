@@ -22,9 +22,8 @@ from pyarrow import fs
 from coordinator.zk.errors import BadData, CoordinatorError, UsageError
 from coordinator.zk.znodes.names import shown
 
-from .offset import SourceOffset
+from .offset import MAX_OFFSET_BYTES, SourceOffset
 
-MAX_OFFSET_BYTES = 1 << 20
 OFFSETS, COMMITS, STATE = "offsets", "commits", "state"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 PROVIDERS = ("HDFSBackedStateStoreProvider", "RocksDBStateStoreProvider")

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator.zk.znodes.json_fields import Fields
+from coordinator.zk.znodes.json_fields import Fields, by_partition
 from coordinator.zk.znodes.names import checked_name
+from coordinator.zk.znodes.partitions import TopicPartition, nested
+
+MAX_OFFSET_BYTES = 16 << 20
+"""An offset of 10,000 partitions has some 150 kB."""
+
+Ends = Mapping[tuple[str, str, int], int]
+"""(topic, topic id, partition) -> the offset after the last one delivered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +28,8 @@ class SourceOffset:
     :ivar segment: that segment's name, with a number one below the next one's; empty when none is included.
     :ivar begun: the czxid of the query's initial offset, which is in no checkpoint: where the first batch begins.
     :ivar checkpoint: the checkpoint of the group's region at this offset (`alignCheckpoints`); 0 for none.
+    :ivar ends: of each partition that the query has delivered records of.
+    :ivar registered: the zxid at which the run that chose this offset registered; 0 in offsets of earlier releases.
     """
 
     czxid: int
@@ -29,6 +38,8 @@ class SourceOffset:
     segment: str = ""
     begun: int = 0
     checkpoint: int = 0
+    ends: Ends = field(default_factory=dict, repr=False)
+    registered: int = field(default=0, compare=False)
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> SourceOffset:
@@ -36,7 +47,7 @@ class SourceOffset:
         :raises BadData: when the checkpoint's offset is invalid.
         :raises UsageError: when its query has no name.
         """
-        fields = Fields.parse("the checkpoint's offset", json.dumps(dict(values)).encode())
+        fields = Fields.parse("the checkpoint's offset", json.dumps(dict(values)).encode(), MAX_OFFSET_BYTES)
         return cls(
             fields.number("czxid"),
             fields.number("root"),
@@ -44,10 +55,15 @@ class SourceOffset:
             fields.text("segment", ""),
             fields.number("begun", 0),
             fields.number("checkpoint", 0),
+            fields.value("ends", _ends, "an object topic id -> topic -> partition -> offset") or {},
+            fields.number("registered", 0),
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Spark's form; the same offset always gives the same text."""
+        ends: dict[str, dict[TopicPartition, int]] = {}
+        for (topic, topic_id, partition), end in sorted(self.ends.items()):
+            ends.setdefault(topic_id, {})[TopicPartition(topic, partition)] = end
         return {
             "version": 1,
             "czxid": self.czxid,
@@ -56,4 +72,23 @@ class SourceOffset:
             "segment": self.segment,
             "begun": self.begun,
             **({"checkpoint": self.checkpoint} if self.checkpoint else {}),
+            **({"ends": {topic_id: nested(offsets) for topic_id, offsets in ends.items()}} if ends else {}),
+            **({"registered": self.registered} if self.registered else {}),
         }
+
+
+def _ends(value: Any) -> Ends:
+    """Of an object topic id -> topic -> partition -> offset."""
+    if not isinstance(value, dict):
+        raise ValueError
+    return {
+        (topic, topic_id, partition): end
+        for topic_id, topics in value.items()
+        for (topic, partition), end in by_partition(topics, _end).items()
+    }
+
+
+def _end(value: object) -> int:
+    if type(value) is int and 0 <= value < 2**63:
+        return value
+    raise ValueError

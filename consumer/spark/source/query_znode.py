@@ -58,6 +58,7 @@ class QueryPost:
         self._finished = 0
         self._rewind: Rewind | None = None
         self._published_at = float("-inf")
+        self._registered_at = 0
         self.query = query
 
     def is_registered(self, store: Store, is_new: bool) -> bool:
@@ -75,6 +76,18 @@ class QueryPost:
         if query.expired_ms:  # expired, but alive: it holds segments back again once it has registered
             self._registered_on = None
         return not query.expired_ms
+
+    def registered(self, store: Store) -> int:
+        """The zxid at which this run registered first: what was committed before, was committed before it began.
+
+        :raises QueryTakenOver: when a newer run has registered since this one did.
+        :raises QueryRemoved: when it was removed since this run registered.
+        :raises StoreError: when there was no answer.
+        """
+        if not self._registered_at:
+            self._own(store)
+            self._registered_at = self._watched.node.stat.mzxid if self._watched.node else 0
+        return self._registered_at
 
     @property
     def _awaits_batch(self) -> bool:

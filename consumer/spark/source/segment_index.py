@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Listing, Store
+from coordinator.zk.znodes.partitions import LOST, RESET, Discontinuity, TopicPartition
 from coordinator.zk.znodes.paths import SEGMENT_PREFIX, GroupPaths, segment_name, sequence
 from coordinator.zk.znodes.segments import Segment, SegmentsRecord
 
 from ...errors import SegmentError
 from ...sealing.segment_files import offsets_text
+from .offset import Ends
 
 LIST_AGAIN_S = 10.0
 LISTINGS = 20
 MOST_SHOWN = 8
-
-Ends = Mapping[tuple[str, str, int], int]
-"""(topic, topic id, partition) -> the offset after the last one delivered."""
+NO_CAUSE = Discontinuity("", 0)
+REASONS = {
+    LOST: ", where the log begins",
+    RESET: ", where an operator has set the group's offset while this query ran",
+}
+"""What a discontinuity adds to the message."""
 
 
 class Sealed(NamedTuple):
@@ -163,10 +168,13 @@ def _offsets_before(left: Sequence[Sealed], ends: Ends) -> str:
     return ", ".join(ranges[:MOST_SHOWN]) + more
 
 
-def joined(ends: Ends, batch: Iterable[Sealed]) -> tuple[list[str], Ends]:
-    """Gaps in a partition's offsets, and the ends after the batch.
+def joined(ends: Ends, batch: Iterable[Sealed], registered: int = 0) -> tuple[list[str], Ends]:
+    """Gaps and repetitions in the partitions' offsets, and the ends after the batch. Pure.
 
-    :param ends: the ends before it, as far as they are known.
+    A partition whose end is unknown continues what was sealed before the query began, or begins where its group does.
+
+    :param ends: what has been delivered before it.
+    :param registered: the zxid at which the reader registered: an operator's reset before that is intended.
     """
     problems: list[str] = []
     after = dict(ends)
@@ -174,8 +182,16 @@ def joined(ends: Ends, batch: Iterable[Sealed]) -> tuple[list[str], Ends]:
         for item in sealed.segment.ranges:
             key = (item.topic, item.topic_id, item.partition)
             end = after.get(key)
-            if end is not None and item.first != end:
-                where = f"{item.topic}-{item.partition}"
-                problems.append(f"{sealed.name} has {where} from offset {item.first} on, and {end} should be next")
             after[key] = item.next
+            if item.first == end:
+                continue
+            cause, number = sealed.segment.discontinuities.get(TopicPartition(item.topic, item.partition), NO_CAUSE)
+            if cause == LOST and end is None:
+                end = number
+            is_intended = cause == RESET and number < registered
+            if end is None or is_intended:
+                continue
+            why = REASONS.get(cause, "")
+            where = f"{item.topic}-{item.partition}"
+            problems.append(f"{sealed.name} has {where} from offset {item.first} on{why}, and {end} should be next")
     return problems, after

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
@@ -21,7 +21,7 @@ from .cuts import QueryCuts, at_cut, batch_end
 from .offset import SourceOffset
 from .options import EARLIEST, LATEST, SourceConfig
 from .query_znode import QueryPost
-from .segment_index import Ends, Sealed, SealedSegments, gaps, gone_text, joined
+from .segment_index import Sealed, SealedSegments, gaps, gone_text, joined
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -64,8 +64,6 @@ class Planner:
         self._has_opened = False
         self._post: QueryPost | None = None
         self._segments = SealedSegments(runtime, self._paths)
-        self._ends: Ends = {}
-        self._ends_at = -1
         self._target: int | None = None
         self._initial_offset: SourceOffset | None = None
         self._has_begun = False
@@ -137,6 +135,7 @@ class Planner:
         if self._refused is not None and start == self._initial_offset:
             raise self._refused
         post = self._begin(store, start.query, start, is_new)
+        registered = post.registered(store)
         post.publish(store, start.czxid)
         known, cuts = self._list_with_cuts(store)
         self._check_root(start)
@@ -145,7 +144,7 @@ class Planner:
             self._report_removed(f"query {start.query}")
         segments = self._segments.between(start.czxid)
         end = batch_end(start, segments, cuts, max_rows, self._target)
-        return at_cut(end, start, segments, known, cuts)
+        return delivered(start, at_cut(end, start, segments, known, cuts), segments, registered)
 
     def _list_with_cuts(self, store: Store) -> tuple[Sequence[Cut], Sequence[Cut]]:
         """List the segments; the cuts up to which all of them are listed, and those that may lie between them."""
@@ -171,19 +170,18 @@ class Planner:
 
     def _plan(self, store: Store, start: SourceOffset, end: SourceOffset) -> list[list[Sealed]]:
         if start.begun != end.begun:  # the first batch, planned by an earlier run: its end contains its begin
-            start = replace(end, czxid=end.begun, segment="")
+            start = replace(end, czxid=end.begun, segment="", ends={})
         self._begin(store, end.query, start, is_new=False)
         self._segments.refresh(store, force=self._segments.listed < end.czxid)
         self._check_root(start)
         self._check_root(end)
         batch = self._segments.between(start.czxid, end.czxid)
-        unjoined, ends = joined(self._ends if self._ends_at == start.czxid else {}, batch)
+        unjoined, _ = joined(start.ends, batch, end.registered)
         problems = [*self._collected(start, end.query), *gaps(start.segment, batch), *unjoined]
         if end.czxid > start.czxid and (not batch or batch[-1].czxid != end.czxid):
             problems.append(f"{end.segment}, the last segment of the batch, is gone")
         files = self._file_problems(batch)
         self._refuse([*problems, *files.values()])
-        self._ends, self._ends_at = ends, end.czxid
         return packed([sealed for sealed in batch if sealed.name not in files], self._config.readers)
 
     def close(self) -> None:
@@ -205,8 +203,7 @@ class Planner:
         """The problem when segments were collected before the query has read them."""
         if self._segments.record.collected <= start.czxid:
             return []
-        ends = self._ends if self._ends_at == start.czxid else {}
-        gone = gone_text(start.segment, self._segments.between(start.czxid), ends)
+        gone = gone_text(start.segment, self._segments.between(start.czxid), start.ends)
         return [collected_text(gone, query, is_named=bool(self._config.query))]
 
     def _report_removed(self, reader: str) -> None:
@@ -307,6 +304,14 @@ def collected_text(gone: str, query: str, is_named: bool) -> str:
         "is older than what it had finished. Start it with a new checkpoint and another name (option query); with "
         "option startingSegments it begins at the earliest existing segment or at the next one"
     )
+
+
+def delivered(start: SourceOffset, end: SourceOffset, segments: Iterable[Sealed], registered: int) -> SourceOffset:
+    """`end` with the ends of the batch after `start`; unchanged when it has no segment."""
+    if end.czxid == start.czxid:
+        return end
+    _, ends = joined(start.ends, (sealed for sealed in segments if sealed.czxid <= end.czxid))
+    return replace(end, ends=ends, registered=registered)
 
 
 def packed(batch: Sequence[Sealed], readers: int) -> list[list[Sealed]]:

@@ -10,6 +10,7 @@ from ..errors import BadData
 from ..store import DENIED
 from . import ranges
 from .names import is_name, shown
+from .partitions import TopicPartition
 
 T = TypeVar("T")
 
@@ -140,6 +141,21 @@ class Fields:
             raise self.bad(name, "an object of strings")
         return dict(value)
 
+    def value(self, name: str, read: Callable[[Any], T], what: str) -> T | None:
+        """What `read` makes of any value; None when the field is missing or null.
+
+        :param read: raises ValueError when it is not `what`.
+        """
+        try:
+            return read(self.values[name]) if self.has(name) else None
+        except ValueError as error:
+            raise self.bad(name, what) from error
+
+    def by_partition(self, name: str, read: Callable[[Any], T], what: str) -> dict[TopicPartition, T]:
+        """An object topic -> partition -> value, each read as by `value`."""
+        expected = f"an object topic -> partition -> {what}"
+        return self.value(name, lambda topics: by_partition(topics, read), expected) or {}
+
     def partitions(self, name: str, most: int | None = None) -> dict[str, ranges.Ranges]:
         """An object topic -> partition ranges; `most` partitions at most, None for any number."""
         found = {}
@@ -153,6 +169,19 @@ class Fields:
             if most is not None and count > most:
                 raise self.bad(name, f"an object of partition ranges, {most} partitions at most")
         return found
+
+
+def by_partition(topics: Any, read: Callable[[Any], T]) -> dict[TopicPartition, T]:
+    """An object topic -> partition -> value, each value read by `read`.
+
+    :raises ValueError: when it is none, or when `read` does.
+    """
+    found: dict[TopicPartition, T] = {}
+    for topic, values in topics.items() if isinstance(topics, dict) else [("", None)]:
+        if not is_name(topic) or not isinstance(values, dict) or not all(map(ranges.is_partition, values)):
+            raise ValueError
+        found |= {TopicPartition(topic, int(number)): read(value) for number, value in values.items()}
+    return found
 
 
 def changed(where: str, data: bytes, values: Mapping[str, Any], most: int = MAX_ZNODE_BYTES) -> bytes:

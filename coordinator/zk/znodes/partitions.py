@@ -26,6 +26,34 @@ class TopicPartition(NamedTuple):
 PartitionSet = Set[TopicPartition]
 NONE: PartitionSet = frozenset()
 
+RESET, LOST = "reset", "lost"
+CAUSE = "[cause, number]"
+
+
+class Discontinuity(NamedTuple):
+    """Why a partition's position does not continue where its last sealed range ended.
+
+    :ivar cause: `RESET`, set by an operator, or `LOST`, offsets that the log did not have.
+    :ivar number: of a reset its transaction's zxid, 0 in the operator's own znode, whose mzxid it is; else the first
+        lost offset.
+    """
+
+    cause: str
+    number: int
+
+    @classmethod
+    def read(cls, value: object) -> Discontinuity:
+        """
+        :raises ValueError: when `value` is no pair of a cause and a number.
+        """
+        match value:
+            case [str(cause), int(number)] if len(cause) <= 64 and 0 <= number < 2**63 and number is not True:
+                return cls(cause, number)
+        raise ValueError
+
+
+Discontinuities = Mapping[TopicPartition, Discontinuity]
+
 
 class PartitionRanges(Set[TopicPartition]):
     """Partitions as a record names them: in memory in proportion to its bytes, however many they are.
@@ -132,6 +160,14 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         found.setdefault(topic, []).append(partition)
+    return found
+
+
+def nested(values: Mapping[TopicPartition, Any]) -> dict[str, dict[str, Any]]:
+    """Topic -> partition -> value, in order, as in records."""
+    found: dict[str, dict[str, Any]] = {}
+    for (topic, partition), value in sorted(values.items()):
+        found.setdefault(topic, {})[str(partition)] = value
     return found
 
 

@@ -13,7 +13,18 @@ from typing import Any
 from . import ranges
 from .json_fields import Fields, changed, compact
 from .names import is_name
-from .partitions import NONE, PartitionSet, TopicPartition, partition_set, range_texts
+from .partitions import (
+    CAUSE,
+    LOST,
+    NONE,
+    Discontinuities,
+    Discontinuity,
+    PartitionSet,
+    TopicPartition,
+    nested,
+    partition_set,
+    range_texts,
+)
 from .regions import PATTERN_PREFIX, Progress, RegionMembership
 from .sync import CLIENT, CONSUMER, ClientProtocols
 
@@ -223,6 +234,7 @@ class Channel:
     :ivar topics: the ids of the running topics.
     :ivar ended: why the incarnation is over, None while it lives.
     :ivar error: the same as a Kafka error name (`error_codes.py`), for programs; empty after a voluntary leave.
+    :ivar discontinuities: of running partitions from whose position nothing has been sealed yet.
     :ivar refused: partitions of the last start whose owner znode existed already.
     :ivar sealed: the file of the last sealed segment.
     :ivar region: the member's progress in its consistent region.
@@ -243,6 +255,7 @@ class Channel:
     error: str = ""
     ask: str = ""
     region: Progress | None = None
+    discontinuities: Discontinuities = field(default_factory=dict)
 
     @classmethod
     def parse(cls, where: str, data: bytes) -> Channel:
@@ -252,7 +265,7 @@ class Channel:
             epoch=fields.count("epoch", 0),
             generation=fields.count("generation", 0),
             command=fields.text("command", "", most=64),
-            running=_running(fields),
+            running=fields.by_partition("running", _next_offset, "next offset"),
             topics=fields.texts("topics"),
             ended=fields.optional_text("ended"),
             refused=partition_set(fields.partitions("refused")),
@@ -261,19 +274,17 @@ class Channel:
             error=fields.text("error", "", most=64),
             ask=fields.text("ask", "", most=64),
             region=fields.inner("region", Progress.read),
+            discontinuities=fields.by_partition("discontinuities", Discontinuity.read, CAUSE),
         )
 
     def to_bytes(self) -> bytes:
-        running: dict[str, dict[str, int | None]] = {}
-        for (topic, partition), offset in sorted(self.running.items()):
-            running.setdefault(topic, {})[str(partition)] = offset
         return compact(
             {
                 "incarnation": self.incarnation,
                 "epoch": self.epoch,
                 "generation": self.generation,
                 "command": self.command,
-                "running": running,
+                "running": nested(self.running),
                 "topics": dict(self.topics),
                 "ended": self.ended,
                 **({"ask": self.ask} if self.ask else {}),
@@ -282,6 +293,7 @@ class Channel:
                 **({"refused": range_texts(self.refused)} if self.refused else {}),
                 **({"sealed": self.sealed} if self.sealed else {}),
                 **({"touched": self.touched} if self.touched else {}),
+                **({"discontinuities": nested(self.discontinuities)} if self.discontinuities else {}),
             }
         )
 
@@ -295,19 +307,38 @@ class Channel:
         removed = set(partitions)
         running = {key: offset for key, offset in self.running.items() if key not in removed}
         kept = {key.topic for key in running}
-        return replace(self, running=running, topics={t: i for t, i in self.topics.items() if t in kept})
+        topics = {topic: id_ for topic, id_ in self.topics.items() if topic in kept}
+        causes = {key: cause for key, cause in self.discontinuities.items() if key in running}
+        return replace(self, running=running, topics=topics, discontinuities=causes)
+
+    def advanced(
+        self, offsets: Mapping[TopicPartition, int], lost: Mapping[TopicPartition, int], sealed: str = ""
+    ) -> Channel:
+        """The same with these offsets.
+
+        :param lost: of those that were out of range, the first offset that the log did not have.
+        :param sealed: the file with the records before them, if there is one.
+        """
+        causes = {part: cause for part, cause in self.discontinuities.items() if part not in offsets}
+        causes |= {part: Discontinuity(LOST, offset) for part, offset in lost.items()}
+        running = {**self.running, **offsets}
+        return replace(self, running=running, discontinuities=causes, sealed=sealed or self.sealed)
+
+    def over(self, reason: str, error: str) -> Channel:
+        """The same once its incarnation has ended; nothing runs."""
+        return replace(self.without(self.running), ended=reason, error=error, refused=NONE, ask="")
+
+    def offset_record(self, partition: TopicPartition) -> OffsetRecord | None:
+        """The offset of a running partition for its next owner; None while it has not been read."""
+        offset, topic_id = self.running.get(partition), self.topics.get(partition.topic, "")
+        cause = self.discontinuities.get(partition)
+        return None if offset is None else OffsetRecord(offset, topic_id, self.generation, discontinuity=cause)
 
 
-def _running(fields: Fields) -> dict[TopicPartition, int | None]:
-    found: dict[TopicPartition, int | None] = {}
-    for topic, offsets in fields.mapping("running").items():
-        if not is_name(topic) or not isinstance(offsets, dict):
-            raise fields.bad("running", "an object topic -> partition -> next offset")
-        for key, offset in offsets.items():
-            if not ranges.is_partition(key) or not (offset is None or (type(offset) is int and 0 <= offset < 2**63)):
-                raise fields.bad("running", "an object topic -> partition -> next offset")
-            found[TopicPartition(topic, int(key))] = offset
-    return found
+def _next_offset(value: object) -> int | None:
+    if value is None or (type(value) is int and 0 <= value < 2**63):
+        return value
+    raise ValueError
 
 
 NO_CHANNEL = Channel(incarnation="")
@@ -349,12 +380,14 @@ class OffsetRecord:
     """`offsets/[topic]/[partition]`: the committed offset, where the next owner resumes.
 
     :ivar start: how the initial offset was resolved; empty once an offset was committed or set.
+    :ivar discontinuity: while nothing has been sealed from it.
     """
 
     offset: int
     topic_id: str
     generation: int
     start: str = ""
+    discontinuity: Discontinuity | None = None
 
     @classmethod
     def parse(cls, where: str, data: bytes) -> OffsetRecord:
@@ -364,11 +397,13 @@ class OffsetRecord:
             fields.text("topic_id", most=64),
             fields.count("generation", 0),
             fields.text("start", "", most=64),
+            fields.value("discontinuity", Discontinuity.read, CAUSE),
         )
 
     def to_bytes(self) -> bytes:
-        start = {"start": self.start} if self.start else {}
-        return compact({"offset": self.offset, "topic_id": self.topic_id, "generation": self.generation, **start})
+        values = {"offset": self.offset, "topic_id": self.topic_id, "generation": self.generation}
+        optional = {"start": self.start, "discontinuity": self.discontinuity}
+        return compact(values | {name: value for name, value in optional.items() if value})
 
 
 @dataclass(frozen=True, slots=True)

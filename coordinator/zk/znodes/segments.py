@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from . import ranges
 from .json_fields import MAX_NUMBER, Fields, compact
 from .names import is_name
+from .partitions import CAUSE, Discontinuities, Discontinuity, TopicPartition, nested
 
 SEAL_INTERVAL_MS = 200
 """Default milliseconds between a fetcher's seals."""
@@ -47,6 +47,7 @@ class Segment:
     :ivar rows: its number of records.
     :ivar size: its bytes.
     :ivar missing: of those ranges with offsets that have no record.
+    :ivar discontinuities: of those ranges that do not continue the partition's last one.
     """
 
     file: str
@@ -58,6 +59,7 @@ class Segment:
     incarnation: str
     generation: int
     missing: tuple[Missing, ...] = ()
+    discontinuities: Discontinuities = field(default_factory=dict)
 
     @classmethod
     def parse(cls, where: str, data: bytes) -> Segment:
@@ -75,59 +77,53 @@ class Segment:
             incarnation=fields.text("incarnation", most=64),
             generation=fields.count("generation"),
             missing=tuple(_missing(fields)),
+            discontinuities=fields.by_partition("discontinuities", Discontinuity.read, CAUSE),
         )
 
     def to_bytes(self) -> bytes:
-        found: dict[str, dict[str, list[int]]] = {}
-        for item in self.ranges:
-            found.setdefault(item.topic, {})[str(item.partition)] = [item.first, item.next]
+        ranges = {TopicPartition(item.topic, item.partition): [item.first, item.next] for item in self.ranges}
+        missing = {TopicPartition(item.topic, item.partition): item.offsets for item in self.missing}
         return compact(
             {
                 "file": self.file,
                 "segments_dir": self.segments_dir,
                 "rows": self.rows,
                 "bytes": self.size,
-                "ranges": found,
+                "ranges": nested(ranges),
                 "topics": {item.topic: item.topic_id for item in self.ranges},
                 "consumer": self.consumer,
                 "incarnation": self.incarnation,
                 "generation": self.generation,
-                **({"missing": self._missing_by_topic()} if self.missing else {}),
+                **({"missing": nested(missing)} if missing else {}),
+                **({"discontinuities": nested(self.discontinuities)} if self.discontinuities else {}),
             }
         )
 
-    def _missing_by_topic(self) -> dict[str, dict[str, int]]:
-        found: dict[str, dict[str, int]] = {}
-        for topic, partition, count in self.missing:
-            found.setdefault(topic, {})[str(partition)] = count
-        return found
-
 
 def _missing(fields: Fields) -> Iterable[Missing]:
-    for topic, counts in fields.mapping("missing").items():
-        if not isinstance(counts, dict):
-            raise fields.bad("missing", "an object topic -> partition -> number of offsets")
-        for key, count in counts.items():
-            if not ranges.is_partition(key) or type(count) is not int or not 0 < count <= MAX_NUMBER:
-                raise fields.bad("missing", "an object topic -> partition -> number of offsets")
-            yield Missing(topic, int(key), count)
+    counts = fields.by_partition("missing", _count, "number of offsets")
+    return (Missing(*partition, count) for partition, count in counts.items())
+
+
+def _count(value: object) -> int:
+    if type(value) is int and 0 < value <= MAX_NUMBER:
+        return value
+    raise ValueError
 
 
 def _sealed_ranges(fields: Fields) -> Iterable[SealedRange]:
     ids = fields.texts("topics")
-    for topic, partitions in fields.mapping("ranges").items():
-        if topic not in ids or not isinstance(partitions, dict):
-            raise fields.bad("ranges", "an object topic -> partition -> [first, next]")
-        for key, pair in partitions.items():
-            if not _is_range(pair) or not ranges.is_partition(key):
-                raise fields.bad("ranges", "an object topic -> partition -> [first, next]")
-            yield SealedRange(topic, ids[topic], int(key), pair[0], pair[1])
+    for (topic, partition), pair in fields.by_partition("ranges", _range, "[first, next]").items():
+        if topic not in ids:
+            raise fields.bad("topics", "the ids of all topics in `ranges`")
+        yield SealedRange(topic, ids[topic], partition, *pair)
 
 
-def _is_range(pair: object) -> bool:
-    if not isinstance(pair, list) or len(pair) != 2 or not all(type(number) is int for number in pair):
-        return False
-    return bool(0 <= pair[0] <= pair[1] <= MAX_NUMBER)
+def _range(value: object) -> tuple[int, int]:
+    match value:
+        case [int(first), int(following)] if 0 <= first <= following <= MAX_NUMBER and bool not in map(type, value):
+            return first, following
+    raise ValueError
 
 
 @dataclass(frozen=True, slots=True)
