@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from coordinator.zk.errors import BadData, Refused
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory, open_kazoo
 from coordinator.zk.store import Check, Create, Delete, Node, SetData, Store, Watch
+from coordinator.zk.znodes.partitions import LOST, RESET, Discontinuity, TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GroupPaths
 from coordinator.zk.znodes.records import EpochRecord
 from coordinator.zk.znodes.segments import QUERY_ABSENCE_S, Query, SealedRange, Segment, SegmentsRecord
@@ -61,7 +63,9 @@ class Bench:
         self._planners: list[Planner] = []
         ensure(self.store, self.paths.skeleton)
 
-    def seal(self, rows: int = 10, partition: int = 0, first: int | None = None) -> str:
+    def seal(
+        self, rows: int = 10, partition: int = 0, first: int | None = None, cause: Discontinuity | None = None
+    ) -> str:
         """One more segment; its name."""
         self._number += 1
         first = self._ends.get(partition, 0) if first is None else first
@@ -69,7 +73,8 @@ class Bench:
         file = f"g/c/abc-{self._number:010d}.arrow"
         size = self.folder.write(file, iter(_batches(partition, first, rows)))
         ranges = (SealedRange("t", "id", partition, first, first + rows),)
-        segment = Segment(file, self.folder.url, rows, size, ranges, "c", "abc", 1)
+        causes = {TopicPartition("t", partition): cause} if cause is not None else {}
+        segment = Segment(file, self.folder.url, rows, size, ranges, "c", "abc", 1, discontinuities=causes)
         (path,) = self.store.commit([Create(self.paths.segment_prefix, segment.to_bytes(), sequential=True)])
         return path.rsplit("/", 1)[1]
 
@@ -663,6 +668,104 @@ def test_offsets_that_do_not_join_fail_the_batch(bench: Bench) -> None:
     bench.seal(10, first=15)
     with pytest.raises(SegmentError, match="t-0 from offset 15 on, and 10 should be next"):
         planner.plan(end, later(planner, end))
+
+
+# ---- what a query has delivered, over all of its runs and plans
+
+
+def restarted(offset: SourceOffset) -> SourceOffset:
+    """As Spark's checkpoint returns it."""
+    return SourceOffset.parse(json.loads(json.dumps(offset.to_dict())))
+
+
+def one_batch(bench: Bench, start: SourceOffset | None = None, **options: object) -> SourceOffset:
+    """A run that plans one batch; its end."""
+    planner = bench.planner(**options)  # type: ignore[arg-type]
+    start = restarted(start) if start is not None else planner.initial()
+    end = later(planner, start)
+    planner.plan(start, end)
+    return end
+
+
+@pytest.mark.parametrize(("first", "cause"), [(15, None), (5, None), (0, Discontinuity(LOST, 10))])
+def test_gap_or_repetition_fails_every_start_until_data_loss_is_allowed(
+    bench: Bench, first: int, cause: Discontinuity | None
+) -> None:
+    bench.seal(10)
+    read = one_batch(bench)
+    bench.seal(10, partition=1)
+    read = one_batch(bench, read)
+    bench.seal(10, first=first, cause=cause)
+    for _ in range(2):
+        with pytest.raises(SegmentError, match=f"t-0 from offset {first} on.*, and 10 should be next"):
+            one_batch(bench, read)
+
+    read = one_batch(bench, read, fail_on_data_loss=False)
+    bench.seal(10)
+    assert one_batch(bench, read).ends == {("t", "id", 0): first + 20, ("t", "id", 1): 10}
+
+
+def test_each_plan_of_a_batch_fails_at_the_same_gap(bench: Bench) -> None:
+    bench.seal(50)
+    bench.seal(10, partition=1)
+    planner = bench.planner()
+    start = planner.initial()
+    first, second = planner.latest(start, 50), planner.latest(start)
+    bench.seal(20, first=80)
+    third = later(planner, second)
+    for before, after in ((start, first), (first, second)) * 2:
+        planner.plan(before, after)
+    for _ in range(3):
+        with pytest.raises(SegmentError, match="t-0 from offset 80 on, and 50 should be next"):
+            planner.plan(second, third)
+
+
+@pytest.mark.parametrize("options", [{}, {"starting_segments": "latest"}])
+def test_records_that_a_group_lost_before_a_querys_first_ones_are_a_gap(bench: Bench, options: dict[str, str]) -> None:
+    bench.seal(10)
+    planner = bench.planner(**options)
+    start = planner.initial()
+    bench.seal(10, partition=1, first=50, cause=Discontinuity(LOST, 0))
+    with pytest.raises(SegmentError, match="t-1 from offset 50 on, where the log begins, and 0 should be next"):
+        planner.plan(start, later(planner, start))
+
+
+def test_partition_without_earlier_records_begins_anywhere(bench: Bench) -> None:
+    bench.seal(10, first=700)
+    bench.seal(10, partition=1, first=30, cause=Discontinuity(RESET, 2**60))
+    assert one_batch(bench).ends == {("t", "id", 0): 710, ("t", "id", 1): 40}
+
+
+def test_resets_by_an_operator_while_the_query_is_stopped_are_followed_and_fail_a_running_one(bench: Bench) -> None:
+    bench.seal(100)
+    read = one_batch(bench)
+    running = bench.planner("running")
+    start = running.initial()
+    middle = running.latest(start)
+    bench.store.commit([SetData(bench.paths.segments, b"")])  # a transaction after both have registered
+    node = bench.store.get(bench.paths.segments)
+    assert node is not None
+    reset = Discontinuity(RESET, node.stat.mzxid)
+    bench.seal(10, first=0, cause=reset)
+    bench.seal(10, first=500, cause=reset)
+    assert one_batch(bench, read).ends == {("t", "id", 0): 510}
+
+    end = later(running, middle)
+    for planner in (running, bench.planner("running")):
+        with pytest.raises(SegmentError, match=r"t-0 from offset 0 on, where an operator.*, and 100 should be next"):
+            planner.plan(restarted(middle), restarted(end))
+
+
+def test_offset_of_an_earlier_release_continues_and_is_checked_from_its_next_batch_on(bench: Bench) -> None:
+    bench.seal(10)
+    end = one_batch(bench)
+    earlier = replace(end, ends={}, registered=0)
+    assert set(earlier.to_dict()) == {"version", "czxid", "root", "query", "segment", "begun"}
+    bench.seal(10)
+    read = one_batch(bench, earlier)
+    bench.seal(10, first=0)
+    with pytest.raises(SegmentError, match="t-0 from offset 0 on, and 20 should be next"):
+        one_batch(bench, read)
 
 
 def test_a_checkpoint_of_another_ensemble_is_refused(bench: Bench) -> None:

@@ -1,0 +1,108 @@
+"""What a query has delivered: however a history is divided into batches and runs, the same is delivered and refused."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import NamedTuple
+
+from consumer.spark.source.offset import SourceOffset
+from consumer.spark.source.segment_index import Sealed, joined
+from consumer.spark.source.stream_planner import delivered
+from coordinator.zk.znodes.partitions import LOST, RESET, Discontinuity, TopicPartition
+from coordinator.zk.znodes.segments import SealedRange, Segment
+from tests.property.effort import Draw, tried
+
+IDS = ("one", "two")
+
+
+class Story(NamedTuple):
+    """A group's segments in order, and the same ranges one by one: each with what is wrong with it for a reader that
+    registered at a zxid."""
+
+    segments: list[Sealed]
+    ends: list[int]
+    runs: list[int]
+
+
+def story(draw: Draw) -> Story:
+    """Segments of two partitions of a topic that is recreated; resets, losses and discontinuities without a cause."""
+    positions: dict[tuple[str, int], int] = {}
+    causes: dict[tuple[str, int], Discontinuity] = {}
+    segments = []
+    for number in range(draw.upto(30, 2)):
+        topic_id = IDS[number > 20]
+        ranges, carried = [], {}
+        for partition in draw.some((0, 1, 2), least=1):
+            key = topic_id, partition
+            first = positions.get(key, 0)
+            if draw.random() < 0.2:
+                first = draw.upto(300)
+                cause = draw.choice((None, Discontinuity(LOST, 7), Discontinuity(RESET, 10 * number - 5)))
+                if cause is not None:
+                    causes[key] = cause
+            if key in causes:
+                carried[TopicPartition("t", partition)] = causes.pop(key)
+            positions[key] = first + draw.upto(50, 1)
+            ranges.append(SealedRange("t", topic_id, partition, first, positions[key]))
+        segment = Segment("g/c/f", "/s", 1, 1, tuple(ranges), "c", "i", 1, discontinuities=carried)
+        segments.append(Sealed(10 * number, f"segment-{number:010d}", segment))
+    ends = sorted({*draw.some(range(len(segments))), len(segments) - 1})
+    return Story(segments, ends, [draw.randint(0, 10 * end) for end in ends])
+
+
+def chain(story: Story) -> list[SourceOffset]:
+    """The offsets of all batches, from the initial one on, each as it comes back from the checkpoint."""
+    offsets = [SourceOffset(-1, 1, "q")]
+    for end, registered in zip(story.ends, story.runs, strict=True):
+        last = story.segments[end]
+        after = [sealed for sealed in story.segments if sealed.czxid > offsets[-1].czxid]
+        chosen = delivered(offsets[-1], SourceOffset(last.czxid, 1, "q", last.name), after, registered)
+        offsets.append(SourceOffset.parse(json.loads(json.dumps(chosen.to_dict()))))
+    return offsets
+
+
+def planned(story: Story, start: SourceOffset, end: SourceOffset, registered: int) -> list[str]:
+    """What a plan of a batch refuses, in a process that knows nothing but the two offsets and the segments."""
+    batch = [sealed for sealed in story.segments if start.czxid < sealed.czxid <= end.czxid]
+    return joined(start.ends, batch, registered)[0]
+
+
+@tried(300, story)
+def test_any_division_of_a_history_into_batches_has_the_same_ends_and_refuses_the_same_places(story: Story) -> None:
+    offsets = chain(story)
+    whole, ends = joined({}, story.segments, 77)
+    in_batches = [planned(story, *pair, 77) for pair in pairwise(offsets)]
+
+    assert [problem for problems in in_batches for problem in problems] == whole
+    assert offsets[-1].ends == ends
+
+
+@tried(300, story)
+def test_every_plan_of_a_batch_refuses_the_same_and_a_later_run_no_more(story: Story) -> None:
+    offsets = chain(story)
+    for start, end in pairwise(offsets):
+        first = planned(story, start, end, end.registered)
+        later = planned(story, start, end, end.registered + 1000)
+        assert planned(story, start, end, end.registered) == first
+        assert set(later) <= set(first)
+
+
+@tried(300, story)
+def test_a_range_is_delivered_where_its_partition_ended_and_elsewhere_only_after_an_intended_reset(
+    story: Story,
+) -> None:
+    offsets = chain(story)
+    sink: dict[tuple[str, int], int] = {}
+    for start, end in pairwise(offsets):
+        is_refused = bool(planned(story, start, end, end.registered))
+        wrong = 0
+        for sealed in story.segments:
+            for item in sealed.segment.ranges if start.czxid < sealed.czxid <= end.czxid else ():
+                cause = sealed.segment.discontinuities.get(TopicPartition("t", item.partition))
+                before = sink.get((item.topic_id, item.partition))
+                is_meant = cause is not None and cause.cause == RESET and cause.number < end.registered
+                is_lost = cause is not None and cause.cause == LOST and item.first != cause.number
+                wrong += not is_meant and (is_lost if before is None else item.first != before)
+                sink[item.topic_id, item.partition] = item.next
+        assert is_refused == (wrong > 0)
