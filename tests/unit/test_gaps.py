@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from consumer.errors import SegmentError
 from consumer.logs.kafka.arrow_batches import RecordRun, runs
 from consumer.logs.kafka.partition import Partition
 from consumer.logs.kafka.unconfirmed import UnconfirmedQueue
@@ -18,6 +19,7 @@ from consumer.types import Fetch
 from coordinator.zk.errors import BadData
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.segments import Missing, SealedRange, Segment
+from tests.support.memlog import MemoryLog
 
 from .modelled_kafka import columns
 
@@ -83,6 +85,44 @@ def test_a_file_with_other_gaps_is_reported(
 
     assert problem is not None
     assert problem.kind == "wrong offsets"
+
+
+@pytest.mark.parametrize(
+    ("there", "bounds", "missing"), [((4, 5), (3, 5), 0), ((3, 7), (3, 7), 2), ((2, 6), (3, 8), 3), ((7, 9), (3, 5), 0)]
+)
+def test_file_of_another_segment_is_never_read(
+    tmp_path: Path, there: tuple[int, ...], bounds: tuple[int, int], missing: int
+) -> None:
+    segment = sealed(tmp_path, *there, ranges=bounds, missing=missing)
+    with pytest.raises(SegmentError, match=f"t-0 offset .* in the place of t-0 offsets {bounds[0]} to"):
+        list(SegmentFolder(str(tmp_path)).records(segment))
+
+
+def test_file_of_another_partition_with_the_same_size_and_rows_is_never_read(tmp_path: Path) -> None:
+    files = SegmentFolder(str(tmp_path))
+    log = MemoryLog(5000)
+    segments = []
+    for number in range(2):
+        file, ranges = f"g/c/abc-000000000{number}.arrow", []
+        batches: list[pa.RecordBatch] = []
+        for partition in (number, number + 2):
+            begin = 0
+            while begin < 3000:
+                fetched = log.fetch("t", "id", partition, begin, 1 << 20, 3000 - begin)
+                batches, begin = batches + fetched.batches, fetched.next_offset
+            ranges.append(SealedRange("t", "id", partition, 0, 3000))
+        size = files.write(file, batches)
+        segments.append(Segment(file, files.url, 6000, size, tuple(ranges), "c", "abc", 1))
+    one, two = segments
+    assert sum(batch.num_rows for batch in files.records(one)) == 6000 and one.size == two.size
+
+    Path(files.path(one.file)).write_bytes(Path(files.path(two.file)).read_bytes())
+    with pytest.raises(SegmentError, match="has t-1 offset 0 in the place of t-0 offsets 0 to 2999"):
+        list(files.records(one))
+    assert SegmentCheck().problem(one) == (
+        "wrong offsets",
+        "it has no records of t-0, and should have offsets 0 to 2999",
+    )
 
 
 def test_segment_of_a_release_without_gaps_is_read_as_dense(tmp_path: Path) -> None:
