@@ -27,7 +27,8 @@ class SourceOffset:
     :ivar begun: the czxid of the query's initial offset, which is in no checkpoint: where the first batch begins.
     :ivar checkpoint: the checkpoint of the group's region at this offset (`alignCheckpoints`); 0 for none.
     :ivar ends: of each partition that the query has delivered records of.
-    :ivar registered: the zxid at which the run that chose this offset registered; 0 in offsets of earlier releases.
+    :ivar began: the zxid at which the query's first run registered; 0 in offsets of earlier releases.
+    :ivar registered: the same of the run that chose this offset.
     """
 
     czxid: int
@@ -36,7 +37,8 @@ class SourceOffset:
     segment: str = ""
     begun: int = 0
     checkpoint: int = 0
-    ends: Ends = field(default_factory=dict, repr=False)
+    ends: Ends = field(default_factory=dict, repr=False, hash=False)
+    began: int = field(default=0, compare=False)
     registered: int = field(default=0, compare=False)
 
     @classmethod
@@ -54,6 +56,7 @@ class SourceOffset:
             fields.number("begun", 0),
             fields.number("checkpoint", 0),
             fields.value("ends", _ends, "an object topic id -> topic -> partition -> offset") or {},
+            fields.number("began", 0),
             fields.number("registered", 0),
         )
 
@@ -71,6 +74,7 @@ class SourceOffset:
             "begun": self.begun,
             **({"checkpoint": self.checkpoint} if self.checkpoint else {}),
             **({"ends": ends} if ends else {}),
+            **({"began": self.began} if self.began else {}),
             **({"registered": self.registered} if self.registered else {}),
         }
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Listing, Store
+from coordinator.zk.znodes.json_fields import MAX_NUMBER
 from coordinator.zk.znodes.partitions import LOST, RESET, Discontinuity, TopicPartition
 from coordinator.zk.znodes.paths import SEGMENT_PREFIX, GroupPaths, segment_name, sequence
 from coordinator.zk.znodes.segments import Segment, SegmentsRecord
@@ -19,6 +20,7 @@ LIST_AGAIN_S = 10.0
 LISTINGS = 20
 MOST_SHOWN = 8
 NO_CAUSE = Discontinuity("", 0)
+NEVER = MAX_NUMBER
 REASONS = {
     LOST: ", where the log begins",
     RESET: ", where an operator has set the group's offset while this query ran",
@@ -168,13 +170,14 @@ def _offsets_before(left: Sequence[Sealed], ends: Ends) -> str:
     return ", ".join(ranges[:MOST_SHOWN]) + more
 
 
-def joined(ends: Ends, batch: Iterable[Sealed], registered: int = 0) -> tuple[list[str], Ends]:
+def joined(ends: Ends, batch: Iterable[Sealed], began: int = NEVER, registered: int = 0) -> tuple[list[str], Ends]:
     """Gaps and repetitions in the partitions' offsets, and the ends after the batch. Pure.
 
     A partition whose end is unknown continues what was sealed before the query began, or begins where its group does.
 
     :param ends: what has been delivered before it.
-    :param registered: the zxid at which the reader registered: an operator's reset before that is intended.
+    :param began: the zxid at which the reader began: losses before that are not its own.
+    :param registered: the zxid at which its run registered: an operator's reset before that is intended.
     """
     problems: list[str] = []
     after = dict(ends)
@@ -186,7 +189,7 @@ def joined(ends: Ends, batch: Iterable[Sealed], registered: int = 0) -> tuple[li
             if item.first == end:
                 continue
             cause, number = sealed.segment.discontinuities.get(TopicPartition(item.topic, item.partition), NO_CAUSE)
-            if cause == LOST and end is None:
+            if cause == LOST and end is None and sealed.czxid > began:
                 end = number
             is_intended = cause == RESET and number < registered
             if end is None or is_intended:

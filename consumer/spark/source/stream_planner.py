@@ -83,7 +83,7 @@ class Planner:
         if self._initial_offset is not None:
             return self._initial_offset  # Spark calls again when it plans the first batch, with more segments sealed
         name = self._post.query if self._post else self._config.query or f"query-{self._runtime.random_id()[:12]}"
-        self._begin(store, name, None, is_new=True)
+        began = self._begin(store, name, None, is_new=True).registered(store)
         self._segments.refresh(store, force=True)
         collected, root = self._segments.record.collected, self._segments.root
         newest = self._segments.between(0)[-1:] if self._config.starting_segments == LATEST else []
@@ -93,7 +93,7 @@ class Planner:
                 czxid, segment = self._starting_cut(store, checkpoint)
             except SegmentError as error:  # no reason to refuse a query whose Spark checkpoint has its start
                 self._refused, checkpoint = error, 0
-        offset = SourceOffset(czxid, root, name, segment, czxid, checkpoint)
+        offset = SourceOffset(czxid, root, name, segment, czxid, checkpoint, began=began)
         log.info(
             "query started: group=%s query=%s after=%s collected_up_to=%d",
             self._config.group, name,
@@ -176,7 +176,7 @@ class Planner:
         self._check_root(start)
         self._check_root(end)
         batch = self._segments.between(start.czxid, end.czxid)
-        unjoined, _ = joined(start.ends, batch, end.registered)
+        unjoined, _ = joined(start.ends, batch, end.began, end.registered)
         problems = [*self._collected(start, end.query), *gaps(start.segment, batch), *unjoined]
         if end.czxid > start.czxid and (not batch or batch[-1].czxid != end.czxid):
             problems.append(f"{end.segment}, the last segment of the batch, is gone")
@@ -311,7 +311,7 @@ def delivered(start: SourceOffset, end: SourceOffset, segments: Iterable[Sealed]
     if end.czxid == start.czxid:
         return end
     _, ends = joined(start.ends, (sealed for sealed in segments if sealed.czxid <= end.czxid))
-    return replace(end, ends=ends, registered=registered)
+    return replace(end, ends=ends, began=start.began, registered=registered)
 
 
 def packed(batch: Sequence[Sealed], readers: int) -> list[list[Sealed]]:
