@@ -1,6 +1,8 @@
 """Errors of a consumer besides `coordinator.zk.errors`; the words are Kafka's.
 
 CoordinatorError
+├── UsageError
+│   └── ForeignFolder                    a group's or region's folder of files belongs to another chroot
 ├── Fenced
 │   └── IncarnationOver
 │       ├── UnknownMemberId              membership lost; it rejoins inside a later `poll`
@@ -20,7 +22,7 @@ CoordinatorError
 
 from __future__ import annotations
 
-from coordinator.zk.errors import CoordinatorError, IncarnationOver
+from coordinator.zk.errors import CoordinatorError, IncarnationOver, UsageError
 from coordinator.zk.znodes.error_codes import (
     FENCED_INSTANCE_ID,
     GROUP_MAX_SIZE_REACHED,
@@ -28,6 +30,10 @@ from coordinator.zk.znodes.error_codes import (
     INCONSISTENT_REGION,
 )
 from coordinator.zk.znodes.records import Channel
+
+
+class ForeignFolder(UsageError):
+    """A group's or region's folder of files belongs to another chroot: nothing is written or removed in it."""
 
 
 class UnknownMemberId(IncarnationOver):

@@ -92,7 +92,7 @@ class Contributor(ABC):
         if self._draining_for != order.checkpoint:
             self._draining_for, self._drain_began = order.checkpoint, self._runtime.monotonic()
             self._looked_at = self._drain_began
-        contribution = self._contribution(fenced, order)
+        contribution = self._contribution(store, fenced, order)
         took_ms = round((self._runtime.monotonic() - self._drain_began) * 1000)
         if contribution is None:
             return None
@@ -125,8 +125,11 @@ class Contributor(ABC):
         """Whether a drain is for the member's present incarnation and reset."""
 
     @abstractmethod
-    def _contribution(self, fenced: FencedChannel, order: Order) -> Contribution | None:
-        """This member's contribution; None while there is none."""
+    def _contribution(self, store: Store, fenced: FencedChannel, order: Order) -> Contribution | None:
+        """This member's contribution; None while there is none.
+
+        :raises StoreError: when ZooKeeper did not answer: call again.
+        """
 
     def _look_for_the_end(self, store: Store, channel: Channel) -> None:
         now = self._runtime.monotonic()

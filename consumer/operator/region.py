@@ -26,6 +26,7 @@ from ..membership.contributor import StatefulContributor
 from ..membership.holding import OffsetReader
 from ..membership.offsets import CommittedOffsets, Record
 from ..membership.start_offsets import find_nowhere
+from ..sealing.folder_claim import chroot_of
 from .cut import CutReader
 from .states import State, StateFiles
 from .sweep import sweep
@@ -77,6 +78,7 @@ class RegionMember(StatefulContributor):
         self._throttled_until = float("-inf")
         self._next_take = float("-inf")
         self._is_sweeping = False
+        self._sweep_problem = ""
         self.resets = 0
 
     # ---- queries
@@ -156,15 +158,16 @@ class RegionMember(StatefulContributor):
         is_current = channel.region is not None and (channel.region.reset, channel.region.ready) == (order.reset,) * 2
         return self._is_ready and is_current
 
-    def _contribution(self, fenced: FencedChannel, order: Order) -> Contribution | None:
+    def _contribution(self, store: Store, fenced: FencedChannel, order: Order) -> Contribution | None:
         """None while the application has not finished."""
         channel = fenced.channel
         if not self._has_finished(order.checkpoint):
             return None
+        chroot = chroot_of(store) if self._files.folder is not None else ""
         try:
             state = self._application.on_checkpoint(order.checkpoint)
             name = f"{order.checkpoint:010d}/{fenced.incarnation}-{self._runtime.random_id()[:8]}"
-            states, member, file = self._files.put(state, name)
+            states, member, file = self._files.put(state, name, chroot)
             offsets = {part: state.offsets[part] for part in channel.running}
         except Exception as error:  # the application's: records since the last cut are lost
             raise _failed(order.checkpoint, error) from error
@@ -223,8 +226,11 @@ class RegionMember(StatefulContributor):
         def run() -> None:
             try:
                 sweep(store, self._runtime, folder, self.paths.region, checkpoint)
+                self._sweep_problem = ""
             except Exception as error:  # noqa: BLE001  the next checkpoint tries again
-                log.warning("state file removal failed: region=%s reason=%s", self.paths.region, error)
+                is_new, self._sweep_problem = str(error) != self._sweep_problem, str(error)
+                if is_new:
+                    log.warning("state file removal failed: region=%s reason=%s", self.paths.region, error)
             finally:
                 self._is_sweeping = False
 

@@ -45,7 +45,7 @@ class SlotRegion(Contributor):
     def _may_contribute(self, channel: Channel, order: Order) -> bool:
         return True
 
-    def _contribution(self, fenced: FencedChannel, order: Order) -> Contribution | None:
+    def _contribution(self, store: Store, fenced: FencedChannel, order: Order) -> Contribution | None:
         """The offsets after the sealed records; None while records are open, or a partition has no start yet."""
         is_sealed = self._sealing.seal()
         channel = fenced.channel

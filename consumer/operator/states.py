@@ -13,6 +13,7 @@ from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.regions import MAX_STATE_BYTES, Contribution, StateFile
 from coordinator.zk.znodes.sync import decoded, encoded
 
+from ..sealing.folder_claim import claim
 from ..sealing.segment_files import SegmentFolder
 
 SCHEMA = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("state", pa.binary())])
@@ -52,12 +53,14 @@ class StateFiles:
         self.folder = SegmentFolder(checkpoint_dir) if checkpoint_dir else None
         self._region = region
 
-    def put(self, state: State, name: str) -> tuple[dict[TopicPartition, str], str, StateFile | None]:
+    def put(self, state: State, name: str, chroot: str) -> tuple[dict[TopicPartition, str], str, StateFile | None]:
         """`states`, `member_state` and `file` of a contribution; a file is durable when this returns.
 
         :param name: of the file, if one is needed, below the region's folder: its checkpoint, a slash, and letters,
             digits and dashes.
+        :param chroot: to which the region's folder must belong.
         :raises UsageError: when the states are large and there is no `checkpoint_dir`.
+        :raises ForeignFolder: when the region's folder belongs to another chroot.
         :raises OSError: when the file cannot be written.
         """
         if state.nbytes <= MAX_STATE_BYTES:
@@ -75,6 +78,7 @@ class StateFiles:
             writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
         data = sink.getvalue().to_pybytes()
         file = f"{self._region}/{name}{SUFFIX}"
+        claim(self.folder, self._region, chroot, "checkpoint_dir")
         self.folder.write_bytes(file, data)
         return {}, "", StateFile(file, len(data), zlib.crc32(data))
 

@@ -14,6 +14,7 @@ from coordinator.zk.store import Store
 from coordinator.zk.znodes.paths import RegionPaths, checkpoint_number
 from coordinator.zk.znodes.regions import COMPLETED, CheckpointEnd
 
+from ..sealing.folder_claim import chroot_of, claim
 from ..sealing.segment_files import SegmentFolder
 
 log = logging.getLogger(__name__)
@@ -28,11 +29,13 @@ def sweep(store: Store, runtime: Runtime, folder: SegmentFolder, region: str, be
     names; the number removed.
 
     In this order: folders, then checkpoints, the oldest first. A number below that of a complete checkpoint is never
-    used again, and a copy is made while its source checkpoint exists.
+    used again, and a copy is made while its source checkpoint exists. The marker is read last: nothing is removed in a
+    folder of another chroot.
 
     :param below: a checkpoint that is complete.
     :raises StoreError: when ZooKeeper did not answer.
     :raises BadData: when a checkpoint's file names cannot be read.
+    :raises ForeignFolder: when the region's folder belongs to another chroot.
     :raises OSError: when the folder cannot be listed, or a file cannot be removed.
     """
     paths = RegionPaths(region)
@@ -55,7 +58,10 @@ def sweep(store: Store, runtime: Runtime, folder: SegmentFolder, region: str, be
         return 0  # a new checkpoint may name one of them: the next one sweeps again
     removed = 0
     before_s = runtime.wall_ms() / 1000 - YOUNG_S
-    for number in [each for each in old if each not in named][:FOLDERS_AT_ONCE]:
+    unnamed = [each for each in old if each not in named][:FOLDERS_AT_ONCE]
+    if unnamed:
+        claim(folder, region, chroot_of(store), "checkpoint_dir")
+    for number in unnamed:
         if folder.remove_folder(f"{region}/{there[number]}", before_s):
             log.info("state files removed: region=%s checkpoint=%d", region, number)
             removed += 1

@@ -19,6 +19,7 @@ from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.records import Channel
 from coordinator.zk.znodes.segments import SEAL_INTERVAL_MS, Segment
 
+from ..errors import ForeignFolder
 from ..fetching.fetcher import Fetcher
 from ..metrics import Meter, unread
 from ..types import Position
@@ -189,7 +190,7 @@ class Sealer:
             return self._seal()
         except IncarnationOver:
             return False  # the next `tend` of the member ends the incarnation and its partitions
-        except (OSError, StoreError, pa.ArrowException) as error:
+        except (OSError, StoreError, pa.ArrowException, ForeignFolder) as error:
             self._fail(error)
             return False
 
@@ -242,7 +243,7 @@ class Sealer:
                 raise
             except Refused as refused:
                 log.info("seal refused, retrying: consumer=%s refused=%s", self._consumer, refused)
-            except (OSError, StoreError, pa.ArrowException) as error:
+            except (OSError, StoreError, pa.ArrowException, ForeignFolder) as error:
                 return self._fail(error)
 
     def _seal(self) -> bool:

@@ -18,6 +18,7 @@ from coordinator.zk.znodes.records import parsed_channel
 from coordinator.zk.znodes.segments import Segment
 
 from ..errors import SegmentError
+from .folder_claim import chroot_of, refusal
 from .segment_files import SegmentFolder, may_be_sealed
 
 WHERE = ("topic", "partition")
@@ -35,10 +36,12 @@ class SegmentCheck:
 
     :param segments_dir: the segments folder on this machine; empty for that in the znodes.
     :ivar without_checksums: the number of segments whose files have none: a release before these sealed them.
+    :ivar foreign: folders of another chroot, each as a reason: their other files are none of this chroot's orphans.
     """
 
     def __init__(self, segments_dir: str = "") -> None:
         self.without_checksums = 0
+        self.foreign: list[str] = []
         self._override = segments_dir
         self._folders: dict[str, SegmentFolder] = {}
         if segments_dir:
@@ -70,11 +73,13 @@ class SegmentCheck:
         text = _ranges_problem(segment, pa.Table.from_batches(batches) if batches else None)
         return FileProblem("wrong offsets", text) if text else None
 
-    def files(self, group: str, segments: Sequence[Segment]) -> dict[str, SegmentFolder]:
-        """The files in all folders that `segments` name, or in the given one.
+    def files(self, store: Store, group: str, segments: Sequence[Segment]) -> dict[str, SegmentFolder]:
+        """The files in all folders that `segments` name, or in the given one, except in folders of another chroot.
 
-        :raises OSError: when a folder cannot be listed.
+        :raises OSError: when a folder cannot be listed, or its marker cannot be read.
+        :raises StoreError: when ZooKeeper did not answer.
         """
+        chroot = chroot_of(store)
         places = {self._override} if self._override else {segment.segments_dir for segment in segments}
         folders: dict[str, SegmentFolder] = {}
         for place in sorted(places):
@@ -82,6 +87,9 @@ class SegmentCheck:
                 folder = self.folder(place)
             except UsageError:
                 continue  # reported with each of its segments
+            if reason := refusal(folder, group, chroot):
+                self.foreign.append(reason)
+                continue
             folders |= {listed.file: folder for listed in folder.list(group)}
         return folders
 

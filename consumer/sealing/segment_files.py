@@ -38,6 +38,8 @@ BATCH_BYTES = 1 << 20
 Spark is fastest with batches of 1 to 2 MB, and hardly slower with half of that: joining two costs more."""
 
 SUFFIX = ".arrow"
+MARKER = "~chroot"
+"""Names the chroot of a folder (`folder_claim`); no consumer and no checkpoint can have this name."""
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _SECRET = re.compile(r"(?i)secret|password|token|signature|access_?key|account_?key")
 OBJECT_STORES = ("s3", "gcs", "abfs")
@@ -188,6 +190,34 @@ class SegmentFolder:
         """
         if self._is_local:
             below.check_writable(self._root, [group])
+
+    def marker(self, folder: str, most: int) -> bytes | None:
+        """At most `most` bytes of a folder's marker; None when it has none.
+
+        :raises OSError: when it cannot be read.
+        """
+        path = f"{self.path(folder)}/{MARKER}"
+        try:
+            if self._is_local:
+                with os.fdopen(below.open_file(self._root, [folder, MARKER]), "rb") as source:
+                    return source.read(most)
+            with self._fs.open_input_file(path) as source:
+                return bytes(source.read(most))
+        except FileNotFoundError:
+            return None
+
+    def mark(self, folder: str, data: bytes) -> None:
+        """Write the marker of a folder that has none. A local one is never replaced; elsewhere the last writer wins.
+
+        :raises OSError: when it cannot be written.
+        """
+        path = self.path(folder)
+        if self._is_local:
+            return below.write_new(self._root, [folder, MARKER], data)
+        if not self._is_object_store:
+            self._fs.create_dir(path, recursive=True)
+        with self._fs.open_output_stream(f"{path}/{MARKER}") as sink:
+            sink.write(data)
 
     def path(self, file: str) -> str:
         """A file's path in the file system.

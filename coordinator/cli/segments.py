@@ -109,10 +109,11 @@ def _file_findings(
         unchecked.append("no segment names the folder of the files: give --segments-dir to check it")
         return
     try:
-        files = sorted(check.files(group, known))
+        files = sorted(check.files(reading.store, group, known))
     except OSError as error:
         unchecked.append(f"files without a segment were not checked: {error}")
         return
+    unchecked += [f"files without a segment were not checked: {reason}" for reason in check.foreign]
     may = may_seal(reading.store, group, files)
     unnamed = unnamed_findings(files, listed, read_segments(reading, GroupPaths(group), listed), may)
     if unnamed is None:

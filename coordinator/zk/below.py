@@ -23,6 +23,8 @@ PARTS_OF_A_SEGMENT = 3
 FILE_MODE = 0o640
 ROOT = 0
 TEMPORARY_PREFIX = ".tmp-"
+_NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
+"""Errors of link(2) on storage without hard links, as many FUSE and SMB mounts."""
 _OWN_UIDS: dict[tuple[int, int], int] = {}
 """Mount and effective user -> the owner of this process's new files there."""
 
@@ -104,6 +106,35 @@ def write_file(root: str | Path, parts: Sequence[str], fill: Callable[[IO[bytes]
                     os.unlink(left, dir_fd=folder)
             raise
     return size
+
+
+def write_new(root: str | Path, parts: Sequence[str], data: bytes) -> None:
+    """Write the file `parts` below `root` unless its name exists: complete and durable, of concurrent calls by one.
+
+    Storage without hard links takes the last of concurrent calls.
+
+    :raises OSError: as `opened_folder`, or when it could not be written.
+    """
+    temporary, name = f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}", parts[-1]
+    with opened_folder(root, parts[:-1], makes=True) as folder:
+        descriptor = new_file(temporary, folder)
+        try:
+            with os.fdopen(descriptor, "wb") as sink:
+                sink.write(data)
+                sink.flush()
+                os.fsync(descriptor)
+            try:
+                os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+            except FileExistsError:
+                return
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.fsync(folder)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=folder)
 
 
 def check_writable(root: str | Path, parts: Sequence[str]) -> None:

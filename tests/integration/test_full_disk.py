@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from consumer.sealing.segment_files import SegmentFolder
+from consumer.sealing.segment_files import MARKER, SegmentFolder
 from coordinator.zk.znodes.paths import GroupPaths
 from tests.integration.test_sealing import SlotBench
 from tests.support.ci import in_ci
@@ -47,7 +47,9 @@ class Disk:
 
     @property
     def files(self) -> list[str]:
-        return sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if path.is_file())
+        """Without the markers of folders."""
+        found = [path for path in self.folder.rglob("*") if path.is_file() and path.name != MARKER]
+        return sorted(str(path.relative_to(self.folder)) for path in found)
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from urllib.parse import parse_qs, urlsplit
 import pyarrow as pa
 import pytest
 
-from consumer.errors import SegmentError
+from consumer.errors import ForeignFolder, SegmentError
+from consumer.sealing.folder_claim import claim
 from consumer.sealing.segment_files import SegmentFolder, segment_file
 from consumer.spark.fetchers.orphan_sweep import ORPHAN_AFTER_S, sweep
 from consumer.spark.source.checkpoint_files import PROVIDER, PROVIDERS, CheckpointFiles
@@ -81,6 +82,15 @@ def test_a_segment_is_written_read_listed_and_removed(folder: SegmentFolder, buc
     folder.remove(file)
     assert folder.list("written") == []
     assert folder.list("nothing") == []
+
+
+def test_a_folder_of_the_store_belongs_to_the_first_chroot_that_claims_it(folder: SegmentFolder) -> None:
+    claim(folder, "claimed", "1f-195", "segments_dir")
+    claim(folder, "claimed", "1f-195", "segments_dir")
+
+    with pytest.raises(ForeignFolder, match="folder bucket/segments/claimed belongs to another chroot"):
+        claim(folder, "claimed", "2a-195", "segments_dir")
+    assert folder.list("claimed") == []
 
 
 def test_file_that_is_missing_or_of_another_size_is_reported(folder: SegmentFolder) -> None:

@@ -145,6 +145,17 @@ class SharedDisk:
     removed: list[str] = field(default_factory=list)
     _files: dict[str, _File] = field(default_factory=dict)
     _states: dict[str, tuple[float, bytes]] = field(default_factory=dict)
+    _markers: dict[str, bytes] = field(default_factory=dict)
+
+    def marker(self, folder: str, most: int) -> bytes | None:
+        """See `SegmentFolder.marker`."""
+        self.scheduler.seam()
+        return self._markers.get(folder)
+
+    def mark(self, folder: str, data: bytes) -> None:
+        """See `SegmentFolder.mark`."""
+        self.scheduler.seam()
+        self._markers.setdefault(folder, data)
 
     def write(self, file: str, batches: Iterable[pa.RecordBatch]) -> int:
         """See `SegmentFolder.write`."""

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from consumer.sealing.segment_files import SegmentFolder
 from consumer.spark import FetcherPool
 from consumer.spark.ship_modules import ship
 from coordinator.zk.errors import CoordinatorError, UsageError
@@ -207,6 +208,19 @@ def test_slot_without_its_folders_is_failing_and_says_why(
         (status,) = eventually(lambda: [each for each in fetchers.status() if each.state == "failing"], 60, "it fails")
         assert re.search(reason, str(status.last_error))
         assert status.reason == status.last_error
+
+
+def test_slot_whose_folder_belongs_to_another_chroot_is_failing_and_says_so(
+    spark: SparkSession, world: World, tmp_path: Path
+) -> None:
+    world.topic("t", 1)
+    world.coordinator()
+    SegmentFolder(str(tmp_path / "shared")).mark("g", b'{"version":1,"chroot":"1f-195"}')
+    with pool(spark, world, "g", tmp_path, {"t": 1}, slots=1, segments_dir=str(tmp_path / "shared")) as fetchers:
+        (status,) = eventually(lambda: [each for each in fetchers.status() if each.state == "failing"], 60, "it fails")
+        assert re.search(
+            r"ForeignFolder: folder .*/shared/g belongs to another chroot, whose .* 0x1f", str(status.reason)
+        )
 
 
 def test_status_of_slots_names_what_each_waits_for(spark: SparkSession, world: World, tmp_path: Path) -> None:

@@ -80,7 +80,11 @@ def write_segment(root: Path) -> None:
 
 
 def write_state(root: Path) -> None:
-    StateFiles(str(root), "g").put(State(member=b"x" * (MAX_STATE_BYTES + 1)), "0000000001/abc-1")
+    StateFiles(str(root), "g").put(State(member=b"x" * (MAX_STATE_BYTES + 1)), "0000000001/abc-1", "1-1")
+
+
+def write_marker(root: Path) -> None:
+    SegmentFolder(str(root)).mark("g", b"{}")
 
 
 def write_log(root: Path) -> None:
@@ -91,7 +95,7 @@ def write_history(root: Path) -> None:
     HistoryFile(str(root / "g"), "n", {})
 
 
-WRITERS = [write_segment, write_state, write_log, write_history]
+WRITERS = [write_segment, write_state, write_marker, write_log, write_history]
 each_writer = pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__)
 
 

@@ -226,7 +226,7 @@ def test_a_state_is_written_to_no_other_regions_folder(shared: Path) -> None:
     state = State(member=b"x" * (MAX_STATE_BYTES + 1))
 
     with pytest.raises(OSError, match="a link is in the way"):
-        StateFiles(str(shared), "evil").put(state, "0000000001/abc-1")
+        StateFiles(str(shared), "evil").put(state, "0000000001/abc-1", "1-1")
 
     assert [each.name for each in (shared / "victim").iterdir()] == ["c1"]
 

@@ -98,7 +98,7 @@ def test_small_states_are_in_the_contribution_and_large_ones_in_a_readable_file(
     small, large = State({P0: b"1"}, b"m"), State({P0: b"x" * 5000, P1: b"y"}, b"m" * 10)
 
     for state, has_file in ((small, False), (large, True)):
-        states, member, file = files.put(state, "0000000001-life-1")
+        states, member, file = files.put(state, "0000000001-life-1", "1-1")
         assert (file is not None) == has_file
         given = Contribution("life", 1, dict.fromkeys(state.partitions, 5), {"t": "i"}, states, member, file)
         found = files.get("w", Contribution.parse("w", given.to_bytes()), {P0})
@@ -107,7 +107,7 @@ def test_small_states_are_in_the_contribution_and_large_ones_in_a_readable_file(
 
 def test_unusable_state_file_or_missing_folder_is_bad_data_that_names_it(tmp_path: Path) -> None:
     files = StateFiles(str(tmp_path), "r")
-    _, _, file = files.put(State({P0: b"x" * 5000}), "0000000001-life-1")
+    _, _, file = files.put(State({P0: b"x" * 5000}), "0000000001-life-1", "1-1")
     assert file is not None
     given = Contribution("life", 1, {P0: 5}, {"t": "i"}, file=file)
     with pytest.raises(BadData, match="there is no checkpoint_dir"):
@@ -126,7 +126,7 @@ def test_unusable_state_file_or_missing_folder_is_bad_data_that_names_it(tmp_pat
 
 def test_large_states_without_a_folder_and_foreign_states_are_usage_errors() -> None:
     with pytest.raises(UsageError, match="give checkpoint_dir a folder or a URI that all members share"):
-        StateFiles("", "r").put(State({P0: b"x" * 5000}), "n")
+        StateFiles("", "r").put(State({P0: b"x" * 5000}), "n", "")
     with pytest.raises(UsageError, match="which this member does not have"):
         own_state(State({P1: b"x"}), {P0: 5})
     with pytest.raises(UsageError, match="must return a State, not dict"):

@@ -12,6 +12,7 @@ from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import parsed_channel
 from coordinator.zk.znodes.segments import Segment
 
+from ...sealing.folder_claim import chroot_of, claim
 from ...sealing.segment_files import FoundFile, SegmentFolder, may_be_sealed
 
 log = logging.getLogger(__name__)
@@ -27,9 +28,11 @@ def sweep(store: Store, runtime: Runtime, folder: SegmentFolder, group: str) -> 
     """Remove the orphans of a group; the number removed.
 
     In this order: files, then channels, then segments. An incarnation that is over seals nothing afterwards, so its
-    files that no segment names by then will never be named.
+    files that no segment names by then will never be named. The marker is read last: nothing is removed in a
+    folder of another chroot.
 
     :raises StoreError: when ZooKeeper did not answer.
+    :raises ForeignFolder: when the group's folder belongs to another chroot.
     :raises OSError: when the folder cannot be listed or a file cannot be removed.
     """
     paths = GroupPaths(group)
@@ -44,6 +47,8 @@ def sweep(store: Store, runtime: Runtime, folder: SegmentFolder, group: str) -> 
         return 0
     named = _named(store, paths)
     orphans = [found.file for found in ended if named is not None and found.file not in named]
+    if orphans:
+        claim(folder, group, chroot_of(store), "segments_dir")
     for file in orphans:
         folder.remove(file)
         log.info("orphan removed: group=%s file=%s", group, file)

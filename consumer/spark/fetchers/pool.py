@@ -26,7 +26,7 @@ from coordinator.zk.znodes.names import MAX_NAME, shown
 from coordinator.zk.znodes.records import BLACK_LIST, STATIC, WHITE_LIST
 
 from ...config import Subscription
-from ...errors import FencedInstanceId
+from ...errors import FencedInstanceId, ForeignFolder
 from ...sealing.segment_files import SegmentFolder
 from ..resources import cluster_of, context_of
 from .config import SlotConfig, SlotSpec
@@ -99,6 +99,7 @@ class FetcherPool:
         self._announced: SlotConfig | None = None
         self._view = GroupView()
         self._viewed_at = 0.0
+        self._sweep_refusal = ""
         self.problem: str | None = None
 
     # ---- the application's calls
@@ -211,6 +212,7 @@ class FetcherPool:
     def sweep(self) -> int:
         """Remove orphaned segment files; the number removed. The pool does so every ten minutes.
 
+        :raises ForeignFolder: when the group's folder belongs to another chroot.
         :raises StoreError: when ZooKeeper did not answer.
         :raises OSError: when the segments folder did not answer.
         """
@@ -352,6 +354,11 @@ class FetcherPool:
     def _sweep_quietly(self) -> None:
         try:
             self.sweep()
+            self._sweep_refusal = ""
+        except ForeignFolder as refused:
+            is_new, self._sweep_refusal = str(refused) != self._sweep_refusal, str(refused)
+            if is_new:
+                log.warning("orphan sweep refused: group=%s reason=%s", self.config.group, refused)
         except (OSError, *UNANSWERED) as error:
             log.warning("orphan sweep deferred: group=%s reason=%s", self.config.group, error)
 

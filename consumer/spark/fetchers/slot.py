@@ -39,8 +39,8 @@ from ...membership.session import opener_of
 from ...membership.start_offsets import Starts
 from ...metrics import ConsumerMetrics
 from ...operator.slots import SlotRegion
+from ...sealing.folder_claim import ClaimableFiles, ClaimedFiles
 from ...sealing.sealer import Sealer
-from ...sealing.segment_commit import Files
 from ...sealing.segment_files import SegmentFolder
 from ..gc_tuning import fewer_collections, spare_modules
 from .config import SlotSpec
@@ -131,7 +131,7 @@ class Slot:
         source: Log,
         open_store: StoreFactory,
         runtime: Runtime,
-        files: Files | None = None,
+        files: ClaimableFiles | None = None,
         most_failing_s: float = math.inf,
     ) -> None:
         config = spec.config.consumer_config(spec.number)
@@ -147,16 +147,16 @@ class Slot:
         self._failing_since: float | None = None
         self._looks = Looks(runtime)
         self._directions = Directions(spec, runtime)
-        files = files or SegmentFolder(spec.config.segments_dir)
+        claimed = ClaimedFiles(files or SegmentFolder(spec.config.segments_dir), config.group, runtime)
         fetcher = Fetcher(source, self._meter, config.auto_offset_reset)
         self._meter.reads_log(*lag_readers(source, fetcher, runtime))
-        self.sealer = Sealer(spec.config.seal_config(), config.consumer, runtime, fetcher, files, self._meter)
+        self.sealer = Sealer(spec.config.seal_config(), config.consumer, runtime, fetcher, claimed, self._meter)
         starts = Starts(source, config.start_rule)
         context = MemberContext(config, runtime, self._meter)
         consumption = Consumption(spec.subscription, self.sealer, starts, spec.config.seal_interval_ms)
         client = client_assignment(context, source)
         region = SlotRegion(context, self.sealer) if config.region else None
-        self.member = ConsumerMember(context, open_store, consumption, Extensions(client, region))
+        self.member = ConsumerMember(context, claimed.opening(open_store), consumption, Extensions(client, region))
         self.sealer.bind(self.member)
 
     def stop(self, reason: str, for_good: bool = False) -> None:
@@ -171,6 +171,7 @@ class Slot:
     def run(self) -> dict[str, Any]:
         """Fetch and seal until stopped; counters as plain values.
 
+        :raises ForeignFolder: when the group's folder belongs to another chroot.
         :raises ZooKeeperUnreachable: when no server answered at the start.
         """
         try:
@@ -258,7 +259,7 @@ def run_slot(spec: SlotSpec) -> dict[str, Any]:
     """Run one slot in this process, until it is stopped. For a Spark task, in its main thread.
 
     :raises UsageError: when this executor has another version of the project than the driver, or cannot reach the
-        folder of the log or of the segments.
+        folder of the log or of the segments; also when the group's folder belongs to another chroot.
     :raises ZooKeeperUnreachable: when no server answered at the start.
     """
     if coordinator.__version__ != spec.release:
