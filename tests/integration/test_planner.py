@@ -705,6 +705,20 @@ def test_gap_or_repetition_fails_every_start_until_data_loss_is_allowed(
     assert one_batch(bench, read).ends == {("t", "id", 0): first + 20, ("t", "id", 1): 10}
 
 
+def test_segment_that_vanished_before_the_first_batch_fails_every_run_that_plans_it(bench: Bench) -> None:
+    bench.seal()
+    planner = bench.planner(starting_segments="latest")
+    start = planner.initial()
+    gone, _ = bench.seal(), bench.seal()
+    end = later(planner, start)
+    bench.remove(gone)
+    for _ in range(2):
+        with pytest.raises(SegmentError, match=r"between segment-0000000000 and segment-0000000002 .* are gone"):
+            planner.plan(start, restarted(end))
+        planner = bench.planner(starting_segments="latest")
+        start = planner.initial()
+
+
 def test_each_plan_of_a_batch_fails_at_the_same_gap(bench: Bench) -> None:
     bench.seal(50)
     bench.seal(10, partition=1)

@@ -14,7 +14,7 @@ from coordinator.zk.znodes.segments import Segment, SegmentsRecord
 
 from ...errors import SegmentError
 from ...sealing.segment_files import offsets_text
-from .offset import Ends
+from .offset import Ends, SourceOffset
 
 LIST_AGAIN_S = 10.0
 LISTINGS = 20
@@ -81,6 +81,11 @@ class SealedSegments:
     def between(self, start: int, end: int | None = None) -> list[Sealed]:
         """Those after `start`, up to and with `end`, in order."""
         return sorted(s for s in self._known.values() if s.czxid > start and (end is None or s.czxid <= end))
+
+    def gaps(self, start: SourceOffset, batch: Sequence[Sealed]) -> list[str]:
+        """Missing segments in the batch after `start`, which has no name when an earlier run planned a first batch."""
+        listed = (sealed.name for sealed in self._known.values() if sealed.czxid == start.czxid)
+        return gaps(start.segment or next(listed, ""), batch)
 
     def _list(self, store: Store) -> None:
         for _ in range(LISTINGS):

@@ -21,7 +21,7 @@ from .cuts import QueryCuts, at_cut, batch_end
 from .offset import SourceOffset
 from .options import EARLIEST, LATEST, SourceConfig
 from .query_znode import QueryPost
-from .segment_index import Sealed, SealedSegments, gaps, gone_text, joined
+from .segment_index import Sealed, SealedSegments, gone_text, joined
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -177,7 +177,7 @@ class Planner:
         self._check_root(end)
         batch = self._segments.between(start.czxid, end.czxid)
         unjoined, _ = joined(start.ends, batch, end.began, end.registered)
-        problems = [*self._collected(start, end.query), *gaps(start.segment, batch), *unjoined]
+        problems = [*self._collected(start, end.query), *self._segments.gaps(start, batch), *unjoined]
         if end.czxid > start.czxid and (not batch or batch[-1].czxid != end.czxid):
             problems.append(f"{end.segment}, the last segment of the batch, is gone")
         files = self._file_problems(batch)
