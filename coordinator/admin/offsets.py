@@ -106,7 +106,8 @@ def write_offsets(
     """Set the offsets of an unused group; a missing group is created.
 
     Each multi checks `state`, so it is refused once a member has received a command, and each offset is replaced only
-    if it is unchanged since the new one was decided: a shift must start from the current offset.
+    if it is unchanged since the new one was decided: a shift must start from the current offset. One that does not move
+    is not written: its discontinuity stays.
 
     :param topics: the existing topics. A topic without offsets of this group is recorded as begun by the group: the
         start in its other partitions is its consumers' choice.
@@ -117,7 +118,7 @@ def write_offsets(
     paths = GroupPaths(group)
     if new and not look(store, group).exists:
         ensure(store, paths.skeleton)
-    left = list(new)
+    left = [each for each in new if each.offset != each.known.current]
 
     def attempt(before: Failure | None) -> None:
         nonlocal left

@@ -121,6 +121,22 @@ def test_offsets_that_the_log_lost_are_in_the_first_segment_after_them(bench: Sl
     assert sealed(bench, 200)[-1].discontinuities == {T0: Discontinuity(LOST, 100)}
 
 
+def test_reset_that_moves_no_offset_keeps_what_the_log_lost(bench: SlotBench) -> None:
+    stopped(bench, 100)
+    bench.log.lost_below = 180
+    bench.end(200)
+    slot = idle_slot(bench)
+    eventually(lambda: bench.world.channel("g", "p-slot-0").running.get(T0) == 180, 30, "its position was reset")
+    leaves(bench, slot)
+    bench.post.keep(0)
+    eventually(lambda: not bench.world.names(PATHS.seats), 15, "its seat is gone")
+    set_offset(bench.world, 180)
+    bench.post.keep(10)
+    bench.slot(0)
+
+    assert sealed(bench, 200)[-1].discontinuities == {T0: Discontinuity(LOST, 100)}
+
+
 def test_added_partition_that_does_not_begin_at_0_has_lost_records(bench: SlotBench) -> None:
     bench.log.lost_below = 50
     bench.end(100)

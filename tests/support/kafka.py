@@ -118,6 +118,11 @@ class Kafka:
             self.producer.produce(topic, value, partition=partition, **options)
         assert self.producer.flush(30) == 0
 
+    def delete_records(self, topic: str, before: int, partition: int = 0) -> None:
+        """As `kafka-delete-records`: the log of a partition begins at offset `before` when this returns."""
+        wanted = TopicPartition(topic, partition, before)
+        assert self.admin.delete_records([wanted])[wanted].result(10).low_watermark == before
+
     def transaction(self, topic: str, values: Sequence[bytes], commit: bool = True) -> None:
         """Write records in a transaction of their own."""
         producer = Producer({"bootstrap.servers": self.servers, "transactional.id": self.name("tx"), "log_level": 0})

@@ -23,7 +23,7 @@ NO_CAUSE = Discontinuity("", 0)
 NEVER = MAX_NUMBER
 REASONS = {
     LOST: ", where the log begins",
-    RESET: ", where an operator has set the group's offset while this query ran",
+    RESET: ", where an operator has set the group's offset",
 }
 """What a discontinuity adds to the message."""
 
