@@ -192,7 +192,8 @@ class ConsumerMember:
         self._keeper.last_commit = self._runtime.monotonic()
         self._context.meter.committed(self._keeper.last_commit - began)
         if (store := self.store) is not None:
-            self._publisher.publish_if_due(store, fenced)
+            at_once = bool(before.discontinuities)  # sealed by now: `offsets/` is not to have one any more
+            self._publisher.publish_if_due(store, fenced, at_once)
 
     def subscribe(self, subscription: Subscription) -> None:
         """Change the subscription; the next `tend` writes it in place, which causes a rebalance.

@@ -22,10 +22,10 @@ class OffsetPublisher:
         self._offsets = offsets
         self._published_at = context.runtime.monotonic()
 
-    def publish_if_due(self, store: Store, fenced: FencedChannel) -> None:
-        """Write the offsets that changed since the last time, when the interval is over."""
+    def publish_if_due(self, store: Store, fenced: FencedChannel, at_once: bool) -> None:
+        """Write the offsets that changed since the last time, when the interval is over, or `at_once`."""
         now = self._context.runtime.monotonic()
-        if now - self._published_at < self._context.config.offsets_interval_ms / 1000:
+        if now - self._published_at < self._context.config.offsets_interval_ms / 1000 and not at_once:
             return
         self._published_at = now
         try:

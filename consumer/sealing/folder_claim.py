@@ -26,6 +26,7 @@ from .segment_commit import Files
 from .segment_files import MARKER
 
 MAX_MARKER_BYTES = 512
+FIRST_AGAIN_S = 1.0
 CLAIM_AGAIN_S = 60.0
 """A marker that was read so long ago is read again before a write: an operator may have removed it."""
 
@@ -58,8 +59,8 @@ def chroot_of(store: Store) -> str:
     return f"{node.stat.czxid:x}-{node.stat.ctime_ms:x}"
 
 
-def claim(files: Markers, folder: str, chroot: str, option: str) -> None:
-    """Make sure that a folder belongs to `chroot`. The first caller writes the marker.
+def claim(files: Markers, folder: str, chroot: str, option: str) -> bool:
+    """Make sure that a folder belongs to `chroot`. The first caller writes the marker; whether this was one.
 
     :param folder: a group or region, below `files`.
     :param chroot: from `chroot_of`.
@@ -69,6 +70,7 @@ def claim(files: Markers, folder: str, chroot: str, option: str) -> None:
     """
     where = f"{files.path(folder)}/{MARKER}"
     data = _read(files, folder)
+    is_first = data is None
     if data is None:
         files.mark(folder, compact({"chroot": chroot}) + b"\n")
         data = _read(files, folder)
@@ -78,6 +80,7 @@ def claim(files: Markers, folder: str, chroot: str, option: str) -> None:
         raise ForeignFolder(
             f"{reason}: give another {option}, or, when no other chroot uses the folder any more, remove {where}"
         )
+    return is_first
 
 
 def refusal(files: Markers, folder: str, chroot: str) -> str | None:
@@ -158,5 +161,7 @@ class ClaimedFiles:
         self._files.remove(file)
 
     def _claim(self) -> None:
-        claim(self._files, self._group, self._chroot, "segments_dir")
-        self._claimed_at = self._runtime.monotonic()
+        is_first = claim(self._files, self._group, self._chroot, "segments_dir")
+        # Where files can be replaced, another chroot may have been first in the same moment.
+        again_s = min(FIRST_AGAIN_S, CLAIM_AGAIN_S) if is_first else CLAIM_AGAIN_S
+        self._claimed_at = self._runtime.monotonic() + again_s - CLAIM_AGAIN_S

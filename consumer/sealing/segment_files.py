@@ -115,20 +115,21 @@ def _check_offsets(batch: pa.RecordBatch, first: int, places: deque[_Place]) -> 
     :param places: of this and later rows; those of this batch alone are removed.
     :raises ValueError: when the batch has other records than the segment.
     """
-    topics, partitions, offsets = (batch.column(name) for name in ("topic", "partition", "offset"))
     after = first + batch.num_rows
+    expected: dict[int, _Place] = {}
     while places and places[0].begin < after:
-        item, has_missing, begin, end = places[0]
-        for row in {max(first, begin), min(after, end) - 1} if begin < end else ():
-            place = row - first
-            topic, partition, offset = topics[place].as_py(), partitions[place].as_py(), offsets[place].as_py()
-            is_there = item.first <= offset < item.next if has_missing else offset == item.first + row - begin
-            if (topic, partition) != (item.topic, item.partition) or not is_there:
-                expected = offsets_text([item])
-                raise ValueError(f"it has {topic}-{partition} offset {offset} in the place of {expected}")
-        if end > after:
+        begin, end = max(first, places[0].begin), min(after, places[0].end)
+        expected |= {row - first: places[0] for row in (begin, end - 1) if begin < end}
+        if places[0].end > after:
             break
         places.popleft()
+    found = batch.select(["topic", "partition", "offset"]).take(pa.array(expected, pa.int64())).to_pydict()
+    rows = zip(expected.items(), found["topic"], found["partition"], found["offset"], strict=True)
+    for (row, (item, has_missing, begin, _)), topic, partition, offset in rows:
+        is_there = item.first <= offset < item.next if has_missing else offset == item.first + first + row - begin
+        if (topic, partition) != (item.topic, item.partition) or not is_there:
+            where = offsets_text([item])
+            raise ValueError(f"it has {topic}-{partition} offset {offset} in the place of {where}")
 
 
 def arranged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

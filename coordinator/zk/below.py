@@ -23,8 +23,6 @@ PARTS_OF_A_SEGMENT = 3
 FILE_MODE = 0o640
 ROOT = 0
 TEMPORARY_PREFIX = ".tmp-"
-_NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
-"""Errors of link(2) on storage without hard links, as many FUSE and SMB mounts."""
 _OWN_UIDS: dict[tuple[int, int], int] = {}
 """Mount and effective user -> the owner of this process's new files there."""
 
@@ -127,9 +125,9 @@ def write_new(root: str | Path, parts: Sequence[str], data: bytes) -> None:
                 os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
             except FileExistsError:
                 return
-            except OSError as error:
-                if error.errno not in _NO_LINKS:
-                    raise
+            except FileNotFoundError:
+                raise
+            except OSError:  # storage without hard links says so in many ways
                 os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             os.fsync(folder)
         finally:

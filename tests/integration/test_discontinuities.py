@@ -106,6 +106,8 @@ def test_reset_is_in_the_first_segment_after_it_however_earlier_owners_ended(ben
     assert causes == [{T0: Discontinuity(RESET, zxid)}]
     assert next(segment for segment in bench.segments() if segment.discontinuities).ranges[0].first == 30
     assert bench.world.channel("g", "p-slot-0").discontinuities == {}
+    data = bench.world.data(PATHS.offset(*T0)) or b""
+    assert OffsetRecord.parse("", data).discontinuity is None, "who began there again would repeat it as intended"
 
 
 @pytest.mark.parametrize("end", [leaves, dies, is_taken_over])

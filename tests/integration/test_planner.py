@@ -673,6 +673,11 @@ def test_offsets_that_do_not_join_fail_the_batch(bench: Bench) -> None:
 # ---- what a query has delivered, over all of its runs and plans
 
 
+def ends(offsets: dict[int, int]) -> dict[TopicPartition, tuple[str, int]]:
+    """Of the partitions of `t`."""
+    return {TopicPartition("t", partition): ("id", offset) for partition, offset in offsets.items()}
+
+
 def restarted(offset: SourceOffset) -> SourceOffset:
     """As Spark's checkpoint returns it."""
     return SourceOffset.parse(json.loads(json.dumps(offset.to_dict())))
@@ -702,7 +707,7 @@ def test_gap_or_repetition_fails_every_start_until_data_loss_is_allowed(
 
     read = one_batch(bench, read, fail_on_data_loss=False)
     bench.seal(10)
-    assert one_batch(bench, read).ends == {("t", "id", 0): first + 20, ("t", "id", 1): 10}
+    assert one_batch(bench, read).ends == ends({0: first + 20, 1: 10})
 
 
 def test_segment_that_vanished_before_the_first_batch_fails_every_run_that_plans_it(bench: Bench) -> None:
@@ -734,14 +739,24 @@ def test_each_plan_of_a_batch_fails_at_the_same_gap(bench: Bench) -> None:
             planner.plan(second, third)
 
 
-@pytest.mark.parametrize("options", [{}, {"starting_segments": "latest"}])
-def test_records_that_a_group_lost_before_a_querys_first_ones_are_a_gap(bench: Bench, options: dict[str, str]) -> None:
+@pytest.mark.parametrize("begin", ["earliest", "latest"])
+@pytest.mark.parametrize(
+    ("cause", "why"),
+    [
+        (Discontinuity(LOST, 7), "since the log has lost those before, and 7 should be next"),
+        (Discontinuity(RESET, 2**60), "where an operator has set the group's offset"),
+    ],
+)
+def test_loss_or_reset_before_a_running_querys_first_records_is_a_gap(
+    bench: Bench, begin: str, cause: Discontinuity, why: str
+) -> None:
     bench.seal(10)
-    planner = bench.planner(**options)
+    planner = bench.planner(starting_segments=begin)
     start = planner.initial()
-    bench.seal(10, partition=1, first=50, cause=Discontinuity(LOST, 0))
-    with pytest.raises(SegmentError, match="t-1 from offset 50 on, where the log begins, and 0 should be next"):
-        planner.plan(start, later(planner, start))
+    name = bench.seal(10, partition=1, first=50, cause=cause)
+    end = eventually(lambda: found if (found := planner.latest(start)).segment == name else None, 5, "it is listed")
+    with pytest.raises(SegmentError, match=f"t-1 from offset 50 on, {why}"):
+        planner.plan(start, end)
 
 
 def test_new_query_begins_where_what_was_sealed_before_it_begins(
@@ -757,7 +772,7 @@ def test_new_query_begins_where_what_was_sealed_before_it_begins(
         planner.plan(start, end)
         planner = bench.planner()
         start, end = planner.initial(), restarted(end)
-    assert end.ends == {("t", "id", 0): 710, ("t", "id", 1): 40, ("t", "id", 2): 60}
+    assert end.ends == ends({0: 710, 1: 40, 2: 60})
 
 
 def test_resets_are_followed_by_a_query_that_was_stopped_and_fail_one_that_ran(bench: Bench) -> None:
@@ -772,12 +787,26 @@ def test_resets_are_followed_by_a_query_that_was_stopped_and_fail_one_that_ran(b
     reset = Discontinuity(RESET, node.stat.mzxid)
     bench.seal(10, first=0, cause=reset)
     bench.seal(10, first=500, cause=reset)
-    assert one_batch(bench, read).ends == {("t", "id", 0): 510}
+    assert one_batch(bench, read).ends == ends({0: 510})
 
     end = later(running, middle)
     for planner in (running, bench.planner("running")):
         with pytest.raises(SegmentError, match=r"t-0 from offset 0 on, where an operator.*, and 100 should be next"):
             planner.plan(restarted(middle), restarted(end))
+
+
+def test_reset_under_a_run_that_begins_with_an_unfinished_batch_fails_it(bench: Bench) -> None:
+    bench.seal(10)
+    end = one_batch(bench, query="")
+    planner = bench.planner("")
+    planner.plan(replace(end, czxid=0, segment="", ends={}), end)
+    bench.store.commit([SetData(bench.paths.segments, b"")])
+    node = bench.store.get(bench.paths.segments)
+    assert node is not None and planner._store is not None
+    end_session(planner._store)  # it registers again, after the reset
+    bench.seal(10, first=0, cause=Discontinuity(RESET, node.stat.mzxid))
+    with pytest.raises(SegmentError, match="t-0 from offset 0 on, where an operator"):
+        planner.plan(end, later(planner, end))
 
 
 def test_offset_of_an_earlier_release_is_checked_from_its_next_batch_on(bench: Bench) -> None:

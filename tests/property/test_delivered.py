@@ -103,8 +103,7 @@ def test_a_range_continues_its_partition_or_follows_an_intended_reset(
                 cause = sealed.segment.discontinuities.get(TopicPartition("t", item.partition))
                 before = sink.get((item.topic_id, item.partition))
                 is_meant = cause is not None and cause.cause == RESET and cause.number < end.registered
-                is_lost = cause is not None and cause.cause == LOST and item.first != cause.number
-                is_lost = is_lost and sealed.czxid > story.began
-                wrong += not is_meant and (is_lost if before is None else item.first != before)
+                is_late = cause is not None and sealed.czxid > story.began
+                wrong += not is_meant and (is_late if before is None else item.first != before)
                 sink[item.topic_id, item.partition] = item.next
         assert is_refused == (wrong > 0)

@@ -129,7 +129,7 @@ def test_a_claim_replaces_no_marker_that_was_written_since_it_looked(
     assert marked(folder) == OTHER
 
 
-@pytest.mark.parametrize("error", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
+@pytest.mark.parametrize("error", [errno.EPERM, errno.ENOSYS, errno.EINVAL, errno.EACCES, errno.EXDEV, 524])
 def test_storage_without_hard_links_has_markers_too(
     folder: SegmentFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:

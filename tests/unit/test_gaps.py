@@ -17,7 +17,7 @@ from consumer.sealing.segment_check import SegmentCheck
 from consumer.sealing.segment_files import SegmentFolder
 from consumer.types import Fetch
 from coordinator.zk.errors import BadData
-from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.partitions import RESET, Discontinuity, TopicPartition
 from coordinator.zk.znodes.segments import Missing, SealedRange, Segment
 from tests.support.memlog import MemoryLog
 
@@ -85,6 +85,14 @@ def test_a_file_with_other_gaps_is_reported(
 
     assert problem is not None
     assert problem.kind == "wrong offsets"
+
+
+def test_segment_of_as_many_topics_as_a_session_can_own_is_read() -> None:
+    topics = [f"tenant-{number:053d}" for number in range(2400)]
+    reset = {TopicPartition(topic, 0): Discontinuity(RESET, 2**40) for topic in topics}
+    ranges = tuple(SealedRange(topic, "BvUhMTUJSHere3rC3yq5xQ", 0, 12345678, 12345679) for topic in topics)
+    segment = Segment("g/c/abc-0000000001.arrow", "/s", 2400, 1, ranges, "c", "abc", 1, (), reset)
+    assert Segment.parse("s", segment.to_bytes()) == segment and len(segment.to_bytes()) > 512_000
 
 
 @pytest.mark.parametrize(

@@ -78,9 +78,10 @@ class ZkGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._config = config
         self._planner: Planner | None = None
         self._ends: LogEnds | None = None
+        self._last: tuple[dict[str, Any], SourceOffset] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_config": self._config, "_planner": None, "_ends": None}
+        return {"_config": self._config, "_planner": None, "_ends": None, "_last": None}
 
     @property
     def planner(self) -> Planner:
@@ -100,7 +101,9 @@ class ZkGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
-        return self.planner.latest(SourceOffset.parse(start), max_rows).to_dict()
+        before = self._parsed(start)
+        end = self.planner.latest(before, max_rows)
+        return start if end == before else end.to_dict()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         newest = self.planner.newest
@@ -108,7 +111,7 @@ class ZkGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return progress or None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        runs = self.planner.plan(SourceOffset.parse(start), SourceOffset.parse(end))
+        runs = self.planner.plan(self._parsed(start), SourceOffset.parse(end))
         return [SegmentsPartition(tuple(run)) for run in runs]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -120,6 +123,12 @@ class ZkGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._ends.close()
         if self._planner is not None:
             self._planner.close()
+
+    def _parsed(self, values: dict[str, Any]) -> SourceOffset:
+        """Spark asks again and again after the same offset, which may have thousands of partitions."""
+        if self._last is None or self._last[0] != values:
+            self._last = values, SourceOffset.parse(values)
+        return self._last[1]
 
     def _log_ends(self) -> Mapping[str, Any]:
         if not self._config.log_dir:

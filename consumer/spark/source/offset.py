@@ -8,12 +8,13 @@ from typing import Any
 
 from coordinator.zk.znodes.json_fields import Fields, by_partition
 from coordinator.zk.znodes.names import checked_name
+from coordinator.zk.znodes.partitions import TopicPartition
 
 MAX_OFFSET_BYTES = 16 << 20
 """An offset of 10,000 partitions has some 190 kB."""
 
-Ends = Mapping[tuple[str, str, int], int]
-"""(topic, topic id, partition) -> the offset after the last one delivered."""
+Ends = Mapping[TopicPartition, tuple[str, int]]
+"""Partition -> topic id and the offset after the last one delivered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class SourceOffset:
     def to_dict(self) -> dict[str, Any]:
         """Spark's form; the same offset always gives the same text."""
         ends: dict[str, dict[str, dict[str, int]]] = {}
-        for (topic, topic_id, partition), end in sorted(self.ends.items()):
+        for (topic, partition), (topic_id, end) in sorted(self.ends.items()):
             ends.setdefault(topic_id, {}).setdefault(topic, {})[str(partition)] = end
         return {
             "version": 1,
@@ -84,9 +85,9 @@ def _ends(value: Any) -> Ends:
     if not isinstance(value, dict):
         raise ValueError
     return {
-        (topic, topic_id, partition): end
+        partition: (topic_id, end)
         for topic_id, topics in value.items()
-        for (topic, partition), end in by_partition(topics, _end).items()
+        for partition, end in by_partition(topics, _end).items()
     }
 
 

@@ -133,6 +133,7 @@ class QueryPost:
             self._register(store, node, start.czxid if start is not None else 0, is_new)
 
         retried(store, attempt, lambda: f"query {self.query} could not register: its znode keeps changing")
+        self.registered(store)
 
     def check_start(self, start: SourceOffset | None) -> bool:
         """Check that a rewound query begins at its new start, once.

@@ -19,12 +19,8 @@ from .offset import Ends, SourceOffset
 LIST_AGAIN_S = 10.0
 LISTINGS = 20
 MOST_SHOWN = 8
-NO_CAUSE = Discontinuity("", 0)
 NEVER = MAX_NUMBER
-REASONS = {
-    LOST: ", where the log begins",
-    RESET: ", where an operator has set the group's offset",
-}
+REASONS = {LOST: ", since the log has lost those before", RESET: ", where an operator has set the group's offset"}
 """What a discontinuity adds to the message."""
 
 
@@ -163,14 +159,15 @@ def gone_text(previous: str, left: Sequence[Sealed], ends: Ends) -> str:
 
 def _offsets_before(left: Sequence[Sealed], ends: Ends) -> str:
     """The offsets between `ends` and the existing segments, by partition."""
-    begins: dict[tuple[str, str, int], int] = {}
+    begins: dict[tuple[TopicPartition, str], int] = {}
     for item in (item for sealed in left for item in sealed.segment.ranges):
-        begins.setdefault((item.topic, item.topic_id, item.partition), item.first)
+        begins.setdefault((TopicPartition(item.topic, item.partition), item.topic_id), item.first)
     ranges = []
-    for key, begin in sorted(begins.items()):
-        start = f"{ends[key]} to" if key in ends else "up to"
-        if begin > ends.get(key, 0):
-            ranges.append(f"{key[0]}-{key[2]} offsets {start} {begin - 1}")
+    for (key, topic_id), begin in sorted(begins.items()):
+        known, end = ends.get(key, ("", 0))
+        start = f"{end} to" if known == topic_id else "up to"
+        if begin > (end if known == topic_id else 0):
+            ranges.append(f"{key} offsets {start} {begin - 1}")
     more = f" and {len(ranges) - MOST_SHOWN} more partitions" if len(ranges) > MOST_SHOWN else ""
     return ", ".join(ranges[:MOST_SHOWN]) + more
 
@@ -188,18 +185,28 @@ def joined(ends: Ends, batch: Iterable[Sealed], began: int = NEVER, registered: 
     after = dict(ends)
     for sealed in batch:
         for item in sealed.segment.ranges:
-            key = (item.topic, item.topic_id, item.partition)
-            end = after.get(key)
-            after[key] = item.next
-            if item.first == end:
-                continue
-            cause, number = sealed.segment.discontinuities.get(TopicPartition(item.topic, item.partition), NO_CAUSE)
-            if cause == LOST and end is None and sealed.czxid > began:
-                end = number
-            is_intended = cause == RESET and number < registered
-            if end is None or is_intended:
-                continue
-            why = REASONS.get(cause, "")
-            where = f"{item.topic}-{item.partition}"
-            problems.append(f"{sealed.name} has {where} from offset {item.first} on{why}, and {end} should be next")
+            key = TopicPartition(item.topic, item.partition)
+            topic_id, known = after.get(key, ("", -1))
+            after[key] = item.topic_id, item.next
+            end = known if topic_id == item.topic_id else None
+            cause = sealed.segment.discontinuities.get(key)
+            if item.first != end and not _is_intended(cause, end, sealed.czxid > began, registered):
+                problems.append(f"{sealed.name} has {key} from offset {item.first} on{_why(cause, end)}")
     return problems, after
+
+
+def _why(cause: Discontinuity | None, end: int | None) -> str:
+    if end is None and cause is not None and cause.cause == LOST:
+        end = cause.number
+    why = REASONS.get(cause.cause, "") if cause is not None else ""
+    return f"{why}, and {end} should be next" if end is not None else why
+
+
+def _is_intended(cause: Discontinuity | None, end: int | None, is_later: bool, registered: int) -> bool:
+    """Whether a range may begin elsewhere than at its partition's end.
+
+    :param is_later: whether it was sealed after the query began.
+    """
+    if cause is not None and cause.cause == RESET and cause.number < registered:
+        return True
+    return end is None and (cause is None or not is_later)

@@ -14,6 +14,9 @@ from .partitions import CAUSE, Discontinuities, Discontinuity, TopicPartition, n
 SEAL_INTERVAL_MS = 200
 """Default milliseconds between a fetcher's seals."""
 
+MAX_SEGMENT_BYTES = 1_000_000
+"""The most that a server takes: a seal that was committed can be read."""
+
 QUERY_ABSENCE_S = 600.0
 """How long the coordinator counts a query whose ephemeral znode went with its session, as it last read it."""
 
@@ -63,7 +66,7 @@ class Segment:
 
     @classmethod
     def parse(cls, where: str, data: bytes) -> Segment:
-        fields = Fields.parse(where, data)
+        fields = Fields.parse(where, data, most=MAX_SEGMENT_BYTES)
         file = fields.text("file", most=1024)
         if file.startswith("/") or not all(is_name(part) for part in file.split("/")):
             raise fields.bad("file", "a path below the segments folder")
