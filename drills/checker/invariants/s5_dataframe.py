@@ -15,6 +15,8 @@ from ..replay.reading import Range
 from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import GroupView, QueryView, SegmentView
+from .s5_deliveries import Deliveries
+from .s5_ends import Ends
 
 Rows = dict[tuple[str, str, int], list[tuple[int, int]]]
 """Topic, topic id, partition -> ranges, adjacent ones merged, in order."""
@@ -27,6 +29,10 @@ LOST = ("is missing", " bytes, not ", "cannot be read")
 
 COLLECTED = "collected while query"
 
+GAP = "has lost records"
+GONE = (" gone", COLLECTED, *LOST)
+"""In a query's error about lost records; and what is in those that no offset shows."""
+
 
 class DataFrames:
     """The DataFrame of each query: its chain of batches, the newest attempt of each number.
@@ -35,12 +41,15 @@ class DataFrames:
     delivers exactly the segments between its two offsets, in any run: so a repeated batch is the same, and no record is
     missing or duplicated. Of a range with `missing` offsets all but so many are delivered, whichever these are: no
     znode has that. Batches over manually created or removed segments are not judged. Nor may a query fail because a
-    segment that was not collected has lost its file; nor because segments were collected that its registration holds
-    back, as long as that is neither removed nor expired. A run that another one has replaced writes the query's znode
-    no more.
+    segment that was not collected has lost its file, unless a fault has damaged that; nor because segments were
+    collected that its registration holds back, as long as that is neither removed nor expired. A run that another one
+    has replaced writes the query's znode no more. A run with `failOnDataLoss=false` may leave out segments.
+    `Deliveries` judges whether the ranges continue.
     """
 
-    def __init__(self, world: Replay, report: Report) -> None:
+    def __init__(self, world: Replay, ends: Ends, report: Report) -> None:
+        self.deliveries = Deliveries(ends, report)
+        self._damaged: set[str] = set()
         self._world = world
         self._report = report
         self._chains: dict[tuple[str, str], dict[int, Event]] = {}
@@ -52,12 +61,21 @@ class DataFrames:
         self._started[event["who"]] = event["at"]
 
     def on_failed(self, event: Event) -> None:
-        """A query may end with an error about segments collected while it was silent; never about a lost file."""
+        """A query may end with an error about segments collected while it was silent, or about a damaged file; never
+        about a lost one."""
         why = str(event.get("why"))
-        if any(text in why for text in LOST) and COLLECTED not in why:
+        is_damaged = any(file in why for file in self._damaged)
+        if any(text in why for text in LOST) and COLLECTED not in why and not is_damaged:
             self._report(f"query {event['query']} of group {event['group']} failed: {why}", event)
-
         self._judge_collected(event, why)
+        group = self._world.groups.get(event["group"])
+        if group is not None and GAP in why and not any(text in why for text in GONE):
+            self.deliveries.on_failed(group, event)
+
+    def on_fault(self, event: Event) -> None:
+        """A fault has damaged a file."""
+        if "file" in event:
+            self._damaged.add(event["file"])
 
     def on_query(self, group: GroupView, before: QueryView | None, after: QueryView | None, commit: Commit) -> None:
         """A query's znode was written or removed."""
@@ -73,6 +91,8 @@ class DataFrames:
             for key in [key for key in self._registered if key[:2] == (group.name, name)]:
                 del self._registered[key]
             return
+        if not commit.by_hand:
+            self.deliveries.on_query(group.name, name, now, commit)
         replaced = self._replaced.setdefault((group.name, name), {})
         if commit.by_hand or (was is not None and was.run == now.run):
             return
@@ -117,16 +137,22 @@ class DataFrames:
             )
         group = self._world.groups.get(event["group"])
         if group is not None:
-            self._judge(group, event)
+            segments = self._promised(group, event)
+            self._judge(group, event, segments)
+            self.deliveries.on_batch(group, event, segments)
 
-    def _judge(self, group: GroupView, event: Event) -> None:
+    def _promised(self, group: GroupView, event: Event) -> list[SegmentView]:
+        """Those that a batch has, and those that it must have."""
+        named, is_strict = set(event["segments"]), event.get("fail_on_data_loss", True)
         segments = _between(group, event["after"], event["upto"])
+        return [each for each in segments if each.name in named or (is_strict and self._is_promised(each, event))]
+
+    def _judge(self, group: GroupView, event: Event, segments: list[SegmentView]) -> None:
         if any(segment.is_lost or segment.ranges is None for segment in segments):
             return
         what = f"batch {event['batch']} of query {event['query']} of group {group.name} at {moment(event['at'])}"
         named = event["segments"]
         delivered_names = set(named)
-        segments = [each for each in segments if each.name in delivered_names or self._is_promised(each, event)]
         missing = [segment for segment in segments if segment.name not in delivered_names]
         if missing:
             self._report(f"{what} leaves out {missing[0].name}", missing[0].made, event)

@@ -9,62 +9,13 @@ from ..replay.commits import CHANNEL, COLLECTED, OFFSET, QUERY, RUNNING, SEALED,
 from ..replay.fast_json import Partition
 from ..replay.reading import OffsetData, Range
 from ..replay.replay import Replay
+from ..replay.resets import is_reset
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import ChannelView, GroupView, OffsetView, SegmentView
 from .base import Invariant
 from .s5_dataframe import DataFrames
+from .s5_ends import Ends, Key
 from .s5_returned import ReturnedRecords
-
-Key = tuple[str, str, str, int]
-"""Group, topic, topic id, partition."""
-
-
-class Ends:
-    """The end offset of each partition, and the event that set it.
-
-    A partition under a new id may begin at the earliest record: 0 unless an `earliest` event has another. After a
-    manual edit the end is unknown until the next write.
-    """
-
-    def __init__(self) -> None:
-        self._ends: dict[Key, tuple[int, Event]] = {}
-        self._earliest: dict[tuple[str, str, int], set[int]] = {}
-        self._jumps: dict[Key, set[tuple[int, int]]] = {}
-        self._unknown: set[tuple[str, Partition]] = set()
-
-    def on_earliest(self, event: Event) -> None:
-        key = (event["topic"], event["topic_id"], event["partition"])
-        self._earliest.setdefault(key, set()).add(event["offset"])
-
-    def on_jump(self, event: Event) -> None:
-        key = (event["group"], event["topic"], event["topic_id"], event["partition"])
-        self._jumps.setdefault(key, set()).add((event["before"], event["after"]))
-
-    def has_jumped(self, key: Key, before: int, after: int) -> bool:
-        """Whether a consumer has reported that it resumes at `after`, because the log lacks `before`."""
-        return (before, after) in self._jumps.get(key, ())
-
-    def get(self, key: Key) -> tuple[int, Event] | None:
-        return self._ends.get(key)
-
-    def joins(self, key: Key, first: int) -> bool:
-        """Whether a range that begins at `first` is adjacent to the previous one."""
-        known = self._ends.get(key)
-        if known is not None:
-            return known[0] == first or self.has_jumped(key, known[0], first)
-        if (key[0], (key[1], key[3])) in self._unknown:
-            return True
-        return first in self._earliest.get(key[1:], (0,))
-
-    def move(self, key: Key, end: int, event: Event) -> None:
-        self._ends[key] = (end, event)
-
-    def forget(self, group: str, partitions: Iterable[Partition]) -> None:
-        """Forget partitions after a manual edit."""
-        edited = set(partitions)
-        self._unknown |= {(group, partition) for partition in edited}
-        for key in [key for key in self._ends if key[0] == group and (key[1], key[3]) in edited]:
-            del self._ends[key]
 
 
 class SealedRanges(Invariant):
@@ -73,7 +24,8 @@ class SealedRanges(Invariant):
     Every advance of an offset in `running` begins at the previous end, for any owner, and none goes
     back unless an application that seals nothing has announced it (`sought`), nor passes a record that `poll` has not
     returned (`ReturnedRecords`); a segment's ranges are the advance of its commit; the end of a hold leaves the offset
-    in `offsets/`. A new partition begins at its beginning, or at its recorded start, once. No segment is removed before
+    in `offsets/`. A new partition begins at its beginning, or at its recorded start, once; any goes on where an
+    operator's reset has set its offset. No segment is removed before
     every registered query has finished it. In a consistent region of plain consumers offsets go back with its resets:
     S10 and S11 judge them. Deliveries of queries are judged by `DataFrames`.
     """
@@ -85,7 +37,7 @@ class SealedRanges(Invariant):
     def __init__(self, world: Replay) -> None:
         super().__init__(world)
         self.ends = Ends()
-        self._frames = DataFrames(world, self.broken)
+        self._frames = DataFrames(world, self.ends, self.broken)
         self._returned = ReturnedRecords(self.broken)
         self._seals: set[tuple[str, str]] = set()
         self._sought: set[tuple[str, str, Partition, int | None]] = set()
@@ -95,6 +47,7 @@ class SealedRanges(Invariant):
             "start": self._frames.on_start,
             "batch": self._frames.on_batch,
             "query-failed": self._frames.on_failed,
+            "fault": self._frames.on_fault,
             "earliest": self.ends.on_earliest,
             "jump": self._on_jump,
             "sought": self._on_sought,
@@ -119,6 +72,7 @@ class SealedRanges(Invariant):
         if commit.by_hand:
             self._forget(commit)
             return
+        self._frames.deliveries.on_sealed(commit.sealed)
         sealed = self._sealed(commit) if commit.sealed else {}
         for change in commit.channels:
             if change.view.group.name in self.world.regions.ever:
@@ -138,8 +92,14 @@ class SealedRanges(Invariant):
                 f"its commit at {moment(commit.at)} does not advance",
                 commit.event,
             )
+        by_operator = is_reset(commit, self.world.process(commit.who))
         for group, partition, offset in commit.offsets:
-            self._judge_offset(group, partition, offset, commit)
+            if by_operator and offset.data is not None:
+                key = (group.name, partition[0], offset.data.topic_id, partition[1])
+                self.ends.move(key, offset.data.offset, commit.event)
+                self._frames.deliveries.on_reset(key, offset.data.offset, commit)
+            else:
+                self._judge_offset(group, partition, offset, commit)
         for segment in commit.removed:
             self._judge_collected(segment, commit)
 

@@ -1,0 +1,159 @@
+"""S5, fourth part: what all runs of a query together have delivered continues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from coordinator.zk.znodes.segments import Query
+
+from ..replay.commits import Commit
+from ..replay.fast_json import Partition
+from ..replay.reading import Range
+from ..replay.verdict import Event, moment
+from ..replay.znode_views import GroupView, SegmentView
+from .s5_ends import Ends, Key
+
+Place = tuple[str, str, int]
+"""Topic, topic id, partition."""
+
+Reached = dict[Place, tuple[int, SegmentView]]
+"""The offset after the last one delivered, and the segment with that one."""
+
+NEVER = 1 << 63
+
+
+class Run(NamedTuple):
+    """What a batch is judged by.
+
+    :ivar begun: czxid after which the query reads; `NEVER` when unknown.
+    :ivar registered: zxid of the registration of the run that planned the batch; `NEVER` when unknown.
+    """
+
+    begun: int
+    registered: int
+
+
+class Problem(NamedTuple):
+    """A range that does not continue what was delivered before; `witness` are the events that prove it."""
+
+    why: str
+    witness: tuple[Event, ...]
+
+
+@dataclass(slots=True)
+class _Chain:
+    """The batches that a query's sink holds: what each of them has reached; `begun` as of `Run`."""
+
+    begun: int = NEVER
+    reached: dict[int, tuple[Reached, Event]] = field(default_factory=dict)
+
+
+class Deliveries:
+    """Over all runs of a query, each range of a partition begins where the last one ended.
+
+    Or at the place of an operator's reset between the two seals, that came before the run that planned the batch had
+    registered. A run with `failOnDataLoss=false` may deliver any. A partition that is new to the query begins anywhere
+    if the group began with it, unless the log had lost what was before, and at 0 if it came later; anywhere too, if its
+    first segment is older than the query. Likewise no query fails because of lost records while all ranges continue.
+    """
+
+    def __init__(self, ends: Ends, report: Callable[..., None]) -> None:
+        self._ends = ends
+        self._report = report
+        self._chains: dict[tuple[str, str], _Chain] = {}
+        self._resets: dict[Key, list[tuple[int, int, Event]]] = {}
+        self._runs: dict[tuple[str, str, str], tuple[str, int]] = {}
+        self._first_sealed: dict[Key, int] = {}
+
+    def on_reset(self, key: Key, offset: int, commit: Commit) -> None:
+        """An operator has set an offset."""
+        self._resets.setdefault(key, []).append((commit.zxid, offset, commit.event))
+
+    def on_sealed(self, segments: Iterable[SegmentView]) -> None:
+        """Segments were created."""
+        for segment in segments:
+            for item in segment.ranges or ():
+                self._first_sealed.setdefault((segment.group.name, *item[:3]), segment.czxid)
+
+    def on_query(self, group: str, query: str, now: Query, commit: Commit) -> None:
+        """A query's znode was written: a run registers once, however often it does so again on other sessions."""
+        key = (group, query, commit.who)
+        if key not in self._runs or self._runs[key][0] != now.run:
+            self._runs[key] = (now.run, commit.zxid)
+
+    def on_batch(self, group: GroupView, event: Event, segments: Sequence[SegmentView]) -> None:
+        """A query has finished a batch of these segments."""
+        chain = self._chains.setdefault((group.name, event["query"]), _Chain())
+        number = event["batch"]
+        for later in [later for later in chain.reached if later >= number]:
+            del chain.reached[later]
+        if number == 0 or not chain.reached:
+            chain.begun = event["after"] if number == 0 else NEVER
+        before, last = chain.reached[max(chain.reached)] if chain.reached else ({}, None)
+        reached = dict(before)
+        if (last is not None and last["upto"] != event["after"]) or any(
+            segment.is_lost or segment.ranges is None for segment in segments
+        ):
+            reached, chain.begun = {}, NEVER
+        what = f"batch {number} of query {event['query']} of group {group.name} at {moment(event['at'])}"
+        for problem in self._problems(group, segments, reached, self._run(event, chain.begun)):
+            if event.get("fail_on_data_loss", True):
+                self._report(f"{what} {problem.why}", *problem.witness, event)
+        chain.reached[number] = (reached, event)
+
+    def on_failed(self, group: GroupView, event: Event) -> None:
+        """A query failed because of lost records, none of which was in a file or collected."""
+        chain = self._chains.get((group.name, event["query"]), _Chain(begun=0))
+        reached, last = chain.reached[max(chain.reached)] if chain.reached else ({}, None)
+        segments = [each for each in group.sealed if last is None or each.czxid > last["upto"]]
+        if any(each.is_lost or each.ranges is None for each in segments):
+            return
+        if next(self._problems(group, segments, dict(reached), self._run(event, chain.begun)), None) is None:
+            what = f"query {event['query']} of group {group.name} failed, and nothing is missing or sealed twice"
+            self._report(f"{what}: {event.get('why')}", last, event)
+
+    def _run(self, event: Event, begun: int) -> Run:
+        planner = event.get("planned", event["who"])
+        _, registered = self._runs.get((event["group"], event["query"], planner), ("", NEVER))
+        return Run(begun, registered)
+
+    def _problems(
+        self, group: GroupView, segments: Sequence[SegmentView], reached: Reached, run: Run
+    ) -> Iterator[Problem]:
+        """Those of segments in order; `reached` moves on."""
+        for segment in segments:
+            for item in segment.ranges or ():
+                problem = self._problem(group, item, segment, reached, run)
+                reached[item[:3]] = (item[4], segment)
+                if problem is not None:
+                    yield problem
+
+    def _problem(
+        self, group: GroupView, item: Range, segment: SegmentView, reached: Reached, run: Run
+    ) -> Problem | None:
+        topic, topic_id, number, first, _ = item
+        key = (group.name, topic, topic_id, number)
+        end, before = reached.get(item[:3], (None, None))
+        since = before.czxid if before is not None else 0
+        resets = [each for each in self._resets.get(key, ()) if since < each[0] < segment.czxid]
+        if end == first or any(zxid < run.registered and place == first for zxid, place, _ in resets):
+            return None
+        if before is None and self._may_begin(group, key, first, run):
+            return None
+        should = f"{end} should be next" if before is not None else "it does not begin there"
+        late = "".join(f"; a reset to {first} came after its run had registered" for each in resets[-1:])
+        why = f"has {topic}-{number} (id {topic_id}) from {first} on in {segment.name}, and {should}{late}"
+        made = [before.made] if before is not None else []
+        return Problem(why, (*made, *(each[2] for each in resets[-1:]), segment.made))
+
+    def _may_begin(self, group: GroupView, key: Key, first: int, run: Run) -> bool:
+        """Whether a partition that is new to a query may begin at `first`."""
+        partition: Partition = (key[1], key[3])
+        if self._first_sealed.get(key, 0) <= run.begun or self._ends.was_edited(group.name, partition):
+            return True
+        if self._ends.has_jumped_to(key, first):
+            return False
+        begun = group.begun.get(key[1])
+        return first == 0 or (begun is not None and not begun.came_later(key[2], key[3]))
