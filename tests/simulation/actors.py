@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -18,6 +18,7 @@ from consumer.spark.fetchers.config import SlotConfig, SlotSpec
 from consumer.spark.fetchers.orphan_sweep import sweep
 from consumer.spark.fetchers.pool_znode import PoolPost
 from consumer.spark.fetchers.slot import Slot
+from consumer.spark.source.data_source import records
 from consumer.spark.source.offset import SourceOffset
 from consumer.spark.source.options import SourceConfig
 from consumer.spark.source.query_znode import QueryRemoved, QueryTakenOver
@@ -216,17 +217,24 @@ class QueryCheckpoint:
     """A query's checkpoint and its sink, both durable, as Spark keeps them.
 
     :ivar planned: start and end of every batch that was planned, the first being number 0.
+    :ivar planners: the process that planned each.
     :ivar finished: batches that the sink has.
     """
 
     query: str
     planned: list[tuple[SourceOffset, SourceOffset]] = field(default_factory=list)
     finished: int = 0
+    planners: list[str] = field(default_factory=list)
 
     def older(self, batches: int) -> QueryCheckpoint:
         """As it stood so many batches ago."""
         finished = max(0, self.finished - batches)
-        return QueryCheckpoint(self.query, self.planned[:finished], finished)
+        return QueryCheckpoint(self.query, self.planned[:finished], finished, self.planners[:finished])
+
+
+POINTS = ("listed", "logged", "planned", "read", "sunk")
+"""Of a batch, between which a query may end: its offset is in the log from the second on, the last is before the commit
+log has it."""
 
 
 class ConcurrentRun(Exception):
@@ -235,13 +243,21 @@ class ConcurrentRun(Exception):
 
 @dataclass
 class QueryActor(Actor):
-    """A streaming query's driver: the order of calls is Spark's micro-batch execution."""
+    """A streaming query's driver: the order of calls is Spark's micro-batch execution.
+
+    :ivar life: the process that it is.
+    :ivar plans: how often each batch is planned: twice for `df.union(df)`.
+    :ivar at_point: called with each of `POINTS`.
+    """
 
     config: SourceConfig
     checkpoint: QueryCheckpoint
     disk: SharedDisk
     trigger_s: float
     kind: str = "query"
+    life: str = ""
+    plans: int = 1
+    at_point: Callable[[str], object] | None = None
     _is_ending: bool = False
 
     def names(self) -> dict[str, str]:
@@ -255,7 +271,7 @@ class QueryActor(Actor):
                 if not self._batch(planner, runtime, run):
                     runtime.sleep(self.trigger_s)
         except (SegmentError, QueryTakenOver, QueryRemoved) as error:
-            runtime.record("query-failed", **self.names(), why=str(error))
+            runtime.record("query-failed", **self.names(), **self._planned(), why=str(error))
             return f"failed: {error}"
         except ConcurrentRun:
             return "another run of the query writes the same checkpoint"
@@ -274,25 +290,41 @@ class QueryActor(Actor):
             end = planner.latest(start)
             if end == start:
                 return False
+            self._reach(runtime, "listed")
             if len(checkpoint.planned) != number:
                 raise ConcurrentRun
             checkpoint.planned.append((start, end))
+            checkpoint.planners.append(self.life)
             runtime.sleep(0.001)
+            self._reach(runtime, "logged")
         start, end = checkpoint.planned[number]
-        parts = planner.plan(start, end)
+        for _ in range(self.plans):
+            parts = planner.plan(start, end)
+        self._reach(runtime, "planned")
         batches: list[pa.RecordBatch] = []
         names = []
         for sealed in (one for part in parts for one in part):
             names.append(sealed.name)
-            batches += self.disk.read(sealed.segment.file, sealed.segment.size, sealed.segment.rows)
+            batches += records((sealed,), include_headers=True)
         runtime.sleep(0.001)
+        self._reach(runtime, "read")
         self._sink(runtime, run, number, names, ranges_in(batches))
         return True
+
+    def _reach(self, runtime: Runtime, point: str) -> None:
+        if self.at_point is not None:
+            self.at_point(point)
+            runtime.sleep(0.001)
+
+    def _planned(self) -> dict[str, str]:
+        """Who planned the batch that is not finished, for the history, unless that was this process."""
+        planners = self.checkpoint.planners[self.checkpoint.finished :]
+        return {"planned": planners[0]} if planners and planners[0] != self.life else {}
 
     def _sink(
         self, runtime: Runtime, run: str, number: int, names: Sequence[str], ranges: list[dict[str, Any]]
     ) -> None:
-        """The sink takes a batch by its number, in one step with the commit log."""
+        """The sink takes a batch by its number, in one step with the commit log, but for a crash between."""
         if self.checkpoint.finished != number:
             raise ConcurrentRun
         start, end = self.checkpoint.planned[number]
@@ -306,7 +338,12 @@ class QueryActor(Actor):
             upto=end.czxid,
             segments=list(names),
             rows=ranges,
+            **self._planned(),
+            **({} if self.config.fail_on_data_loss else {"fail_on_data_loss": False}),
         )
+        self._reach(runtime, "sunk")
+        if self.checkpoint.finished != number:
+            raise ConcurrentRun
         self.checkpoint.finished = number + 1
 
     def stop(self) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from consumer.errors import SegmentError
 from consumer.logs.base import LOG_SCHEMA, Fetched
-from consumer.logs.errors import LogError, UnknownTopic
-from consumer.sealing.segment_files import FoundFile
+from consumer.logs.errors import LogError, OffsetOutOfRange, UnknownTopic
+from consumer.sealing.segment_files import FoundFile, SegmentFolder
+from coordinator.zk.znodes.segments import Segment
 from tests.simulation.scheduler import STARTED_MS, Scheduler
 
 PIECE = 1024
@@ -46,16 +46,18 @@ class Production:
     """What is written to one topic: so many records a second to each partition, some at a time.
 
     :ivar phase: when the first come, in shares of `every_s`.  :ivar every_s: seconds between two writes.
+    :ivar lacking: what an older copy of the log, which was restored, does not have.
     """
 
     began: float
     rate: float
     phase: float
     every_s: float = 4.5
+    lacking: int = 0
 
     def latest(self, now: float) -> int:
-        """The records that each partition has."""
-        return int(self.rate * self.every_s * int((now - self.began) / self.every_s + self.phase))
+        """The offset after the last record, of each partition."""
+        return int(self.rate * self.every_s * int((now - self.began) / self.every_s + self.phase)) - self.lacking
 
 
 class SimLog:
@@ -63,6 +65,8 @@ class SimLog:
 
     :ivar broken_until: reads fail until then.  :ivar slow_until: each read takes `slow_s` until then.
     :ivar hanging: process -> until when its next read takes.
+    :ivar starts: partition -> its first offset, where that is not 0.
+    :ivar cut: topics and ids of which the log has lost records: it says there when an offset is out of range.
     """
 
     def __init__(self, scheduler: Scheduler, on_fault: Callable[[str], None]) -> None:
@@ -73,10 +77,23 @@ class SimLog:
         self.slow_until = 0.0
         self.slow_s = 1.0
         self.hanging: dict[str, float] = {}
+        self.starts: dict[tuple[str, str, int], int] = {}
+        self.cut: set[tuple[str, str]] = set()
+
+    def begin_at(self, topic: str, topic_id: str, partition: int, offset: int) -> None:
+        """The records before `offset` are gone."""
+        self.starts[topic, topic_id, partition] = offset
+        self.cut.add((topic, topic_id))
+
+    def restore(self, topic: str, topic_id: str, end: int) -> None:
+        """An older copy of a topic, with records before `end` only, takes the place of all its records."""
+        production = self.topics[topic, topic_id]
+        production.lacking += production.latest(self._scheduler.now) - end
+        self.cut.add((topic, topic_id))
 
     def earliest(self, topic: str, topic_id: str, partition: int) -> int:
-        self._look(topic, topic_id)
-        return 0
+        latest = self.latest(topic, topic_id, partition)
+        return min(latest, self.starts.get((topic, topic_id, partition), 0))
 
     def latest(self, topic: str, topic_id: str, partition: int) -> int:
         production = self._look(topic, topic_id)
@@ -99,7 +116,10 @@ class SimLog:
         self._scheduler.seam()
         if took or hangs_s:
             self._scheduler.park("the log", max(took, hangs_s))
-        last = min(self.latest(topic, topic_id, partition), offset + min(max_records, MOST_AT_ONCE))
+        first, end = self.earliest(topic, topic_id, partition), self.latest(topic, topic_id, partition)
+        if (topic, topic_id) in self.cut and not first <= offset <= end:
+            raise OffsetOutOfRange(f"{topic}-{partition} has offsets {first} to {end}, and not {offset}")
+        last = min(end, offset + min(max_records, MOST_AT_ONCE))
         if last <= offset:
             return Fetched([], offset)
         return Fetched(list(_records(topic, topic_id, partition, offset, last)), last)
@@ -129,6 +149,18 @@ class _File:
     batches: list[pa.RecordBatch]
     size: int
     written_at: float
+
+
+class Contents:
+    """An open file: the part of a `CheckedFile` that readers need."""
+
+    def __init__(self, batches: Sequence[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self.rows = [batch.num_rows for batch in batches]
+
+    def read(self, index: int) -> pa.RecordBatch:
+        """See `CheckedFile.read`."""
+        return self._batches[index]
 
 
 @dataclass
@@ -229,13 +261,36 @@ class SharedDisk:
             if file.startswith(f"{group}/")
         ]
 
-    def read(self, file: str, size: int, rows: int) -> Iterator[pa.RecordBatch]:
-        """See `SegmentFolder.read`."""
-        self.scheduler.seam()
-        self.scheduler.park("the disk", 0.001 + 0.01 * self.scheduler.random.random())
-        if file not in self._files:
-            raise SegmentError(f"the file {self.path(file)} is missing")
-        yield from self._files[file].batches
+    def records(self, segment: Segment) -> Iterator[pa.RecordBatch]:
+        """The product's own reader of a segment, on the contents of the file here."""
+        return SegmentFolder.records(self, segment)  # type: ignore[arg-type]
+
+    _named = SegmentFolder._named
+
+    def contents(self, file: str, size: int, rows: int) -> Contents:
+        """See `SegmentFolder.contents`."""
+        with self._named(file):  # type: ignore[arg-type]
+            self.scheduler.seam()
+            self.scheduler.park("the disk", 0.001 + 0.01 * self.scheduler.random.random())
+            if file not in self._files:
+                raise FileNotFoundError(errno.ENOENT, "No such file or directory", file)
+            contents = Contents(self._files[file].batches)
+            if (self._files[file].size, sum(contents.rows)) != (size, rows):
+                raise ValueError(f"it has {sum(contents.rows)} records and should have {rows}")
+            return contents
+
+    def replace(self, file: str, partitions: int, offsets: int) -> bool:
+        """Another file takes the place of one: as many records, of a partition so many numbers higher, and from offsets
+        so many rows higher on."""
+        found = self._files.get(file)
+        first = next((batch for batch in found.batches if batch.num_rows), None) if found is not None else None
+        if found is None or first is None:
+            return False
+        topic, partition, key, offset = (first.column(name)[0].as_py() for name in ("topic", "partition", *_PLACE))
+        rows = sum(batch.num_rows for batch in found.batches)
+        begin = offset + offsets * rows
+        found.batches = list(_records(topic, key.decode(), partition + partitions, begin, begin + rows))
+        return True
 
 
 def ranges_in(batches: Iterable[pa.RecordBatch]) -> list[dict[str, object]]:
@@ -259,6 +314,7 @@ def ranges_in(batches: Iterable[pa.RecordBatch]) -> list[dict[str, object]]:
 
 
 SAME = ("topic", "topic_id", "partition")
+_PLACE = ("key", "offset")
 
 
 def _consecutive(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

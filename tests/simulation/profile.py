@@ -34,6 +34,8 @@ class Profile:
     :ivar regions: the share of applications' groups that are in a consistent region.
     :ivar region_weights: likewise, of the faults of regions (`regions.py`), of which `region_faults` are drawn besides.
     :ivar liars: the share of runs in which members join that lie (`liars.py`).
+    :ivar gaps: the share of runs in which a query may find a gap, or records twice (`gaps.py`); `gap_weights` and
+        `gap_faults` likewise.
     :ivar kinds: how many kinds of `weights` a run draws its faults from, at least and at most; all without it. Few
         kinds that come often meet where many kinds seldom do (swarm testing, Groce et al. 2012).
     :ivar together: kinds of which two out of three runs with `kinds` draw one tuple, and the others beside it.
@@ -75,6 +77,9 @@ class Profile:
     region_weights: Mapping[str, float] = field(default_factory=dict)
     region_faults: tuple[int, int] = (0, 0)
     liars: float = 0.0
+    gaps: float = 0.0
+    gap_weights: Mapping[str, float] = field(default_factory=dict)
+    gap_faults: tuple[int, int] = (0, 0)
     kinds: tuple[int, int] | None = None
     together: tuple[tuple[str, ...], ...] = ()
     scenes: tuple[Plan, ...] = ()
@@ -233,6 +238,15 @@ _PAUSING_REGIONS = {
     "contribution-is-lost": 3.0,
     "hangs-draining": 2.0,
     "change-while-draining": 2.0,
+}
+
+GAPS = {
+    "log-start-moves": 3.0,
+    "log-restored": 3.0,
+    "later-partition-loses": 3.0,
+    "offsets-reset": 6.0,
+    "query-dies-at": 2.0,
+    "file-replaced": 0.5,
 }
 
 _LIARS = 0.2
@@ -462,6 +476,9 @@ SEALING = replace(
         "starts": (("committed",), ("end",)),
         "sweep_interval_ms": (500, 1000),
     },
+    gaps=0.4,
+    gap_weights=GAPS,
+    gap_faults=(1, 5),
 )
 """Slots that seal, queries that come and go, and coordinators that collect slowly."""
 

@@ -15,6 +15,7 @@ from drills.checker import Verdicts, check
 from tests.simulation.aimed import AIMED
 from tests.simulation.coverage import coverage
 from tests.simulation.faults import FAULTS
+from tests.simulation.gaps import GAPS, supervise
 from tests.simulation.leaders import LEADERS
 from tests.simulation.liars import draw_liars
 from tests.simulation.profile import Profile
@@ -26,7 +27,7 @@ from tests.simulation.world import Alarm, SimulatedWorld
 
 FIRST_FAULT_S = 4.0
 STEP_S = 0.01
-ALL_FAULTS = {**FAULTS, **AIMED, **LEADERS, **REGIONS, **SCENES}
+ALL_FAULTS = {**FAULTS, **AIMED, **LEADERS, **REGIONS, **GAPS, **SCENES}
 
 LONGEST_STANDSTILL_S = 12.0
 """Only in a world that hangs nothing happens for so long: leases are renewed, and ZooKeeper is away for 8 s at most."""
@@ -152,7 +153,10 @@ def draw_faults(world: SimulatedWorld) -> None:
     profile = world.profile
     of_leaders = draw_besides(world, "leaders", profile.leader_weights, profile.leader_faults)
     of_regions = draw_besides(world, "region faults", profile.region_weights, profile.region_faults)
-    for at, kind in [*draw(world), *of_leaders, *of_regions]:
+    of_gaps = draw_besides(world, "gap faults", profile.gap_weights, profile.gap_faults) if world.has_gaps else []
+    if world.has_gaps:
+        supervise(world)
+    for at, kind in [*draw(world), *of_leaders, *of_regions, *of_gaps]:
         world.scheduler.after(at, lambda kind=kind: _do(world, kind))  # type: ignore[misc]
     for at, join in draw_liars(world):
         world.scheduler.after(at, lambda join=join: join(world))  # type: ignore[misc]

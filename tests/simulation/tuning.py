@@ -20,6 +20,7 @@ import consumer.operator.states
 import consumer.operator.sweep
 import consumer.spark.fetchers.orphan_sweep
 import consumer.spark.fetchers.slot
+import consumer.spark.source.data_source
 import coordinator.planning.asking
 import coordinator.planning.regional
 import coordinator.rebalance.group_reader
@@ -94,6 +95,8 @@ def tuned(profile: Profile, disk: SharedDisk) -> Iterator[None]:
         patch.object(consumer.membership.client_assignment, "ROOM", ROOM),
         patch.object(consumer.operator.states, "SegmentFolder", lambda url: disk),
         patch.object(consumer.operator.sweep, "YOUNG_S", YOUNG_S),
+        patch.object(consumer.spark.source.data_source, "SegmentFolder", lambda url: disk),
+        patch.object(consumer.spark.source.data_source, "spare_modules", lambda: None),
         patch.object(coordinator.planning.regional, "LONGEST_HOLD_S", LONGEST_HOLD_S),
         patch.object(socket, "gethostname", lambda: "host"),
     ]

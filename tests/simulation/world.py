@@ -12,6 +12,7 @@ from typing import Any
 
 import coordinator
 from consumer.config import ConsumerConfig, Subscription
+from consumer.membership.start_position import EARLIEST, LATEST
 from consumer.spark.fetchers.config import SlotConfig, SlotSpec
 from consumer.spark.source.options import SourceConfig
 from coordinator.admin.regions import request
@@ -72,6 +73,10 @@ TIMES = frozenset({"until", "checked"})
 
 POOL_GROUP = "pool-group"
 POOL = "p"
+
+
+def nothing(_: str) -> None:
+    """At the points of a query that is to do nothing there but to take a moment."""
 
 
 OF_THE_SERVERS = {
@@ -163,6 +168,11 @@ class SimulatedWorld:
         self.in_region: dict[str, bool] = {}
         self.pool_starts = self.starts.choice(self.profile.starts)
         self._topic_ids = 0
+        self.gaps = Random(f"gaps {self.seed}")
+        self.has_gaps = self.gaps.random() < self.profile.gaps
+        self.out_of_range = self.gaps.choice((EARLIEST, EARLIEST, LATEST)) if self.has_gaps else EARLIEST
+        self.unions: dict[str, int] = {}
+        self.held_back: set[str] = set()
 
     # ---- the history
 
@@ -406,6 +416,7 @@ class SimulatedWorld:
             offsets_interval_ms=5000,
             seal_interval_ms=400,
             driver_gone_ms=20_000,
+            auto_offset_reset=self.out_of_range,
         )
 
     def start_driver(self) -> SimulatedLife:
@@ -418,8 +429,13 @@ class SimulatedWorld:
         spec = SlotSpec(self.slot_config(), Subscription(topics, STATIC), number, "run-1", coordinator.__version__)
         return self.start(SlotTask(spec, self.log, self.disk), f"slot-{number}")
 
-    def start_query(self, name: str = "q", checkpoint: QueryCheckpoint | None = None) -> SimulatedLife:
-        """A streaming query, from its checkpoint where it has one."""
+    def start_query(
+        self, name: str = "q", checkpoint: QueryCheckpoint | None = None, is_strict: bool = True
+    ) -> SimulatedLife:
+        """A streaming query, from its checkpoint where it has one.
+
+        :param is_strict: without it, it delivers what is left of lost records.
+        """
         held = checkpoint or self.checkpoints.get(name) or QueryCheckpoint(name)
         self.checkpoints[name] = held
         config = SourceConfig(
@@ -428,8 +444,15 @@ class SimulatedWorld:
             query=name,
             session_timeout_ms=self.profile.session_timeout_ms,
             zk_wait_ms=30_000,
+            fail_on_data_loss=is_strict,
         )
-        return self.start(QueryActor(config, held, self.disk, 1.0), f"query-{name}")
+        actor = QueryActor(config, held, self.disk, 1.0)
+        if self.has_gaps:
+            actor.plans = self.unions.setdefault(name, self.gaps.choice((1, 2)))
+            actor.at_point = nothing
+        life = self.start(actor, f"query-{name}")
+        actor.life = life.process.life
+        return life
 
     # ---- topics, as a broker or an operator writes them
 

@@ -1,0 +1,281 @@
+"""Faults after which a query finds a gap, or records twice: the log loses records, offsets are reset, a file changes.
+
+Queries end at every point of a batch, and somebody starts them again.
+They draw from a stream of their own (`world.gaps`), in some of the runs (`Profile.gaps`); the others have none of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from coordinator.admin.offset_reset import OffsetReset
+from coordinator.admin.reset_offsets import ResetRequest
+from coordinator.admin.topics import list_topics
+from coordinator.cli.source import bounds_in
+from coordinator.zk.store import Store
+from coordinator.zk.znodes.records import Topic
+from tests.simulation.actors import POINTS, QueryActor, SlotTask
+from tests.simulation.faults import Fault, _note
+from tests.simulation.watching import Commit, once
+from tests.simulation.world import BROKERS, POOL_GROUP, SimulatedWorld
+
+WITHOUT_MERCY = 0.2
+"""So many of the pools that stop are killed: their sessions have to expire."""
+
+LENIENT = 0.15
+"""So many of the queries that are started again have `failOnDataLoss=false`."""
+
+LOOKS_S = 1.0
+TRIES_S = 0.5
+RESTARTS_EVERY = 8
+
+
+# ---- the pool, and who starts queries again
+
+
+def _stop_pool(world: SimulatedWorld) -> None:
+    """All slots end, for good: their seats are free."""
+    for life in world.alive("slot"):
+        _note(world, "leave", process=life.process.life)
+        if world.gaps.random() < WITHOUT_MERCY:
+            world.crash(life)
+        elif isinstance(life.actor, SlotTask) and life.actor.slot is not None:
+            life.actor.slot.stop("the pool stops", for_good=True)
+
+
+def _start_pool(world: SimulatedWorld) -> None:
+    """All slots that are not there begin."""
+    names = {life.process.name for life in world.alive("slot")}
+    for number in range(world.profile.slots):
+        if f"slot-{number}" not in names:
+            world.start_slot(number)
+
+
+def _while_pool_is_away(world: SimulatedWorld, happen: Callable[[], bool], kind: str) -> bool:
+    """Stop the pool, let something happen, and start the pool; or let it happen while that runs."""
+    if world.gaps.random() < 0.3:
+        return happen()
+    _stop_pool(world)
+
+    def go_on() -> None:
+        if not world.is_calm:
+            if happen():
+                world.fire(kind)
+            world.scheduler.after(world.gaps.uniform(0, 1), lambda: None if world.is_calm else _start_pool(world))
+
+    world.scheduler.after(world.gaps.uniform(2, 6), go_on)
+    return False
+
+
+def supervise(world: SimulatedWorld) -> None:
+    """Somebody looks after queries: one that has ended is started again, one of some is bounced now and then, and every
+    one when the faults are over. Some do not fail on data loss."""
+
+    def look() -> None:
+        for name in sorted(world.checkpoints.keys() - world.held_back):
+            life = world.of_name(f"query-{name}")
+            if life is not None and not life.is_alive:
+                world.start_query(name, is_strict=world.gaps.random() >= LENIENT)
+            elif life is not None and world.gaps.randrange(RESTARTS_EVERY) == 0:
+                life.actor.stop()
+        if world.scheduler.now < world.profile.seconds - 2.0:
+            world.scheduler.after(LOOKS_S, look)
+
+    def bounce() -> None:
+        for life in world.alive("query"):
+            life.actor.stop()
+
+    world.scheduler.after(LOOKS_S, look)
+    world.scheduler.after(world.profile.calm_at + world.gaps.uniform(2, 6), bounce)
+
+
+# ---- the log
+
+
+def _topic(world: SimulatedWorld) -> Topic | None:
+    return world.topics[world.gaps.choice(sorted(world.topics))] if world.topics else None
+
+
+def _begins(world: SimulatedWorld, topic: Topic, partition: int, offset: int) -> None:
+    """The records before `offset` are gone. Whoever has looked before may still begin at the first of them."""
+    place = {"topic": topic.name, "topic_id": topic.id, "partition": partition}
+    for each in (world.log.starts.get((topic.name, topic.id, partition), 0), offset):
+        world.record("server", "earliest", {**place, "offset": each})
+    world.log.begin_at(topic.name, topic.id, partition, offset)
+
+
+def _end(world: SimulatedWorld, topic: Topic) -> int:
+    return world.log.topics[topic.name, topic.id].latest(world.scheduler.now)
+
+
+def log_start_moves(world: SimulatedWorld) -> bool:
+    """The first records of some partitions of a topic are removed, perhaps some that the group has not read."""
+
+    def move() -> bool:
+        topic = _topic(world)
+        end = _end(world, topic) if topic is not None else 0
+        if topic is None or not end:
+            return False
+        _note(world, "log", topic=topic.name)
+        for partition in world.gaps.sample(topic.partitions, world.gaps.randint(1, len(topic.partitions))):
+            before = world.log.starts.get((topic.name, topic.id, partition), 0)
+            if before < end:
+                _begins(world, topic, partition, world.gaps.choice((end, end - 1, world.gaps.randint(before, end))))
+        return True
+
+    return _while_pool_is_away(world, move, "log-start-moves")
+
+
+def log_restored(world: SimulatedWorld) -> bool:
+    """An older copy of a topic is restored: it ends earlier, and may begin earlier."""
+
+    def restore() -> bool:
+        topic = _topic(world)
+        end = _end(world, topic) if topic is not None else 0
+        if topic is None or not end:
+            return False
+        copy = world.gaps.randrange(end)
+        _note(world, "log", topic=topic.name)
+        world.log.restore(topic.name, topic.id, copy)
+        for partition in topic.partitions:
+            before = world.log.starts.get((topic.name, topic.id, partition), 0)
+            _begins(world, topic, partition, world.gaps.randint(0, min(before, copy)))
+        return True
+
+    return _while_pool_is_away(world, restore, "log-restored")
+
+
+def later_partition_loses(world: SimulatedWorld) -> bool:
+    """A topic grows, or is made anew, and has lost its first records before anybody has fetched them."""
+    topic = _topic(world)
+    if topic is None:
+        return False
+
+    def lose() -> None:
+        now = world.topics.get(topic.name)
+        end = _end(world, now) if now is not None else 0
+        for partition in now.partitions if now is not None and end else ():
+            if now is not None and (now.id != topic.id or partition not in topic.partitions):
+                _begins(world, now, partition, world.gaps.choice((end, world.gaps.randint(0, end))))
+                world.fire("later-partition-loses")
+
+    _note(world, "topic", topic=topic.name)
+    if world.gaps.random() < 0.7:
+        if world.grow_topic(topic.name):
+            lose()
+        return False
+    _stop_pool(world)
+    if world.remove_topic(topic.name) and world.make_topic(topic.name):
+
+        def go_on() -> None:
+            lose()
+            if not world.is_calm:
+                _start_pool(world)
+
+        world.scheduler.after(world.gaps.uniform(3, 6), go_on)
+    return False
+
+
+# ---- an operator
+
+
+def _request(world: SimulatedWorld) -> ResetRequest:
+    topic = world.gaps.choice([*sorted(world.topics), ""])
+    to: dict[str, Any] = world.gaps.choice(
+        (
+            {"shift_by": -world.gaps.randint(1, 60)},
+            {"shift_by": world.gaps.randint(1, 60)},
+            {"to_earliest": True},
+            {"to_latest": True},
+            {"to_current": True},
+            {"to_offset": world.gaps.randint(0, 120)},
+        )
+    )
+    return ResetRequest(topics=(topic,) if topic else (), all_topics=not topic, execute=True, **to)
+
+
+def offsets_reset(world: SimulatedWorld) -> bool:
+    """An operator stops the pool, resets the offsets and starts the pool; queries are stopped meanwhile, or not.
+
+    The pool is stopped again until the reset has happened: others may have started slots.
+    """
+    if not world.profile.slots:
+        return False
+    request, done = _request(world), [False]
+    stopped = [life for life in world.alive("query")] if world.gaps.random() < 0.65 else []
+    names = {life.process.name.partition("-")[2] for life in stopped}
+    world.held_back |= names
+    for life in stopped:
+        life.actor.stop()
+
+    def reset(store: Store, _: int) -> None:
+        topics = {each.name: each.topic for each in list_topics(store, BROKERS) if each.topic is not None}
+        tool = OffsetReset(store, bounds_in(world.log), topics, request, None, lambda warning: None)  # type: ignore[arg-type]
+        new = tool.plan(POOL_GROUP)
+        if new and not done[0]:
+            tool.write(POOL_GROUP, new)
+            done[0] = True
+            world.fire("offsets-reset")
+
+    def attempt() -> None:
+        if world.is_calm or done[0]:
+            world.held_back -= names
+            world.scheduler.after(0.0 if world.is_calm else world.gaps.uniform(0, 2), lambda: _start_pool(world))
+            return
+        if not any(life.is_alive for life in stopped):
+            _stop_pool(world)
+            world.run_tool(reset)
+        world.scheduler.after(TRIES_S, attempt)
+
+    _note(world, "reset", group=POOL_GROUP)
+    _stop_pool(world)
+    world.scheduler.after(world.gaps.uniform(1, 3), attempt)
+    return False
+
+
+# ---- queries, and what they read
+
+
+def query_dies_at(world: SimulatedWorld) -> bool:
+    """A query is killed at a point of a batch."""
+    some = [life for life in world.alive("query") if isinstance(life.actor, QueryActor)]
+    if not some:
+        return False
+    life, point = world.gaps.choice(some), world.gaps.choice(POINTS)
+
+    def reached(now: str) -> None:
+        if now == point and not world.is_calm:
+            _note(world, "crash", process=life.process.life)
+            world.scheduler.after(0.0, lambda: world.crash(life))
+            world.fire("query-dies-at")
+
+    if isinstance(life.actor, QueryActor):
+        life.actor.at_point = reached
+    return False
+
+
+def file_replaced(world: SimulatedWorld) -> bool:
+    """The next segment's file becomes another valid one, with as many records of another place."""
+    partitions, offsets = world.gaps.choice(((1, 0), (0, 1), (1, 1)))
+
+    def replace(commit: Commit) -> None:
+        data = next(op["data"] for op in commit["ops"] if op["op"] == "create" and "/segments/segment-" in op["path"])
+        file = json.loads(data)["file"]
+        if not world.is_calm and world.disk.replace(file, partitions, offsets):
+            _note(world, "file-replaced", file=file)
+            world.fire("file-replaced")
+
+    once(world, lambda op: op["op"] == "create" and "/segments/segment-" in op["path"], replace)
+    return False
+
+
+GAPS: dict[str, Fault] = {
+    "log-start-moves": log_start_moves,
+    "log-restored": log_restored,
+    "later-partition-loses": later_partition_loses,
+    "offsets-reset": offsets_reset,
+    "query-dies-at": query_dies_at,
+    "file-replaced": file_replaced,
+}
