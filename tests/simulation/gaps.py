@@ -29,7 +29,7 @@ LENIENT = 0.15
 
 LOOKS_S = 1.0
 TRIES_S = 0.5
-RESTARTS_EVERY = 8
+RESTARTS_EVERY = 12
 
 
 # ---- the pool, and who starts queries again

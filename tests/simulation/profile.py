@@ -476,9 +476,9 @@ SEALING = replace(
         "starts": (("committed",), ("end",)),
         "sweep_interval_ms": (500, 1000),
     },
-    gaps=0.4,
+    gaps=0.6,
     gap_weights=GAPS,
-    gap_faults=(1, 5),
+    gap_faults=(2, 6),
 )
 """Slots that seal, queries that come and go, and coordinators that collect slowly."""
 

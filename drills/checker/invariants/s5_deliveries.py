@@ -53,10 +53,11 @@ class _Chain:
 class Deliveries:
     """Over all runs of a query, each range of a partition begins where the last one ended.
 
-    Or at the place of an operator's reset between the two seals, that came before the run that planned the batch had
-    registered. A run with `failOnDataLoss=false` may deliver any. A partition that is new to the query begins anywhere
-    if the group began with it, unless the log had lost what was before, and at 0 if it came later; anywhere too, if its
-    first segment is older than the query. Likewise no query fails because of lost records while all ranges continue.
+    Or at the place of an operator's reset between the two seals that came before the run that planned the batch had
+    registered. A partition that is new to the query begins where a reset has set it, or anywhere if the group began
+    with it, unless the log had lost what was before, or at 0; anywhere too, if its first segment is older than the
+    query. A run with `failOnDataLoss=false` may deliver any. No query fails because of lost records while all ranges
+    continue.
     """
 
     def __init__(self, ends: Ends, report: Callable[..., None]) -> None:
@@ -138,15 +139,16 @@ class Deliveries:
         end, before = reached.get(item[:3], (None, None))
         since = before.czxid if before is not None else 0
         resets = [each for each in self._resets.get(key, ()) if since < each[0] < segment.czxid]
-        if end == first or any(zxid < run.registered and place == first for zxid, place, _ in resets):
+        limit = run.registered if before is not None else NEVER
+        if end == first or any(zxid < limit and place == first for zxid, place, _ in resets):
             return None
         if before is None and self._may_begin(group, key, first, run):
             return None
+        late = [made for _, place, made in resets if place == first]
         should = f"{end} should be next" if before is not None else "it does not begin there"
-        late = "".join(f"; a reset to {first} came after its run had registered" for each in resets[-1:])
-        why = f"has {topic}-{number} (id {topic_id}) from {first} on in {segment.name}, and {should}{late}"
-        made = [before.made] if before is not None else []
-        return Problem(why, (*made, *(each[2] for each in resets[-1:]), segment.made))
+        more = f"; a reset to {first} came after its run had registered" if late else ""
+        why = f"has {topic}-{number} (id {topic_id}) from {first} on in {segment.name}, and {should}{more}"
+        return Problem(why, (*([before.made] if before is not None else []), *late[-1:], segment.made))
 
     def _may_begin(self, group: GroupView, key: Key, first: int, run: Run) -> bool:
         """Whether a partition that is new to a query may begin at `first`."""

@@ -1,0 +1,194 @@
+"""S5, fourth part: what all runs of a query together deliver continues, but where an operator has said otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.records import BegunRecord, OffsetRecord
+from coordinator.zk.znodes.segments import SealedRange
+from drills.checker import Verdicts
+from tests.support.made_story import Enough, G, StoryHistory
+from tests.support.spoilt import held, names, only, spoilt
+
+P2 = TopicPartition("flights", 2)
+"""Of s1; sealed, and delivered by the query, up to 100."""
+
+
+def stand(history: StoryHistory, position: int | None) -> None:
+    """The position of s1 in flights-2."""
+    life = history.lives["s1"]
+    history.set_channel(life, replace(life.channel, running={**life.channel.running, P2: position}))
+
+
+def sealed_at(history: StoryHistory, first: int, position: int | None) -> None:
+    """s1 goes on with flights-2 at another offset, which is its position by then, or is in `offsets/`."""
+    stand(history, position)
+    history.sealed("s1", [SealedRange("flights", "T1", 2, first, first + 10)])
+
+
+def jump(history: StoryHistory, after: int, before: int = 100) -> None:
+    """The log does not have the position of s1 any more."""
+    life, place = history.lives["s1"], {"topic": "flights", "topic_id": "T1", "partition": 2}
+    fields = {"group": "g", "consumer": "s1", "incarnation": life.channel.incarnation, **place}
+    history.event("jump", "s1#1", **fields, before=before, after=after)
+    sealed_at(history, after, after)
+
+
+def reset(history: StoryHistory, offset: int) -> None:
+    """An operator sets the offset of flights-2."""
+    history.commit("operator#1", history.put(G.offset(*P2), OffsetRecord(offset, "T1", 2).to_bytes()))
+
+
+def restart(history: StoryHistory, who: str = "q#2") -> None:
+    history.query(who, "g", "q", f"run of {who}", history.finished_by("q"))
+
+
+def deliver(history: StoryHistory, who: str = "q#2", number: int = 2, **more: object) -> None:
+    """A batch with everything after the last one."""
+    last = [event for event in history.events if event["event"] == "batch"][-1]
+    history.batch(who, "g", "q", "r", number, last["upto"], **more)
+
+
+def fail(history: StoryHistory, who: str, why: str) -> None:
+    history.event("query-failed", who, group="g", query="q", why=f"query q of group g has lost records: {why}")
+
+
+@pytest.mark.parametrize("place", [150, 60])
+@pytest.mark.parametrize("who", ["q#1", "q#2"])
+def test_a_run_that_delivers_a_gap_or_repetition_breaks_it(who: str, place: int) -> None:
+    def happen(history: StoryHistory) -> None:
+        jump(history, place)
+        restart(history, who)
+        deliver(history, who)
+        raise Enough
+
+    finding = only(spoilt("joined", happen), "S5")
+
+    assert f"has flights-2 (id T1) from {place} on in segment-0000000006, and 100 should be next" in finding.why
+    assert names(finding) == ["s1#1 commit channel/s1", "s1#1 commit channel/s1", f"{who} batch"]
+
+
+def test_a_run_that_does_not_fail_on_data_loss_delivers_anything_and_those_after_it_continue() -> None:
+    def happen(history: StoryHistory) -> None:
+        jump(history, 150)
+        restart(history)
+        deliver(history, fail_on_data_loss=False)
+        sealed_at(history, 160, 160)
+        deliver(history, number=3)
+        raise Enough
+
+    held(spoilt("joined", happen))
+
+
+@pytest.mark.parametrize("place", [150, 60])
+def test_a_query_that_was_stopped_goes_on_where_a_reset_has_set_the_offset(place: int) -> None:
+    def happen(history: StoryHistory) -> None:
+        reset(history, place)
+        sealed_at(history, place, None)
+        restart(history)
+        deliver(history)
+        raise Enough
+
+    held(spoilt("joined", happen))
+
+
+def test_reset_under_a_query_that_runs_is_a_gap() -> None:
+    def happen(history: StoryHistory) -> None:
+        reset(history, 150)
+        sealed_at(history, 150, None)
+        deliver(history, "q#1")
+        raise Enough
+
+    finding = only(spoilt("joined", happen), "S5")
+
+    assert finding.why.endswith("100 should be next; a reset to 150 came after its run had registered")
+    assert names(finding)[1:] == ["operator#1 commit flights/2", "s1#1 commit channel/s1", "q#1 batch"]
+
+
+def test_batch_is_judged_by_the_run_that_planned_it() -> None:
+    def happen(history: StoryHistory) -> None:
+        reset(history, 150)
+        sealed_at(history, 150, None)
+        restart(history)
+        deliver(history, planned="q#1")
+        raise Enough
+
+    assert "100 should be next" in only(spoilt("joined", happen), "S5").why
+
+
+def test_reset_that_the_log_did_not_have_is_a_gap() -> None:
+    def happen(history: StoryHistory) -> None:
+        reset(history, 150)
+        for position in (None, 150):
+            stand(history, position)
+        jump(history, 170, before=150)
+        restart(history)
+        deliver(history)
+        raise Enough
+
+    assert "from 170 on in segment-0000000006, and 100 should be next" in only(spoilt("joined", happen), "S5").why
+
+
+# ---- partitions that are new to a query
+
+
+def first_of(there: frozenset[int], jumps: bool, after: int = 0) -> Verdicts:
+    """A query's first batch has flights-2 from 40 on, whose log began there; the group began with `there`."""
+
+    def happen(history: StoryHistory) -> None:
+        history.query("q#1", "g", "q", "r1", 0, ephemeral=True)
+        history.commit(history.coordinator, history.put(G.offsets_of("flights"), BegunRecord("T1", there).to_bytes()))
+        history.event("earliest", "server", topic="flights", topic_id="T1", partition=2, offset=40)
+        jump(history, 40, before=0) if jumps else sealed_at(history, 40, None)
+        sealed_at(history, 50, 50)
+        history.batch("q#1", "g", "q", "r1", 0, history.zxid - 1 if after else 0)
+        raise Enough
+
+    return spoilt("stable", happen)
+
+
+def test_partition_begins_anywhere_if_the_group_began_with_it_and_at_0_if_it_came_later() -> None:
+    held(first_of(frozenset({0, 1, 2}), jumps=False))
+    finding = only(first_of(frozenset({0, 1}), jumps=False), "S5")
+
+    assert "has flights-2 (id T1) from 40 on in segment-0000000000, and it does not begin there" in finding.why
+    assert names(finding) == ["s1#1 commit channel/s1", "q#1 batch"]
+
+
+def test_partition_whose_first_records_were_lost_since_the_group_began_is_a_gap() -> None:
+    assert "from 40 on" in only(first_of(frozenset({0, 1, 2}), jumps=True), "S5").why
+
+
+def test_query_that_is_younger_than_a_partition_has_it_from_anywhere() -> None:
+    held(first_of(frozenset({0, 1}), jumps=True, after=1))
+
+
+# ---- failures
+
+
+def test_a_query_that_fails_though_all_ranges_continue_breaks_it() -> None:
+    def happen(history: StoryHistory) -> None:
+        reset(history, 150)
+        sealed_at(history, 150, None)
+        restart(history)
+        fail(history, "q#2", "segment-0000000006 has flights-2 from offset 150 on, and 100 should be next")
+        raise Enough
+
+    finding = only(spoilt("joined", happen), "S5")
+
+    assert finding.why.startswith("query q of group g failed, and nothing is missing or sealed twice: query q of")
+    assert names(finding) == ["q#1 batch", "q#2 query-failed"]
+
+
+def test_query_fails_because_of_a_gap_and_because_of_a_damaged_file() -> None:
+    def happen(history: StoryHistory) -> None:
+        jump(history, 150)
+        fail(history, "q#1", "segment-0000000006 has flights-2 from offset 150 on, and 100 should be next")
+        history.event("fault", "server", kind="file-replaced", file="g/s1/x.arrow")
+        fail(history, "q#1", "the file /segments/g/s1/x.arrow cannot be read: it has other records")
+        raise Enough
+
+    held(spoilt("joined", happen))
