@@ -17,7 +17,7 @@ from coordinator.cli.source import bounds_in
 from coordinator.zk.store import Store
 from coordinator.zk.znodes.records import Topic
 from tests.simulation.actors import POINTS, QueryActor, SlotTask
-from tests.simulation.faults import Fault, _note
+from tests.simulation.faults import Fault, _note, again
 from tests.simulation.watching import Commit, once
 from tests.simulation.world import BROKERS, POOL_GROUP, SimulatedWorld
 
@@ -53,6 +53,29 @@ def _start_pool(world: SimulatedWorld) -> None:
             world.start_slot(number)
 
 
+def _pool_comes_back(world: SimulatedWorld) -> None:
+    """The pool starts; soon, perhaps before there is anything to seal, a slot ends, or loses its name."""
+    if world.is_calm:
+        return
+    _start_pool(world)
+
+    def trouble() -> None:
+        lives = world.alive("slot")
+        if world.is_calm or not lives:
+            return
+        life, lot = world.gaps.choice(lives), world.gaps.randrange(3)
+        _note(world, ("leave", "crash", "second-process")[lot], process=life.process.life)
+        if lot == 1:
+            world.crash(life)
+        elif lot == 0:
+            life.actor.stop()
+        delay_s = 0.0 if lot == 2 else world.gaps.uniform(0.1, 6)
+        world.scheduler.after(delay_s, lambda: None if world.is_calm else again(world, life.process))
+
+    for _ in range(world.gaps.randint(0, 2)):
+        world.scheduler.after(world.gaps.uniform(0.3, 4), trouble)
+
+
 def _while_pool_is_away(world: SimulatedWorld, happen: Callable[[], bool], kind: str) -> bool:
     """Stop the pool, let something happen, and start the pool; or let it happen while that runs."""
     if world.gaps.random() < 0.3:
@@ -63,7 +86,7 @@ def _while_pool_is_away(world: SimulatedWorld, happen: Callable[[], bool], kind:
         if not world.is_calm:
             if happen():
                 world.fire(kind)
-            world.scheduler.after(world.gaps.uniform(0, 1), lambda: None if world.is_calm else _start_pool(world))
+            world.scheduler.after(world.gaps.uniform(0, 1), lambda: _pool_comes_back(world))
 
     world.scheduler.after(world.gaps.uniform(2, 6), go_on)
     return False
@@ -171,8 +194,7 @@ def later_partition_loses(world: SimulatedWorld) -> bool:
 
         def go_on() -> None:
             lose()
-            if not world.is_calm:
-                _start_pool(world)
+            _pool_comes_back(world)
 
         world.scheduler.after(world.gaps.uniform(3, 6), go_on)
     return False
@@ -222,7 +244,7 @@ def offsets_reset(world: SimulatedWorld) -> bool:
     def attempt() -> None:
         if world.is_calm or done[0]:
             world.held_back -= names
-            world.scheduler.after(0.0 if world.is_calm else world.gaps.uniform(0, 2), lambda: _start_pool(world))
+            world.scheduler.after(world.gaps.uniform(0, 2), lambda: _pool_comes_back(world))
             return
         if not any(life.is_alive for life in stopped):
             _stop_pool(world)

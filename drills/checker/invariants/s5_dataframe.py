@@ -92,7 +92,7 @@ class DataFrames:
                 del self._registered[key]
             return
         if not commit.by_hand:
-            self.deliveries.on_query(group.name, name, now, commit)
+            self.deliveries.on_query(group, name, now, commit)
         replaced = self._replaced.setdefault((group.name, name), {})
         if commit.by_hand or (was is not None and was.run == now.run):
             return

@@ -46,7 +46,7 @@ class Problem(NamedTuple):
 class _Chain:
     """The batches that a query's sink holds: what each of them has reached; `begun` as of `Run`."""
 
-    begun: int = NEVER
+    begun: int
     reached: dict[int, tuple[Reached, Event]] = field(default_factory=dict)
 
 
@@ -78,15 +78,19 @@ class Deliveries:
             for item in segment.ranges or ():
                 self._first_sealed.setdefault((segment.group.name, *item[:3]), segment.czxid)
 
-    def on_query(self, group: str, query: str, now: Query, commit: Commit) -> None:
-        """A query's znode was written: a run registers once, however often it does so again on other sessions."""
-        key = (group, query, commit.who)
+    def on_query(self, group: GroupView, query: str, now: Query, commit: Commit) -> None:
+        """A query's znode was written: a run registers once, however often it does so again on other sessions. A new
+        query begins after what was collected before."""
+        if (group.name, query) not in self._chains:
+            begun = next((each.czxid for each in reversed(group.sealed) if each.gone is not None), 0)
+            self._chains[group.name, query] = _Chain(begun)
+        key = (group.name, query, commit.who)
         if key not in self._runs or self._runs[key][0] != now.run:
             self._runs[key] = (now.run, commit.zxid)
 
     def on_batch(self, group: GroupView, event: Event, segments: Sequence[SegmentView]) -> None:
         """A query has finished a batch of these segments."""
-        chain = self._chains.setdefault((group.name, event["query"]), _Chain())
+        chain = self._chains.setdefault((group.name, event["query"]), _Chain(NEVER))
         number = event["batch"]
         for later in [later for later in chain.reached if later >= number]:
             del chain.reached[later]
@@ -106,9 +110,12 @@ class Deliveries:
 
     def on_failed(self, group: GroupView, event: Event) -> None:
         """A query failed because of lost records, none of which was in a file or collected."""
-        chain = self._chains.get((group.name, event["query"]), _Chain(begun=0))
+        chain = self._chains.get((group.name, event["query"]))
+        if chain is None:
+            return
         reached, last = chain.reached[max(chain.reached)] if chain.reached else ({}, None)
-        segments = [each for each in group.sealed if last is None or each.czxid > last["upto"]]
+        upto = last["upto"] if last is not None else chain.begun
+        segments = [each for each in group.sealed if each.czxid > upto]
         if any(each.is_lost or each.ranges is None for each in segments):
             return
         if next(self._problems(group, segments, dict(reached), self._run(event, chain.begun)), None) is None:
