@@ -266,6 +266,7 @@ class SharedDisk:
         return SegmentFolder.records(self, segment)  # type: ignore[arg-type]
 
     _named = SegmentFolder._named
+    unplaced = SegmentFolder.unplaced
 
     def contents(self, file: str, size: int, rows: int) -> Contents:
         """See `SegmentFolder.contents`."""

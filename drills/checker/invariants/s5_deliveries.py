@@ -57,7 +57,7 @@ class Deliveries:
     registered. A partition that is new to the query begins where a reset has set it, or anywhere if the group began
     with it, unless the log had lost what was before, or at 0; anywhere too, if its first segment is older than the
     query. A run with `failOnDataLoss=false` may deliver any. No query fails because of lost records while all ranges
-    continue.
+    continue, those sealed before it began included.
     """
 
     def __init__(self, ends: Ends, report: Callable[..., None]) -> None:
@@ -115,12 +115,19 @@ class Deliveries:
             return
         reached, last = chain.reached[max(chain.reached)] if chain.reached else ({}, None)
         upto = last["upto"] if last is not None else chain.begun
+        older = [each for each in group.sealed if each.czxid <= min(chain.begun, upto)]
         segments = [each for each in group.sealed if each.czxid > upto]
-        if any(each.is_lost or each.ranges is None for each in segments):
+        known = {item[:3]: (item[4], each) for each in older for item in each.ranges or ()}
+        if any(each.is_lost or self._is_edited(each) for each in segments):
             return
-        if next(self._problems(group, segments, dict(reached), self._run(event, chain.begun)), None) is None:
+        if next(self._problems(group, segments, {**known, **reached}, self._run(event, chain.begun)), None) is None:
             what = f"query {event['query']} of group {group.name} failed, and nothing is missing or sealed twice"
             self._report(f"{what}: {event.get('why')}", last, event)
+
+    def _is_edited(self, segment: SegmentView) -> bool:
+        """Whether positions before it may have been edited manually, or it cannot be read."""
+        ranges, group = segment.ranges, segment.group.name
+        return ranges is None or any(self._ends.was_edited(group, (each[0], each[2])) for each in ranges)
 
     def _run(self, event: Event, begun: int) -> Run:
         planner = event.get("planned", event["who"])
