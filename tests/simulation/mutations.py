@@ -17,6 +17,7 @@ from tests.simulation.mutation import Mutation, of
 from tests.simulation.region_rules import REGION_RULES
 from tests.simulation.slips_election import ELECTION
 from tests.simulation.slips_eviction import EVICTION
+from tests.simulation.slips_gaps import GAP_RULES
 from tests.simulation.slips_lies import LIES
 from tests.simulation.slips_life import LIFE
 from tests.simulation.slips_rebalance import REBALANCE
@@ -208,7 +209,10 @@ COVERED_BY = {
 }
 """Mutation -> the second rule, which it takes away as well."""
 
-_ALL = (*_HOLES, *_FENCES, *ELECTION, *REBALANCE, *EVICTION, *LIFE, *LIES, *WATCHES, *SEALS, *RULES, *REGION_RULES)
+_ALL = (
+    *_HOLES, *_FENCES, *ELECTION, *REBALANCE, *EVICTION, *LIFE, *LIES, *WATCHES, *SEALS, *RULES, *REGION_RULES,
+    *GAP_RULES,
+)  # fmt: skip
 
 MUTATIONS: Mapping[str, Mutation] = {
     each.name: replace(each, covered_by=COVERED_BY.get(each.name, each.covered_by)) for each in _ALL
