@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from coordinator.admin.offset_reset import OffsetReset
 from coordinator.admin.reset_offsets import ResetRequest
 from coordinator.admin.topics import list_topics
 from coordinator.cli.source import bounds_in
-from coordinator.zk.store import Store
-from coordinator.zk.znodes.records import Topic
+from coordinator.zk.store import SetData, Store
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import OffsetRecord, Topic
 from tests.simulation.actors import POINTS, QueryActor, SlotTask
 from tests.simulation.faults import Fault, _note, again
-from tests.simulation.watching import Commit, once
-from tests.simulation.world import BROKERS, POOL_GROUP, SimulatedWorld
+from tests.simulation.watching import Commit, life_of_session, once
+from tests.simulation.world import BROKERS, POOL_GROUP, SimulatedLife, SimulatedWorld
 
 WITHOUT_MERCY = 0.2
 """So many of the pools that stop are killed: their sessions have to expire."""
@@ -61,19 +63,23 @@ def _pool_comes_back(world: SimulatedWorld) -> None:
 
     def trouble() -> None:
         lives = world.alive("slot")
-        if world.is_calm or not lives:
-            return
-        life, lot = world.gaps.choice(lives), world.gaps.randrange(3)
-        _note(world, ("leave", "crash", "second-process")[lot], process=life.process.life)
-        if lot == 1:
-            world.crash(life)
-        elif lot == 0:
-            life.actor.stop()
-        delay_s = 0.0 if lot == 2 else world.gaps.uniform(0.1, 6)
-        world.scheduler.after(delay_s, lambda: None if world.is_calm else again(world, life.process))
+        if not world.is_calm and lives:
+            _end_slot(world, world.gaps.choice(lives))
 
     for _ in range(world.gaps.randint(0, 2)):
         world.scheduler.after(world.gaps.uniform(0.3, 4), trouble)
+
+
+def _end_slot(world: SimulatedWorld, life: SimulatedLife) -> None:
+    """A slot leaves, dies, or loses its name; another one comes under it, before its session ends or after that."""
+    lot = world.gaps.randrange(3)
+    _note(world, ("leave", "crash", "second-process")[lot], process=life.process.life)
+    if lot == 1:
+        world.crash(life)
+    elif lot == 0:
+        life.actor.stop()
+    delay_s = 0.0 if lot == 2 else world.gaps.choice((0.1, 1.5, 1.5)) * world.profile.session_timeout_ms / 1000
+    world.scheduler.after(delay_s, lambda: None if world.is_calm else again(world, life.process))
 
 
 def _while_pool_is_away(world: SimulatedWorld, happen: Callable[[], bool], kind: str) -> bool:
@@ -257,6 +263,39 @@ def offsets_reset(world: SimulatedWorld) -> bool:
     return False
 
 
+def offset_set(world: SimulatedWorld) -> bool:
+    """Somebody at zkCli sets an offset of the pool's group, and says nothing of why."""
+    paths = GroupPaths(POOL_GROUP)
+
+    def set_it() -> bool:
+        parents = [paths.offsets_of(topic) for topic in world.children(paths.offsets)]
+        some = [f"{parent}/{name}" for parent in parents for name in world.children(parent)]
+        path = world.gaps.choice(some) if some else ""
+        leader = world.ensemble.leader
+        node = leader.tree.get(path) if leader is not None and path else None
+        if node is None:
+            return False
+        record, moved = OffsetRecord.parse(path, node.data), world.gaps.choice((-18, -5, 5, 18))
+        _note(world, "hand", path=path)
+        return world.by_hand(SetData(path, replace(record, offset=max(0, record.offset + moved)).to_bytes()))
+
+    return _while_pool_is_away(world, set_it, "offset-set-by-hand")
+
+
+def discontinuity_then_end(world: SimulatedWorld) -> bool:
+    """A slot ends when its channel has just said that a position does not continue, before it has sealed from there."""
+    delay_s = world.gaps.choice((0.0, 0.05, 0.3))
+
+    def end(commit: Commit) -> None:
+        life = life_of_session(world, commit["session"])
+        if not world.is_calm and life is not None and life.actor.kind == "slot":
+            world.fire("discontinuity-then-end")
+            world.scheduler.after(delay_s, lambda: _end_slot(world, life) if life.is_alive else None)
+
+    once(world, lambda op: "/channel/" in op["path"] and '"discontinuities"' in (op.get("data") or ""), end)
+    return False
+
+
 # ---- queries, and what they read
 
 
@@ -298,6 +337,8 @@ GAPS: dict[str, Fault] = {
     "log-restored": log_restored,
     "later-partition-loses": later_partition_loses,
     "offsets-reset": offsets_reset,
+    "offset-set-by-hand": offset_set,
+    "discontinuity-then-end": discontinuity_then_end,
     "query-dies-at": query_dies_at,
     "file-replaced": file_replaced,
 }

@@ -245,6 +245,8 @@ GAPS = {
     "log-restored": 3.0,
     "later-partition-loses": 3.0,
     "offsets-reset": 6.0,
+    "offset-set-by-hand": 1.5,
+    "discontinuity-then-end": 5.0,
     "query-dies-at": 2.0,
     "file-replaced": 0.5,
 }
