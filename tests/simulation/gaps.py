@@ -277,7 +277,9 @@ def offset_set(world: SimulatedWorld) -> bool:
             return False
         record, moved = OffsetRecord.parse(path, node.data), world.gaps.choice((-18, -5, 5, 18))
         _note(world, "hand", path=path)
-        return world.by_hand(SetData(path, replace(record, offset=max(0, record.offset + moved)).to_bytes()))
+        return world.by_hand(
+            SetData(path, replace(record, offset=max(0, record.offset + moved), discontinuity=None).to_bytes())
+        )
 
     return _while_pool_is_away(world, set_it, "offset-set-by-hand")
 

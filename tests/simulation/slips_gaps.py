@@ -11,7 +11,7 @@ import consumer.spark.source.stream_planner
 import coordinator.rebalance.plan_operations
 from consumer.membership.offsets import CommittedOffsets
 from consumer.spark.source.query_znode import QueryPost
-from consumer.spark.source.segment_index import joined
+from consumer.spark.source.segment_index import NEVER, joined
 from consumer.spark.source.stream_planner import Planner
 from coordinator.zk.znodes.records import Channel, OffsetRecord
 from tests.simulation.mutation import Mutation, Patch, constant, nothing, of, replaced
@@ -76,7 +76,7 @@ def _with_ends_of_the_end(original: Any) -> Any:
 
 
 def _registered(zxid: int) -> Any:
-    return lambda original: lambda ends, batch, registered=0: original(ends, batch, zxid)
+    return lambda original: lambda ends, batch, began=NEVER, registered=0: original(ends, batch, began, zxid)
 
 
 def _as_of_whoever_plans(original: Any) -> Any:

@@ -27,11 +27,11 @@ NEVER = 1 << 63
 class Run(NamedTuple):
     """What a batch is judged by.
 
-    :ivar begun: czxid after which the query reads; `NEVER` when unknown.
+    :ivar began: zxid at which the query's first run registered; `NEVER` when unknown.
     :ivar registered: zxid of the registration of the run that planned the batch; `NEVER` when unknown.
     """
 
-    begun: int
+    began: int
     registered: int
 
 
@@ -44,9 +44,13 @@ class Problem(NamedTuple):
 
 @dataclass(slots=True)
 class _Chain:
-    """The batches that a query's sink holds: what each of them has reached; `begun` as of `Run`."""
+    """The batches that a query's sink holds: what each of them has reached; `began` as of `Run`.
+
+    :ivar begun: czxid after which the query reads; `NEVER` when unknown.
+    """
 
     begun: int
+    began: int = NEVER
     reached: dict[int, tuple[Reached, Event]] = field(default_factory=dict)
 
 
@@ -55,8 +59,8 @@ class Deliveries:
 
     Or at the place of an operator's reset between the two seals that came before the run that planned the batch had
     registered. A partition that is new to the query begins where a reset has set it, or anywhere if the group began
-    with it, unless the log had lost what was before, or at 0; anywhere too, if its first segment is older than the
-    query. A run with `failOnDataLoss=false` may deliver any. No query fails because of lost records while all ranges
+    with it, unless the log had lost what was before, or at 0; anywhere too, if it was sealed before the query's first
+    run registered. A run with `failOnDataLoss=false` may deliver any. No query fails because of lost records while all ranges
     continue, those sealed before it began included.
     """
 
@@ -83,7 +87,7 @@ class Deliveries:
         query begins after what was collected before."""
         if (group.name, query) not in self._chains:
             begun = next((each.czxid for each in reversed(group.sealed) if each.gone is not None), 0)
-            self._chains[group.name, query] = _Chain(begun)
+            self._chains[group.name, query] = _Chain(begun, commit.zxid)
         key = (group.name, query, commit.who)
         if key not in self._runs or self._runs[key][0] != now.run:
             self._runs[key] = (now.run, commit.zxid)
@@ -96,14 +100,15 @@ class Deliveries:
             del chain.reached[later]
         if number == 0 or not chain.reached:
             chain.begun = event["after"] if number == 0 else NEVER
+            chain.began = self._registered(event) if number == 0 else NEVER
         before, last = chain.reached[max(chain.reached)] if chain.reached else ({}, None)
         reached = dict(before)
         if (last is not None and last["upto"] != event["after"]) or any(
             segment.is_lost or segment.ranges is None for segment in segments
         ):
-            reached, chain.begun = {}, NEVER
+            reached, chain.begun, chain.began = {}, NEVER, NEVER
         what = f"batch {number} of query {event['query']} of group {group.name} at {moment(event['at'])}"
-        for problem in self._problems(group, segments, reached, self._run(event, chain.begun)):
+        for problem in self._problems(group, segments, reached, Run(chain.began, self._registered(event))):
             if event.get("fail_on_data_loss", True):
                 self._report(f"{what} {problem.why}", *problem.witness, event)
         chain.reached[number] = (reached, event)
@@ -120,7 +125,10 @@ class Deliveries:
         known = {item[:3]: (item[4], each) for each in older for item in each.ranges or ()}
         if any(each.is_lost or self._is_edited(each) for each in segments):
             return
-        if next(self._problems(group, segments, {**known, **reached}, self._run(event, chain.begun)), None) is None:
+        if (
+            next(self._problems(group, segments, {**known, **reached}, Run(chain.began, self._registered(event))), None)
+            is None
+        ):
             what = f"query {event['query']} of group {group.name} failed, and nothing is missing or sealed twice"
             self._report(f"{what}: {event.get('why')}", last, event)
 
@@ -129,10 +137,10 @@ class Deliveries:
         ranges, group = segment.ranges, segment.group.name
         return ranges is None or any(self._ends.was_edited(group, (each[0], each[2])) for each in ranges)
 
-    def _run(self, event: Event, begun: int) -> Run:
+    def _registered(self, event: Event) -> int:
+        """The zxid at which the run registered that planned a batch; `NEVER` when unknown."""
         planner = event.get("planned", event["who"])
-        _, registered = self._runs.get((event["group"], event["query"], planner), ("", NEVER))
-        return Run(begun, registered)
+        return self._runs.get((event["group"], event["query"], planner), ("", NEVER))[1]
 
     def _problems(
         self, group: GroupView, segments: Sequence[SegmentView], reached: Reached, run: Run
@@ -167,7 +175,7 @@ class Deliveries:
     def _may_begin(self, group: GroupView, key: Key, first: int, run: Run) -> bool:
         """Whether a partition that is new to a query may begin at `first`."""
         partition: Partition = (key[1], key[3])
-        if self._first_sealed.get(key, 0) <= run.begun or self._ends.was_edited(group.name, partition):
+        if self._first_sealed.get(key, 0) < run.began or self._ends.was_edited(group.name, partition):
             return True
         if self._ends.has_jumped_to(key, first):
             return False
