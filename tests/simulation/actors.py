@@ -298,6 +298,8 @@ class QueryActor(Actor):
             runtime.sleep(0.001)
             self._reach(runtime, "logged")
         start, end = checkpoint.planned[number]
+        if number == 0 and self.at_point is not None and checkpoint.planners[0] != self.life:
+            start = planner.initial()  # no log has it
         for _ in range(self.plans):
             parts = planner.plan(start, end)
         self._reach(runtime, "planned")

@@ -60,8 +60,8 @@ class Deliveries:
     Or at the place of an operator's reset between the two seals that came before the run that planned the batch had
     registered. A partition that is new to the query begins where a reset has set it, or anywhere if the group began
     with it, unless the log had lost what was before, or at 0; anywhere too, if it was sealed before the query's first
-    run registered. A run with `failOnDataLoss=false` may deliver any. No query fails because of lost records while all ranges
-    continue, those sealed before it began included.
+    run registered. A run with `failOnDataLoss=false` may deliver any. No query fails because of lost records while all
+    ranges continue, those sealed before it began included.
     """
 
     def __init__(self, ends: Ends, report: Callable[..., None]) -> None:
