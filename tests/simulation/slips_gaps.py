@@ -63,15 +63,6 @@ def _forgotten(original: Any) -> Any:
     return latest
 
 
-def _with_ends_of_the_end(original: Any) -> Any:
-    def plan(self: Planner, store: Any, start: Any, end: Any) -> Any:
-        if start.begun != end.begun:
-            start = replace(end, czxid=end.begun, segment="")
-        return original(self, store, start, end)
-
-    return plan
-
-
 # ---- resets, and the runs that they are meant for
 
 
@@ -157,11 +148,6 @@ GAP_RULES: tuple[Mutation, ...] = (
         "A query reads 3",
         replaced(Planner, "_plan", _forgets_when_it_plans_again),
         replaced(Planner, "_latest", _forgotten),
-    ),
-    _gap(
-        "the first batch of an earlier run is compared with its own ends",
-        "A query reads 3",
-        replaced(Planner, "_plan", _with_ends_of_the_end),
     ),
     _gap(
         "a reader takes any file of the right size",

@@ -125,10 +125,8 @@ class Deliveries:
         known = {item[:3]: (item[4], each) for each in older for item in each.ranges or ()}
         if any(each.is_lost or self._is_edited(each) for each in segments):
             return
-        if (
-            next(self._problems(group, segments, {**known, **reached}, Run(chain.began, self._registered(event))), None)
-            is None
-        ):
+        run = Run(chain.began, self._registered(event))
+        if not any(self._problems(group, segments, {**known, **reached}, run)):
             what = f"query {event['query']} of group {group.name} failed, and nothing is missing or sealed twice"
             self._report(f"{what}: {event.get('why')}", last, event)
 
