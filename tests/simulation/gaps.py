@@ -100,7 +100,7 @@ def _while_pool_is_away(world: SimulatedWorld, happen: Callable[[], bool], kind:
 
 def supervise(world: SimulatedWorld) -> None:
     """Somebody looks after queries: one that has ended is started again, one of some is bounced now and then, and every
-    one when the faults are over. Some do not fail on data loss."""
+    one when the faults are over, when a new one comes, too. Some do not fail on data loss."""
 
     def look() -> None:
         for name in sorted(world.checkpoints.keys() - world.held_back):
@@ -115,6 +115,7 @@ def supervise(world: SimulatedWorld) -> None:
     def bounce() -> None:
         for life in world.alive("query"):
             life.actor.stop()
+        world.start_query("late")
 
     world.scheduler.after(LOOKS_S, look)
     world.scheduler.after(world.profile.calm_at + world.gaps.uniform(2, 6), bounce)

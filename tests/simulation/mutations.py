@@ -204,7 +204,7 @@ COVERED_BY = {
     "a file is sealed twice after a lost reply": "the channel's offsets are compared",
     "the sweep removes files of the living": "young files stay",
     "a collection does not write how far it came": "a missing number among the segments is noticed",
-    "a query that returns too late is not refused": "a missing number among the segments is noticed",
+    "a query that returns too late is not refused": "a missing number among the segments is noticed; ends are kept",
     "a contribution does not look at its checkpoint": "a session applies its commits in order",
 }
 """Mutation -> the second rule, which it takes away as well."""

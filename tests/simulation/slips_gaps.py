@@ -133,7 +133,7 @@ def _begins_well(original: Any) -> Any:
     return found
 
 
-_FORGETFUL: tuple[Patch, ...] = (replaced(_PLANNER, "delivered", _without_ends),)
+NO_ENDS: tuple[Patch, ...] = (replaced(_PLANNER, "delivered", _without_ends),)
 
 
 def _gap(name: str, rule: str, *patches: Patch) -> Mutation:
@@ -141,8 +141,8 @@ def _gap(name: str, rule: str, *patches: Patch) -> Mutation:
 
 
 GAP_RULES: tuple[Mutation, ...] = (
-    _gap("a checkpoint has no ends", "A query reads 2", *_FORGETFUL),
-    _gap("ends are kept from plan to plan", "A query reads 3", *_FORGETFUL, replaced(Planner, "_plan", _in_memory)),
+    _gap("a checkpoint has no ends", "A query reads 2", *NO_ENDS),
+    _gap("ends are kept from plan to plan", "A query reads 3", *NO_ENDS, replaced(Planner, "_plan", _in_memory)),
     _gap(
         "a batch that is planned again forgets the ends before it",
         "A query reads 3",

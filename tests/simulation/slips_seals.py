@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import consumer.spark.fetchers.orphan_sweep
-import consumer.spark.source.stream_planner
 import coordinator.retention.segments
 import tests.simulation.tuning
 from consumer.sealing.open_segment import OpenSegment
 from consumer.sealing.sealer import Sealer
 from consumer.sealing.segment_commit import SegmentCommit, channel_of
 from consumer.spark.source.query_znode import QueryPost
+from consumer.spark.source.segment_index import SealedSegments
 from consumer.spark.source.stream_planner import Planner
 from coordinator.listeners.members import MemberListener
 from coordinator.rebalance.handlers import Handlers
@@ -28,6 +28,7 @@ from coordinator.zk.znodes.paths import COORDINATOR
 from tests.simulation.callbacks import Watches
 from tests.simulation.fences import NO_SWEEP
 from tests.simulation.mutation import Mutation, Patch, constant, nothing, of, replaced
+from tests.simulation.slips_gaps import NO_ENDS
 
 # ---- watches, and the queue
 
@@ -146,7 +147,7 @@ YOUNG_FILES_TOO: tuple[Patch, ...] = (constant(tests.simulation.tuning, "ORPHAN_
 """The sweep goes by the channels alone, and not by a file's age."""
 
 
-NO_GAPS: tuple[Patch, ...] = (constant(consumer.spark.source.stream_planner, "gaps", lambda *_: []),)
+NO_GAPS: tuple[Patch, ...] = (constant(SealedSegments, "gaps", lambda *_: []),)
 """A missing number among the segments is not noticed: only `collected` says that some were removed."""
 
 
@@ -326,7 +327,7 @@ SEALS: tuple[Mutation, ...] = (
         (constant(Planner, "_collected", lambda *_: []),),
         of("S5"),
         ("sealing", "storm"),
-        NO_GAPS,
+        (*NO_GAPS, *NO_ENDS),
     ),
     Mutation(
         "a query has finished what it is about to read",
