@@ -271,7 +271,8 @@ class QueryActor(Actor):
                 if not self._batch(planner, runtime, run):
                     runtime.sleep(self.trigger_s)
         except (SegmentError, QueryTakenOver, QueryRemoved) as error:
-            runtime.record("query-failed", **self.names(), **self._planned(), why=str(error))
+            at = {"batch": self.checkpoint.finished} if self.at_point is not None else {}
+            runtime.record("query-failed", **self.names(), **self._planned(), **at, why=str(error))
             return f"failed: {error}"
         except ConcurrentRun:
             return "another run of the query writes the same checkpoint"

@@ -118,7 +118,8 @@ class Deliveries:
         chain = self._chains.get((group.name, event["query"]))
         if chain is None:
             return
-        reached, last = chain.reached[max(chain.reached)] if chain.reached else ({}, None)
+        number = event.get("batch", max(chain.reached, default=-1) + 1)
+        reached, last = chain.reached.get(number - 1, ({}, None))
         upto = last["upto"] if last is not None else chain.begun
         older = [each for each in group.sealed if each.czxid <= min(chain.begun, upto)]
         segments = [each for each in group.sealed if each.czxid > upto]
