@@ -90,7 +90,7 @@ def took_effect(kind: str) -> bool:
     profile = next(
         profile
         for profile in reversed(PROFILES.values())
-        if kind in {*profile.weights, *profile.leader_weights, *profile.region_weights}
+        if kind in {*profile.weights, *profile.leader_weights, *profile.region_weights, *profile.gap_weights}
     )
     return any(simulate(seed, profile).fired[kind] for seed in range(RARE_SEEDS))
 
@@ -199,7 +199,7 @@ def test_every_fault_that_a_profile_may_draw_is_known_and_drawn() -> None:
     drawn = {
         kind
         for profile in PROFILES.values()
-        for weights in (profile.weights, profile.leader_weights, profile.region_weights)
+        for weights in (profile.weights, profile.leader_weights, profile.region_weights, profile.gap_weights)
         for kind in weights
     }
     drawn |= {kind for profile in PROFILES.values() for scene in profile.scenes for kind in scene.kinds}
