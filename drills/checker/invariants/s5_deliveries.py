@@ -29,10 +29,12 @@ class Run(NamedTuple):
 
     :ivar began: zxid at which the query's first run registered; `NEVER` when unknown.
     :ivar registered: zxid of the registration of the run that planned the batch; `NEVER` when unknown.
+    :ivar is_failing: whether a later reset is a reason to fail also where nothing of the partition was delivered.
     """
 
     began: int
     registered: int
+    is_failing: bool = False
 
 
 class Problem(NamedTuple):
@@ -126,7 +128,7 @@ class Deliveries:
         known = {item[:3]: (item[4], each) for each in older for item in each.ranges or ()}
         if any(each.is_lost or self._is_edited(each) for each in segments):
             return
-        run = Run(chain.began, self._registered(event))
+        run = Run(chain.began, self._registered(event), is_failing=True)
         if not any(self._problems(group, segments, {**known, **reached}, run)):
             what = f"query {event['query']} of group {group.name} failed, and nothing is missing or sealed twice"
             self._report(f"{what}: {event.get('why')}", last, event)
@@ -160,12 +162,12 @@ class Deliveries:
         end, before = reached.get(item[:3], (None, None))
         since = before.czxid if before is not None else 0
         resets = [each for each in self._resets.get(key, ()) if since < each[0] < segment.czxid]
-        limit = run.registered if before is not None else NEVER
+        limit = run.registered if before is not None or run.is_failing else NEVER
         if end == first or any(zxid < limit and place == first for zxid, place, _ in resets):
             return None
-        if before is None and self._may_begin(group, key, first, run):
-            return None
         late = [made for _, place, made in resets if place == first]
+        if before is None and not late and self._may_begin(group, key, first, run):
+            return None
         should = f"{end} should be next" if before is not None else "it does not begin there"
         more = f"; a reset to {first} came after its run had registered" if late else ""
         why = f"has {topic}-{number} (id {topic_id}) from {first} on in {segment.name}, and {should}{more}"
