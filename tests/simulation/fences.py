@@ -361,7 +361,7 @@ PAST_DROPPED: tuple[Patch, ...] = (replaced(Sealer, "_start_over", _advances_all
 
 
 def _forgets_starts(original: Any) -> Any:
-    def standing(self: CommittedOffsets, partition: TopicPartition, channel: Any, node: Any) -> int | None:
+    def standing(self: CommittedOffsets, partition: TopicPartition, channel: Any, node: Any) -> OffsetRecord | None:
         is_start = node is not None and OffsetRecord.parse("", node.data).start
         return None if is_start else original(self, partition, channel, node)
 

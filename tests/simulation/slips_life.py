@@ -105,8 +105,8 @@ def _refused_not_listed(original: Any) -> Any:
 
 
 def _any_topic_id(original: Any) -> Any:
-    def standing(self: CommittedOffsets, partition: Any, channel: Any, node: Any) -> int | None:
-        return OffsetRecord.parse("", node.data).offset if node is not None else None
+    def standing(self: CommittedOffsets, partition: Any, channel: Any, node: Any) -> OffsetRecord | None:
+        return OffsetRecord.parse("", node.data) if node is not None else None
 
     return standing
 
@@ -189,8 +189,8 @@ class _Unfenced:
 
 
 def _publishes_unfenced(original: Any) -> Any:
-    def publish_if_due(self: OffsetPublisher, store: Any, fenced: FencedChannel) -> None:
-        original(self, store, _Unfenced(fenced, store))
+    def publish_if_due(self: OffsetPublisher, store: Any, fenced: FencedChannel, at_once: bool) -> None:
+        original(self, store, _Unfenced(fenced, store), at_once)
 
     return publish_if_due
 
