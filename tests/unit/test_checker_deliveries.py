@@ -71,7 +71,7 @@ def test_a_run_that_delivers_a_gap_or_repetition_breaks_it(who: str, place: int)
     assert names(finding) == ["s1#1 commit channel/s1", "s1#1 commit channel/s1", f"{who} batch"]
 
 
-def test_a_run_that_does_not_fail_on_data_loss_delivers_anything_and_those_after_it_continue() -> None:
+def test_a_run_that_bears_data_loss_delivers_anything_and_later_ones_continue() -> None:
     def happen(history: StoryHistory) -> None:
         jump(history, 150)
         restart(history)
@@ -152,7 +152,7 @@ def first_of(there: frozenset[int], jumps: bool, is_late: bool = False) -> Verdi
     return spoilt("stable", happen)
 
 
-def test_partition_begins_anywhere_if_the_group_began_with_it_and_at_0_if_it_came_later() -> None:
+def test_partition_begins_anywhere_unless_it_came_later() -> None:
     held(first_of(frozenset({0, 1, 2}), jumps=False))
     finding = only(first_of(frozenset({0, 1}), jumps=False), "S5")
 
