@@ -76,6 +76,8 @@ class Membership:
             raise OutcomeUnknown("the reply was lost")
         if not sealed:  # no records with it
             self.truth = self.truth.advanced(offsets, lost)
+            if fate == "happened":
+                raise OutcomeUnknown("the reply was lost")
             self.channel = self.truth
             return
         (create,) = operations
@@ -520,6 +522,18 @@ def test_gap_whose_move_is_refused_is_skipped_later(tmp_path: Path) -> None:
     bench.sealer.seal()
 
     assert bench.sealed_offsets() == {part: list(range(150, 250)) for part in (P0, P1)}
+
+
+def test_gap_whose_moves_reply_was_lost_keeps_the_first_offset_that_was_lost(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, log=TimedLog(end=250, begin=150))
+    bench.member.fates = ["happened"]
+    for _ in range(4):
+        bench.sealer.fetch()
+        bench.clock.now += 60
+    bench.sealer.seal()
+
+    (segment,) = bench.member.sealed
+    assert segment.discontinuities == {part: Discontinuity("lost", 0) for part in (P0, P1)}
 
 
 class Marked(TimedLog):

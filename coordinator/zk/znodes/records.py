@@ -319,8 +319,9 @@ class Channel:
         :param lost: of those that were out of range, the first offset that the log did not have.
         :param sealed: the file with the records before them, if there is one.
         """
-        causes = {part: cause for part, cause in self.discontinuities.items() if part not in offsets}
-        causes |= {part: Discontinuity(LOST, offset) for part, offset in lost.items()}
+        repeated = {part for part, offset in lost.items() if offset == offsets[part]}  # its reply was lost before
+        causes = {part: why for part, why in self.discontinuities.items() if part in repeated or part not in offsets}
+        causes |= {part: Discontinuity(LOST, offset) for part, offset in lost.items() if part not in repeated}
         running = {**self.running, **offsets}
         return replace(self, running=running, discontinuities=causes, sealed=sealed or self.sealed)
 
