@@ -104,6 +104,6 @@ class OffsetReset:
         moved = any(each.offset != each.known.current for each in new if each.known.current is not None)
         if moved and node is not None and node.stat.children:
             self.warn(
-                f"group {group} has sealed segments, which records fetched after the reset do not join"
-                ": let its queries finish them and stop, and start them again only after the reset"
+                f"group {group} has sealed segments, and a query that runs during the reset fails where it begins"
+                ": stop its queries before, and start them again after it"
             )
