@@ -291,8 +291,9 @@ class Consumer(Control):
         In a consistent region a checkpoint precedes it. When none is complete within 10 s, what was processed since
         the last one is dropped and processed again (log line `leaving without checkpoint`).
 
-        :param save: False when the application has not processed everything that `poll` returned: no checkpoint then.
+        :param save: False when the application has not processed everything that `poll` returned: none is saved then.
         """
+        self._auto_commit.is_enabled &= save
         if self._region is not None and save:
             final_checkpoint.save(self._context, self._member, self._region)
         self._member.close()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from consumer.logs.columns import MAX_RECORD_BYTES, MAX_TIMESTAMP_MS, Headers
-from coordinator.zk.errors import BadData
+from coordinator.zk.errors import BadData, CoordinatorError
 from coordinator.zk.znodes.json_fields import Fields
 from coordinator.zk.znodes.names import shown
 from coordinator.zk.znodes.ranges import MAX_PARTITION
@@ -34,13 +34,15 @@ def lines(descriptor: int, idle_s: float) -> Iterator[bytes | None]:
     """The lines of a file descriptor, without their ends; None whenever none has arrived for `idle_s`.
 
     A line that is too long for a record is truncated, to a length that is still too long.
+
+    :raises CoordinatorError: when it cannot be read, as a closed stdin.
     """
     pieces: list[bytes] = []
     while True:
         if not select.select([descriptor], [], [], idle_s)[0]:
             yield None
             select.select([descriptor], [], [])
-        data = os.read(descriptor, _CHUNK)
+        data = _read(descriptor)
         if not data:
             break
         if b"\n" not in data:
@@ -53,6 +55,13 @@ def lines(descriptor: int, idle_s: float) -> Iterator[bytes | None]:
             yield line.removesuffix(b"\r")
     if last := b"".join(pieces):
         yield last.removesuffix(b"\r")
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, _CHUNK)
+    except OSError as error:
+        raise CoordinatorError(f"the input cannot be read: {error.strerror}") from error
 
 
 def record_of_json(where: str, line: bytes) -> InputRecord:

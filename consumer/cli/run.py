@@ -148,9 +148,9 @@ def _print(
     runtime: Runtime,
 ) -> None:
     consumer = Consumer(config, subscription, output)
-    output.started()
     try:
         with consumer:
+            output.started()
             commits = not config.enable_auto_commit and not config.region
             _consume(consumer, output, stopping, limits, commits, runtime)
     finally:

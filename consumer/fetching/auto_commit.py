@@ -20,10 +20,11 @@ class AutoCommit:
     loses none. Uncommitted records are fetched again, by the partition's next owner.
 
     :param commit: commits the returned records; it may raise `CommitFailed`.
+    :ivar is_enabled: False after the application has failed: it may not have processed what was returned.
     """
 
     def __init__(self, config: ConsumerConfig, runtime: Runtime, commit: Callable[[], None]) -> None:
-        self._is_enabled = config.enable_auto_commit
+        self.is_enabled = config.enable_auto_commit
         self._consumer = config.consumer
         self._interval_s = config.auto_commit_interval_ms / 1000
         self._runtime = runtime
@@ -32,12 +33,12 @@ class AutoCommit:
 
     def if_due(self) -> None:
         """Every `auto_commit_interval_ms`."""
-        if self._is_enabled and self._runtime.monotonic() - self._last >= self._interval_s:
+        if self.is_enabled and self._runtime.monotonic() - self._last >= self._interval_s:
             self.now()
 
     def now(self) -> None:
         """Commit; a failure is logged, and the next call tries again."""
-        if not self._is_enabled:
+        if not self.is_enabled:
             return
         try:
             self._commit()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,16 @@ def test_auto_commit_on_close_commits_the_returned_records(world: World, start: 
     first.consumer.close()
 
     assert world.offsets("g") == {T0: 0, T1: 0} | first.returned
+
+
+def test_auto_commit_commits_nothing_when_the_application_has_failed(world: World, start: Start) -> None:
+    first = start(enable_auto_commit=True, auto_commit_interval_ms=600_000)
+
+    with suppress(OSError), first.consumer:
+        first.polls(3)
+        raise OSError("the disk is full")
+
+    assert set(world.offsets("g").values()) == {0}
 
 
 def test_without_auto_commit_nothing_is_committed_but_by_commit(world: World, start: Start) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import shlex
 import sys
@@ -24,8 +25,11 @@ from ..znodes.names import shown
 from ..znodes.paths import Brokers
 from .config import load
 from .log_format import redacted
+from .streams import checked_streams
 from .tables import table_text as table_text
 from .tables import wide_option
+
+log = logging.getLogger(__name__)
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -81,7 +85,8 @@ class Cli(click.Group):
 def exit_code_of(run: Callable[[], Any]) -> int:
     """The exit code of `run`. An error prints one line, an interrupt none."""
     try:
-        result = run()
+        with checked_streams():
+            result = run()
         return result if isinstance(result, int) else 0
     except click.Abort:
         return INTERRUPTED
@@ -91,6 +96,10 @@ def exit_code_of(run: Callable[[], Any]) -> int:
     except CoordinatorError as error:
         report(error)
         return error.exit_code
+    except OSError as error:  # a file, a disk or a limit of this machine: the traceback is for debugging
+        log.debug("failed: %s", error, exc_info=True)
+        report(error)
+        return CoordinatorError.exit_code
 
 
 def report(error: object) -> None:
