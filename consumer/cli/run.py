@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import signal
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,7 @@ from consumer.errors import AssignmentFailed, CommitFailed
 from coordinator.zk.errors import CoordinatorError, IncarnationOver, UsageError
 from coordinator.zk.process.cli import kafka_option
 from coordinator.zk.process.config_options import built, config_options, log_options, log_to_stderr
-from coordinator.zk.runtime import Event, Runtime, ThreadRuntime, on_signals
+from coordinator.zk.runtime import ENDINGS, Event, Runtime, ThreadRuntime, on_signals
 from coordinator.zk.znodes.records import BLACK_LIST, STATIC, WHITE_LIST
 
 from .child import run_child
@@ -105,7 +104,7 @@ def run(
     log_format: str,
     **options: Any,
 ) -> None:
-    """Consume, print each record as one JSON line on stdout, and commit. SIGTERM and Ctrl-C leave the group cleanly.
+    """Consume, print each record as one JSON line on stdout, and commit. SIGTERM, SIGHUP and Ctrl-C leave the group.
 
     It runs until then, or as --max-records and --timeout-ms have it, as kafka-console-consumer: the first waiting time
     includes joining the group.
@@ -128,7 +127,7 @@ def run(
         raise UsageError("name the log to read: --log-dir DIR (or kafka:), or set ZK_GROUP_LOG_DIR")
     runtime = ThreadRuntime()
     stopping = runtime.event()
-    on_signals((signal.SIGTERM, signal.SIGINT), lambda number: stopping.set())
+    on_signals(ENDINGS, lambda number: stopping.set())
     try:
         if command is not None:
             run_child(config, subscription, command, exec_timeout_ms / 1000, stopping, runtime)

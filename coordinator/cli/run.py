@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import sys
 from typing import Any
@@ -17,7 +16,7 @@ from coordinator.zk.outages import OutageLog
 from coordinator.zk.process.config_options import built, config_options, log_options, log_to_stderr
 from coordinator.zk.process.history_recorder import recorder_in
 from coordinator.zk.process.metrics_server import MetricsServer
-from coordinator.zk.runtime import ThreadRuntime, on_signals
+from coordinator.zk.runtime import ENDINGS, ThreadRuntime, on_signals
 from coordinator.zk.session.kazoo_store import kazoo_factory
 
 HELPS = {
@@ -50,7 +49,7 @@ SWITCH_S = 0.0005
 @config_options(CoordinatorConfig, HELPS)
 @log_options
 def run(log_level: str, log_format: str, **options: Any) -> None:
-    """Stand for election and, while elected, coordinate every group. SIGTERM resigns cleanly."""
+    """Stand for election and, while elected, coordinate every group. SIGTERM, SIGHUP and Ctrl-C resign cleanly."""
     log_to_stderr(log_level, log_format)
     config = built(CoordinatorConfig, options)
     opener = kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000, access=config.access)
@@ -60,7 +59,7 @@ def run(log_level: str, log_format: str, **options: Any) -> None:
     opener = OutageLog(f"node {config.node}", config.zk, opener, runtime).open
     metrics = CoordinatorMetrics()
     service = CoordinatorService(config, opener, runtime, metrics=metrics)
-    on_signals((signal.SIGTERM, signal.SIGINT), lambda number: service.stop())
+    on_signals(ENDINGS, lambda number: service.stop())
     # A long turn computes; the others mostly wait for answers, each time for a thread switch of 5 ms by default.
     sys.setswitchinterval(SWITCH_S)
     with MetricsServer(metrics.registry, config.metrics_host, config.metrics_port, runtime, service.unhealthy):

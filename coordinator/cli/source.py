@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
@@ -13,7 +12,7 @@ import click
 from coordinator.admin.offset_reset import BoundsOf, LogBounds
 from coordinator.zk.errors import CoordinatorError, UsageError
 from coordinator.zk.process.cli import bootstrap_option, command_access, kafka_option
-from coordinator.zk.runtime import ThreadRuntime, on_signals
+from coordinator.zk.runtime import ENDINGS, ThreadRuntime, on_signals
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
 
@@ -63,7 +62,7 @@ def repeat(act: Callable[[], object], every_s: float, on_problem: Callable[[str]
     :raises UsageError: when `act` raises it: a retry would fail too.
     """
     stopping = ThreadRuntime().event()
-    on_signals((signal.SIGTERM, signal.SIGINT), lambda number: stopping.set())
+    on_signals(ENDINGS, lambda number: stopping.set())
     problem = ""
     while not stopping.is_set():
         try:

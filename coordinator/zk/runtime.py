@@ -137,8 +137,12 @@ class ThreadRuntime(Runtime):
             self._recorder(self.monotonic(), event, fields)
 
 
+ENDINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that end a process in order: of an operator, Ctrl-C, a terminal that closes."""
+
+
 def on_signals(numbers: Iterable[signal.Signals], act: Callable[[signal.Signals], None]) -> None:
-    """Call `act` with each of these signals that arrives; from the main thread.
+    """Call `act` with each of these signals that arrives; from the main thread. SIGHUP stays ignored under `nohup`.
 
     `act` runs in a thread of its own, not in the signal handler: that interrupts the main thread at any point, and
     while it holds an event's lock inside `wait`, a `set` in the handler would deadlock.
@@ -154,5 +158,7 @@ def on_signals(numbers: Iterable[signal.Signals], act: Callable[[signal.Signals]
                 log.exception("signal handler failed: signal=%s", number.name)
 
     for number in numbers:
+        if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+            continue
         signal.signal(number, lambda number, frame: received.put(number))
     threading.Thread(target=carry_out, name="signals", daemon=True).start()
