@@ -14,27 +14,28 @@ Address = tuple[str, int]
 
 
 def parsed_hosts(hosts: str) -> tuple[Sequence[Address], str]:
-    """The servers, and the chroot, "" for none. A server without a port has 2181.
+    """The servers, and the chroot, "" for none. A server without a port has 2181. Blanks around each are left out.
 
     :raises UsageError: when it is not `host:port,host:port/chroot`.
     """
     if not hosts.strip():
         raise UsageError(f"--zk is empty: name the ZooKeeper servers, {EXAMPLE}")
-    servers, slash, rest = hosts.partition("/")
+    servers, slash, rest = hosts.strip().partition("/")
     if not servers.strip():
         raise UsageError(f"--zk {hosts!a} names no server: the servers stand before the chroot, {EXAMPLE}")
     if rest.startswith("/") and servers.endswith(":"):
         raise UsageError(f"--zk {hosts!a} is a URL: give servers and chroot only, {EXAMPLE}")
-    return [_address(hosts, server) for server in servers.split(",")], _chroot(hosts, slash + rest)
+    return [_address(hosts, server.strip()) for server in servers.split(",")], _chroot(hosts, slash + rest)
 
 
 def checked_hosts(hosts: str) -> str:
-    """`hosts`, when it is a connect string.
+    """`hosts` as ZooKeeper's clients take it, without blanks; each server has its port.
 
-    :raises UsageError: otherwise.
+    :raises UsageError: when it is not a connect string.
     """
-    parsed_hosts(hosts)
-    return hosts
+    servers, chroot = parsed_hosts(hosts)
+    addresses = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in servers)
+    return ",".join(addresses) + chroot
 
 
 def _address(hosts: str, server: str) -> Address:
@@ -50,6 +51,8 @@ def _address(hosts: str, server: str) -> Address:
 
 def _chroot(hosts: str, chroot: str) -> str:
     names = [name for name in chroot.split("/") if name]
+    if "," in chroot:
+        raise UsageError(f"--zk {hosts!a}: the chroot is given once, after all servers, without a comma, {EXAMPLE}")
     if any(name in (".", "..") for name in names) or not chroot.isprintable():
         raise UsageError(f"--zk {hosts!a}: the chroot is not a path as /a or /a/b, {EXAMPLE}")
     if names[:1] == ["zookeeper"]:

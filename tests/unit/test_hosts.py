@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from click.testing import CliRunner
+from kazoo.hosts import collect_hosts
 
 from consumer.cli import main as consumer_main
 from consumer.config import ConsumerConfig
@@ -13,7 +14,7 @@ from consumer.spark.source.options import SourceConfig
 from coordinator.cli import main
 from coordinator.term.config import CoordinatorConfig
 from coordinator.zk.errors import UsageError
-from coordinator.zk.hosts import parsed_hosts
+from coordinator.zk.hosts import checked_hosts, parsed_hosts
 from coordinator.zk.session.kazoo_store import open_kazoo
 
 
@@ -27,6 +28,7 @@ from coordinator.zk.session.kazoo_store import open_kazoo
         ("zk1:2181//a//b/", [("zk1", 2181)], "/a/b"),
         ("[::1]:2181", [("::1", 2181)], ""),
         ("[::1]", [("::1", 2181)], ""),
+        (" zk1:2181 , zk2:2182 /groups \n", [("zk1", 2181), ("zk2", 2182)], "/groups"),
     ],
 )
 def test_zk_option_names_servers_and_an_optional_chroot(
@@ -35,10 +37,18 @@ def test_zk_option_names_servers_and_an_optional_chroot(
     assert parsed_hosts(hosts) == (addresses, chroot)
 
 
+@pytest.mark.parametrize("hosts", ["zk1, zk2:2182 /a/b/ ", "[::1],zk1"])
+def test_session_gets_the_same_servers_without_blanks(hosts: str) -> None:
+    checked = checked_hosts(hosts)
+
+    assert " " not in checked and parsed_hosts(checked) == parsed_hosts(hosts)
+    assert collect_hosts(checked) == (list(parsed_hosts(hosts)[0]), parsed_hosts(hosts)[1] or None)
+
+
 MALFORMED = [
     "", " ", "zk1:", ":2181", "zk1:0", "zk1:abc", "zk1:65536", "zk1:2181,", "/groups",
     "zk1:2181/a/../b", "zk1:2181/zookeeper/x", "user@zk1:2181", "zk1:2181/a\nb", "zk1:99999999999",
-    "http://zk1:2181", "::1", ",", "zk1 zk2",
+    "zk1:2181/x,zk2:2181/x", "zk1:2181/x,zk2:2181", "zk1:2181, ", "zk 1:2181", "http://zk1:2181", "::1", ",", "zk1 zk2",
 ]  # fmt: skip
 
 

@@ -90,9 +90,9 @@ def open_kazoo(
     :raises UsageError: when `hosts` is malformed, the chroot does not exist and `make_chroot` is False, or a file of
         `access` cannot be used.
     """
-    checked_hosts(hosts)
+    servers = checked_hosts(hosts)
     try:
-        return KazooStore(hosts, session_timeout_ms, connect_timeout_s, make_chroot, access or access_at_open())
+        return KazooStore(servers, session_timeout_ms, connect_timeout_s, make_chroot, access or access_at_open())
     except kz.NoAuthError as error:
         raise NotAuthorized(f"the ACL of the chroot, or of its parent, refuses at {hosts}: {GRANT}") from error
     except AUTHENTICATION as error:
