@@ -11,6 +11,7 @@ from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.hosts import checked_hosts
 from coordinator.zk.process.config import LOOPBACK, require
 from coordinator.zk.security.access import ZooKeeperAccess
+from coordinator.zk.values import Values
 from coordinator.zk.znodes.names import checked_name
 from coordinator.zk.znodes.records import PATTERNS
 from coordinator.zk.znodes.topic_filter import TopicFilter
@@ -107,7 +108,8 @@ class ConsumerConfig(ZooKeeperAccess):
     metrics_host: str = LOOPBACK
     history_dir: str = ""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """See `Values`."""
         checked_name("group", self.group)
         if self.group_instance_id:
             checked_name("group_instance_id", self.group_instance_id)
@@ -168,7 +170,7 @@ class ConsumerConfig(ZooKeeperAccess):
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
+class Subscription(Values):
     """The topics or the pattern that a consumer subscribes to.
 
     :ivar topics: topic -> threads, or for a wildcard one pattern -> threads.
@@ -178,7 +180,8 @@ class Subscription:
     topics: dict[str, int]
     pattern: str = "static"
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """See `Values`."""
         require(bool(self.topics), "subscribe to at least one topic or pattern")
         require(self.pattern in PATTERNS, f"pattern must be one of {', '.join(PATTERNS)}")
         require(all(threads > 0 for threads in self.topics.values()), "a topic needs at least one thread")

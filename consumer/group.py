@@ -15,7 +15,7 @@ from typing import NamedTuple
 from coordinator.zk.errors import UsageError
 from coordinator.zk.runtime import Runtime, ThreadRuntime
 from coordinator.zk.store import Store, StoreFactory
-from coordinator.zk.znodes.names import checked_name
+from coordinator.zk.znodes.names import checked_name, shown
 from coordinator.zk.znodes.records import Channel
 from coordinator.zk.znodes.sync import (
     CONSUMER,
@@ -88,12 +88,13 @@ class GroupMember:
         if checked_name("protocol type", protocol_type) == CONSUMER:
             raise UsageError("protocol type consumer is for consumers of partitions: use Consumer")
         names = {"consumer": member} if member else {}
-        known = {"zk": zk, "group": group, "assignment": CLIENT_SIDE, "protocols": tuple(protocols)}
+        checked = _checked(protocols)
+        known = {"zk": zk, "group": group, "assignment": CLIENT_SIDE, "protocols": tuple(checked)}
         if without := sorted(options.keys() & {"metrics_port", "metrics_host", "history_dir"}):
             raise UsageError(f"a GroupMember has no {without[0]}: leave it out")
         config = ConsumerConfig(**known, **names, **options)  # type: ignore[arg-type]
         self._runtime = runtime or ThreadRuntime()
-        self._role = _Role(protocol_type, protocols, assign, on_assigned, on_revoked, on_lost)
+        self._role = _Role(protocol_type, checked, assign, on_assigned, on_revoked, on_lost)
         opener = open_store or opener_of(config, "member")
         context = MemberContext(config, self._runtime)
         self._client = ClientAssignment(context, self._role)
@@ -176,7 +177,7 @@ class _Role:
         on_lost: Callable[[], None] | None,
     ) -> None:
         self.protocol_type = protocol_type
-        self.protocols = _checked(protocols)
+        self.protocols = protocols
         self.given: Given | None = None
         self.changes = 0
         self._assign = assign
@@ -218,6 +219,8 @@ class _Role:
 
 
 def _checked(protocols: Mapping[str, bytes]) -> dict[str, bytes]:
+    if not isinstance(protocols, Mapping) or not all(isinstance(data, bytes) for data in protocols.values()):
+        raise UsageError(f"protocols must be a mapping of names and bytes, not {shown(protocols)}")
     if not protocols:
         raise UsageError("name at least one protocol, with the metadata of this member for it")
     for name in protocols:

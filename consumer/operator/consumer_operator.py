@@ -15,6 +15,7 @@ from types import TracebackType
 from coordinator.zk.errors import CoordinatorError, UsageError
 from coordinator.zk.runtime import Queue, Runtime, ThreadRuntime
 from coordinator.zk.store import StoreFactory
+from coordinator.zk.values import typed
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 
 from ..assignment.base import ClientAssignor
@@ -115,7 +116,7 @@ class ConsumerOperator(Callbacks):
             )
         self._config = config
         self._processor = processor
-        self._defers = operator_driven
+        self._defers = typed("operator_driven", operator_driven, bool)
         self._runtime = runtime or ThreadRuntime(recorder_of(config, "consumer"))
         metrics = metrics or ConsumerMetrics()
         self._consumer = Consumer(config, subscription, self, source, open_store, self._runtime, metrics, assignors)

@@ -15,6 +15,7 @@ import pyarrow as pa
 from coordinator.zk.errors import IncarnationOver, Refused, Retryable, SessionLost, StoreError
 from coordinator.zk.process.config import require
 from coordinator.zk.runtime import Runtime
+from coordinator.zk.values import Values
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.records import Channel
 from coordinator.zk.znodes.segments import SEAL_INTERVAL_MS, Segment
@@ -34,7 +35,7 @@ REVOKE_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class SealConfig:
+class SealConfig(Values):
     """Seal triggers.
 
     :ivar seal_interval_ms: milliseconds after the first record of an open segment.
@@ -46,7 +47,8 @@ class SealConfig:
     seal_bytes: int = 32 << 20
     fetch_max_bytes: int = 8 << 20
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """See `Values`."""
         require(self.seal_interval_ms >= 1, "seal_interval_ms must be 1 or more")
         require(1 <= self.seal_bytes <= 1 << 30, "seal_bytes must be from 1 to 1073741824")
         require(1 <= self.fetch_max_bytes <= 1 << 30, "fetch_max_bytes must be from 1 to 1073741824")

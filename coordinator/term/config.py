@@ -80,7 +80,8 @@ class CoordinatorConfig(ZooKeeperAccess):
     metrics_host: str = LOOPBACK
     history_dir: str = ""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """See `Values`."""
         checked_name("node", self.node)
         checked_hosts(self.zk)
         require(self.brokers_path.startswith("/"), "brokers_path must begin with a slash")

@@ -59,7 +59,7 @@ class SlotConfig(ZooKeeperAccess):
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     slots: int = 4
     assignment: str = COORDINATOR_SIDE
-    protocols: str = "range,cooperative-sticky"
+    protocols: tuple[str, ...] = ("range", "cooperative-sticky")
     assignment_delay_ms: int = 100
     client_rack: str = ""
     region: str = ""
@@ -79,7 +79,8 @@ class SlotConfig(ZooKeeperAccess):
     metrics_host: str = LOOPBACK
     history_dir: str = ""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """See `Values`."""
         checked_name("pool", self.pool)
         require(bool(self.log_dir), "name the log to fetch from: log_dir")
         require(bool(self.segments_dir), "name a folder that all executors share for sealed segments: segments_dir")
@@ -113,7 +114,7 @@ class SlotConfig(ZooKeeperAccess):
             brokers_path=self.brokers_path,
             kafka=self.kafka,
             assignment=self.assignment,
-            protocols=tuple(name.strip() for name in self.protocols.split(",")),
+            protocols=self.protocols,
             assignment_delay_ms=self.assignment_delay_ms,
             client_rack=self.client_rack or os.environ.get(RACK_OF_EXECUTOR, ""),
             region=self.region,

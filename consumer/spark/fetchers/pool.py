@@ -397,8 +397,9 @@ def subscription_of(
         return Subscription({white_list: 1}, WHITE_LIST)
     if black_list is not None:
         return Subscription({black_list: 1}, BLACK_LIST)
-    require(not isinstance(topics, str), "topics is a list of names, or an object topic -> threads")
-    named = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics or (), 1)
+    if not isinstance(topics, Iterable) or isinstance(topics, str):
+        raise UsageError("topics is a list of names, or an object topic -> threads")
+    named = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, 1)
     return Subscription(named, STATIC)
 
 

@@ -61,7 +61,8 @@ class SourceConfig(ZooKeeperAccess):
     brokers_path: str = "/brokers"
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """See `Values`."""
         checked_hosts(self.zk)
         checked_name("group", self.group)
         if self.query:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Never
 
 from ..errors import UsageError
+from ..values import Values, typed
 
 AUTH_VARIABLE: Final = "ZK_GROUP_ZK_AUTH"
 """Environment variable with credentials, as the lines of `zk_auth_file`."""
@@ -20,7 +21,6 @@ DIGEST: Final = "digest"
 SASL: Final = "sasl"
 LARGEST_FILE: Final = 65_536
 _PREFIX: Final = "ZK_GROUP_"
-_SWITCH: Final = {"true": True, "false": False}
 ACCESS_HELPS: Final = {
     "zk_auth_file": "File of ZooKeeper credentials, lines SCHEME:USER:PASSWORD; only its owner may read it.",
     "zk_tls": "TLS to the ZooKeeper servers.",
@@ -56,7 +56,7 @@ class Credentials:
 
 # Configuration: each field is one property, an option of its own.
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ZooKeeperAccess:
+class ZooKeeperAccess(Values):
     """Part of each configuration. It holds no secret: files are read where a session is opened, on executors too.
 
     A field with its default is taken from the environment where the session is opened (`ZK_GROUP_ZK_TLS` and so on).
@@ -130,7 +130,7 @@ def access_at_open(given: ZooKeeperAccess | None = None, env: Mapping[str, str] 
         value = getattr(given, field.name) if given is not None else field.default
         variable = _variable(field.name)
         if value == field.default and variable in environment:
-            value = _read_switch(variable, environment[variable]) if field.type == "bool" else environment[variable]
+            value = typed(variable, environment[variable], type(field.default))
         values[field.name] = value
     return ZooKeeperAccess(**values)
 
@@ -255,9 +255,3 @@ def _parsed(place: str, text: str) -> Credentials:
     if not digests and sasl is None:
         raise UsageError(f"{place} has no line digest:USER:PASSWORD or sasl:USER:PASSWORD")
     return Credentials(tuple(digests), sasl)
-
-
-def _read_switch(name: str, text: str) -> bool:
-    if text.strip().lower() not in _SWITCH:
-        raise UsageError(f"{name} must be true or false")
-    return _SWITCH[text.strip().lower()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from ..errors import UsageError
+from ..values import shown as shown
 
 MAX_NAME = 249
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -31,12 +32,6 @@ def checked_name(kind: str, text: str) -> str:
 def printable(value: object) -> str:
     """`value` for a terminal or a log: unprintable characters (znodes may have any) are escaped."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in str(value))
-
-
-def shown(text: object, most: int = 80) -> str:
-    """`text` for a log line or message: quoted, without control characters, truncated after `most`."""
-    quoted = ascii(str(text)[: most + 1])
-    return quoted if len(str(text)) <= most else quoted[: most + 1] + "…'"
 
 
 LONGEST_FAULT = 300

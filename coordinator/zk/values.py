@@ -1,0 +1,116 @@
+"""Values from outside: parsed as the types of their fields, or refused by their names."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, get_args, get_origin, get_type_hints
+
+from .errors import UsageError
+
+_SWITCH = {"true": True, "false": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Base of the configurations, frozen dataclasses: each value is parsed as in the environment and in files.
+
+    :raises UsageError: at construction, when a value is not of its field's type, or `check` refuses it.
+    """
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(type(self))
+        for field in fields(self):
+            value = typed(field.name, getattr(self, field.name), hints[field.name])
+            object.__setattr__(self, field.name, value)
+        self.check()
+
+    def check(self) -> None:
+        """The rules of its values, which have their types here.
+
+        :raises UsageError: when a rule is broken.
+        """
+
+
+def shown(text: object, most: int = 80) -> str:
+    """`text` for a log line or message: quoted, without control characters, truncated after `most`."""
+    quoted = ascii(str(text)[: most + 1])
+    return quoted if len(str(text)) <= most else quoted[: most + 1] + "…'"
+
+
+def typed(name: str, value: Any, hint: Any) -> Any:
+    """`value` as the type `hint`; text, as from the environment, is parsed.
+
+    :raises UsageError: by `name`, when it is none.
+    """
+    if hint is int or hint is float:
+        return _number(name, value, hint)
+    if hint is bool:
+        return _switch(name, value)
+    if hint is str:
+        return _text(name, value)
+    if hint == str | int:
+        return value if isinstance(value, str) else _number(name, value, int, "a text or a whole number")
+    if get_origin(hint) is tuple:
+        return _texts(name, value)
+    if get_origin(hint) in (Mapping, dict):
+        _, inner = get_args(hint)
+        return _named_texts(name, value) if inner is str else _named_numbers(name, value)
+    return value
+
+
+def _number(name: str, value: Any, kind: type[int] | type[float], form: str = "") -> int | float:
+    try:
+        number = kind(value)
+        if not isinstance(value, bool) and (isinstance(value, str) or number == value) and math.isfinite(number):
+            return number
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise UsageError(f"{name} must be {form or ('a whole number' if kind is int else 'a number')}, not {shown(value)}")
+
+
+def _switch(name: str, value: Any) -> bool:
+    parsed = _SWITCH.get(value.strip().lower()) if isinstance(value, str) else value
+    if not isinstance(parsed, bool):
+        raise UsageError(f"{name} must be true or false, not {shown(value)}")
+    return parsed
+
+
+def _text(name: str, value: Any) -> str:
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(text, str):
+        raise UsageError(f"{name} must be a text, not {shown(value)}")
+    return text
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    """Several texts: a list, or one text with commas."""
+    texts = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+        raise UsageError(f"{name} must be texts separated by commas, not {shown(value)}")
+    return tuple(texts)
+
+
+def _named_numbers(name: str, value: Any) -> dict[str, int]:
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{name} must be a mapping of names and whole numbers, not {shown(value)}")
+    return {_text(name, key): int(_number(f"{name}: {shown(key)}", each, int)) for key, each in value.items()}
+
+
+def _named_texts(name: str, value: Any) -> dict[str, str]:
+    """Names and texts; tables that TOML makes of dotted names are joined again."""
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{name} must be a table of names and values")  # the value may be a secret
+    found: dict[str, str] = {}
+    for key, inner in value.items():
+        if isinstance(inner, Mapping):
+            found |= {f"{key}.{rest}": text for rest, text in _named_texts(name, inner).items()}
+        elif isinstance(inner, bool):
+            found[str(key)] = str(inner).lower()
+        elif isinstance(inner, str | int | float):
+            found[str(key)] = str(inner)
+        else:
+            raise UsageError(f"{name}.{key} must be a text or a number")
+    return found
