@@ -10,6 +10,7 @@ from coordinator.zk.errors import CoordinatorError, IncarnationOver, SessionLost
 from coordinator.zk.process.metrics_server import MetricsServer
 from coordinator.zk.runtime import Runtime, ThreadRuntime
 from coordinator.zk.store import StoreFactory
+from coordinator.zk.values import whole
 from coordinator.zk.znodes.error_codes import UNKNOWN_MEMBER_ID
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 
@@ -331,7 +332,4 @@ def checked(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """
     :raises UsageError: when one is not an offset.
     """
-    for partition, offset in offsets.items():
-        if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
-            raise UsageError(f"{offset!r} is no offset for {partition}: give a whole number, 0 or more")
-    return dict(offsets)
+    return {partition: whole(f"offset for {partition}", offset) for partition, offset in offsets.items()}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from coordinator.zk.errors import UsageError
+from coordinator.zk.values import whole
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.records import OffsetRecord
 
@@ -72,13 +73,11 @@ class Control:
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Let the next poll begin at `offset`. Buffered records of the partition are dropped.
 
-        :raises UsageError: when the partition is not assigned, or `offset` is negative.
+        :raises UsageError: when the partition is not assigned, or `offset` is none: a whole number from 0 to 2^63-1.
         """
         self._refuse_in_region("seek")
         self._check_held([partition])
-        if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
-            raise UsageError(f"{offset!r} is no offset: give a whole number, 0 or more")
-        self._seek({partition: offset})
+        self._seek({partition: whole("offset", offset)})
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Seek to the earliest record of each partition; of all assigned ones when none is given.
@@ -133,16 +132,14 @@ class Control:
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record of that time or later, in milliseconds since the epoch; None without one.
 
-        Raises as `beginning_offsets`, and `UsageError` when a time is negative.
+        Raises as `beginning_offsets`, and `UsageError` when a time is none: a whole number from 0 to 2^63-1.
         """
-        for stamp_ms in timestamps_ms.values():
-            if stamp_ms < 0:
-                raise UsageError(f"{stamp_ms} is no time: give milliseconds since 1970, 0 or more")
+        times_ms = {part: whole("time in milliseconds since 1970", each) for part, each in timestamps_ms.items()}
 
         def ask(topic: str, topic_id: str, number: int) -> OffsetAndTimestamp | None:
-            return self._log.record_of_time(topic, topic_id, number, timestamps_ms[TopicPartition(topic, number)])
+            return self._log.record_of_time(topic, topic_id, number, times_ms[TopicPartition(topic, number)])
 
-        return self._asked(timestamps_ms, ask, None)
+        return self._asked(times_ms, ask, None)
 
     def lag(self, partition: TopicPartition) -> int | None:
         """Records from the position to the log's end, None when the partition is not assigned.

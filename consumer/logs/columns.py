@@ -7,8 +7,10 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from coordinator.zk.errors import UsageError
+from coordinator.zk.values import whole
 
 from .base import HEADERS, TIMESTAMP
 
@@ -31,6 +33,8 @@ POOL = pa.jemalloc_memory_pool() if "jemalloc" in pa.supported_memory_backends()
 
 MAX_TIMESTAMP_MS = 253_402_300_799_999
 """The end of the year 9999, the limit of Spark's and Python's dates."""
+
+_TIME = "timestamp in milliseconds since 1970"
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -64,10 +68,7 @@ class PendingRecords:
             size += sum(_size(_encoded(name)) + _size(data) for name, data in headers)
         if size > MAX_RECORD_BYTES:
             raise UsageError(f"a record of {size} bytes is too large; the limit is {MAX_RECORD_BYTES}")
-        if timestamp_ms is None:
-            timestamp_ms = now_ms()
-        elif not 0 <= timestamp_ms <= MAX_TIMESTAMP_MS:
-            raise UsageError(f"{timestamp_ms} is no timestamp: use milliseconds since 1970, up to {MAX_TIMESTAMP_MS}")
+        timestamp_ms = now_ms() if timestamp_ms is None else whole(_TIME, timestamp_ms, MAX_TIMESTAMP_MS)
         if headers:
             self._headers[len(self._values)] = headers
         self._keys.append(key)
@@ -117,10 +118,10 @@ def stored_batches(
     :raises UsageError: when the columns do not fit each other or `STORED_SCHEMA`.
     """
     rows = len(values)
-    if timestamps_ms is None or isinstance(timestamps_ms, int):
-        moment = now_ms() if timestamps_ms is None else timestamps_ms
-        timestamps_ms = pa.repeat(pa.scalar(moment, pa.int64()), rows)
     try:
+        if not isinstance(timestamps_ms, pa.Array | pa.ChunkedArray):
+            moment = now_ms() if timestamps_ms is None else whole(_TIME, timestamps_ms, MAX_TIMESTAMP_MS)
+            timestamps_ms = pa.repeat(pa.scalar(moment, pa.int64()), rows)
         columns = [
             pa.nulls(rows, pa.binary()) if keys is None else _column(keys, pa.binary()),
             _column(values, pa.binary()),
@@ -129,7 +130,7 @@ def stored_batches(
             no_headers(rows) if headers is None else _column(headers, HEADERS),
         ]
         table = pa.Table.from_arrays(columns, schema=STORED_SCHEMA)
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except (pa.ArrowException, TypeError, ValueError, UsageError) as error:
         raise UsageError(f"these columns are no records: {error}") from error
     batches: list[pa.RecordBatch] = table.to_batches(max_chunksize=max(1, rows * BATCH_BYTES // max(1, table.nbytes)))
     return batches
@@ -154,7 +155,10 @@ def _timestamps(timestamps_ms: pa.Array | pa.ChunkedArray) -> pa.Array | pa.Chun
     if timestamps_ms.null_count:
         raise ValueError("a timestamp is missing")
     is_number = pa.types.is_integer(timestamps_ms.type)
-    return (timestamps_ms.cast(pa.timestamp("ms", tz="UTC")) if is_number else timestamps_ms).cast(TIMESTAMP)
+    times = (timestamps_ms.cast(pa.timestamp("ms", tz="UTC")) if is_number else timestamps_ms).cast(TIMESTAMP)
+    for bound_us in pc.min_max(times.cast(pa.int64())).values() if len(times) else ():
+        whole(_TIME, bound_us.as_py() // 1000, MAX_TIMESTAMP_MS)
+    return times
 
 
 def fitting_rows(batch: pa.RecordBatch, max_bytes: int, max_records: int) -> int:

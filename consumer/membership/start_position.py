@@ -20,7 +20,8 @@ EARLIEST, LATEST, NONE = "earliest", "latest", "none"
 RESETS = (EARLIEST, LATEST, NONE)
 
 ACCEPTED_FORMS = (
-    "start_position must be beginning, end, committed, or a time: 2026-11-21T10:00:00.000Z, or milliseconds since 1970"
+    "start_position must be beginning, end, committed, or a time: 2026-11-21T10:00:00.000Z, or milliseconds since 1970 "
+    "from 0 to 999999999999999"
 )
 
 

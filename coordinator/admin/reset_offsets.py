@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ..zk.errors import CoordinatorError, UsageError
 from ..zk.process.times import epoch_ms
+from ..zk.values import whole
 from ..zk.znodes import ranges
 from ..zk.znodes.names import is_name, shown
 from ..zk.znodes.partitions import TopicPartition
@@ -172,7 +173,9 @@ class ResetRequest:
             return Scenario(TO_DATETIME, timestamp_ms=max(0, parse_datetime(self.to_datetime)))
         if self.by_duration is not None:
             return Scenario(BY_DURATION, timestamp_ms=max(0, self.now_ms - parse_duration(self.by_duration)))
-        return Scenario(asked[0], self.to_offset if self.to_offset is not None else self.shift_by or 0)
+        if self.to_offset is not None:
+            return Scenario(TO_OFFSET, whole("offset", self.to_offset))
+        return Scenario(asked[0], self.shift_by or 0)
 
     @property
     def scopes(self) -> list[Scope] | None:
@@ -218,7 +221,7 @@ def _row(cells: list[str], columns: int, groups: Sequence[str], line: int) -> tu
     group, topic, number, offset = cells if columns == 4 else (groups[0], *cells)
     if not is_name(topic) or not ranges.is_partition(number) or not re.fullmatch(r"-?[0-9]{1,19}", offset):
         raise UsageError(f"line {line} names no topic, partition and offset: {shown(','.join(cells))}")
-    return group, TopicPartition(topic, int(number)), int(offset)
+    return group, TopicPartition(topic, int(number)), whole(f"offset (line {line})", int(offset))
 
 
 def to_csv(rows: Iterable[tuple[str, TopicPartition, int]], with_group: bool) -> str:

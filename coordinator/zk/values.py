@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+import operator
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
-from typing import Any, get_args, get_origin, get_type_hints
+from numbers import Real
+from typing import Any, SupportsIndex, get_args, get_origin, get_type_hints
 
 from .errors import UsageError
 
+MAX_NUMBER = 2**63 - 1
+"""The largest offset, and the largest time in milliseconds since the epoch."""
 _SWITCH = {"true": True, "false": False}
 
 
@@ -61,10 +66,25 @@ def typed(name: str, value: Any, hint: Any) -> Any:
     return value
 
 
+def whole(what: str, value: object, most: int = MAX_NUMBER) -> int:
+    """`value` as a whole number from 0 to `most`: any object with `__index__`, as numpy's integers; not a boolean.
+
+    :param what: for the message, as `offset`.
+    :raises UsageError: when it is none.
+    """
+    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
+        with suppress(TypeError):  # numpy's boolean
+            number = operator.index(value)
+            if 0 <= number <= most:
+                return number
+    raise UsageError(f"{value!r:.80} is no {what}: give a whole number from 0 to {most}")
+
+
 def _number(name: str, value: Any, kind: type[int] | type[float], form: str = "") -> int | float:
     try:
         number = kind(value)
-        if not isinstance(value, bool) and (isinstance(value, str) or number == value) and math.isfinite(number):
+        is_number = not isinstance(value, bool) and isinstance(value, Real) and number == value
+        if (is_number or isinstance(value, str)) and math.isfinite(number):
             return number
     except (TypeError, ValueError, OverflowError):
         pass

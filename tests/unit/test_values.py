@@ -34,7 +34,7 @@ GIVEN: dict[type[Values], dict[str, Any]] = {
 }
 FIELDS = [(kind, field.name, get_type_hints(kind)[field.name]) for kind in GIVEN for field in fields(kind)]  # type: ignore[arg-type]
 OF_ANOTHER_TYPE: dict[Any, list[object]] = {
-    int: ["soon", "", None, True, 1.5, float("nan"), float("inf"), [1], "10000\x00"],
+    int: ["soon", "", None, True, np.True_, 1.5, float("nan"), float("inf"), [1], "10000\x00"],
     float: ["soon", None, True, "nan", "inf", float("nan"), [1]],
     bool: ["perhaps", "", None, 0, 1, [True], np.int64(1)],
     str: [None, 5, True, ["a"], b"a"],

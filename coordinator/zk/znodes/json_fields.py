@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from ..errors import BadData
 from ..store import DENIED
+from ..values import MAX_NUMBER as MAX_NUMBER
 from . import ranges
 from .names import is_name, shown
 from .partitions import TopicPartition
@@ -15,7 +16,6 @@ from .partitions import TopicPartition
 T = TypeVar("T")
 
 MAX_ZNODE_BYTES = 512_000
-MAX_NUMBER = 2**63 - 1
 MAX_COUNT = 2**53 - 1
 """Maximum of a number that this protocol itself counts: far below its format, and exact in every JSON reader."""
 _ENCODER = json.JSONEncoder(separators=(",", ":"))

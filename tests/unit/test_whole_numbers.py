@@ -1,0 +1,88 @@
+"""Offsets and times: any whole number from 0 to a bound, also numpy's; what is none is refused with the bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from consumer.config import ConsumerConfig, Subscription
+from consumer.consumer import Consumer, checked
+from consumer.logs.columns import MAX_TIMESTAMP_MS, PendingRecords, stored_batches
+from coordinator.admin.reset_offsets import ResetRequest, parse_plans
+from coordinator.zk.errors import UsageError
+from coordinator.zk.values import MAX_NUMBER, whole
+from coordinator.zk.znodes.partitions import TopicPartition
+from tests.property.group_world import GroupWorld
+from tests.support.memlog import MemoryLog
+
+T0 = TopicPartition("t", 0)
+NO_NUMBERS = [-1, 2**63, True, np.True_, 1.0, float("nan"), float("inf"), "5", None, [1], np.float64(3)]
+
+
+def consumer() -> Consumer:
+    world = GroupWorld()
+    config = ConsumerConfig("tree", "g", consumer="a")
+    made = Consumer(config, Subscription({"t": 1}), None, MemoryLog(10), world.session, world.runtime)
+    made._check_held = lambda partitions: None  # type: ignore[method-assign]
+    return made
+
+
+CALLS: dict[str, Callable[[object], object]] = {
+    "commit": lambda value: checked({T0: value}),  # type: ignore[dict-item]
+    "seek": lambda value: consumer().seek(T0, value),  # type: ignore[arg-type]
+    "offsets_for_times": lambda value: consumer().offsets_for_times({T0: value}),  # type: ignore[dict-item]
+    "start_position": lambda value: ConsumerConfig("zk:1", "g", start_position=value),  # type: ignore[arg-type]
+    "reset-offsets": lambda value: ResetRequest(to_offset=value, all_topics=True),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("value", NO_NUMBERS, ids=repr)
+def test_no_offset_and_no_time_is_a_usage_error(call: str, value: object) -> None:
+    if call == "start_position" and (value == "5" or (isinstance(value, float) and value in (1, 3))):
+        return  # it is parsed there, as in a file
+    if call == "reset-offsets" and value is None:
+        return
+    with pytest.raises(UsageError):
+        CALLS[call](value)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("value", [-1, 2**63], ids=repr)
+def test_a_number_out_of_bounds_is_refused_with_the_bound(call: str, value: int) -> None:
+    bound = 10**15 - 1 if call == "start_position" else 2**63 - 1
+    with pytest.raises(UsageError, match=f"from 0 to {bound}"):
+        CALLS[call](value)
+
+
+def test_a_record_or_a_column_of_a_bad_time_is_refused_with_the_bound() -> None:
+    for value in [*NO_NUMBERS, MAX_TIMESTAMP_MS + 1]:
+        if value is not None:
+            with pytest.raises(UsageError, match=f"from 0 to {MAX_TIMESTAMP_MS}"):
+                PendingRecords().add(b"a", None, value, ())  # type: ignore[arg-type]
+            with pytest.raises(UsageError, match=f"from 0 to {MAX_TIMESTAMP_MS}"):
+                stored_batches([b"a"], timestamps_ms=value)  # type: ignore[arg-type]
+    for stamp in (-1, MAX_TIMESTAMP_MS + 1):
+        with pytest.raises(UsageError, match=f"from 0 to {MAX_TIMESTAMP_MS}"):
+            stored_batches([b"a", b"b"], timestamps_ms=pa.array([0, stamp]))
+
+
+def test_an_offset_in_a_file_of_a_reset_is_bounded(tmp_path: Path) -> None:
+    assert parse_plans(f"t,0,{MAX_NUMBER}\n", ["g"]) == {"g": {T0: MAX_NUMBER}}
+    for offset in ("-1", "9223372036854775808"):
+        with pytest.raises(UsageError, match="line 1"):
+            parse_plans(f"t,0,{offset}\n", ["g"])
+
+
+@pytest.mark.parametrize("value", [0, np.int64(7), np.uint8(7), MAX_NUMBER])
+def test_any_object_with_an_index_is_a_whole_number(value: int) -> None:
+    assert checked({T0: value}) == {T0: int(value)}
+    assert type(checked({T0: value})[T0]) is int
+    assert type(whole("offset", value)) is int
+    assert ConsumerConfig("zk:1", "g", start_position=min(value, 10**15 - 1)).start_rule.position is not None
+    PendingRecords().add(b"a", None, np.int64(7), ())  # type: ignore[arg-type]
+    stored_batches([b"a"], timestamps_ms=np.int64(7))  # type: ignore[arg-type]
