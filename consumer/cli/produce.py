@@ -14,7 +14,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from consumer.logs.embedded.producer import Producer, TopicsInStore
 from coordinator.zk.errors import BadData, UsageError
-from coordinator.zk.process.cli import brokers_option, opened, report, zk_option
+from coordinator.zk.process.cli import EnvOption, brokers_option, opened, report, zk_option
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
@@ -49,6 +49,7 @@ Parse = Callable[[int, bytes], InputRecord | None]
     "--log-dir",
     type=click.Path(file_okay=False, path_type=Path),
     required=True,
+    cls=EnvOption,
     envvar="ZK_GROUP_LOG_DIR",
     show_envvar=True,
     help="The folder of the embedded log.",

@@ -21,7 +21,7 @@ from coordinator.admin.segments import (
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.segments import Segment
 
-from .common import UNHEALTHY, opened, output_option, print_rows, report, zk_option
+from .common import UNHEALTHY, EnvOption, opened, output_option, print_rows, report, zk_option
 from .groups import report_problems
 from .queries import shown_time
 
@@ -55,6 +55,7 @@ def list_(group: str, zk: str, output: str) -> None:
 @click.option(
     "--segments-dir",
     default="",
+    cls=EnvOption,
     envvar="ZK_GROUP_SEGMENTS_DIR",
     show_envvar=True,
     help="The segments folder on this host, if not as on the fetchers' hosts.",

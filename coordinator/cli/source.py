@@ -11,7 +11,7 @@ import click
 
 from coordinator.admin.offset_reset import BoundsOf, LogBounds
 from coordinator.zk.errors import CoordinatorError, UsageError
-from coordinator.zk.process.cli import bootstrap_option, command_access, kafka_option
+from coordinator.zk.process.cli import EnvOption, bootstrap_option, command_access, kafka_option
 from coordinator.zk.runtime import ENDINGS, ThreadRuntime, on_signals
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
@@ -24,6 +24,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 brokers_needed_option = click.option(
     "--bootstrap-servers",
     required=True,
+    cls=EnvOption,
     envvar="ZK_GROUP_BOOTSTRAP_SERVERS",
     show_envvar=True,
     metavar="HOST:PORT,...",
@@ -84,6 +85,7 @@ def source_options(is_needed: bool) -> Callable[[Command], Command]:
     """
     log_dir = click.option(
         "--log-dir",
+        cls=EnvOption,
         envvar="ZK_GROUP_LOG_DIR",
         show_envvar=True,
         required=is_needed,

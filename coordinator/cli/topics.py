@@ -23,7 +23,7 @@ from coordinator.zk.store import Store
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
 
-from .common import Cli, brokers_option, opened, output_option, print_rows, zk_option
+from .common import Cli, EnvOption, brokers_option, opened, output_option, print_rows, zk_option
 
 COLUMNS = ("TOPIC", "PARTITIONS", "TOPIC-ID", "ERROR")
 
@@ -77,6 +77,7 @@ def alter(name: str, partitions: int, zk: str, brokers: Brokers, output: str) ->
 @click.option(
     "--log-dir",
     type=click.Path(file_okay=False, path_type=Path),
+    cls=EnvOption,
     envvar="ZK_GROUP_LOG_DIR",
     show_envvar=True,
     help="The embedded log; the topic's data is removed from it too.",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from coordinator.zk.environment import PREFIX, variables
 from coordinator.zk.errors import UsageError
 from coordinator.zk.znodes.names import shown
 
-ENVIRONMENT = "ZK_GROUP_KAFKA_"
+ENVIRONMENT = f"{PREFIX}KAFKA_"
 """`ZK_GROUP_KAFKA_SASL_PASSWORD` is `sasl.password`: librdkafka's names have dots and no underscores."""
 
 FROM_FILE = ".file"
@@ -88,10 +90,21 @@ def kafka_options(given: Mapping[str, str], env: Mapping[str, str] | None = None
     """
     named = {_bare(name): str(value) for name, value in given.items()}
     found = {**_from_environment(os.environ if env is None else env), **named}
-    found = dict(_read(name, value) for name, value in found.items())
-    for name in found:
-        _refuse(name)
+    try:
+        found = dict(_read(name, value) for name, value in found.items())
+        for name in found:
+            _refuse(name)
+    except UsageError as error:
+        raise UsageError(with_sources(str(error), named, env)) from error
     return {**DEFAULTS, **found, **FIXED}
+
+
+def with_sources(message: str, given: Collection[str] = (), env: Mapping[str, str] | None = None) -> str:
+    """`message` with the environment variables of the options that it names, but for those that are `given`."""
+    names = [name for name in _from_environment(os.environ if env is None else env) if name not in given]
+    named = [name for name in names if re.search(rf"(?<![\w]){re.escape(name)}(?![\w.])", message)]
+    sources = ", ".join(f"{name} from {ENVIRONMENT}{name.upper().replace('.', '_')}" for name in named)
+    return f"{message} ({sources})" if sources else message
 
 
 def is_secret(name: str) -> bool:
@@ -118,7 +131,8 @@ def _bare(name: str) -> str:
 
 def _from_environment(env: Mapping[str, str]) -> dict[str, str]:
     names = (name for name in env if name.startswith(ENVIRONMENT) and len(name) > len(ENVIRONMENT))
-    return {name.removeprefix(ENVIRONMENT).lower().replace("_", "."): env[name] for name in names}
+    found = variables(names, env)
+    return {name.removeprefix(ENVIRONMENT).lower().replace("_", "."): value for name, value in found.items()}
 
 
 def _read(name: str, value: str) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from coordinator.zk.errors import MissingProgram, UsageError
 
 from ..base import OffsetAndTimestamp
 from ..errors import LogError
-from .options import without_secrets
+from .options import with_sources, without_secrets
 
 try:
     import confluent_kafka as ck
@@ -324,7 +324,7 @@ class Requests:
         try:
             return kind(options)
         except (ck.KafkaException, ValueError, TypeError) as error:
-            raise UsageError(f"librdkafka refuses the options for Kafka: {self._text(error)}") from error
+            raise UsageError(with_sources(f"librdkafka refuses the options for Kafka: {self._text(error)}")) from error
 
     def _on_error(self, error: Any) -> None:
         text = self._clean(error.str())

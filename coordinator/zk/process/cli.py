@@ -39,8 +39,22 @@ INTERRUPTED = 130
 TABLE = "table"
 JSON = "json"
 _CONFIG = "zk_group.zk_config"
+_FROM_ENVIRONMENT = "zk_group.from_environment"
+_TELLING = 4
+"""Characters of a value that is taken for the one in a message."""
 _NO_KEY = re.compile(r"[^a-z0-9]+")
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
+
+
+class EnvOption(click.Option):
+    """An option that may be set in the environment; `Cli` knows then where its value is from."""
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        """See click."""
+        value = super().resolve_envvar_value(ctx)
+        if value is not None:
+            ctx.meta.setdefault(_FROM_ENVIRONMENT, {})[self.opts[0]] = self.envvar, value
+        return value
 
 
 class Cli(click.Group):
@@ -67,6 +81,21 @@ class Cli(click.Group):
             found: click.Command = getattr(import_module(self._places[cmd_name]), cmd_name.replace("-", "_"))
             return found
         return super().get_command(ctx, cmd_name)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """See click. A usage error about the value of an `EnvOption` names its variable."""
+        try:
+            return super().invoke(ctx)
+        except UsageError as error:
+            given = ctx.meta.pop(_FROM_ENVIRONMENT, {})
+            about = (
+                f"{option} from {variable}"
+                for option, (variable, value) in given.items()
+                if re.search(rf"{option}(?![-\w])", str(error)) or (len(value) >= _TELLING and value in str(error))
+            )
+            if sources := ", ".join(about):
+                raise UsageError(f"{error} ({sources})") from error
+            raise
 
     def main(
         self,
@@ -97,7 +126,7 @@ def exit_code_of(run: Callable[[], Any]) -> int:
         report(error)
         return error.exit_code
     except OSError as error:  # a file, a disk or a limit of this machine: the traceback is for debugging
-        log.debug("failed: %s", error, exc_info=True)
+        log.debug("command failed: reason=%s", error, exc_info=True)
         report(error)
         return CoordinatorError.exit_code
 
@@ -112,6 +141,7 @@ def zk_option(command: Command) -> Command:
     servers = click.option(
         "--zk",
         required=True,
+        cls=EnvOption,
         envvar="ZK_GROUP_ZK",
         show_envvar=True,
         metavar="HOSTS/CHROOT",
@@ -125,6 +155,7 @@ def zk_config_option(command: Command) -> Command:
     return click.option(
         "--zk-config",
         type=click.Path(path_type=Path),
+        cls=EnvOption,
         envvar="ZK_GROUP_ZK_CONFIG",
         show_envvar=True,
         expose_value=False,
@@ -152,6 +183,7 @@ def brokers_option(command: Command) -> Command:
         "--brokers-path",
         "brokers",
         default="/brokers",
+        cls=EnvOption,
         envvar="ZK_GROUP_BROKERS_PATH",
         show_envvar=True,
         show_default=True,
@@ -177,6 +209,7 @@ def bootstrap_option(command: Command) -> Command:
     return click.option(
         "--bootstrap-servers",
         default="",
+        cls=EnvOption,
         envvar="ZK_GROUP_BOOTSTRAP_SERVERS",
         show_envvar=True,
         metavar="HOST:PORT,...",

@@ -62,7 +62,7 @@ def built(kind: type[T], options: Mapping[str, Any]) -> T:
     :raises UsageError: when a value is invalid, or a required one is missing.
     """
     file = options.get("config")
-    return load(kind, {name: value for name, value in options.items() if name != "config"}, file)
+    return load(kind, {name: value for name, value in options.items() if name != "config"}, file, is_command=True)
 
 
 def log_to_stderr(level: str = "INFO", log_format: str = TEXT) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Never
 
+from ..environment import PREFIX
 from ..errors import UsageError
 from ..values import Values, typed
 
@@ -20,7 +21,6 @@ AUTH_VARIABLE: Final = "ZK_GROUP_ZK_AUTH"
 DIGEST: Final = "digest"
 SASL: Final = "sasl"
 LARGEST_FILE: Final = 65_536
-_PREFIX: Final = "ZK_GROUP_"
 ACCESS_HELPS: Final = {
     "zk_auth_file": "File of ZooKeeper credentials, lines SCHEME:USER:PASSWORD; only its owner may read it.",
     "zk_tls": "TLS to the ZooKeeper servers.",
@@ -161,7 +161,7 @@ def clear_environment() -> None:
 
 
 def _variable(field: str) -> str:
-    return _PREFIX + field.upper()
+    return PREFIX + field.upper()
 
 
 _DEFAULTS: Final = ZooKeeperAccess()
