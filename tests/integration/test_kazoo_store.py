@@ -150,6 +150,17 @@ def test_slow_server_gets_most_of_the_connect_timeout_for_the_first_session() ->
         store.close()
 
 
+@pytest.mark.parametrize(("requested_ms", "lines"), [(10_000, 0), (120_000, 1)])
+def test_a_session_timeout_that_the_server_cuts_is_a_line_in_the_log(
+    requested_ms: int, lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with SlowServer(0.1) as server:
+        open_kazoo(server.address, requested_ms).close()
+
+    cut = [text for text in caplog.messages if text.startswith("session timeout cut")]
+    assert cut == ["session timeout cut: requested_ms=120000 granted_ms=10000"] * lines
+
+
 def test_a_session_outlives_a_server_that_takes_a_connection_and_never_answers(zk: str) -> None:
     """A server that is being started does so; and it counts the session's time while it is waited for."""
     server, chroot = zk.split("/")

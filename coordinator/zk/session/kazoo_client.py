@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import select
 import socket
@@ -26,6 +27,8 @@ from ..security.tls import TlsFiles, mismatch, refusal_of, secured
 from ..store import TreeEvent, TreeWatch, Watch
 from ..wire import TREE_EVENTS, AddTreeWatch
 
+NOTICE_S: Final = 3.0
+"""Time without a session after which the log has why."""
 CONNECT_TRIES: Final = 3  # that fit into one session timeout
 CREDENTIALS_REFUSED: Final = (
     "ZooKeeper refuses the credentials of this client, or requires some: check zk_auth_file, or ZK_GROUP_ZK_AUTH"
@@ -99,6 +102,7 @@ class OneSession(KazooClient):  # type: ignore[misc]
     :param credentials: what each connection authenticates with.
     :param has_tls: whether the handler's connections have TLS.
     :ivar refusals: why TLS failed, by server.
+    :ivar unresolved: names of servers without an address, by the last answer of the name service, or without an answer.
     :ivar auth_failure: why a server refused the credentials; empty when none did.
     :ivar settled: set once there is an authenticated session, or none can be had: every server is in `refusals`, or the
         credentials are refused.
@@ -110,6 +114,7 @@ class OneSession(KazooClient):  # type: ignore[misc]
         self.negotiated_ms = 0
         self.refusals: dict[Address, str] = {}
         self._unlogged: list[Address] = []
+        self.unresolved: tuple[str, ...] = ()
         self.auth_failure = ""
         self._sasl_tokens = 0
         self.settled = threading.Event()
@@ -129,6 +134,8 @@ class OneSession(KazooClient):  # type: ignore[misc]
         self._connection._read_watch_event = self._read_watch_event
         self._submit_of_kazoo = self._connection._submit
         self._connection._submit = self._submit
+        expand = self._connection._expand_client_hosts
+        self._connection._expand_client_hosts = lambda: self._expanded(expand())
         self._connect_loop_of_kazoo = self._connection._connect_loop
         self._connection._connect_loop = self._connect_loop_and_note
         self._connect_of_kazoo = self._connection._connect
@@ -148,9 +155,13 @@ class OneSession(KazooClient):  # type: ignore[misc]
         :raises AuthenticationFailed: when a server and this client refuse each other.
         :raises ZooKeeperUnreachable: when no server answers within `timeout_s` seconds.
         """
+        self.unresolved = tuple(sorted({host for host, _ in self.hosts if not _is_address(host)}))
         # `start` would read "/" and warn when the chroot is missing.
         self.start_async()
-        is_settled = self.settled.wait(timeout_s)
+        is_settled = self.settled.wait(min(NOTICE_S, timeout_s))
+        if not is_settled and timeout_s > NOTICE_S:
+            log.warning("ZooKeeper not reached yet: servers=%s reason=%s", hosts, _why_silent(self))
+            is_settled = self.settled.wait(timeout_s - NOTICE_S)
         if self.auth_failure:
             raise AuthenticationFailed(self.auth_failure)
         if is_settled and self.has_session:
@@ -159,9 +170,14 @@ class OneSession(KazooClient):  # type: ignore[misc]
         if is_settled and refusals:
             raise AuthenticationFailed(f"no session with ZooKeeper at {refusals[0]}")
         raise ZooKeeperUnreachable(
-            f"no ZooKeeper server answered at {hosts} within {timeout_s:g} s: check the address, "
-            "and that the ensemble runs and has a quorum" + "".join(f"; {refusal}" for refusal in refusals)
+            f"no ZooKeeper server answered at {hosts} within {timeout_s:g} s: {_why_silent(self)}"
+            + "".join(f"; {refusal}" for refusal in refusals)
         )
+
+    def _expanded(self, found: list[tuple[str, str, int]]) -> list[tuple[str, str, int]]:
+        """kazoo passes over a name that does not resolve."""
+        self.unresolved = tuple(sorted({host for host, _ in self.hosts} - {host for host, _, _ in found}))
+        return found
 
     def _submit(self, request: Any, timeout: float, xid: Any = None) -> None:
         if isinstance(request, SASL):
@@ -276,6 +292,20 @@ class OneSession(KazooClient):  # type: ignore[misc]
                     return None
             async_object.set_exception(kz.ConnectionClosedError("Connection has been closed"))
             return None
+
+
+def _why_silent(client: OneSession) -> str:
+    names = " and ".join(client.unresolved)
+    if len(client.unresolved) == len({host for host, _ in client.hosts}):
+        return f"the name service has no address of {names}, check the name"
+    also = f"; the name service has no address of {names}" if names else ""
+    return f"check the address, and that the ensemble runs and has a quorum{also}"
+
+
+def _is_address(host: str) -> bool:
+    with suppress(ValueError):
+        return bool(ipaddress.ip_address(host))
+    return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,6 +144,9 @@ class KazooStore(TreeStore, AclStore):
         self._client.add_listener(self._on_state)
         try:
             self._client.connect(hosts, connect_timeout_s)
+            granted_ms = self._client.negotiated_ms
+            if granted_ms < session_timeout_ms:
+                log.warning("session timeout cut: requested_ms=%d granted_ms=%d", session_timeout_ms, granted_ms)
             probe = KazooRetry(max_tries=-1, delay=0.05, max_delay=1, deadline=connect_timeout_s, ignore_expire=False)
             probe(self._find_chroot, make_chroot)
         except BaseException:
