@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from ..planning.rebalance_history import in_order
@@ -19,12 +19,13 @@ from ..zk.znodes.paths import (
     GROUPS,
     REBALANCE_PREFIX,
     TURN_TIMES,
+    Brokers,
     GroupPaths,
     ask_number,
     sequence,
 )
 from ..zk.znodes.ranges import is_partition
-from ..zk.znodes.records import Channel, OffsetRecord, OwnerRecord, Registration, parsed_channel
+from ..zk.znodes.records import Channel, OffsetRecord, OwnerRecord, Registration, Topic, parsed_channel
 from ..zk.znodes.seats import Seat
 from ..zk.znodes.sync import Ask
 from ..zk.znodes.turn_times import TurnTimes
@@ -129,8 +130,21 @@ class ShownPartition:
     session: int | None = None
 
     def lag(self, end: int | None) -> int | None:
-        """Records between the group's offset and the log end; None when one of them is unknown."""
-        return end - self.offset if end is not None and self.offset is not None else None
+        """Records between the group's offset and the log end; None when one is unknown, or the offset is beyond."""
+        return end - self.offset if end is not None and self.offset is not None and self.offset <= end else None
+
+    def of(self, topic: Topic | None) -> ShownPartition | None:
+        """It in the topic of that name that exists now: an offset of an earlier one is none of this.
+
+        None when the topic has no such partition, and no consumer holds it. Without a topic all is as it was.
+        """
+        if topic is None:
+            return self
+        is_there = self.partition.partition in topic.partitions
+        if not is_there and not self.consumer and not self.runner:
+            return None
+        offset = self.offset if self.topic_id in (topic.id, None) else None
+        return replace(self, topic_id=topic.id if is_there else None, offset=offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +174,11 @@ class ShownGroup:
     partitions: tuple[ShownPartition, ...]
     state_ms: int | None = None
     asks: tuple[ShownAsk, ...] = ()
+
+    def within(self, topics: Mapping[str, Topic | None]) -> ShownGroup:
+        """It with the partitions that exist now, or have a consumer; see `ShownPartition.of`."""
+        found = (shown.of(topics[shown.partition.topic]) for shown in self.partitions)
+        return replace(self, partitions=tuple(shown for shown in found if shown is not None))
 
     @property
     def adopted(self) -> ShownAsk | None:
@@ -234,6 +253,16 @@ def existing_group(reading: Reading, group: str) -> ShownGroup:
     """
     checked_group(reading, group)
     return read_group(reading, group)
+
+
+def topics_of(reading: Reading, brokers: Brokers, groups: Sequence[ShownGroup]) -> dict[str, Topic | None]:
+    """The topics of the groups' partitions; None for one that does not exist, or is unreadable."""
+    names = sorted({shown.partition.topic for group in groups for shown in group.partitions})
+    return dict(zip(names, reading.parsed_many([brokers.topic(name) for name in names], _topic), strict=True))
+
+
+def _topic(path: str, node: Node) -> Topic:
+    return Topic.parse(path, path.rpartition("/")[2], node.data, node.stat.czxid)
 
 
 def checked_group(reading: Reading, group: str) -> GroupPaths:

@@ -21,6 +21,7 @@ from coordinator.admin.groups import (
     parse_states,
     read_group,
     read_turn_times,
+    topics_of,
 )
 from coordinator.admin.topics import list_topics
 from coordinator.admin.verify import problems, unknown
@@ -28,7 +29,7 @@ from coordinator.zk.errors import UsageError
 from coordinator.zk.znodes.group_state import COMPLETING, DEAD, EMPTY, FAILED, PREPARING
 from coordinator.zk.znodes.partitions import TopicPartition, by_topic
 from coordinator.zk.znodes.paths import COORDINATOR, Brokers, RegionPaths
-from coordinator.zk.znodes.records import CoordinatorRecord, Registration
+from coordinator.zk.znodes.records import CoordinatorRecord, Registration, Topic
 from coordinator.zk.znodes.regions import Region
 from coordinator.zk.znodes.sync import CLIENT, CONSUMER
 from coordinator.zk.znodes.turn_times import TurnTimes
@@ -180,7 +181,9 @@ def describe(
             elif state:
                 columns, rows = _states(reading, found)
             else:
-                ends = _log_ends(log, found)
+                topics = topics_of(reading, brokers, found)
+                found = [group.within(topics) for group in found]
+                ends = _log_ends(log, found, topics)
                 columns, rows = OFFSETS, [row for group in found for row in _offset_rows(group, ends)]
             messages = [message for group in found if (message := state_message(group)) is not None]
             lacks_lag = log is None and columns == OFFSETS and rows and output != JSON
@@ -382,8 +385,11 @@ def _offset_rows(group: ShownGroup, ends: Mapping[Where, int]) -> Iterator[tuple
             yield (group.group, *shown.partition, shown.offset, end, shown.lag(end), *holder, shown.thread)
 
 
-def _log_ends(source: Log | None, groups: Iterable[ShownGroup]) -> dict[Where, int]:
-    """Partition and topic id -> the end of the log, of all groups at once; failures are reported and left out."""
+def _log_ends(source: Log | None, groups: Iterable[ShownGroup], topics: Mapping[str, Topic | None]) -> dict[Where, int]:
+    """Partition and topic id -> the end of the log, of all groups at once; failures are reported and left out.
+
+    A topic that the log does not know has no record yet, unless it is deleted or a group has read some of it.
+    """
     if source is None:
         return {}
     from consumer.logs import TopicIdPartition, UnknownTopic, ends_of
@@ -392,10 +398,14 @@ def _log_ends(source: Log | None, groups: Iterable[ShownGroup]) -> dict[Where, i
     places = {
         TopicIdPartition(s.partition.topic, s.topic_id, s.partition.partition) for s in shown if s.topic_id is not None
     }
+    begun = {(*s.partition, s.topic_id) for s in shown if s.offset}
     found: dict[Where, int] = {}
     for place, end in ends_of(source, sorted(places)).items():
-        if isinstance(end, int | UnknownTopic):  # no record was ever written to an unknown one
-            found[place.topic, place.partition, place.topic_id] = end if isinstance(end, int) else 0
-        else:
+        where = (place.topic, place.partition, place.topic_id)
+        if isinstance(end, int):
+            found[where] = end
+        elif not isinstance(end, UnknownTopic):
             report(end)
+        elif topics.get(place.topic) is not None and where not in begun:
+            found[where] = 0
     return found

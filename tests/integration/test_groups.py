@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from consumer.logs.embedded.producer import Producer
-from coordinator.admin.topics import create_topic
+from coordinator.admin.topics import create_topic, delete_topic
 from coordinator.cli.groups import NO_LAG
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, Store
@@ -117,7 +117,43 @@ def test_lag_is_the_log_end_less_the_offset(zk: str, shared: MadeGroup, topic: T
     assert "LAG" not in run_ok(zk, "groups", "describe", "g", "--log-dir", str(tmp_path)).stderr
 
     found = {row["partition"]: (row["current_offset"], row["log_end_offset"], row["lag"]) for row in rows}
-    assert found == {0: (5, 8, 3), 1: (7, 1, -6), 2: (None, 1, None), 3: (9, 0, -9), None: (None, None, None)}
+    assert found == {0: (5, 8, 3), 1: (7, 1, None), 2: (None, 1, None), 3: (9, 0, None), None: (None, None, None)}
+
+
+def offsets_shown(zk: str, *options: str) -> dict[int, tuple[Any, ...]]:
+    rows = run_json(zk, "groups", "describe", "g", *options)
+    return {row["partition"]: (row["current_offset"], row["log_end_offset"], row["lag"]) for row in rows}
+
+
+def test_end_and_lag_of_a_deleted_topic_are_not_known(zk: str, store: Store, topic: Topic, tmp_path: Path) -> None:
+    MadeGroup(store).offsets_at(topic, {0: 10, 1: 0})
+    delete_topic(store, Brokers(), "t")
+
+    assert offsets_shown(zk, "--log-dir", str(tmp_path)) == {0: (10, None, None), 1: (0, None, None)}
+
+
+def test_a_topic_that_was_made_again_is_shown_with_its_own_end(
+    zk: str, store: Store, topic: Topic, tmp_path: Path
+) -> None:
+    with Producer(tmp_path, {"t": topic}) as producer:
+        for _ in range(10):
+            producer.send("t", b"x", partition=0)
+    group = MadeGroup(store)
+    group.offsets_at(topic, {0: 10, 1: 8, 2: 12})
+    group.member("a", {"t": 1}, {part(3): 5}, {"t": topic.id})
+    delete_topic(store, Brokers(), "t")
+    again = create_topic(store, Brokers(), "t", 2)
+    with Producer(tmp_path, {"t": again}) as producer:
+        producer.send("t", b"y", partition=0)
+
+    shown = offsets_shown(zk, "--log-dir", str(tmp_path))
+    lines = run_ok(
+        zk, "groups", "describe", "g", "--log-dir", str(tmp_path), "-o", "json", "--watch", "1", "--times", "1"
+    ).stdout.splitlines()
+
+    assert shown == {0: (None, 1, None), 1: (None, 0, None), 3: (None, None, None)}
+    assert [row["log_end_offset"] for row in json.loads(lines[0])["rows"] if row["partition"] == 0] == [1]
+    assert offsets_shown(zk) == {0: (None, None, None), 1: (None, None, None), 3: (None, None, None)}
 
 
 @pytest.mark.parametrize("option", [[], ["--offsets"], ["--members"], ["--members", "--verbose"], ["--state"]])

@@ -211,6 +211,8 @@ def test_a_group_is_led_by_the_incarnation_or_the_seat_that_was_asked(
     assert ShownGroup("g", state, (member,), ()).leader is None
 
 
-@pytest.mark.parametrize(("offset", "end", "lag"), [(5, 8, 3), (5, 5, 0), (None, 8, None), (5, None, None)])
+@pytest.mark.parametrize(
+    ("offset", "end", "lag"), [(5, 8, 3), (5, 5, 0), (None, 8, None), (5, None, None), (5, 4, None), (5, 0, None)]
+)
 def test_lag_is_known_when_offset_and_log_end_are(offset: int | None, end: int | None, lag: int | None) -> None:
     assert ShownPartition(TopicPartition("t", 0), "id", None, None, offset).lag(end) == lag
