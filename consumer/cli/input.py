@@ -14,9 +14,11 @@ from coordinator.zk.errors import BadData, CoordinatorError
 from coordinator.zk.znodes.json_fields import Fields
 from coordinator.zk.znodes.names import shown
 from coordinator.zk.znodes.ranges import MAX_PARTITION
+from coordinator.zk.znodes.sync import decoded
 
 _CHUNK = 1 << 18
-_FIELDS = ("value", "key", "partition", "timestamp", "headers")
+_FIELDS = ("value", "key", "partition", "timestamp", "headers", "value_base64", "key_base64")
+PLACE = ("topic", "partition", "offset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,54 +66,94 @@ def _read(descriptor: int) -> bytes:
         raise CoordinatorError(f"the input cannot be read: {error.strerror}") from error
 
 
-def record_of_json(where: str, line: bytes) -> InputRecord:
+def record_of_json(where: str, line: bytes, ignores_place: bool = False) -> InputRecord:
     """A line of JSON: an object with `value` and optionally `key`, `partition`, `timestamp` (ms) and `headers`.
 
-    A value that is not a string becomes compact JSON; null stays null. Headers are an object, or a list of objects with
-    `key` and `value` for repeated names.
+    A value that is not a string becomes compact JSON, its numbers as they are written; null stays null. Bytes that are
+    no text are base64, in `value_base64` and `key_base64`. Headers are an object, or a list of objects with `key` (or
+    `name`) and `value` (or `value_base64`) for repeated names.
 
     :param where: the line's name, for messages.
+    :param ignores_place: passes over `topic`, `partition` and `offset`, as `zk-consumer run` prints them.
     :raises BadData: when the line is invalid.
     """
-    values = _object(where, line)
+    text, values = _object(where, line, ignores_place)
     fields = Fields(where, values)
+    is_text = isinstance(values.get("value"), str | None) or fields.has("value_base64")
     return InputRecord(
-        _value(where, values),
-        _encoded(where, "key", fields.optional_text("key", most=MAX_RECORD_BYTES)),
+        _bytes(fields, "value") if is_text else _encoded(where, "value", _json_of_value(where, text)),
+        _bytes(fields, "key"),
         fields.number("partition", most=MAX_PARTITION) if fields.has("partition") else None,
         fields.number("timestamp", most=MAX_TIMESTAMP_MS) if fields.has("timestamp") else None,
         _headers(where, fields, values.get("headers")),
     )
 
 
-def _object(where: str, line: bytes) -> dict[str, Any]:
+def _object(where: str, line: bytes, ignores_place: bool) -> tuple[str, dict[str, Any]]:
     try:
-        values = json.loads(line.decode())
+        text = line.decode("utf-8-sig")
+        values = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise BadData(f"{where} is no JSON: {shown(line[:60].decode('utf-8', 'replace'))}") from error
-    if not isinstance(values, dict) or "value" not in values:
+    if not isinstance(values, dict) or not values.keys() & {"value", "value_base64"}:
         raise BadData(f"{where} is no JSON object with a value: {shown(line[:60].decode('utf-8', 'replace'))}")
+    if ignores_place:
+        values = {name: value for name, value in values.items() if name not in PLACE}
     unknown = sorted(set(values) - set(_FIELDS))
     if unknown:
-        raise BadData(f"{where} has an unknown field {shown(unknown[0])}; known are {', '.join(_FIELDS)}")
-    return values
+        hint = "; --ignore-place passes over the place of a record" if unknown[0] in PLACE else ""
+        raise BadData(f"{where} has an unknown field {shown(unknown[0])}; known are {', '.join(_FIELDS)}{hint}")
+    return text, values
 
 
-def _value(where: str, values: dict[str, Any]) -> bytes | None:
-    value = values["value"]
-    if value is None or isinstance(value, str):
-        return _encoded(where, "value", value)
+def _bytes(fields: Fields, name: str) -> bytes | None:
+    """A field's text in UTF-8, or the bytes of its base64, whose field has `_base64` appended."""
+    in_base64 = f"{name}_base64"
+    if not fields.has(in_base64):
+        return _encoded(fields.where, name, fields.optional_text(name, most=MAX_RECORD_BYTES))
+    if fields.has(name):
+        raise BadData(f"{fields.where} has both {name} and {in_base64}")
+    return decoded(f"{fields.where}: field '{in_base64}'", fields.text(in_base64, most=2 * MAX_RECORD_BYTES))
+
+
+class _Number(str):
+    """A number as it is written."""
+
+
+def _json_of_value(where: str, text: str) -> str:
+    """The last value of `value` in a line's object."""
+
+    def unknown(name: str) -> None:
+        raise ValueError(f"{name} is no JSON value")
+
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    except ValueError as error:
+        pairs = json.loads(
+            text, parse_int=_Number, parse_float=_Number, parse_constant=unknown, object_pairs_hook=tuple
+        )
+        return _compact(dict(pairs)["value"])
+    except (ValueError, RecursionError) as error:
         raise BadData(f"{where} has a value that JSON does not know: {error}") from error
-    return _encoded(where, "value", text)
+
+
+def _compact(value: Any) -> str:
+    match value:
+        case _Number():
+            return value
+        case tuple():  # the members of an object
+            return f"{{{','.join(f'{_compact(name)}:{_compact(each)}' for name, each in value)}}}"
+        case list():
+            return f"[{','.join(map(_compact, value))}]"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _headers(where: str, fields: Fields, given: Any) -> Headers:
     if isinstance(given, list):
-        return fields.objects("headers", lambda each: _header(where, each.text("key"), each.optional_text("value")))
+        return fields.objects("headers", _listed_header)
     return tuple(_header(where, name, value) for name, value in fields.mapping("headers").items())
+
+
+def _listed_header(fields: Fields) -> tuple[str, bytes | None]:
+    return fields.text("name" if fields.has("name") else "key"), _bytes(fields, "value")
 
 
 def _header(where: str, name: str, value: Any) -> tuple[str, bytes | None]:

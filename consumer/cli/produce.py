@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from codecs import BOM_UTF8
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -44,6 +45,11 @@ Parse = Callable[[int, bytes], InputRecord | None]
     show_default=True,
     help="lines: each is a value. jsonl: each is an object with value (and key, partition, timestamp, headers).",
 )
+@click.option(
+    "--ignore-place",
+    is_flag=True,
+    help="With jsonl: pass over topic, partition and offset of a line, as zk-consumer run prints them.",
+)
 @click.option("--bad-lines", type=click.Path(dir_okay=False, path_type=Path), help="A new file for bad lines.")
 @click.option(
     "--log-dir",
@@ -57,17 +63,26 @@ Parse = Callable[[int, bytes], InputRecord | None]
 @zk_option
 @brokers_option
 def produce(
-    topic: str, file: Path, line_format: str, bad_lines: Path | None, log_dir: Path, zk: str, brokers: Brokers
+    topic: str,
+    file: Path,
+    line_format: str,
+    ignore_place: bool,
+    bad_lines: Path | None,
+    log_dir: Path,
+    zk: str,
+    brokers: Brokers,
 ) -> None:
     """Write the lines of FILE (- or none is stdin) into TOPIC.
 
     A bad line is reported, counted and skipped, and the exit code is 1.
     """
+    if ignore_place and line_format != JSONL:
+        raise UsageError("--ignore-place is about the fields of a line: add --format jsonl")
     with ExitStack() as stack:
         producer = Producer(log_dir, {topic: _topic(zk, brokers, topic)})
         source = sys.stdin.buffer if str(file) == "-" else stack.enter_context(file.open("rb"))
         rejects = stack.enter_context(_created(bad_lines)) if bad_lines else None
-        load = ProduceRun(producer, topic, _parse_json if line_format == JSONL else _parse_line, rejects)
+        load = ProduceRun(producer, topic, _parse_json(ignore_place) if line_format == JSONL else _parse_line, rejects)
         try:
             load.run(source.fileno())
         finally:
@@ -145,8 +160,12 @@ def _parse_line(number: int, line: bytes) -> InputRecord:
     return InputRecord(line)
 
 
-def _parse_json(number: int, line: bytes) -> InputRecord | None:
-    return record_of_json(f"line {number}", line) if line.strip() else None
+def _parse_json(ignores_place: bool) -> Parse:
+    def parse(number: int, line: bytes) -> InputRecord | None:
+        is_blank = not line.removeprefix(BOM_UTF8).strip()
+        return None if is_blank else record_of_json(f"line {number}", line, ignores_place)
+
+    return parse
 
 
 def _progress() -> Progress:
