@@ -153,7 +153,8 @@ def segment(draw: Draw) -> Segment:
     sealed = tuple(SealedRange(part.topic, "id", part.partition, first, first + 1) for part, first in firsts.items())
     sizes = number(draw), number(draw)
     causes = items(draw, partition, discontinuity, 4)
-    return Segment(name(draw), text(draw), *sizes, sealed, text(draw), life(draw), number(draw), (), causes)
+    folder = text(draw).replace("\0", "")
+    return Segment(name(draw), folder, *sizes, sealed, text(draw), life(draw), number(draw), (), causes)
 
 
 def pause(draw: Draw) -> Pause:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from coordinator.admin.segments import (
     DAMAGED,
     LEFT_OVER,
@@ -10,11 +12,20 @@ from coordinator.admin.segments import (
     file_findings,
     unnamed_findings,
 )
+from coordinator.zk.errors import BadData
 from coordinator.zk.znodes.segments import Segment
 
 
 def listed(number: int) -> ListedSegment:
     return ListedSegment(number, f"s{number}", 0, Segment(f"f{number}", "/s", 1, 1, (), "c", "i", 1))
+
+
+@pytest.mark.parametrize("segments_dir", ["/s\0", "\0", "s3://b\0/x", "/\ud800"])
+def test_a_folder_that_no_file_system_knows_is_bad_data_of_its_znode(segments_dir: str) -> None:
+    data = Segment("f1", segments_dir, 1, 1, (), "c", "i", 1).to_bytes()
+
+    with pytest.raises(BadData, match="/segment: field 'segments_dir' must be a folder or a URL"):
+        Segment.parse("/segment", data)
 
 
 UNREADABLE = ListedSegment(9, "s9", 0, None, "no JSON")

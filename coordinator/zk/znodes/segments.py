@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +43,10 @@ class Missing(NamedTuple):
     offsets: int
 
 
+_NO_PATH = re.compile("[\0\ud800-\udfff]")
+"""What no path of a file system may have: NUL, and halves of characters."""
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """`segments/segment-[seq]`: one sealed file.
@@ -70,9 +75,12 @@ class Segment:
         file = fields.text("file", most=1024)
         if file.startswith("/") or not all(is_name(part) for part in file.split("/")):
             raise fields.bad("file", "a path below the segments folder")
+        segments_dir = fields.text("segments_dir")
+        if _NO_PATH.search(segments_dir):
+            raise fields.bad("segments_dir", "a folder or a URL")
         return cls(
             file=file,
-            segments_dir=fields.text("segments_dir"),
+            segments_dir=segments_dir,
             rows=fields.number("rows"),
             size=fields.number("bytes"),
             ranges=tuple(_sealed_ranges(fields)),
