@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.hosts import checked_hosts
 from coordinator.zk.process.config import LOOPBACK, require
+from coordinator.zk.runtime import Runtime
 from coordinator.zk.security.access import ZooKeeperAccess
 from coordinator.zk.values import Values
-from coordinator.zk.znodes.names import checked_name
+from coordinator.zk.znodes.names import checked_name, is_name
 from coordinator.zk.znodes.records import PATTERNS
 from coordinator.zk.znodes.topic_filter import TopicFilter
 
@@ -26,9 +27,10 @@ CLIENT_SIDE = "client"
 SIDES = {COORDINATOR_SIDE, CLIENT_SIDE}
 
 
-def _default_name() -> str:
-    host = "".join(char if char.isalnum() or char in "-_" else "-" for char in socket.gethostname())
-    return f"{host[:100]}-{os.getpid()}"
+UNNAMED = "(unnamed)"
+"""`ConsumerConfig.consumer` when no name is given; no valid name, and so none that a consumer can have."""
+NAME_DIGITS = 12
+"""Random digits in a name that a consumer makes: host and process are the same in two containers."""
 
 
 # Configuration: each field is one property, a keyword option.
@@ -38,7 +40,7 @@ class ConsumerConfig(ZooKeeperAccess):
 
     :ivar zk: servers and chroot, `host:port,host:port/chroot`.
     :ivar consumer: consumer name; the newest process with a name owns it. A static member's is its
-        `group_instance_id`; otherwise the default is host and process number.
+        `group_instance_id`. Without one, each consumer object makes a name of its own: host, process and random digits.
     :ivar group_instance_id: makes the consumer a static member (KIP-345): its seat is kept for one session timeout
         after it has left; if it returns within that time, it keeps its partitions and no other member stops.
     :ivar log_dir: the embedded log's folder, or the URL of another log: `kafka:`, or `kafka://host:port,host:port`.
@@ -78,7 +80,7 @@ class ConsumerConfig(ZooKeeperAccess):
 
     zk: str
     group: str
-    consumer: str = field(default_factory=_default_name)
+    consumer: str = field(default_factory=lambda: UNNAMED)
     group_instance_id: str = ""
     log_dir: str = ""
     bootstrap_servers: str = ""
@@ -114,11 +116,12 @@ class ConsumerConfig(ZooKeeperAccess):
         if self.group_instance_id:
             checked_name("group_instance_id", self.group_instance_id)
             require(
-                self.consumer in (_default_name(), self.group_instance_id),
+                self.consumer in (UNNAMED, self.group_instance_id),
                 "a static member's name is its group_instance_id: leave out consumer, or group_instance_id",
             )
             object.__setattr__(self, "consumer", self.group_instance_id)
-        checked_name("consumer", self.consumer)
+        if self.consumer != UNNAMED:
+            checked_name("consumer", self.consumer)
         checked_hosts(self.zk)
         require(self.session_timeout_ms >= 100, "session_timeout_ms must be 100 or more")
         require(self.connect_timeout_ms > 0, "connect_timeout_ms must be positive")
@@ -149,6 +152,16 @@ class ConsumerConfig(ZooKeeperAccess):
         for protocol in self.protocols:
             checked_name("protocols", protocol)
         self.start_rule  # noqa: B018  validates both
+
+    def named(self, runtime: Runtime) -> ConsumerConfig:
+        """This configuration for one consumer: with a unique name when it has none, as Kafka's member ids.
+
+        Not a default of the field: one configuration may be sent to several processes, or used by several threads.
+        """
+        if self.consumer != UNNAMED:
+            return self
+        host = "".join(char if is_name(char) else "-" for char in socket.gethostname())
+        return replace(self, consumer=f"{host[:100]}-{os.getpid()}-{runtime.random_id()[:NAME_DIGITS]}")
 
     @property
     def sides(self) -> tuple[str, ...]:

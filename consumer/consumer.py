@@ -103,7 +103,7 @@ class Consumer(Control):
         metrics: ConsumerMetrics | None = None,
         assignors: Sequence[ClientAssignor] = (),
     ) -> None:
-        self._config = config
+        self._config = config = config.named(runtime or ThreadRuntime())
         self._subscription = subscription
         self._runtime = runtime or ThreadRuntime(recorder_of(config, "consumer"))
         self._log = source or open_log(config.log_dir, config.kafka_place)

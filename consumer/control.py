@@ -32,6 +32,11 @@ class Control:
     _polling: Polling
     _subscription: Subscription
 
+    @property
+    def name(self) -> str:
+        """The consumer's name in its group: the configuration's, or the one that this consumer has made."""
+        return self._config.consumer
+
     def assignment(self) -> PartitionSet:
         """The partitions that are fetched now."""
         return frozenset(self._polling.positions)

@@ -60,7 +60,7 @@ class GroupMember:
 
     :param protocols: protocol -> this member's metadata for it, the preferred first; 64 kB in total.
     :param assign: called when this member is the leader; an exception fails the assignment.
-    :param member: its name; the newest process with a name owns it. Host and process number by default.
+    :param member: its name; the newest process with a name owns it. Host, process and random digits by default.
     :param on_assigned: called inside `poll` with this member's assignment.
     :param on_revoked: called inside `poll` before a stop is acknowledged: when it returns, all work has stopped.
     :param on_lost: called inside `poll` when the member was evicted or its session has expired: stop at once.
@@ -92,8 +92,8 @@ class GroupMember:
         known = {"zk": zk, "group": group, "assignment": CLIENT_SIDE, "protocols": tuple(checked)}
         if without := sorted(options.keys() & {"metrics_port", "metrics_host", "history_dir"}):
             raise UsageError(f"a GroupMember has no {without[0]}: leave it out")
-        config = ConsumerConfig(**known, **names, **options)  # type: ignore[arg-type]
         self._runtime = runtime or ThreadRuntime()
+        config = ConsumerConfig(**known, **names, **options).named(self._runtime)  # type: ignore[arg-type]
         self._role = _Role(protocol_type, checked, assign, on_assigned, on_revoked, on_lost)
         opener = open_store or opener_of(config, "member")
         context = MemberContext(config, self._runtime)

@@ -23,7 +23,7 @@ from .output import EventLines, RecordLines
 HELPS = {
     "zk": "The ZooKeeper servers, as host:port,host:port/chroot.",
     "group": "The consumer group.",
-    "consumer": "This consumer's name; host and process number by default.",
+    "consumer": "This consumer's name; host, process and random digits by default.",
     "group_instance_id": "Static member name: a restart within the session timeout causes no rebalance.",
     "assignment": "Assigning side: coordinator, client (the group's leader), or both, the preferred first.",
     "assignment_delay_ms": "The leader's delay after a topic change before a rebalance.",
@@ -126,6 +126,7 @@ def run(
     if not config.log_dir:
         raise UsageError("name the log to read: --log-dir DIR (or kafka:), or set ZK_GROUP_LOG_DIR")
     runtime = ThreadRuntime()
+    config = config.named(runtime)
     stopping = runtime.event()
     on_signals(ENDINGS, lambda number: stopping.set())
     try:

@@ -114,7 +114,7 @@ class ConsumerOperator(Callbacks):
             raise UsageError(
                 "a ConsumerOperator needs a consistent region: add region='NAME', or poll a Consumer yourself"
             )
-        self._config = config
+        self._config = config = config.named(runtime or ThreadRuntime())
         self._processor = processor
         self._defers = typed("operator_driven", operator_driven, bool)
         self._runtime = runtime or ThreadRuntime(recorder_of(config, "consumer"))

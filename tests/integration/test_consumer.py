@@ -157,6 +157,21 @@ def test_commit_of_an_incarnation_that_is_over_fails_and_moves_nothing(coordinat
         consumer.close()
 
 
+def test_consumers_that_share_one_configuration_share_the_group(coordinated: World) -> None:
+    config = ConsumerConfig(coordinated.zk, "g", session_timeout_ms=4000)
+    consumers = [Consumer(config, Subscription({"t": 1}), source=MemoryLog()) for _ in range(2)]
+
+    def each_has_one() -> bool:
+        for consumer in consumers:
+            consumer.poll(20)
+        return [len(consumer.assignment()) for consumer in consumers] == [1, 1]
+
+    eventually(each_has_one, 10, "each owns a partition")
+    assert coordinated.names(PATHS.ids) == sorted(consumer.name for consumer in consumers)
+    for consumer in consumers:
+        consumer.close()
+
+
 def test_offsets_are_published_every_offsets_interval(coordinated: World) -> None:
     app = Application(coordinated, offsets_interval_ms=1)
     app.poll_until(20)

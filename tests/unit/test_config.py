@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from consumer.config import ConsumerConfig, Subscription
 from coordinator.term.config import CoordinatorConfig
 from coordinator.zk.errors import UsageError
 from coordinator.zk.process.config import load
+from coordinator.zk.runtime import ThreadRuntime
 
 ZK = {"zk": "localhost:2181"}
 
@@ -168,6 +171,26 @@ def test_a_switch_is_true_or_false_in_the_environment_and_a_boolean_in_a_file(
 @pytest.mark.parametrize("value", ["", "..", "a/b", "\x1b[31m"])
 def test_a_group_and_a_consumer_need_names_that_znodes_may_have(name: str, value: str) -> None:
     assert f"cannot name a {name}" in refused(ConsumerConfig, {**ZK, "group": "g", "consumer": "a", name: value})
+
+
+def test_one_configuration_gives_each_consumer_a_readable_name_of_its_own() -> None:
+    config = load(ConsumerConfig, {**ZK, "group": "g"}, env={})
+    runtime = ThreadRuntime()
+    names = [config.named(runtime).consumer for _ in range(100)]
+
+    assert len(set(names)) == 100
+    assert all(re.fullmatch(rf"[A-Za-z0-9_-]+-{os.getpid()}-[0-9a-f]{{12}}", name) for name in names)
+    assert {config.named(runtime).named(runtime).group, config.group} == {"g"}
+
+
+def test_a_given_name_and_that_of_a_static_member_stay() -> None:
+    runtime = ThreadRuntime()
+
+    assert ConsumerConfig("z:1", "g", "billing").named(runtime).consumer == "billing"
+    assert ConsumerConfig("z:1", "g", group_instance_id="i").named(runtime).consumer == "i"
+    assert "leave out consumer" in refused(
+        ConsumerConfig, {**ZK, "group": "g", "consumer": "a", "group_instance_id": "i"}
+    )
 
 
 @pytest.mark.parametrize("kind", [CoordinatorConfig, ConsumerConfig])
