@@ -27,6 +27,7 @@ from .fetching.records import Record as Record
 from .fetching.records import records_of as records_of
 from .history import recorder_of
 from .logs import Log, OffsetOutOfRange, open_log
+from .membership.call_guard import exclusive
 from .membership.context import MemberContext
 from .membership.extensions import Extensions
 from .membership.member import ConsumerMember
@@ -76,8 +77,11 @@ class Callbacks:
         are assigned now."""
 
 
+# Large: Kafka's API, with its documentation.
 class Consumer(Control):
-    """One member of a group. Not thread-safe. `Control` has the methods besides polling.
+    """One member of a group. Not thread-safe, except queries and `close`. `Control` has the methods besides polling.
+
+    After `close` every call raises `Closed`.
 
     Positions begin at the group's committed offsets, else at `start_position`, and follow what `poll` returned;
     offsets follow `commit`, or with `enable_auto_commit` what earlier polls returned.
@@ -123,6 +127,7 @@ class Consumer(Control):
         self._callbacks = callbacks or Callbacks()
         opener = open_store or opener_of(config, "consumer")
         context = self._context = MemberContext(config, self._runtime, self._meter)
+        self._calls = context.calls
         self._client = client_assignment(context, self._log, assignors)
         self._region = RegionMember(context, self) if config.region else None
         consumption = Consumption(subscription, self, Starts(self._log, config.start_rule, config.region))
@@ -136,6 +141,7 @@ class Consumer(Control):
 
     # ---- the application's calls
 
+    @exclusive
     def poll(self, timeout_ms: int = 0, max_records: int | None = None) -> dict[TopicPartition, list[Record]]:
         """Records of this consumer's partitions, as soon as there are any; empty after `timeout_ms` milliseconds.
 
@@ -161,20 +167,21 @@ class Consumer(Control):
         self._meter.polled()
         deadline = self._runtime.monotonic() + timeout_ms / 1000
         self._polling.look()
-        while True:
+        while not self._calls.is_closing:
             self._member.tend()
             if max_records != 0 and self._may_fetch() and (self._region is None or self._region.may_take):
                 self._auto_commit.if_due()
                 if records := self._polled(max_records):
                     checked = self._runtime.monotonic()
-                    if self._may_fetch():
+                    if self._may_fetch() and not self._calls.is_closing:
                         self._returned(self._polling.ranges_of(records), checked)
                         return records
-                    self._polling.put_back(records)  # the lease expired while the process was suspended
+                    self._polling.put_back(records)  # closed, or the lease expired while the process was suspended
             left_s = deadline - self._runtime.monotonic()
             if left_s <= 0:
                 return {}
-            self._member.wake.wait(min(left_s, self._polling.wait_s or LOOK_FOR_DATA_S))
+            self._calls.wait(min(left_s, self._polling.wait_s or LOOK_FOR_DATA_S))
+        return {}
 
     def _polled(self, max_records: int | None) -> dict[TopicPartition, list[Record]]:
         try:
@@ -190,6 +197,7 @@ class Consumer(Control):
     def _may_fetch(self) -> bool:
         return self._member.may_fetch
 
+    @exclusive
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
         """Commit the offsets of all records that `poll` has returned, or the given ones.
 
@@ -225,6 +233,7 @@ class Consumer(Control):
                 self._runtime.sleep(0.05)
         raise CommitFailed(f"{OUTCOME_UNKNOWN}: ZooKeeper does not answer") from problem
 
+    @exclusive
     def subscribe(self, subscription: Subscription) -> None:
         """Subscribe to other topics instead. The next poll writes the registration, which causes a rebalance.
 
@@ -233,6 +242,7 @@ class Consumer(Control):
         self._member.subscribe(subscription)
         self._subscription = subscription
 
+    @exclusive
     def enforce_rebalance(self) -> None:
         """Request a rebalance although nothing has changed, as in Kafka; the next poll sends the request.
 
@@ -260,6 +270,7 @@ class Consumer(Control):
             raise UsageError("the consumer is in no consistent region: add region='NAME'")
         return self._region
 
+    @exclusive
     def request_checkpoint(self) -> None:
         """Request a checkpoint of the region; the coordinator begins one every `checkpoint_interval_ms`.
 
@@ -268,6 +279,7 @@ class Consumer(Control):
         """
         self._member.in_session(self.region.request_checkpoint)
 
+    @exclusive
     def request_reset(self, reason: str) -> None:
         """Reset the whole region to its last checkpoint. Raises as `request_checkpoint`."""
         self._member.in_session(lambda store, fenced: self.region.request_reset(store, fenced, reason))
@@ -292,8 +304,16 @@ class Consumer(Control):
         In a consistent region a checkpoint precedes it. When none is complete within 10 s, what was processed since
         the last one is dropped and processed again (log line `leaving without checkpoint`).
 
+        Safe in a signal handler and in another thread. A `poll` that waits returns at once, empty, and any other call
+        as soon as it can; it then closes the consumer before it returns, and the other thread waits for that. A second
+        `close` does nothing.
+
         :param save: False when the application has not processed everything that `poll` returned: none is saved then.
+        :raises CoordinatorError: when the call of another thread has not returned within 60 s.
         """
+        self._calls.close(lambda: self._close(save))
+
+    def _close(self, save: bool) -> None:
         self._auto_commit.is_enabled &= save
         if self._region is not None and save:
             final_checkpoint.save(self._context, self._member, self._region)

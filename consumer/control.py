@@ -13,6 +13,7 @@ from coordinator.zk.znodes.records import OffsetRecord
 from .config import ConsumerConfig, Subscription
 from .fetching.polling import Polling
 from .logs import Log, OffsetAndTimestamp, UnknownTopic, knows_topics
+from .membership.call_guard import CallGuard, exclusive, query
 from .membership.member import ConsumerMember
 from .types import Position
 
@@ -26,6 +27,7 @@ class Control:
     the assignment.
     """
 
+    _calls: CallGuard
     _config: ConsumerConfig
     _log: Log
     _member: ConsumerMember
@@ -37,26 +39,31 @@ class Control:
         """The consumer's name in its group: the configuration's, or the one that this consumer has made."""
         return self._config.consumer
 
+    @query
     def assignment(self) -> PartitionSet:
         """The partitions that are fetched now."""
         return frozenset(self._polling.positions)
 
+    @query
     def subscription(self) -> frozenset[str]:
         """The subscribed topics; for a wildcard its pattern."""
         return frozenset(self._subscription.topics)
 
     @property
+    @query
     def retained(self) -> tuple[int, int]:
         """Records that were fetched and not returned yet, and their bytes in memory."""
         return self._polling.retained
 
     # ---- positions
 
+    @query
     def position(self, partition: TopicPartition) -> int | None:
         """The offset of the next record that `poll` returns, None when the partition is not assigned."""
         position = self._polling.position(partition)
         return position.offset if position else None
 
+    @query
     def committed(self, partition: TopicPartition) -> int | None:
         """The offset at which the partition's next owner begins: the committed one, else the group's start
         (`start_position`); None when neither is known.
@@ -75,6 +82,7 @@ class Control:
         node = store.get(path)
         return OffsetRecord.parse(path, node.data).offset if node else None
 
+    @exclusive
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Let the next poll begin at `offset`. Buffered records of the partition are dropped.
 
@@ -84,6 +92,7 @@ class Control:
         self._check_held([partition])
         self._seek({partition: whole("offset", offset)})
 
+    @exclusive
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Seek to the earliest record of each partition; of all assigned ones when none is given.
 
@@ -92,12 +101,14 @@ class Control:
         """
         self._seek_all(partitions, self.beginning_offsets)
 
+    @exclusive
     def seek_to_end(self, *partitions: TopicPartition) -> None:
         """Seek to the end of each; otherwise as `seek_to_beginning`."""
         self._seek_all(partitions, self.end_offsets)
 
     # ---- pauses
 
+    @exclusive
     def pause(self, *partitions: TopicPartition) -> None:
         """Return no records of these until they are resumed or revoked. Their buffered records are kept.
 
@@ -106,6 +117,7 @@ class Control:
         self._check_held(partitions)
         self._polling.pause(partitions)
 
+    @exclusive
     def resume(self, *partitions: TopicPartition) -> None:
         """Return records of these again.
 
@@ -114,12 +126,14 @@ class Control:
         self._check_held(partitions)
         self._polling.resume(partitions)
 
+    @query
     def paused(self) -> PartitionSet:
         """The partitions that are paused."""
         return self._polling.paused
 
     # ---- the log
 
+    @query
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset of the earliest record of each; 0 when nothing was written yet.
 
@@ -128,10 +142,12 @@ class Control:
         """
         return self._asked(partitions, self._log.earliest, 0)
 
+    @query
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset that the next record of each will have. Raises as `beginning_offsets`."""
         return self._asked(partitions, self._log.latest, 0)
 
+    @query
     def offsets_for_times(
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
@@ -146,6 +162,7 @@ class Control:
 
         return self._asked(times_ms, ask, None)
 
+    @query
     def lag(self, partition: TopicPartition) -> int | None:
         """Records from the position to the log's end, None when the partition is not assigned.
 

@@ -2,7 +2,8 @@
 
 CoordinatorError
 ├── UsageError
-│   └── ForeignFolder                    a group's or region's folder of files belongs to another chroot
+│   ├── ForeignFolder                    a group's or region's folder of files belongs to another chroot
+│   └── Closed                           a call after `close`
 ├── Fenced
 │   └── IncarnationOver
 │       ├── UnknownMemberId              membership lost; it rejoins inside a later `poll`
@@ -34,6 +35,10 @@ from coordinator.zk.znodes.records import Channel
 
 class ForeignFolder(UsageError):
     """A group's or region's folder of files belongs to another chroot: nothing is written or removed in it."""
+
+
+class Closed(UsageError):
+    """A call of a consumer, member or operator that is closed; the message is Kafka's."""
 
 
 class UnknownMemberId(IncarnationOver):

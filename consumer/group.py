@@ -29,6 +29,7 @@ from coordinator.zk.znodes.sync import (
 
 from .config import CLIENT_SIDE, ConsumerConfig, Subscription
 from .errors import AssignmentFailed
+from .membership.call_guard import exclusive
 from .membership.client_assignment import ClientAssignment, Decision, MemberMetadata
 from .membership.context import MemberContext
 from .membership.extensions import Extensions
@@ -56,7 +57,9 @@ class Given(NamedTuple):
 
 
 class GroupMember:
-    """One member of a group of another protocol type than `consumer`. Not thread-safe, except `may_run`.
+    """One member of a group of another protocol type than `consumer`. Not thread-safe, except `may_run` and `close`.
+
+    After `close` every call raises `Closed`, `may_run` is False and `assignment` None.
 
     :param protocols: protocol -> this member's metadata for it, the preferred first; 64 kB in total.
     :param assign: called when this member is the leader; an exception fails the assignment.
@@ -97,6 +100,7 @@ class GroupMember:
         self._role = _Role(protocol_type, checked, assign, on_assigned, on_revoked, on_lost)
         opener = open_store or opener_of(config, "member")
         context = MemberContext(config, self._runtime)
+        self._calls = context.calls
         self._client = ClientAssignment(context, self._role)
         self.name = config.consumer
         self._member = ConsumerMember(context, opener, None, Extensions(self._client))
@@ -115,6 +119,7 @@ class GroupMember:
         """
         return self._role.given is not None and self._member.may_fetch
 
+    @exclusive
     def poll(self, timeout_ms: int = 0) -> Given | None:
         """Apply the coordinator's commands, and assign when this member is the leader; return the assignment.
 
@@ -130,14 +135,16 @@ class GroupMember:
         """
         deadline = self._runtime.monotonic() + timeout_ms / 1000
         changes = self._role.changes
-        while True:
+        while not self._calls.is_closing:
             self._member.tend()
             left_s = deadline - self._runtime.monotonic()
             if left_s <= 0 or self._role.changes != changes:
                 return self._role.given
             is_out = self._member.channel is None  # it registers again after a backoff, without a wake-up
-            self._member.wake.wait(min(left_s, BACKOFF_LOOK_S) if is_out else left_s)
+            self._calls.wait(min(left_s, BACKOFF_LOOK_S) if is_out else left_s)
+        return None
 
+    @exclusive
     def update(self, protocols: Mapping[str, bytes]) -> None:
         """Rejoin with other metadata; the next poll writes the registration, which causes a rebalance.
 
@@ -146,14 +153,18 @@ class GroupMember:
         self._role.protocols = _checked(protocols)
         self._member.rejoin()
 
+    @exclusive
     def enforce_rebalance(self) -> None:
         """Request a rebalance although nothing has changed; the next poll sends the request."""
         self._client.enforce_rebalance()
         self._member.rejoin()
 
     def close(self) -> None:
-        """Leave: `on_revoked`, then the other members are assigned this member's work."""
-        self._member.close()
+        """Leave: `on_revoked`, then the other members are assigned this member's work.
+
+        Safe in a signal handler and in another thread: see `Consumer.close`.
+        """
+        self._calls.close(self._member.close)
 
     def __enter__(self) -> GroupMember:
         return self

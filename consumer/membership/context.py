@@ -8,6 +8,7 @@ from coordinator.zk.znodes.paths import GroupPaths
 from ..config import ConsumerConfig
 from ..history import Trace
 from ..metrics import Meter, unread
+from .call_guard import CallGuard
 
 
 class MemberContext:
@@ -15,6 +16,7 @@ class MemberContext:
 
     :ivar consumer: its name.  :ivar paths: of its group.
     :ivar wake: set when `tend` has work: by watches, session events, the keeper, the application.
+    :ivar calls: guards the calls of the application.
     """
 
     def __init__(self, config: ConsumerConfig, runtime: Runtime, meter: Meter | None = None) -> None:
@@ -25,3 +27,4 @@ class MemberContext:
         self.paths = GroupPaths(config.group)
         self.trace = Trace(runtime, config.group, config.consumer)
         self.wake: Event = runtime.event()
+        self.calls = CallGuard(runtime, self.wake)

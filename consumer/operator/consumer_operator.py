@@ -21,10 +21,11 @@ from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from ..assignment.base import ClientAssignor
 from ..config import ConsumerConfig, Subscription
 from ..consumer import Callbacks, Consumer
-from ..errors import AssignmentFailed, ProcessFailed
+from ..errors import AssignmentFailed, Closed, ProcessFailed
 from ..fetching.records import Record
 from ..history import recorder_of
 from ..logs import Log, OffsetOutOfRange
+from ..membership.call_guard import CLOSED, LOOK_S
 from ..metrics import ConsumerMetrics
 from .messages import DRAIN, RESET, MessageQueue
 from .region import RESET_PENDING
@@ -89,7 +90,8 @@ CHECKPOINT, RESET_REGION, STOP = "checkpoint", "reset", "stop"
 class ConsumerOperator(Callbacks):
     """A member of a consistent region whose records are processed in a separate thread.
 
-    Use it as a context: entering starts both threads, leaving closes it.
+    Use it as a context: entering starts both threads, leaving closes it. After `close`, and after the end that an error
+    has caused, requests raise `Closed`; `wait` still returns.
 
     :param operator_driven: at a checkpoint, records in the message queue are deferred until it has ended; without it,
         they are processed before, for at most `PROCESS_FIRST_S`.
@@ -138,7 +140,7 @@ class ConsumerOperator(Callbacks):
         self._is_reset_asked = False
         self._resets = 0
         self._error: BaseException | None = None
-        self._is_started = False
+        self._is_started = self._is_closed = False
         self._ended = self._runtime.event()
 
     # ---- the application's calls, from any thread
@@ -164,18 +166,24 @@ class ConsumerOperator(Callbacks):
         :raises UsageError: when it was started before.
         """
         if self._is_started:
-            raise UsageError("a ConsumerOperator is started once: make another one")
+            once = "A ConsumerOperator is started once: make another one"
+            raise Closed(f"{CLOSED} {once}") if self._ended.is_set() else UsageError(once)
         self._is_started = True
         self._runtime.spawn(self._control, f"events-{self._config.consumer}")
         self._runtime.spawn(self._process, f"process-{self._config.consumer}")
 
     def request_checkpoint(self) -> None:
-        """Request a checkpoint of the region. Returns at once."""
+        """Request a checkpoint of the region. Returns at once.
+
+        :raises Closed: when the operator has ended.
+        """
+        self._check_open()
         self._events.put(_Event(CHECKPOINT))
 
     def request_reset(self, reason: str) -> None:
         """Reset the whole region to its last checkpoint. Returns at once; no record is processed until then, and no
-        checkpoint contains records processed since the last one."""
+        checkpoint contains records processed since the last one. Raises as `request_checkpoint`."""
+        self._check_open()
         with self._resetting:
             self._is_reset_asked = True
             self._messages.withhold(RESET)
@@ -207,17 +215,38 @@ class ConsumerOperator(Callbacks):
         return True
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
-        """`stop`, and wait for the end. Inside `process` or a callback it does not wait. Raises as `wait`.
+        """`stop`, and wait for the end. Inside `process` or a callback it does not wait. Raises as `wait`; a second
+        `close` does nothing.
 
         :raises ProcessFailed: also when `process` has not returned for `timeout_s` seconds; the member keeps its
             partitions until it does, or the process ends.
         """
+        if self._is_closed:
+            return
         self.stop()
         if not self._is_started:
-            self._is_started = True
+            self._is_started = self._is_closed = True
+            self._messages.close()
+            self._ended.set()
             self._consumer.close()
-        elif _inside.get() is not self and not self.wait(timeout_s):
-            raise ProcessFailed(f"process has not returned within {timeout_s:g} s: the member has not left its group")
+        elif _inside.get() is not self:
+            self._await_end(timeout_s)
+            self._is_closed = True
+            if self._error is not None:
+                raise self._error
+
+    def _await_end(self, timeout_s: float) -> None:
+        """Without a lock: `close` may be called in a signal handler that has interrupted `wait`."""
+        until = self._runtime.monotonic() + timeout_s
+        while not self._ended.is_set():
+            if self._runtime.monotonic() >= until:
+                what = "the member has not left its group"
+                raise ProcessFailed(f"process has not returned within {timeout_s:g} s: {what}")
+            self._runtime.sleep(LOOK_S)
+
+    def _check_open(self) -> None:
+        if self._ended.is_set() and _inside.get() is not self:
+            raise Closed(CLOSED)
 
     def __enter__(self) -> ConsumerOperator:
         self.start()

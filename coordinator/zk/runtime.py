@@ -32,6 +32,14 @@ class Task(Protocol):
     def is_alive(self) -> bool: ...
 
 
+class Thread(Protocol):
+    """A thread of control, as a caller: two calls come from one thread when these are one object."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+
+
 class Queue(Protocol[T]):
     """A first-in first-out queue between threads."""
 
@@ -58,6 +66,9 @@ class Runtime(Protocol):
 
     def sleep(self, seconds: float) -> None: ...
     def spawn(self, function: Callable[[], None], name: str) -> Task: ...
+    def current_thread(self) -> Thread:
+        """The calling thread."""
+
     def event(self) -> Event: ...
     def lock(self) -> AbstractContextManager[object]:
         """A reentrant lock."""
@@ -116,6 +127,9 @@ class ThreadRuntime(Runtime):
         thread = threading.Thread(target=function, name=name, daemon=True)
         thread.start()
         return thread
+
+    def current_thread(self) -> Thread:
+        return threading.current_thread()
 
     def event(self) -> Event:
         return threading.Event()

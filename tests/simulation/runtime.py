@@ -38,6 +38,9 @@ class SimRuntime(Runtime):
     def spawn(self, function: Callable[[], None], name: str) -> Task:
         return self._scheduler.spawn(self.process, function, name)
 
+    def current_thread(self) -> Thread:
+        return self._scheduler.current
+
     def event(self) -> Event:
         return SimEvent(self._scheduler, self.process)
 

@@ -60,6 +60,8 @@ def test_query_delivers_every_record_exactly_once(spark: SparkSession, world: Wo
         assert fetchers.stop(30) is True
         assert world.owners("g") == {}
         assert [status.state for status in fetchers.status()] == ["ended", "ended"]
+        with pytest.raises(UsageError, match="the pool has stopped"):
+            fetchers.sweep()
 
 
 def test_pool_is_waited_for_logs_that_it_runs_and_shows_its_slots(

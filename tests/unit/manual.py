@@ -41,6 +41,9 @@ class ManualRuntime(Runtime):
         self.spawned.append(function)
         return threading.Thread()
 
+    def current_thread(self) -> threading.Thread:
+        return threading.current_thread()
+
     def event(self) -> Event:
         return _Event(self)
 

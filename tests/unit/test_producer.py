@@ -231,3 +231,22 @@ def test_producer_of_a_deleted_topic_gets_an_error(tmp_path: Path) -> None:
 
     with pytest.raises(UnknownTopic, match="the data of topic flights was removed"):
         producer.flush()
+
+
+def test_a_closed_producer_says_so_and_a_second_close_does_nothing(tmp_path: Path) -> None:
+    producer = Producer(tmp_path, TOPICS)
+    producer.send("flights", b"a", partition=0)
+    producer.close()
+    producer.close()
+    with Producer(tmp_path, TOPICS) as other:
+        other.send("flights", b"b", partition=0)
+
+    for closed in (producer, other):
+        refused = pytest.raises(UsageError, match="Cannot perform operation after producer has been closed")
+        with refused:
+            closed.send("flights", b"c")
+        with refused:
+            closed.send_batch("flights", 0, [b"c"])
+        with refused:
+            closed.flush()
+    assert values(tmp_path, 0) == [b"a", b"b"]

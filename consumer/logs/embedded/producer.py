@@ -19,6 +19,9 @@ from ..columns import BATCH_BYTES, Headers, PendingRecords, stored_batches
 from .append import Appender
 from .partitioner import Sticky, partition_of
 
+CLOSED = "Cannot perform operation after producer has been closed"
+"""As Kafka's producer."""
+
 
 class TopicsInStore(dict[str, Topic]):
     """Topics from ZooKeeper, read on first use. `clear` drops the cache."""
@@ -62,6 +65,7 @@ class Producer:
         self.written = 0
         self._open: dict[tuple[str, int], _Open] = {}
         self._sticky: dict[str, Sticky] = {}
+        self._is_closed = False
 
     @classmethod
     def for_store(cls, store: Store, log_dir: Path | str, brokers: Brokers, batch_bytes: int = BATCH_BYTES) -> Producer:
@@ -97,6 +101,7 @@ class Producer:
         :raises UsageError: when there is no such topic or partition, or the record is too large; it is not buffered.
         :raises LogError: when the batch could not be written; it stays pending, and `flush` tries again.
         """
+        self._check_open()
         if partition is None:
             partition = self._choose(topic, key)
         place = self._open.get((topic, partition)) or self._opened(topic, partition)
@@ -121,6 +126,7 @@ class Producer:
         :raises UsageError: when there is no such topic or partition, or the columns do not fit each other.
         :raises LogError: when it could not be written.
         """
+        self._check_open()
         place = self._open.get((topic, partition)) or self._opened(topic, partition)
         batches = stored_batches(values, keys, timestamps_ms, headers)
         self._write(topic, partition, place)
@@ -135,12 +141,18 @@ class Producer:
 
         :raises LogError: when a partition's batch could not be written; it and the following ones stay pending.
         """
+        self._check_open()
         for (topic, partition), place in self._open.items():
             self._write(topic, partition, place)
 
     def close(self) -> None:
-        """Flush."""
-        self.flush()
+        """Flush; a second `close` does nothing.
+
+        :raises LogError: as `flush`: then the producer stays open, and another `close` tries again.
+        """
+        if not self._is_closed:
+            self.flush()
+            self._is_closed = True
 
     def __enter__(self) -> Self:
         return self
@@ -150,6 +162,14 @@ class Producer:
     ) -> None:
         if kind is None:
             self.close()
+        self._is_closed = True
+
+    def _check_open(self) -> None:
+        """
+        :raises UsageError: when the producer is closed.
+        """
+        if self._is_closed:
+            raise UsageError(CLOSED)
 
     def _choose(self, topic: str, key: bytes | None) -> int:
         if key is not None:

@@ -212,10 +212,13 @@ class FetcherPool:
     def sweep(self) -> int:
         """Remove orphaned segment files; the number removed. The pool does so every ten minutes.
 
+        :raises UsageError: when the pool has stopped.
         :raises ForeignFolder: when the group's folder belongs to another chroot.
         :raises StoreError: when ZooKeeper did not answer.
         :raises OSError: when the segments folder did not answer.
         """
+        if self._closed.is_set():  # it would open another session
+            self._check_not_stopped()
         return sweep(self._post.store(), self._runtime, self._folder, self.config.group)
 
     def __enter__(self) -> Self:

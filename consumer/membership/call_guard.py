@@ -1,0 +1,161 @@
+"""The calls of one consumer object: by one thread of one process at a time, and none after `close`.
+
+As KafkaConsumer's `acquireAndEnsureOpen`, with one difference: `close` may come at any time. A call that runs then ends
+as soon as it can, and closes the consumer before it returns: a signal handler interrupts that call at any point, where
+it may hold locks and await replies. For the same reason nothing here takes a lock.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+from coordinator.zk.errors import CoordinatorError
+from coordinator.zk.runtime import Event, Runtime, Thread
+
+from ..errors import Closed
+
+CLOSED = "This consumer has already been closed."
+CLOSE_S = 60.0
+"""How long `close` waits for a call of another thread."""
+LOOK_S = 0.01
+HELD = "by"
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class CallGuard:
+    """Guards one consumer object.
+
+    :param wake: ends the waiting of `poll`.
+    :ivar is_closed: whether `close` has ended.
+    """
+
+    def __init__(self, runtime: Runtime, wake: Event) -> None:
+        self._runtime = runtime
+        self._wake = wake
+        self._holder: dict[str, Thread] = {}  # its `setdefault` is atomic, also for signal handlers
+        self._depth = 0
+        self._is_waiting = False
+        self._end: Callable[[], None] | None = None
+        self._is_ending = False
+        self._error: BaseException | None = None
+        self.is_closed = False
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether `close` was called: a running call returns as soon as it can."""
+        return self._end is not None
+
+    def check(self) -> None:
+        """
+        :raises Closed: when the consumer is closed.
+        """
+        if self.is_closed:
+            raise Closed(CLOSED)
+
+    def acquire(self) -> None:
+        """Begin a call. Raises as `check`."""
+        self._holder.setdefault(HELD, self._runtime.current_thread())
+        self._depth += 1  # from now on a `close` in a signal handler waits for `release`
+        if self.is_closed:
+            self.release()
+            raise Closed(CLOSED)
+
+    def release(self) -> None:
+        """End a call, and close the consumer when `close` was called meanwhile."""
+        self._depth -= 1
+        if self._depth:
+            return
+        try:  # from here on a `close` in a signal handler closes it at once
+            if self.is_closing:
+                self._ended()
+        finally:
+            self._holder.clear()
+
+    def wait(self, seconds: float) -> None:
+        """Wait inside `poll` for the wake-up, or `close`."""
+        self._is_waiting = True
+        try:
+            if not self.is_closing:
+                self._wake.wait(seconds)
+        finally:
+            self._is_waiting = False
+
+    def close(self, end: Callable[[], None]) -> None:
+        """Call `end` once: now, or when the call that runs has ended. In another thread than that call's, wait for it.
+
+        :raises CoordinatorError: when the other thread's call has not returned within `CLOSE_S`.
+        """
+        if self.is_closed:
+            return
+        is_first, self._end = self._end is None, self._end or end
+        me = self._runtime.current_thread()
+        if self._holder.get(HELD) is me and self._depth:
+            if self._is_waiting:  # not `set` itself: the interrupted `wait` may hold the lock of the event
+                self._runtime.spawn(self._wake.set, "wake-for-close")
+            return
+        until = self._runtime.monotonic() + CLOSE_S
+        if is_first and self._holder.setdefault(HELD, me) is not me:
+            self._wake.set()
+        while self._holder.setdefault(HELD, me) is not me:
+            if self._runtime.monotonic() >= until:
+                raise CoordinatorError(f"poll has not returned within {CLOSE_S:g} s: the consumer has not left yet")
+            self._runtime.sleep(LOOK_S)
+        try:
+            self._ended()
+        finally:
+            self._holder.clear()
+        if is_first and self._error is not None:
+            raise self._error
+
+    def _ended(self) -> None:
+        if self._is_ending or self._end is None:
+            return
+        self._is_ending = True
+        self._depth += 1
+        try:
+            self._end()
+        except BaseException as error:
+            self._error = error
+            raise
+        finally:
+            self.is_closed = True
+            self._depth -= 1
+
+
+class Guarded(Protocol):
+    """An object with a guard."""
+
+    _calls: CallGuard
+
+
+S = TypeVar("S", bound=Guarded)
+
+
+def exclusive(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
+    """A call that changes the consumer."""
+
+    @functools.wraps(method)
+    def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        calls = self._calls
+        calls.acquire()
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            calls.release()
+
+    return call
+
+
+def query(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
+    """A call that reads, from any thread."""
+
+    @functools.wraps(method)
+    def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        self._calls.check()
+        return method(self, *args, **kwargs)
+
+    return call

@@ -1,0 +1,207 @@
+"""The ends of public objects: what `close` promises, in whichever thread, signal handler or process it is called."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from consumer.config import ConsumerConfig, Subscription
+from consumer.consumer import Callbacks, Consumer
+from consumer.errors import Closed
+from consumer.group import GroupMember
+from consumer.operator import ConsumerOperator, Processor
+from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import GroupPaths
+from tests.support.memlog import MemoryLog
+from tests.support.wait import eventually
+from tests.support.world import SESSION_MS, World, a_world
+
+PATHS = GroupPaths("g")
+T0 = TopicPartition("t", 0)
+CLOSED = r"^This consumer has already been closed\."
+
+
+@pytest.fixture
+def world(zk: str) -> Iterator[World]:
+    with a_world(zk) as made:
+        made.coordinator()
+        made.topic("t", 2)
+        yield made
+
+
+def consumer_of(world: World, callbacks: Callbacks | None = None, **options: object) -> Consumer:
+    given = {"session_timeout_ms": SESSION_MS, **options}
+    config = ConsumerConfig(world.zk, "g", "c1", **given)  # type: ignore[arg-type]
+    return Consumer(config, Subscription({"t": 1}), callbacks, MemoryLog(end=5))
+
+
+def owning(world: World, callbacks: Callbacks | None = None, **options: object) -> Consumer:
+    """A consumer that owns both partitions, and whose log has no more records."""
+    consumer = consumer_of(world, callbacks, **options)
+    eventually(lambda: not consumer.poll(20) and len(consumer.assignment()) == 2, 10, "it owns both partitions")
+    return consumer
+
+
+def member_of(world: World, **callbacks: Callable[[], None]) -> GroupMember:
+    member = GroupMember(
+        world.zk, "jobs", "named-jobs", {"even": b""}, lambda protocol, members: members, member="m1",
+        session_timeout_ms=SESSION_MS, **callbacks,  # type: ignore[arg-type]
+    )  # fmt: skip
+    eventually(lambda: member.poll(20), 10, "it has its assignment")
+    return member
+
+
+CALLS: list[Callable[[Consumer], object]] = [
+    lambda consumer: consumer.poll(500),
+    lambda consumer: consumer.commit(),
+    lambda consumer: consumer.commit({T0: 1}),
+    lambda consumer: consumer.subscribe(Subscription({"t": 1})),
+    lambda consumer: consumer.enforce_rebalance(),
+    lambda consumer: consumer.request_checkpoint(),
+    lambda consumer: consumer.request_reset("a test"),
+    lambda consumer: consumer.assignment(),
+    lambda consumer: consumer.subscription(),
+    lambda consumer: consumer.retained,
+    lambda consumer: consumer.position(T0),
+    lambda consumer: consumer.committed(T0),
+    lambda consumer: consumer.seek(T0, 0),
+    lambda consumer: consumer.seek_to_beginning(),
+    lambda consumer: consumer.seek_to_end(),
+    lambda consumer: consumer.pause(T0),
+    lambda consumer: consumer.resume(T0),
+    lambda consumer: consumer.paused(),
+    lambda consumer: consumer.beginning_offsets([T0]),
+    lambda consumer: consumer.end_offsets([T0]),
+    lambda consumer: consumer.offsets_for_times({T0: 0}),
+    lambda consumer: consumer.lag(T0),
+]
+
+
+def test_every_call_of_a_closed_consumer_says_so(world: World) -> None:
+    consumer = owning(world)
+    consumer.close()
+    consumer.close()
+
+    for call in CALLS:
+        with pytest.raises(Closed, match=CLOSED):
+            call(consumer)
+    assert consumer.member.registrations == 1
+    assert world.names(PATHS.ids) == []
+
+
+def test_every_call_of_a_closed_member_says_so(world: World) -> None:
+    member = member_of(world)
+    member.close()
+    member.close()
+
+    calls: list[Callable[[], object]] = [
+        lambda: member.poll(0), lambda: member.update({"even": b""}), member.enforce_rebalance,
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(Closed, match=CLOSED):
+            call()
+    assert (member.may_run, member.assignment) == (False, None)
+
+
+def test_every_request_to_a_closed_operator_says_so(world: World) -> None:
+    config = ConsumerConfig(world.zk, "g", "c1", region="r", session_timeout_ms=SESSION_MS)
+    operator = ConsumerOperator(config, Subscription({"t": 1}), Processor(), source=MemoryLog(end=0))
+    with operator:
+        eventually(lambda: operator.consumer.region.is_ready, 10, "it is restored")
+    operator.close()
+
+    for call in (operator.start, operator.request_checkpoint, lambda: operator.request_reset("a test")):
+        with pytest.raises(Closed, match=CLOSED):
+            call()
+    assert operator.wait(0)
+
+
+def test_close_in_another_thread_ends_a_poll_that_waits(world: World) -> None:
+    consumer = owning(world)
+    runtime, polled = ThreadRuntime(), list[object]()
+    task = runtime.spawn(lambda: polled.append(consumer.poll(20_000)), "polls")
+    runtime.sleep(1.0)
+    began = runtime.monotonic()
+
+    consumer.close()
+
+    task.join(5)
+    assert polled == [{}]
+    assert runtime.monotonic() - began < 2
+    assert (world.owners("g"), world.names(PATHS.ids)) == ({}, [])
+
+
+def test_close_in_another_thread_ends_a_members_poll_that_waits(world: World) -> None:
+    member = member_of(world)
+    runtime, polled = ThreadRuntime(), list[object]()
+    task = runtime.spawn(lambda: polled.append(member.poll(20_000)), "polls")
+    runtime.sleep(1.0)
+    began = runtime.monotonic()
+
+    member.close()
+
+    task.join(5)
+    assert polled == [None]
+    assert runtime.monotonic() - began < 2
+
+
+class ClosesWhenFetched(MemoryLog):
+    """Calls `then` inside a fetch, as a signal handler would be."""
+
+    then: Callable[[], None] | None = None
+
+    def fetch(self, *args: object, **options: object) -> object:  # type: ignore[override]
+        found = super().fetch(*args, **options)  # type: ignore[arg-type]
+        then, self.then = self.then, None
+        if then is not None:
+            then()
+        return found
+
+
+def test_records_of_a_poll_that_is_closed_meanwhile_are_not_committed(world: World) -> None:
+    log = ClosesWhenFetched(end=5)
+    config = ConsumerConfig(world.zk, "g", "c1", session_timeout_ms=SESSION_MS, enable_auto_commit=True)
+    consumer = Consumer(config, Subscription({"t": 1}), source=log)
+    log.then = consumer.close
+    returned: list[int] = []
+
+    def is_closed() -> bool:
+        try:
+            returned.extend(map(len, consumer.poll(20).values()))
+        except Closed:
+            return True
+        return False
+
+    eventually(is_closed, 10, "it is closed")
+
+    assert returned == []
+    assert {offset for offset in world.offsets("g").values()} <= {0}
+
+
+@pytest.mark.real_zookeeper("signals reach real processes")
+def test_a_signal_handler_that_closes_ends_the_poll_that_it_interrupts(world: World) -> None:
+    consumer, member = owning(world), member_of(world)
+
+    def on_signal(*_: object) -> None:
+        consumer.close()
+        member.close()
+
+    before = signal.signal(signal.SIGTERM, on_signal)
+    began = ThreadRuntime().monotonic()
+    threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+    try:
+        assert consumer.poll(20_000) == {}
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert ThreadRuntime().monotonic() - began < 10
+    assert (world.owners("g"), world.names(PATHS.ids)) == ({}, [])
+    with pytest.raises(Closed):
+        consumer.poll(0)
+    with pytest.raises(Closed):
+        member.poll(0)

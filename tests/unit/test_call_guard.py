@@ -1,0 +1,177 @@
+"""The guard of a consumer's calls, with real threads and signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from consumer.errors import Closed
+from consumer.membership.call_guard import CallGuard, exclusive, query
+from coordinator.zk.runtime import ThreadRuntime
+
+RUNTIME = ThreadRuntime()
+
+
+class Guarded:
+    """Polls, which waits; what else a poll does is `acts`."""
+
+    def __init__(self) -> None:
+        self.wake = RUNTIME.event()
+        self._calls = self.calls = CallGuard(RUNTIME, self.wake)
+        self.acts: Callable[[], object] = lambda: None
+        self.ends: Callable[[], object] = lambda: None
+        self.ended = 0
+
+    @exclusive
+    def poll(self, seconds: float) -> float:
+        """The seconds that it took."""
+        began = RUNTIME.monotonic()
+        self.acts()
+        if not self.calls.is_closing:
+            self.calls.wait(seconds)
+        return RUNTIME.monotonic() - began
+
+    @exclusive
+    def commit(self) -> None: ...
+
+    @query
+    def position(self) -> int:
+        return 5
+
+    def close(self) -> None:
+        self.calls.close(self._end)
+
+    def _end(self) -> None:
+        self.ended += 1
+        self.ends()
+
+
+@pytest.fixture
+def guarded() -> Iterator[Guarded]:
+    made = Guarded()
+    before = signal.signal(signal.SIGUSR1, lambda *_: made.close())
+    yield made
+    signal.signal(signal.SIGUSR1, before)
+
+
+def interrupt() -> None:
+    """Let the handler of SIGUSR1 run in the main thread, here and now."""
+    signal.raise_signal(signal.SIGUSR1)
+
+
+def test_every_call_after_close_says_so_and_a_second_close_does_nothing(guarded: Guarded) -> None:
+    guarded.close()
+    guarded.close()
+
+    assert guarded.ended == 1
+    for call in (lambda: guarded.poll(0), guarded.commit, guarded.position):
+        with pytest.raises(Closed, match=r"^This consumer has already been closed\.$"):
+            call()
+
+
+def test_a_close_in_a_signal_handler_ends_the_poll_that_waits(guarded: Guarded) -> None:
+    threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGUSR1)).start()
+
+    assert guarded.poll(30) < 10
+    assert guarded.ended == 1
+    assert guarded.calls.is_closed
+
+
+def test_a_close_in_a_signal_handler_waits_for_what_it_has_interrupted(guarded: Guarded) -> None:
+    ended: list[int] = []
+
+    def acts() -> None:
+        interrupt()
+        ended.append(guarded.ended)
+
+    guarded.acts = acts
+    guarded.poll(30)
+
+    assert ended == [0], "the call that was interrupted has ended first"
+    assert guarded.ended == 1
+
+
+def test_a_close_in_a_signal_handler_between_calls_closes_at_once(guarded: Guarded) -> None:
+    guarded.poll(0)
+
+    interrupt()
+
+    assert guarded.ended == 1
+
+
+def test_a_signal_handler_that_exits_after_close_leaves_first(guarded: Guarded) -> None:
+    def acts() -> None:
+        interrupt()
+        raise SystemExit(3)
+
+    guarded.acts = acts
+
+    with pytest.raises(SystemExit):
+        guarded.poll(30)
+    assert guarded.ended == 1
+
+
+def test_a_second_signal_while_it_closes_does_nothing(guarded: Guarded) -> None:
+    guarded.ends = interrupt
+
+    interrupt()
+
+    assert guarded.ended == 1
+
+
+def test_a_close_during_a_lock_of_the_wake_event_blocks_nothing(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(seconds: float) -> bool:
+        with guarded.wake._cond:  # type: ignore[attr-defined]  # as `wait` holds it for a moment
+            interrupt()
+        return threading.Event.wait(guarded.wake, seconds)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(guarded.wake, "wait", interrupted)
+
+    assert guarded.poll(30) < 10
+
+
+def test_a_close_in_another_thread_returns_when_the_poll_has_closed(guarded: Guarded) -> None:
+    took: list[float] = []
+    polling = threading.Event()
+    guarded.acts = polling.set
+    thread = threading.Thread(target=lambda: took.append(guarded.poll(30)))
+    thread.start()
+    assert polling.wait(10)
+
+    guarded.close()
+
+    assert guarded.ended == 1
+    thread.join(10)
+    assert took[0] < 10
+
+
+def test_the_error_of_a_close_is_raised_where_it_was_called_and_by_the_poll(guarded: Guarded) -> None:
+    errors: list[BaseException] = []
+    polling = threading.Event()
+
+    def fails() -> None:
+        raise ValueError("no space")
+
+    def polls() -> None:
+        try:
+            guarded.poll(30)
+        except ValueError as error:
+            errors.append(error)
+
+    guarded.acts, guarded.ends = polling.set, fails
+    thread = threading.Thread(target=polls)
+    thread.start()
+    assert polling.wait(10)
+
+    with pytest.raises(ValueError, match="no space"):
+        guarded.close()
+
+    thread.join(10)
+    assert len(errors) == 1
+    assert guarded.calls.is_closed
