@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from types import TracebackType
 
 from coordinator.zk.errors import CoordinatorError, IncarnationOver, SessionLost, StoreError, UsageError
@@ -286,16 +287,19 @@ class Consumer(Control):
 
     def on_drain(self) -> bool | None:
         """See `StatefulApplication`."""
-        return self._callbacks.on_drain()
+        with self._calls.callback("on_drain"):
+            return self._callbacks.on_drain()
 
     def on_checkpoint(self, checkpoint: int) -> State:
         """See `StatefulApplication`."""
         positions = {partition: position.offset for partition, position in self._polling.positions.items()}
-        return own_state(self._callbacks.on_checkpoint(checkpoint), positions)
+        with self._calls.callback("on_checkpoint"):
+            return own_state(self._callbacks.on_checkpoint(checkpoint), positions)
 
     def on_reset(self, checkpoint: int, state: State) -> None:
         """See `StatefulApplication`."""
-        self._callbacks.on_reset(checkpoint, state)
+        with self._calls.callback("on_reset"):
+            self._callbacks.on_reset(checkpoint, state)
         self._meter.restored()
 
     def close(self, save: bool = True) -> None:
@@ -310,16 +314,18 @@ class Consumer(Control):
 
         :param save: False when the application has not processed everything that `poll` returned: none is saved then.
         :raises CoordinatorError: when the call of another thread has not returned within 60 s.
+        :raises Exception: what a callback has raised; the consumer has left and is closed all the same.
         """
         self._calls.close(lambda: self._close(save))
 
     def _close(self, save: bool) -> None:
         self._auto_commit.is_enabled &= save
-        if self._region is not None and save:
-            final_checkpoint.save(self._context, self._member, self._region)
-        self._member.close()
-        self._server.close()
-        self._log.close()
+        with ExitStack() as closing:  # whatever a callback raises, all of them are called
+            closing.callback(self._log.close)
+            closing.callback(self._server.close)
+            closing.callback(self._member.close)
+            if self._region is not None and save:
+                final_checkpoint.save(self._context, self._member, self._region)
 
     def __enter__(self) -> Consumer:
         return self
@@ -334,18 +340,21 @@ class Consumer(Control):
     def assigned(self, starts: Mapping[TopicPartition, Position]) -> None:
         """See `Holder`."""
         self._polling.begin(starts)
-        self._callbacks.on_partitions_assigned(frozenset(starts))
+        with self._calls.callback("on_partitions_assigned"):
+            self._callbacks.on_partitions_assigned(frozenset(starts))
 
     def revoke(self, partitions: PartitionSet) -> None:
         """See `Holder`."""
         self._auto_commit.now()
-        self._callbacks.on_partitions_revoked(partitions)
+        with self._calls.callback("on_partitions_revoked"):
+            self._callbacks.on_partitions_revoked(partitions)
         self._polling.end(partitions)
 
     def lost(self, partitions: PartitionSet) -> None:
         """See `Holder`."""
         self._polling.end(partitions)
-        self._callbacks.on_partitions_lost(partitions)
+        with self._calls.callback("on_partitions_lost"):
+            self._callbacks.on_partitions_lost(partitions)
 
 
 def checked(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

@@ -29,7 +29,7 @@ from coordinator.zk.znodes.sync import (
 
 from .config import CLIENT_SIDE, ConsumerConfig, Subscription
 from .errors import AssignmentFailed
-from .membership.call_guard import exclusive
+from .membership.call_guard import CallGuard, exclusive
 from .membership.client_assignment import ClientAssignment, Decision, MemberMetadata
 from .membership.context import MemberContext
 from .membership.extensions import Extensions
@@ -97,10 +97,11 @@ class GroupMember:
             raise UsageError(f"a GroupMember has no {without[0]}: leave it out")
         self._runtime = runtime or ThreadRuntime()
         config = ConsumerConfig(**known, **names, **options).named(self._runtime)  # type: ignore[arg-type]
-        self._role = _Role(protocol_type, checked, assign, on_assigned, on_revoked, on_lost)
         opener = open_store or opener_of(config, "member")
         context = MemberContext(config, self._runtime)
-        self._calls = context.calls
+        calls = context.calls
+        self._role = _Role(calls, protocol_type, checked, assign, on_assigned, on_revoked, on_lost)
+        self._calls = calls
         self._client = ClientAssignment(context, self._role)
         self.name = config.consumer
         self._member = ConsumerMember(context, opener, None, Extensions(self._client))
@@ -178,8 +179,10 @@ class GroupMember:
 class _Role:
     """See `membership.client_assignment.Role`."""
 
+    # Large: the application's parameters.
     def __init__(
         self,
+        calls: CallGuard,
         protocol_type: str,
         protocols: Mapping[str, bytes],
         assign: Assign,
@@ -187,6 +190,7 @@ class _Role:
         on_revoked: Callable[[], None] | None,
         on_lost: Callable[[], None] | None,
     ) -> None:
+        self._calls = calls
         self.protocol_type = protocol_type
         self.protocols = protocols
         self.given: Given | None = None
@@ -205,18 +209,21 @@ class _Role:
     def assigned(self, protocol: str, entry: MemberAnswer, channel: Channel) -> None:
         self._change(Given(protocol, decoded("the member state", entry.member_state), channel.generation))
         if self._on_assigned is not None and self.given is not None:
-            self._on_assigned(self.given)
+            with self._calls.callback("on_assigned"):
+                self._on_assigned(self.given)
 
     def stopped(self) -> None:
         if self.given is not None and self._on_revoked is not None:
-            self._on_revoked()
+            with self._calls.callback("on_revoked"):
+                self._on_revoked()
         self._change(None)
 
     def lost(self, reason: str) -> None:
         had = self.given
         self._change(None)
         if had is not None and self._on_lost is not None:
-            self._on_lost()
+            with self._calls.callback("on_lost"):
+                self._on_lost()
 
     def wants_rebalance(self, store: Store) -> str:
         return ""

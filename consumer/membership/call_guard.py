@@ -8,7 +8,8 @@ it may hold locks and await replies. For the same reason nothing here takes a lo
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from coordinator.zk.errors import CoordinatorError
@@ -42,6 +43,7 @@ class CallGuard:
         self._end: Callable[[], None] | None = None
         self._is_ending = False
         self._error: BaseException | None = None
+        self._failure: Exception | None = None
         self.is_closed = False
 
     @property
@@ -74,6 +76,19 @@ class CallGuard:
                 self._ended()
         finally:
             self._holder.clear()
+
+    @contextmanager
+    def callback(self, name: str) -> Iterator[None]:
+        """Around a callback of the application."""
+        try:
+            yield
+        except Exception as error:
+            self._failure = error
+            raise
+
+    def is_of_callback(self, error: Exception) -> bool:
+        """Whether a callback has raised it, and nothing of this product."""
+        return error is self._failure
 
     def wait(self, seconds: float) -> None:
         """Wait inside `poll` for the wake-up, or `close`."""

@@ -20,6 +20,7 @@ from coordinator.zk.errors import (
     UsageError,
 )
 from coordinator.zk.store import Operation, SessionState, Store, StoreFactory
+from coordinator.zk.znodes.names import error_text
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import Channel
 
@@ -217,20 +218,33 @@ class ConsumerMember:
         self._registrar.rejoin()
 
     def leave(self, reason: str = "left", for_good: bool = False) -> None:
-        """Release everything (`for_good`: a seat, too) and end the incarnation, not the session; on the poll side."""
+        """Release everything (`for_good`: a seat, too) and end the incarnation, not the session; on the poll side.
+
+        What a callback raises is the reason, and is raised at the end.
+        """
         fenced = self._registrar.fenced
         if fenced is None or fenced.over is not None:  # it may have ended since the last `tend`
             self._drop_everything(str(fenced.over) if fenced is not None else reason)
             return
+        failure: Exception | None = None
         try:
             fenced.settle()
-            if self._client is not None:
-                self._client.stopped()
-            self._holding.give_up(frozenset(fenced.channel.running))
+            try:
+                if self._client is not None:
+                    self._client.stopped()
+                self._holding.give_up(frozenset(fenced.channel.running))
+            except Exception as error:
+                if not self._context.calls.is_of_callback(error) and isinstance(error, CoordinatorError | OSError):
+                    raise
+                failure, reason = error, f"left after an error: {error_text(error)}"
             self._end(fenced, reason, for_good)
         except (CoordinatorError, OSError) as error:
             log.warning("leave failed: consumer=%s reason=%s", self._context.consumer, error)
-        self._drop_everything(reason)
+        try:
+            self._drop_everything(reason)
+        finally:
+            if failure is not None:
+                raise failure
 
     def close(self, for_good: bool = False) -> None:
         """Leave, end the session and the keeper."""
@@ -291,6 +305,8 @@ class ConsumerMember:
     def _drop_everything(self, reason: str) -> None:
         if (fenced := self._registrar.fenced) is not None:
             self._context.trace.over(fenced.incarnation, reason)
-        self._extensions.lost(reason)
         self._registrar.forget()
-        self._holding.drop(reason)
+        try:
+            self._extensions.lost(reason)
+        finally:  # a callback of the application may raise
+            self._holding.drop(reason)

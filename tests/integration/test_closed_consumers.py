@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 
@@ -11,11 +12,11 @@ import pytest
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Callbacks, Consumer
-from consumer.errors import Closed
+from consumer.errors import Closed, CommitFailed
 from consumer.group import GroupMember
 from consumer.operator import ConsumerOperator, Processor
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
 from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
@@ -203,5 +204,81 @@ def test_a_signal_handler_that_closes_ends_the_poll_that_it_interrupts(world: Wo
     assert (world.owners("g"), world.names(PATHS.ids)) == ({}, [])
     with pytest.raises(Closed):
         consumer.poll(0)
+    with pytest.raises(Closed):
+        member.poll(0)
+
+
+# ---- a callback that raises inside `close`
+
+
+class Raises(Callbacks):
+    """Raises when partitions are revoked, and in a region lets `poll` do the rest."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.lost: list[PartitionSet] = []
+
+    def on_partitions_revoked(self, partitions: PartitionSet) -> None:
+        raise self.error
+
+    def on_partitions_lost(self, partitions: PartitionSet) -> None:
+        self.lost.append(partitions)
+
+
+class Closes(MemoryLog):
+    """Records that it was closed."""
+
+    is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def raises_inside_close(world: World, callbacks: Raises, **options: object) -> None:
+    """A consumer that leaves nothing open although its callback raises: another one of its configuration consumes."""
+    log = Closes(end=5)
+    config = ConsumerConfig(world.zk, "g", "c1", session_timeout_ms=SESSION_MS, **options)  # type: ignore[arg-type]
+    consumer = Consumer(config, Subscription({"t": 1}), callbacks, log)
+    eventually(lambda: consumer.poll(20) and len(consumer.assignment()) == 2, 20, "it has records of its partitions")
+
+    with pytest.raises(type(callbacks.error), match="no space"):
+        consumer.close()
+
+    assert log.is_closed
+    assert (world.owners("g"), world.names(PATHS.ids)) == ({}, [])
+    assert f"{type(callbacks.error).__name__}: no space" in (world.channel("g", "c1").ended or "")
+    with pytest.raises(Closed):
+        consumer.poll(0)
+    following = Consumer(config, Subscription({"t": 1}), source=MemoryLog(end=5))
+    eventually(lambda: [following.poll(20)] and len(following.assignment()) == 2, 20, "the next one consumes")
+    following.close()
+
+
+@pytest.mark.parametrize("error", [ValueError("no space"), OSError("no space"), CommitFailed("no space")])
+@pytest.mark.parametrize("region", ["", "r"])
+def test_a_callback_that_raises_inside_close_leaves_nothing_open(world: World, region: str, error: Exception) -> None:
+    raises_inside_close(world, Raises(error), region=region)
+
+
+@pytest.mark.real_zookeeper("a metrics server has threads of its own")
+def test_a_callback_that_raises_inside_close_leaves_no_metrics_server(world: World) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    raises_inside_close(world, Raises(ValueError("no space")), metrics_port=port)
+
+
+def test_a_member_whose_callback_raises_inside_close_has_left(world: World) -> None:
+    def fails() -> None:
+        raise ValueError("no space")
+
+    member = member_of(world, on_revoked=fails, on_lost=fails)
+
+    with pytest.raises(ValueError, match="no space"):
+        member.close()
+
+    assert world.names(GroupPaths("jobs").ids) == []
+    assert "ValueError: no space" in (world.channel("jobs", "m1").ended or "")
     with pytest.raises(Closed):
         member.poll(0)
