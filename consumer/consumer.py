@@ -28,7 +28,7 @@ from .fetching.records import Record as Record
 from .fetching.records import records_of as records_of
 from .history import recorder_of
 from .logs import Log, OffsetOutOfRange, open_log
-from .membership.call_guard import exclusive
+from .membership.call_guard import exclusive, shared
 from .membership.context import MemberContext
 from .membership.extensions import Extensions
 from .membership.member import ConsumerMember
@@ -80,9 +80,10 @@ class Callbacks:
 
 # Large: Kafka's API, with its documentation.
 class Consumer(Control):
-    """One member of a group. Not thread-safe, except queries and `close`. `Control` has the methods besides polling.
+    """One member of a group. `Control` has the methods besides polling.
 
-    After `close` every call raises `Closed`.
+    `poll`, `commit`, `seek` and `pause` are for one thread at a time, else they raise `ConcurrentModification`; the other
+    calls, and `close`, are for any thread. After `close` every call raises `Closed`.
 
     Positions begin at the group's committed offsets, else at `start_position`, and follow what `poll` returned;
     offsets follow `commit`, or with `enable_auto_commit` what earlier polls returned.
@@ -198,7 +199,7 @@ class Consumer(Control):
     def _may_fetch(self) -> bool:
         return self._member.may_fetch
 
-    @exclusive
+    @shared
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
         """Commit the offsets of all records that `poll` has returned, or the given ones.
 
@@ -210,6 +211,10 @@ class Consumer(Control):
             has expired (from `UnknownMemberId` too) or ZooKeeper does not answer: then the outcome is unknown.
         """
         self._refuse_in_region("commit")
+        self._commit(offsets)
+
+    @exclusive
+    def _commit(self, offsets: Mapping[TopicPartition, int] | None) -> None:
         problem: StoreError | None = None
         given = checked(offsets) if offsets is not None else None
         for _ in range(COMMIT_TRIES):
@@ -234,7 +239,7 @@ class Consumer(Control):
                 self._runtime.sleep(0.05)
         raise CommitFailed(f"{OUTCOME_UNKNOWN}: ZooKeeper does not answer") from problem
 
-    @exclusive
+    @shared
     def subscribe(self, subscription: Subscription) -> None:
         """Subscribe to other topics instead. The next poll writes the registration, which causes a rebalance.
 
@@ -243,7 +248,7 @@ class Consumer(Control):
         self._member.subscribe(subscription)
         self._subscription = subscription
 
-    @exclusive
+    @shared
     def enforce_rebalance(self) -> None:
         """Request a rebalance although nothing has changed, as in Kafka; the next poll sends the request.
 
@@ -271,7 +276,7 @@ class Consumer(Control):
             raise UsageError("the consumer is in no consistent region: add region='NAME'")
         return self._region
 
-    @exclusive
+    @shared
     def request_checkpoint(self) -> None:
         """Request a checkpoint of the region; the coordinator begins one every `checkpoint_interval_ms`.
 
@@ -280,7 +285,7 @@ class Consumer(Control):
         """
         self._member.in_session(self.region.request_checkpoint)
 
-    @exclusive
+    @shared
     def request_reset(self, reason: str) -> None:
         """Reset the whole region to its last checkpoint. Raises as `request_checkpoint`."""
         self._member.in_session(lambda store, fenced: self.region.request_reset(store, fenced, reason))

@@ -13,7 +13,7 @@ from coordinator.zk.znodes.records import OffsetRecord
 from .config import ConsumerConfig, Subscription
 from .fetching.polling import Polling
 from .logs import Log, OffsetAndTimestamp, UnknownTopic, knows_topics
-from .membership.call_guard import CallGuard, exclusive, query
+from .membership.call_guard import CallGuard, exclusive, shared
 from .membership.member import ConsumerMember
 from .types import Position
 
@@ -39,31 +39,31 @@ class Control:
         """The consumer's name in its group: the configuration's, or the one that this consumer has made."""
         return self._config.consumer
 
-    @query
+    @shared
     def assignment(self) -> PartitionSet:
         """The partitions that are fetched now."""
         return frozenset(self._polling.positions)
 
-    @query
+    @shared
     def subscription(self) -> frozenset[str]:
         """The subscribed topics; for a wildcard its pattern."""
         return frozenset(self._subscription.topics)
 
     @property
-    @query
+    @shared
     def retained(self) -> tuple[int, int]:
         """Records that were fetched and not returned yet, and their bytes in memory."""
         return self._polling.retained
 
     # ---- positions
 
-    @query
+    @shared
     def position(self, partition: TopicPartition) -> int | None:
         """The offset of the next record that `poll` returns, None when the partition is not assigned."""
         position = self._polling.position(partition)
         return position.offset if position else None
 
-    @query
+    @shared
     def committed(self, partition: TopicPartition) -> int | None:
         """The offset at which the partition's next owner begins: the committed one, else the group's start
         (`start_position`); None when neither is known.
@@ -82,7 +82,7 @@ class Control:
         node = store.get(path)
         return OffsetRecord.parse(path, node.data).offset if node else None
 
-    @exclusive
+    @shared
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Let the next poll begin at `offset`. Buffered records of the partition are dropped.
 
@@ -92,7 +92,7 @@ class Control:
         self._check_held([partition])
         self._seek({partition: whole("offset", offset)})
 
-    @exclusive
+    @shared
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Seek to the earliest record of each partition; of all assigned ones when none is given.
 
@@ -101,7 +101,7 @@ class Control:
         """
         self._seek_all(partitions, self.beginning_offsets)
 
-    @exclusive
+    @shared
     def seek_to_end(self, *partitions: TopicPartition) -> None:
         """Seek to the end of each; otherwise as `seek_to_beginning`."""
         self._seek_all(partitions, self.end_offsets)
@@ -126,14 +126,14 @@ class Control:
         self._check_held(partitions)
         self._polling.resume(partitions)
 
-    @query
+    @shared
     def paused(self) -> PartitionSet:
         """The partitions that are paused."""
         return self._polling.paused
 
     # ---- the log
 
-    @query
+    @shared
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset of the earliest record of each; 0 when nothing was written yet.
 
@@ -142,12 +142,12 @@ class Control:
         """
         return self._asked(partitions, self._log.earliest, 0)
 
-    @query
+    @shared
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset that the next record of each will have. Raises as `beginning_offsets`."""
         return self._asked(partitions, self._log.latest, 0)
 
-    @query
+    @shared
     def offsets_for_times(
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
@@ -162,7 +162,7 @@ class Control:
 
         return self._asked(times_ms, ask, None)
 
-    @query
+    @shared
     def lag(self, partition: TopicPartition) -> int | None:
         """Records from the position to the log's end, None when the partition is not assigned.
 
@@ -206,7 +206,9 @@ class Control:
         """`poll` returns these; parameters as of `Trace.returned`."""
         self._member.record(lambda trace, incarnation: trace.returned(incarnation, records, checked))
 
+    @exclusive
     def _seek(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self._check_held(offsets)
         self._sought(offsets)
         for partition, offset in offsets.items():
             self._polling.seek(partition, offset)

@@ -3,7 +3,8 @@
 CoordinatorError
 ├── UsageError
 │   ├── ForeignFolder                    a group's or region's folder of files belongs to another chroot
-│   └── Closed                           a call after `close`
+│   ├── Closed                           a call after `close`
+│   └── ConcurrentModification           a call while another thread's call runs
 ├── Fenced
 │   └── IncarnationOver
 │       ├── UnknownMemberId              membership lost; it rejoins inside a later `poll`
@@ -39,6 +40,10 @@ class ForeignFolder(UsageError):
 
 class Closed(UsageError):
     """A call of a consumer, member or operator that is closed; the message is Kafka's."""
+
+
+class ConcurrentModification(UsageError):
+    """A call while another thread's call runs, as Kafka's ConcurrentModificationException; the message names both."""
 
 
 class UnknownMemberId(IncarnationOver):

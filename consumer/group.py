@@ -29,7 +29,7 @@ from coordinator.zk.znodes.sync import (
 
 from .config import CLIENT_SIDE, ConsumerConfig, Subscription
 from .errors import AssignmentFailed
-from .membership.call_guard import CallGuard, exclusive
+from .membership.call_guard import CallGuard, exclusive, shared
 from .membership.client_assignment import ClientAssignment, Decision, MemberMetadata
 from .membership.context import MemberContext
 from .membership.extensions import Extensions
@@ -57,9 +57,9 @@ class Given(NamedTuple):
 
 
 class GroupMember:
-    """One member of a group of another protocol type than `consumer`. Not thread-safe, except `may_run` and `close`.
+    """One member of a group of another protocol type than `consumer`.
 
-    After `close` every call raises `Closed`, `may_run` is False and `assignment` None.
+    `poll` is for one thread at a time. After `close` every call raises `Closed`, `may_run` is False and `assignment` None.
 
     :param protocols: protocol -> this member's metadata for it, the preferred first; 64 kB in total.
     :param assign: called when this member is the leader; an exception fails the assignment.
@@ -145,7 +145,7 @@ class GroupMember:
             self._calls.wait(min(left_s, BACKOFF_LOOK_S) if is_out else left_s)
         return None
 
-    @exclusive
+    @shared
     def update(self, protocols: Mapping[str, bytes]) -> None:
         """Rejoin with other metadata; the next poll writes the registration, which causes a rebalance.
 
@@ -154,7 +154,7 @@ class GroupMember:
         self._role.protocols = _checked(protocols)
         self._member.rejoin()
 
-    @exclusive
+    @shared
     def enforce_rebalance(self) -> None:
         """Request a rebalance although nothing has changed; the next poll sends the request."""
         self._client.enforce_rebalance()

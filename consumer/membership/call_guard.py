@@ -15,7 +15,7 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.runtime import Event, Runtime, Thread
 
-from ..errors import Closed
+from ..errors import Closed, ConcurrentModification
 
 CLOSED = "This consumer has already been closed."
 CLOSE_S = 60.0
@@ -59,8 +59,18 @@ class CallGuard:
             raise Closed(CLOSED)
 
     def acquire(self) -> None:
-        """Begin a call. Raises as `check`."""
-        self._holder.setdefault(HELD, self._runtime.current_thread())
+        """Begin a call.
+
+        :raises Closed: when the consumer is closed, or another thread closes it.
+        :raises ConcurrentModification: when a call of another thread has not returned.
+        """
+        me = self._runtime.current_thread()
+        holder = self._holder.setdefault(HELD, me)
+        if holder is not me:
+            if self.is_closing:
+                raise Closed(CLOSED)
+            threads = f"currentThread(name: {me.name}) otherThread(name: {holder.name})"
+            raise ConcurrentModification(f"Consumer is not safe for multi-threaded access. {threads}")
         self._depth += 1  # from now on a `close` in a signal handler waits for `release`
         if self.is_closed:
             self.release()
@@ -151,7 +161,7 @@ S = TypeVar("S", bound=Guarded)
 
 
 def exclusive(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
-    """A call that changes the consumer."""
+    """A call that changes the consumer, of one thread at a time."""
 
     @functools.wraps(method)
     def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -165,8 +175,8 @@ def exclusive(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S,
     return call
 
 
-def query(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
-    """A call that reads, from any thread."""
+def shared(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
+    """A call that reads, or leaves a request for the next `poll`: from any thread."""
 
     @functools.wraps(method)
     def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -12,7 +12,7 @@ import pytest
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Callbacks, Consumer
-from consumer.errors import Closed, CommitFailed
+from consumer.errors import Closed, CommitFailed, ConcurrentModification
 from consumer.group import GroupMember
 from consumer.operator import ConsumerOperator, Processor
 from coordinator.zk.runtime import ThreadRuntime
@@ -149,6 +149,31 @@ def test_close_in_another_thread_ends_a_members_poll_that_waits(world: World) ->
     task.join(5)
     assert polled == [None]
     assert runtime.monotonic() - began < 2
+
+
+def test_two_threads_that_poll_one_consumer_lose_no_record(world: World) -> None:
+    consumer = consumer_of(world, enable_auto_commit=True, max_poll_records=1)
+    runtime, found, refusals = ThreadRuntime(), list[tuple[TopicPartition, int]](), list[ConcurrentModification]()
+
+    def polls() -> None:
+        for _ in range(2000):
+            try:
+                for partition, records in consumer.poll(20).items():
+                    found.extend((partition, record.offset) for record in records)
+            except ConcurrentModification as refusal:
+                refusals.append(refusal)
+                runtime.sleep(0.01)
+            if len(found) >= 10:
+                return
+
+    tasks = [runtime.spawn(polls, f"poll-{number}") for number in (1, 2)]
+    for task in tasks:
+        task.join(60)
+
+    assert sorted(found) == [(TopicPartition("t", number), offset) for number in (0, 1) for offset in range(5)]
+    assert "poll-1" in str(refusals[0])
+    assert "poll-2" in str(refusals[0])
+    consumer.close()
 
 
 class ClosesWhenFetched(MemoryLog):

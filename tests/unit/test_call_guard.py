@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from consumer.errors import Closed
-from consumer.membership.call_guard import CallGuard, exclusive, query
+from consumer.errors import Closed, ConcurrentModification
+from consumer.membership.call_guard import CallGuard, exclusive, shared
 from coordinator.zk.runtime import ThreadRuntime
 
 RUNTIME = ThreadRuntime()
@@ -38,7 +39,7 @@ class Guarded:
     @exclusive
     def commit(self) -> None: ...
 
-    @query
+    @shared
     def position(self) -> int:
         return 5
 
@@ -175,3 +176,64 @@ def test_the_error_of_a_close_is_raised_where_it_was_called_and_by_the_poll(guar
     thread.join(10)
     assert len(errors) == 1
     assert guarded.calls.is_closed
+
+
+def test_a_call_of_another_thread_is_refused_while_one_runs(guarded: Guarded) -> None:
+    polling = threading.Event()
+    guarded.acts = polling.set
+    thread = threading.Thread(target=lambda: guarded.poll(30), name="worker-7")
+    thread.start()
+    assert polling.wait(10)
+
+    for call in (lambda: guarded.poll(0), guarded.commit):
+        with pytest.raises(ConcurrentModification, match=r"not safe for multi-threaded access.*otherThread.*worker-7"):
+            call()
+    assert guarded.position() == 5, "a query is for any thread"
+    guarded.close()
+    thread.join(10)
+
+
+def test_threads_may_take_turns(guarded: Guarded) -> None:
+    thread = threading.Thread(target=lambda: guarded.poll(0))
+    thread.start()
+    thread.join(10)
+
+    assert guarded.poll(0) < 10
+
+
+def test_of_two_threads_that_begin_a_call_at_once_one_is_refused(guarded: Guarded) -> None:
+    inside, most, refused = 0, 0, 0
+    start = threading.Barrier(4)
+
+    def acts() -> None:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        for _ in range(20):
+            pass
+        inside -= 1
+
+    def polls() -> None:
+        nonlocal refused
+        start.wait(10)
+        for _ in range(2000):
+            try:
+                guarded.poll(0)
+            except ConcurrentModification:
+                refused += 1
+
+    guarded.acts = acts
+    guarded.wake.set()
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=polls) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    finally:
+        sys.setswitchinterval(before)
+
+    assert most == 1
+    assert refused > 0

@@ -17,6 +17,7 @@ from consumer.control import Control
 from consumer.fetching.fetcher import Fetcher
 from consumer.fetching.polling import Polling
 from consumer.logs import LogError, UnknownTopic
+from consumer.membership.call_guard import CallGuard
 from consumer.membership.start_offsets import Starts
 from consumer.membership.start_position import StartRule
 from consumer.types import Position
@@ -325,6 +326,7 @@ class Asking(Control):
     def __init__(self, kafka: Brokers, held: dict[TopicPartition, Position]) -> None:
         config = ConsumerConfig("zk:2181", "g", "c1")
         self._config = config
+        self._calls = CallGuard(ManualRuntime(), ManualRuntime().event())
         self._log = log = kafka.log()
         self._member: Any = SimpleNamespace(channel=None)
         self._polling = Polling(
