@@ -203,7 +203,8 @@ class _Role:
         return ClientProtocols(tuple(self.protocols), metadata, self.protocol_type)
 
     def assign(self, store: Store, name: str, ask: Ask, members: Mapping[str, MemberMetadata]) -> Decision:
-        states = self._assign(ask.protocol, {member: known.metadata for member, known in sorted(members.items())})
+        with self._calls.callback("assign"):
+            states = self._assign(ask.protocol, {member: known.metadata for member, known in sorted(members.items())})
         return Decision({member: MemberAnswer({}, encoded(state)) for member, state in states.items()})
 
     def assigned(self, protocol: str, entry: MemberAnswer, channel: Channel) -> None:

@@ -12,16 +12,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from coordinator.zk.errors import CoordinatorError
-from coordinator.zk.runtime import Event, Runtime, Thread
+from coordinator.zk.errors import CoordinatorError, UsageError
+from coordinator.zk.runtime import Event, Runtime, Thread, is_in_signal_handler
+from coordinator.zk.znodes.names import error_text
 
 from ..errors import Closed, ConcurrentModification
 
 CLOSED = "This consumer has already been closed."
+NOT_REENTRANT = "poll is not reentrant"
 CLOSE_S = 60.0
 """How long `close` waits for a call of another thread."""
 LOOK_S = 0.01
 HELD = "by"
+POLL = "poll"
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -39,11 +42,13 @@ class CallGuard:
         self._wake = wake
         self._holder: dict[str, Thread] = {}  # its `setdefault` is atomic, also for signal handlers
         self._depth = 0
+        self._inside = ""
         self._is_waiting = False
         self._end: Callable[[], None] | None = None
         self._is_ending = False
         self._error: BaseException | None = None
         self._failure: Exception | None = None
+        self._failing: tuple[float, str] | None = None
         self.is_closed = False
 
     @property
@@ -58,9 +63,10 @@ class CallGuard:
         if self.is_closed:
             raise Closed(CLOSED)
 
-    def acquire(self) -> None:
+    def acquire(self, call: str) -> None:
         """Begin a call.
 
+        :raises UsageError: for a `poll` inside a call of this thread.
         :raises Closed: when the consumer is closed, or another thread closes it.
         :raises ConcurrentModification: when a call of another thread has not returned.
         """
@@ -71,6 +77,8 @@ class CallGuard:
                 raise Closed(CLOSED)
             threads = f"currentThread(name: {me.name}) otherThread(name: {holder.name})"
             raise ConcurrentModification(f"Consumer is not safe for multi-threaded access. {threads}")
+        if self._depth and call == POLL:
+            raise UsageError(f"poll was called inside {self._inside or 'another call'}: {NOT_REENTRANT}, return first")
         self._depth += 1  # from now on a `close` in a signal handler waits for `release`
         if self.is_closed:
             self.release()
@@ -90,11 +98,27 @@ class CallGuard:
     @contextmanager
     def callback(self, name: str) -> Iterator[None]:
         """Around a callback of the application."""
+        outer, self._inside = self._inside, name
         try:
             yield
         except Exception as error:
             self._failure = error
+            since = self._failing[0] if self._failing is not None else self._runtime.monotonic()
+            self._failing = since, f"{name} raised {error_text(error)}"
             raise
+        finally:
+            self._inside = outer
+
+    def succeeded(self) -> None:
+        """`poll` has done all that was due: no callback fails now."""
+        self._failing = None
+
+    def failing(self, for_s: float = 0.0) -> str:
+        """What a callback raises in each poll, for so many seconds; empty while none does, or one runs."""
+        failing = self._failing  # read once: for the keeper
+        if failing is None or self._inside or self._runtime.monotonic() - failing[0] < for_s:
+            return ""
+        return failing[1]
 
     def is_of_callback(self, error: Exception) -> bool:
         """Whether a callback has raised it, and nothing of this product."""
@@ -112,6 +136,7 @@ class CallGuard:
     def close(self, end: Callable[[], None]) -> None:
         """Call `end` once: now, or when the call that runs has ended. In another thread than that call's, wait for it.
 
+        :raises UsageError: inside a callback, but for signal handlers; the consumer is closed when the call has ended.
         :raises CoordinatorError: when the other thread's call has not returned within `CLOSE_S`.
         """
         if self.is_closed:
@@ -121,6 +146,9 @@ class CallGuard:
         if self._holder.get(HELD) is me and self._depth:
             if self._is_waiting:  # not `set` itself: the interrupted `wait` may hold the lock of the event
                 self._runtime.spawn(self._wake.set, "wake-for-close")
+            if self._inside and not is_in_signal_handler():
+                what = f"{NOT_REENTRANT}, the consumer is closed when it returns"
+                raise UsageError(f"close was called inside {self._inside}: {what}")
             return
         until = self._runtime.monotonic() + CLOSE_S
         if is_first and self._holder.setdefault(HELD, me) is not me:
@@ -166,7 +194,7 @@ def exclusive(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S,
     @functools.wraps(method)
     def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         calls = self._calls
-        calls.acquire()
+        calls.acquire(method.__name__)
         try:
             return method(self, *args, **kwargs)
         finally:

@@ -20,6 +20,10 @@ from .offsets import CommittedOffsets
 log = logging.getLogger(__name__)
 
 
+FAILING_SHARE = 2 / 3
+"""Of `max_poll_interval_ms`; the keeper looks every sixth, and so leaves before an eviction."""
+
+
 def heartbeat_s(due_s: float, max_poll_interval_ms: int) -> float:
     """Seconds between two looks of the keeper, at most a sixth of `max_poll_interval_ms`.
 
@@ -51,6 +55,7 @@ class Keeper:
         self._runtime = context.runtime
         self._wake = context.wake
         self._offsets = offsets
+        self._calls = context.calls
         self.closing = context.runtime.event()
         self.last_poll = self.last_commit = self._last_look = context.runtime.monotonic()
 
@@ -79,12 +84,18 @@ class Keeper:
     def _touch_or_leave(self, store: Store, fenced: FencedChannel) -> None:
         """A heartbeat every third of `max_poll_interval_ms`; leave when no poll came for the whole interval.
 
+        Also when a callback has raised, and no poll has succeeded since, for `FAILING_SHARE` of it: the coordinator,
+        which evicts the member after the whole, would give slow polling as the reason, not the callback's exception.
+
         Heartbeats continue between polls: the coordinator, which waits as long for one, evicts no consumer within its
         time.
         """
         now, limit_s = self._runtime.monotonic(), self._config.max_poll_interval_ms / 1000
-        if now - self.last_poll >= limit_s:
-            self._leave_unpolled(store, fenced)
+        if failing := self._calls.failing(limit_s * FAILING_SHARE):
+            self._leave(store, fenced, f"left by itself: {failing}")
+        elif now - self.last_poll >= limit_s:
+            reason = f"left by itself: poll was not called for {self._config.max_poll_interval_ms} ms"
+            self._leave(store, fenced, f"{reason} (raise max_poll_interval_ms, or lower max_poll_records)")
         elif now - self.last_commit >= limit_s / 3:
             fenced.touch()
             self.last_commit = now
@@ -96,11 +107,7 @@ class Keeper:
             self._last_look = now
             self._wake.set()
 
-    def _leave_unpolled(self, store: Store, fenced: FencedChannel) -> None:
-        reason = (
-            f"left by itself: poll was not called for {self._config.max_poll_interval_ms} ms "
-            "(raise max_poll_interval_ms, or lower max_poll_records)"
-        )
+    def _leave(self, store: Store, fenced: FencedChannel, reason: str) -> None:
         with fenced.lock:  # an application that resumes just now commits before this, or is refused
             after, operations = self._offsets.ended(
                 store, self._config.consumer, fenced.channel, reason, UNKNOWN_MEMBER_ID

@@ -142,6 +142,7 @@ class ConsumerMember:
             self._holding.follow(self.store, channel)
             if self._extensions.region is not None and self.store is not None:
                 self._extensions.region.tend(self.store, channel)
+            self._context.calls.succeeded()
             self._offsets.refuse_undecided(channel.channel)
             if self._client is not None:
                 self._client.raise_failure()
@@ -236,7 +237,7 @@ class ConsumerMember:
             except Exception as error:
                 if not self._context.calls.is_of_callback(error) and isinstance(error, CoordinatorError | OSError):
                     raise
-                failure, reason = error, f"left after an error: {error_text(error)}"
+                failure, reason = error, f"left: {self._context.calls.failing() or error_text(error)}"
             self._end(fenced, reason, for_good)
         except (CoordinatorError, OSError) as error:
             log.warning("leave failed: consumer=%s reason=%s", self._context.consumer, error)
@@ -306,6 +307,7 @@ class ConsumerMember:
         if (fenced := self._registrar.fenced) is not None:
             self._context.trace.over(fenced.incarnation, reason)
         self._registrar.forget()
+        self._context.calls.succeeded()
         try:
             self._extensions.lost(reason)
         finally:  # a callback of the application may raise

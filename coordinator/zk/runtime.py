@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import signal
+import sys
 import threading
 import time
 import uuid
@@ -153,6 +154,19 @@ class ThreadRuntime(Runtime):
 
 ENDINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that end a process in order: of an operator, Ctrl-C, a terminal that closes."""
+
+
+def is_in_signal_handler() -> bool:
+    """Whether a signal handler of Python has called, however deep, or has interrupted what has called."""
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()}
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code in handlers:
+            return True
+    return False
 
 
 def on_signals(numbers: Iterable[signal.Signals], act: Callable[[signal.Signals], None]) -> None:

@@ -7,6 +7,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -15,12 +16,14 @@ from consumer.consumer import Callbacks, Consumer
 from consumer.errors import Closed, CommitFailed, ConcurrentModification
 from consumer.group import GroupMember
 from consumer.operator import ConsumerOperator, Processor
+from consumer.operator.states import State
+from coordinator.zk.errors import UsageError
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
 from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
-from tests.support.world import SESSION_MS, World, a_world
+from tests.support.world import SESSION_MS, World, a_world, expire
 
 PATHS = GroupPaths("g")
 T0 = TopicPartition("t", 0)
@@ -307,3 +310,110 @@ def test_a_member_whose_callback_raises_inside_close_has_left(world: World) -> N
     assert "ValueError: no space" in (world.channel("jobs", "m1").ended or "")
     with pytest.raises(Closed):
         member.poll(0)
+
+
+# ---- calls inside callbacks
+
+
+class Calls(Callbacks):
+    """Calls its consumer inside one of its callbacks.
+
+    :ivar refusals: what each call raised.
+    """
+
+    consumer: Consumer
+
+    def __init__(self, inside: str, call: Callable[[Consumer], object]) -> None:
+        self.inside = inside
+        self.call = call
+        self.refusals: list[str] = []
+
+    def _calls(self, inside: str) -> None:
+        if inside == self.inside:
+            try:
+                self.call(self.consumer)
+            except UsageError as error:
+                self.refusals.append(str(error))
+
+    def on_partitions_assigned(self, partitions: PartitionSet) -> None:
+        self._calls("on_partitions_assigned")
+
+    def on_partitions_revoked(self, partitions: PartitionSet) -> None:
+        self._calls("on_partitions_revoked")
+
+    def on_partitions_lost(self, partitions: PartitionSet) -> None:
+        self._calls("on_partitions_lost")
+
+    def on_drain(self) -> None:
+        self._calls("on_drain")
+
+    def on_checkpoint(self, checkpoint: int) -> State:
+        self._calls("on_checkpoint")
+        return State()
+
+    def on_reset(self, checkpoint: int, state: State) -> None:
+        self._calls("on_reset")
+
+
+PLACES = [
+    "on_partitions_assigned", "on_partitions_revoked", "on_partitions_lost", "on_drain", "on_checkpoint", "on_reset",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("inside", PLACES)
+@pytest.mark.parametrize(
+    ("name", "call"), [("poll", lambda consumer: consumer.poll(0)), ("close", lambda consumer: consumer.close())]
+)
+def test_poll_and_close_inside_a_callback_are_refused(
+    world: World, inside: str, name: str, call: Callable[[Consumer], object]
+) -> None:
+    is_of_region = not inside.startswith("on_partitions")
+    callbacks = Calls(inside, call)
+    callbacks.consumer = consumer_of(world, callbacks, region="r" if is_of_region else "")
+    with suppress(Closed):
+        eventually(lambda: callbacks.consumer.poll(20), 20, "it has records")
+        if inside == "on_partitions_lost":
+            expire(callbacks.consumer.member.store)
+            eventually(lambda: [callbacks.consumer.poll(20)] and callbacks.refusals, 20, "they are lost")
+
+    callbacks.consumer.close()
+
+    assert callbacks.refusals
+    assert all(text.startswith(f"{name} was called inside {inside}: poll is not reent") for text in callbacks.refusals)
+    assert (world.owners("g"), world.names(PATHS.ids)) == ({}, [])
+
+
+def test_a_close_inside_the_callback_of_close_is_raised_once_all_is_closed(world: World) -> None:
+    class Closing(Callbacks):
+        def on_partitions_revoked(self, partitions: PartitionSet) -> None:
+            consumer.close()
+
+    consumer = owning(world, Closing())
+
+    with pytest.raises(UsageError, match="inside on_partitions_revoked: poll is not reentrant"):
+        consumer.close()
+    assert (world.owners("g"), world.names(PATHS.ids)) == ({}, [])
+
+
+@pytest.mark.parametrize("polls_on", [True, False])
+def test_the_group_is_told_the_exception_of_a_callback_that_keeps_raising(
+    world: World, caplog: pytest.LogCaptureFixture, polls_on: bool
+) -> None:
+    consumer = owning(world, Raises(ValueError("no space")), max_poll_interval_ms=3000)
+    another = world.consumer("g", "c2", {"t": 1})
+    with pytest.raises(ValueError, match="no space"):
+        eventually(lambda: consumer.poll(20), 10, "the callback is called")
+
+    def is_told() -> bool:
+        with suppress(ValueError):
+            if polls_on:
+                consumer.poll(20)
+        return "on_partitions_revoked raised ValueError: no space" in caplog.text
+
+    eventually(is_told, 10, "the reason is in the log")
+
+    assert "left by itself: on_partitions_revoked raised ValueError: no space" in caplog.text
+    assert "lower max_poll_records" not in caplog.text
+    eventually(lambda: len(another.held) == 2 or polls_on, 10, "the other one has its partitions")
+    with suppress(ValueError):
+        consumer.close()

@@ -7,12 +7,15 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 
 from consumer.errors import Closed, ConcurrentModification
 from consumer.membership.call_guard import CallGuard, exclusive, shared
+from coordinator.zk.errors import UsageError
 from coordinator.zk.runtime import ThreadRuntime
+from tests.unit.manual import ManualRuntime
 
 RUNTIME = ThreadRuntime()
 
@@ -237,3 +240,59 @@ def test_of_two_threads_that_begin_a_call_at_once_one_is_refused(guarded: Guarde
 
     assert most == 1
     assert refused > 0
+
+
+# ---- callbacks
+
+
+def test_poll_and_close_inside_a_callback_are_refused_with_one_sentence(guarded: Guarded) -> None:
+    refusals: list[str] = []
+
+    def acts() -> None:
+        with guarded.calls.callback("on_partitions_revoked"):
+            guarded.commit()
+            for call in (lambda: guarded.poll(0), guarded.close):
+                with pytest.raises(UsageError) as refused:
+                    call()
+                refusals.append(str(refused.value))
+
+    guarded.acts = acts
+    guarded.poll(30)
+
+    assert refusals == [
+        "poll was called inside on_partitions_revoked: poll is not reentrant, return first",
+        "close was called inside on_partitions_revoked: poll is not reentrant, the consumer is closed when it returns",
+    ]
+    assert guarded.ended == 1
+
+
+def test_a_signal_handler_that_interrupts_a_callback_closes_without_an_error(guarded: Guarded) -> None:
+    def acts() -> None:
+        with guarded.calls.callback("on_partitions_assigned"):
+            interrupt()
+
+    guarded.acts = acts
+    guarded.poll(30)
+
+    assert guarded.ended == 1
+
+
+def test_a_callback_fails_until_a_poll_succeeds() -> None:
+    runtime = ManualRuntime()
+    calls = CallGuard(runtime, runtime.event())
+
+    def fails(text: str) -> None:
+        with suppress(ValueError), calls.callback("on_reset"):
+            raise ValueError(text)
+
+    assert calls.failing(0) == ""
+    fails("one")
+    runtime.now += 2.0
+    fails("two")
+
+    assert calls.failing(2.0) == "on_reset raised ValueError: two"
+    assert calls.failing(2.5) == ""
+    with calls.callback("on_reset"):
+        assert calls.failing(2.0) == "", "it may succeed now"
+    calls.succeeded()
+    assert calls.failing(0) == ""
