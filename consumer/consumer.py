@@ -82,8 +82,9 @@ class Callbacks:
 class Consumer(Control):
     """One member of a group. `Control` has the methods besides polling.
 
-    `poll`, `commit`, `seek` and `pause` are for one thread at a time, else they raise `ConcurrentModification`; the other
-    calls, and `close`, are for any thread. After `close` every call raises `Closed`.
+    `poll`, `commit`, `seek` and `pause` are for one thread at a time, else they raise `ConcurrentModification`; other
+    calls, and `close`, are for any thread. After `close` every call raises `Closed`, and in a process that was forked
+    meanwhile `Inherited`.
 
     Positions begin at the group's committed offsets, else at `start_position`, and follow what `poll` returned;
     offsets follow `commit`, or with `enable_auto_commit` what earlier polls returned.

@@ -4,7 +4,8 @@ CoordinatorError
 ├── UsageError
 │   ├── ForeignFolder                    a group's or region's folder of files belongs to another chroot
 │   ├── Closed                           a call after `close`
-│   └── ConcurrentModification           a call while another thread's call runs
+│   ├── ConcurrentModification           a call while another thread's call runs
+│   └── Inherited                        a call in a process that was forked since the consumer was made
 ├── Fenced
 │   └── IncarnationOver
 │       ├── UnknownMemberId              membership lost; it rejoins inside a later `poll`
@@ -44,6 +45,10 @@ class Closed(UsageError):
 
 class ConcurrentModification(UsageError):
     """A call while another thread's call runs, as Kafka's ConcurrentModificationException; the message names both."""
+
+
+class Inherited(UsageError):
+    """A call in a process that was forked since the consumer was made: make a consumer in each process."""
 
 
 class UnknownMemberId(IncarnationOver):

@@ -59,7 +59,8 @@ class Given(NamedTuple):
 class GroupMember:
     """One member of a group of another protocol type than `consumer`.
 
-    `poll` is for one thread at a time. After `close` every call raises `Closed`, `may_run` is False and `assignment` None.
+    `poll` is for one thread at a time, and no call for a forked process. After `close` every call raises `Closed`,
+    `may_run` is False and `assignment` None.
 
     :param protocols: protocol -> this member's metadata for it, the preferred first; 64 kB in total.
     :param assign: called when this member is the leader; an exception fails the assignment.
@@ -117,7 +118,10 @@ class GroupMember:
 
         False also after the lease has expired: without an answer of ZooKeeper for so long, other members may have
         this member's assignment.
+
+        :raises Inherited: in a process that was forked since.
         """
+        self._calls.refuse_inherited()
         return self._role.given is not None and self._member.may_fetch
 
     @exclusive

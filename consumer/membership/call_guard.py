@@ -8,6 +8,7 @@ it may hold locks and await replies. For the same reason nothing here takes a lo
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
@@ -16,7 +17,7 @@ from coordinator.zk.errors import CoordinatorError, UsageError
 from coordinator.zk.runtime import Event, Runtime, Thread, is_in_signal_handler
 from coordinator.zk.znodes.names import error_text
 
-from ..errors import Closed, ConcurrentModification
+from ..errors import Closed, ConcurrentModification, Inherited
 
 CLOSED = "This consumer has already been closed."
 NOT_REENTRANT = "poll is not reentrant"
@@ -38,6 +39,7 @@ class CallGuard:
     """
 
     def __init__(self, runtime: Runtime, wake: Event) -> None:
+        self._made_in = os.getpid()
         self._runtime = runtime
         self._wake = wake
         self._holder: dict[str, Thread] = {}  # its `setdefault` is atomic, also for signal handlers
@@ -56,10 +58,20 @@ class CallGuard:
         """Whether `close` was called: a running call returns as soon as it can."""
         return self._end is not None
 
+    def refuse_inherited(self) -> None:
+        """
+        :raises Inherited: in a process that was forked since: it has neither the consumer's threads nor its session.
+        """
+        if os.getpid() != self._made_in:
+            made = f"This consumer was made in process {self._made_in}, from which this one ({os.getpid()}) was forked"
+            raise Inherited(f"{made}: make a consumer in each process.")
+
     def check(self) -> None:
         """
         :raises Closed: when the consumer is closed.
+        :raises Inherited: in a process that was forked since.
         """
+        self.refuse_inherited()
         if self.is_closed:
             raise Closed(CLOSED)
 
@@ -69,7 +81,9 @@ class CallGuard:
         :raises UsageError: for a `poll` inside a call of this thread.
         :raises Closed: when the consumer is closed, or another thread closes it.
         :raises ConcurrentModification: when a call of another thread has not returned.
+        :raises Inherited: in a process that was forked since.
         """
+        self.refuse_inherited()
         me = self._runtime.current_thread()
         holder = self._holder.setdefault(HELD, me)
         if holder is not me:
@@ -138,7 +152,9 @@ class CallGuard:
 
         :raises UsageError: inside a callback, but for signal handlers; the consumer is closed when the call has ended.
         :raises CoordinatorError: when the other thread's call has not returned within `CLOSE_S`.
+        :raises Inherited: in a process that was forked since.
         """
+        self.refuse_inherited()
         if self.is_closed:
             return
         is_first, self._end = self._end is None, self._end or end

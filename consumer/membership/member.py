@@ -45,6 +45,7 @@ from .start_offsets import find_nowhere
 log = logging.getLogger(__name__)
 
 
+# Large: the poll side of one incarnation after the other, and its ends, each with what an application must know.
 class ConsumerMember:
     """One consumer of a group, over all its incarnations and sessions.
 

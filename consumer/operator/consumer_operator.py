@@ -25,7 +25,7 @@ from ..errors import AssignmentFailed, Closed, ProcessFailed
 from ..fetching.records import Record
 from ..history import recorder_of
 from ..logs import Log, OffsetOutOfRange
-from ..membership.call_guard import CLOSED, LOOK_S
+from ..membership.call_guard import CLOSED, LOOK_S, CallGuard
 from ..metrics import ConsumerMetrics
 from .messages import DRAIN, RESET, MessageQueue
 from .region import RESET_PENDING
@@ -142,6 +142,7 @@ class ConsumerOperator(Callbacks):
         self._error: BaseException | None = None
         self._is_started = self._is_closed = False
         self._ended = self._runtime.event()
+        self._calls = CallGuard(self._runtime, self._ended)
 
     # ---- the application's calls, from any thread
 
@@ -165,6 +166,7 @@ class ConsumerOperator(Callbacks):
 
         :raises UsageError: when it was started before.
         """
+        self._calls.refuse_inherited()
         if self._is_started:
             once = "A ConsumerOperator is started once: make another one"
             raise Closed(f"{CLOSED} {once}") if self._ended.is_set() else UsageError(once)
@@ -195,6 +197,7 @@ class ConsumerOperator(Callbacks):
 
         :param error: the cause; `wait` and `close` raise it.
         """
+        self._calls.refuse_inherited()
         if error is not None and self._error is None:
             self._error = error
         self._events.put(_Event(STOP))
@@ -206,6 +209,7 @@ class ConsumerOperator(Callbacks):
             raises (but `AssignmentFailed` and `OffsetOutOfRange`), what `on_reset` raised, the error of `stop`.
         :raises UsageError: inside `process` or a callback.
         """
+        self._calls.refuse_inherited()
         if _inside.get() is self:
             raise UsageError("an operator's own threads cannot wait for its end: call stop, and return")
         if not self._ended.wait(timeout_s):
@@ -221,6 +225,7 @@ class ConsumerOperator(Callbacks):
         :raises ProcessFailed: also when `process` has not returned for `timeout_s` seconds; the member keeps its
             partitions until it does, or the process ends.
         """
+        self._calls.refuse_inherited()
         if self._is_closed:
             return
         self.stop()
@@ -245,6 +250,7 @@ class ConsumerOperator(Callbacks):
             self._runtime.sleep(LOOK_S)
 
     def _check_open(self) -> None:
+        self._calls.refuse_inherited()
         if self._ended.is_set() and _inside.get() is not self:
             raise Closed(CLOSED)
 

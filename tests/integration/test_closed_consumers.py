@@ -6,14 +6,14 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 import pytest
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Callbacks, Consumer
-from consumer.errors import Closed, CommitFailed, ConcurrentModification
+from consumer.errors import Closed, CommitFailed, ConcurrentModification, Inherited
 from consumer.group import GroupMember
 from consumer.operator import ConsumerOperator, Processor
 from consumer.operator.states import State
@@ -417,3 +417,50 @@ def test_the_group_is_told_the_exception_of_a_callback_that_keeps_raising(
     eventually(lambda: len(another.held) == 2 or polls_on, 10, "the other one has its partitions")
     with suppress(ValueError):
         consumer.close()
+
+
+# ---- forked processes
+
+
+def refused_in_a_child(calls: Sequence[Callable[[], object]]) -> list[str]:
+    """What each call raises in a forked process."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            for call in calls:
+                try:
+                    call()
+                    line = "nothing"
+                except Inherited as error:
+                    line = str(error)
+                os.write(writing, line.encode() + b"\n")
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as lines:
+        found = lines.read().splitlines()
+    assert os.waitpid(child, 0)[1] == 0
+    return found
+
+
+@pytest.mark.real_zookeeper("a forked process has no virtual time")
+def test_every_call_of_an_inherited_consumer_says_so_and_the_parent_goes_on(world: World) -> None:
+    consumer, member = owning(world), member_of(world)
+    config = ConsumerConfig(world.zk, "r", region="r", session_timeout_ms=SESSION_MS)
+    operator = ConsumerOperator(config, Subscription({"t": 1}), Processor(), source=MemoryLog(end=0))
+    calls: list[Callable[[], object]] = [
+        *(lambda call=call: call(consumer) for call in CALLS),  # type: ignore[misc]
+        consumer.close, lambda: member.poll(0), lambda: member.may_run, member.close,
+        operator.start, operator.request_checkpoint, lambda: operator.wait(0), operator.stop, operator.close,
+    ]  # fmt: skip
+
+    found = refused_in_a_child(calls)
+
+    assert found == [found[0]] * len(calls)
+    assert f"made in process {os.getpid()}" in found[0]
+    consumer.poll(0)
+    consumer.commit({T0: 3})
+    assert (consumer.committed(T0), consumer.member.registrations, member.may_run) == (3, 1, True)
+    for each in (consumer, member, operator):
+        each.close()

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pytest
 
-from consumer.errors import Closed, ConcurrentModification
+from consumer.errors import Closed, ConcurrentModification, Inherited
 from consumer.membership.call_guard import CallGuard, exclusive, shared
 from coordinator.zk.errors import UsageError
 from coordinator.zk.runtime import ThreadRuntime
@@ -296,3 +296,16 @@ def test_a_callback_fails_until_a_poll_succeeds() -> None:
         assert calls.failing(2.0) == "", "it may succeed now"
     calls.succeeded()
     assert calls.failing(0) == ""
+
+
+# ---- processes
+
+
+def test_every_call_in_a_forked_process_says_so(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: here + 1)
+
+    for call in (lambda: guarded.poll(0), guarded.commit, guarded.position, guarded.close):
+        with pytest.raises(Inherited, match=f"made in process {here}, .* make a consumer in each process"):
+            call()
+    assert guarded.ended == 0
