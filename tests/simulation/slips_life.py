@@ -147,18 +147,18 @@ def _as_long_as_the_session(_: Any) -> Any:
 def _never_touches(original: Any) -> Any:
     def touch_or_leave(self: Keeper, store: Any, fenced: Any) -> None:
         if self._runtime.monotonic() - self.last_poll >= self._config.max_poll_interval_ms / 1000:
-            self._leave_unpolled(store, fenced)
+            self._leave(store, fenced, "left by itself: poll was not called")
 
     return touch_or_leave
 
 
 def _stays_unpolled(original: Any) -> Any:
-    def leave_unpolled(self: Keeper, store: Any, fenced: Any) -> None:
+    def leave(self: Keeper, store: Any, fenced: Any, reason: str) -> None:
         if self._runtime.monotonic() - self.last_commit >= self._config.max_poll_interval_ms / 3000:
             fenced.touch()
             self.last_commit = self._runtime.monotonic()
 
-    return leave_unpolled
+    return leave
 
 
 def _leaves_first(original: Any) -> Any:
@@ -324,7 +324,7 @@ LIFE: tuple[Mutation, ...] = (
     Mutation(
         "a consumer whose application does not poll stays",
         "Life 9",
-        (replaced(Keeper, "_leave_unpolled", _stays_unpolled),),
+        (replaced(Keeper, "_leave", _stays_unpolled),),
         of("L1", "L4", "S1"),
         ("aimed", "pauses"),
     ),
