@@ -326,7 +326,7 @@ class Consumer(Control):
 
     def _close(self, save: bool) -> None:
         self._auto_commit.is_enabled &= save
-        with ExitStack() as closing:  # whatever a callback raises, all of them are called
+        with ExitStack() as closing:  # all of them are called, also when a callback raises
             closing.callback(self._log.close)
             closing.callback(self._server.close)
             closing.callback(self._member.close)

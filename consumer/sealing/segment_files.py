@@ -367,7 +367,7 @@ class SegmentFolder:
             yield batch
 
     def unplaced(self, segment: Segment, contents: CheckedFile) -> Iterator[pa.RecordBatch]:
-        """The batches of a segment's file, whatever offsets they have.
+        """The batches of a segment's file, with unchecked offsets.
 
         :raises SegmentError: when one is damaged, with the offsets that it should have.
         """
