@@ -61,6 +61,8 @@ class Handlers:
         self.requests = RequestQueue(
             term.runtime, term.config.rebalance_handlers, lambda group: self._has_no_member(group)
         )
+        self._region_pauses: dict[str, float] = {}
+        """Regions whose last turn failed: the time before which no other request of them is taken."""
         self.turns = 0
 
     def start(
@@ -133,6 +135,12 @@ class Handlers:
             self._term.metrics.turns_took(group, seconds)
 
     def _take_region_turn(self, request: Request) -> None:
+        region = request.group
+        pause_s = self._region_pauses.get(region, 0.0) - self._runtime.monotonic()
+        if pause_s > 0:
+            self._ask_again(request, pause_s)
+            return
+        self._region_pauses.pop(region, None)
         try:
             self.regions.take_turn(request, self.requests)
         except (Fenced, SessionLost) as error:
@@ -140,9 +148,11 @@ class Handlers:
         except Exception as error:
             expected = isinstance(error, CoordinatorError | LeaseLapsed)
             log.warning(
-                "region turn deferred: region=%s reason=%s", request.group, _words(error), exc_info=not expected
+                "region turn deferred: region=%s reason=%s", region, _words(error), exc_info=not expected
             )
             is_brief = expected and not isinstance(error, AccessDenied | RebalanceFailed)
+            if not is_brief:
+                self._region_pauses[region] = self._runtime.monotonic() + LONGEST_BACKOFF_S
             self._ask_again(request, ASK_AGAIN_S if is_brief else LONGEST_BACKOFF_S)
 
     def _take_turn(self, request: Request) -> None:
