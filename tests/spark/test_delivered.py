@@ -341,7 +341,8 @@ def test_what_a_slot_has_found_survives_its_death_before_the_first_seal(stage: S
 
         eventually(has_another_life, 90, "the slot's next attempt runs its partitions")
         assert stage.segments().keys() == {"segment-0000000000"}
-    stage.sealed(130)  # by the pool's stop
+    with stage.pool():
+        stage.sealed(130)  # by the stop of the one before, what it had fetched by then
 
     assert " t-0 " not in runs.fails_at_every_start("t-2", "50", "0"), "that reset is intended"
     runs.run(failOnDataLoss="false")
