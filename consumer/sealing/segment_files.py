@@ -123,9 +123,9 @@ def _check_offsets(batch: pa.RecordBatch, first: int, places: deque[_Place]) -> 
         if places[0].end > after:
             break
         places.popleft()
-    found = batch.select(["topic", "partition", "offset"]).take(pa.array(expected, pa.int64())).to_pydict()
-    rows = zip(expected.items(), found["topic"], found["partition"], found["offset"], strict=True)
-    for (row, (item, has_missing, begin, _)), topic, partition, offset in rows:
+    columns = [batch.column(name) for name in ("topic", "partition", "offset")]
+    for row, (item, has_missing, begin, _) in expected.items():
+        topic, partition, offset = (column[row].as_py() for column in columns)
         is_there = item.first <= offset < item.next if has_missing else offset == item.first + first + row - begin
         if (topic, partition) != (item.topic, item.partition) or not is_there:
             where = offsets_text([item])
