@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.resource import ResourceProfile, ResourceProfileBuilder, TaskResourceRequests
 from pyspark.sql import SparkSession
 
@@ -70,21 +70,34 @@ def classic_context(spark: SparkSession) -> SparkContext:
 def context_of(spark: SparkSession) -> SparkContext:
     """The context of a session that can run a pool.
 
-    :raises UsageError: when the session is a Spark Connect client, or would kill idle workers.
+    :raises UsageError: when the session is a Spark Connect client, would kill idle workers, or would run slots twice.
     """
     sc = classic_context(spark)
-    kills = sc.getConf().get("spark.python.worker.killOnIdleTimeout", "false") == "true"
-    if kills and _seconds(sc.getConf().get("spark.python.worker.idleTimeoutSeconds", "0")) > 0:
+    conf = sc.getConf()
+    if _is_true(conf, "spark.python.worker.killOnIdleTimeout") and _number(
+        conf, "spark.python.worker.idleTimeoutSeconds"
+    ):
         raise UsageError(
             "spark.python.worker.killOnIdleTimeout=true kills slots, which are silent by nature: "
             "set it to false, or spark.python.worker.idleTimeoutSeconds to 0"
         )
+    # Without the threshold, Spark never speculates a job of one task, as a slot's is.
+    if _is_true(conf, "spark.speculation") and _number(conf, "spark.speculation.task.duration.threshold"):
+        raise UsageError(
+            "spark.speculation=true with spark.speculation.task.duration.threshold starts each slot, whose task never "
+            "ends, again and again: set spark.speculation to false, or leave out the threshold"
+        )
     return sc
 
 
-def _seconds(text: str | None) -> float:
-    digits = re.match(r"\s*(\d+)", text or "")
-    return float(digits[1]) if digits else 0.0
+def _is_true(conf: SparkConf, name: str) -> bool:
+    return (conf.get(name, "false") or "").strip().lower() == "true"
+
+
+def _number(conf: SparkConf, name: str) -> int:
+    """An option's leading digits: 30 of `30s`."""
+    digits = re.match(r"\s*(\d+)", conf.get(name, "0") or "")
+    return int(digits[1]) if digits else 0
 
 
 def cluster_of(sc: SparkContext) -> SparkCluster:

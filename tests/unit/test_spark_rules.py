@@ -80,6 +80,16 @@ def test_an_application_that_would_kill_silent_workers_is_refused() -> None:
     assert context_of(session) is session.sparkContext  # type: ignore[arg-type,comparison-overlap]
 
 
+def test_speculation_is_refused_where_it_reaches_jobs_of_one_task() -> None:
+    conf = {"spark.speculation": "TRUE", "spark.speculation.task.duration.threshold": "15s"}
+    session = SimpleNamespace(sparkContext=SimpleNamespace(getConf=lambda: conf))
+    with pytest.raises(UsageError, match="set spark.speculation to false, or leave out the threshold"):
+        context_of(session)  # type: ignore[arg-type]
+    for harmless in ({"spark.speculation": "false"}, {"spark.speculation.task.duration.threshold": "0"}):
+        conf = {"spark.speculation": "true", "spark.speculation.task.duration.threshold": "15s"} | harmless
+        assert context_of(session) is session.sparkContext  # type: ignore[arg-type,comparison-overlap]
+
+
 def test_a_spark_connect_session_is_refused() -> None:
     session = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     with pytest.raises(UsageError, match="Spark Connect"):
