@@ -14,6 +14,7 @@ from consumer.spark.resources import SparkCluster, cluster_of, context_of
 from consumer.spark.source.batch_planner import check_batch, check_stream
 from consumer.spark.source.offset import SourceOffset
 from consumer.spark.source.options import SourceConfig, source_config
+from consumer.spark.source.query_readers import ClaimedReader, is_reader_of
 from consumer.spark.source.segment_index import Sealed, gaps
 from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.znodes.names import is_name
@@ -83,7 +84,7 @@ def test_an_application_that_would_kill_silent_workers_is_refused() -> None:
 def test_speculation_is_refused_where_it_reaches_jobs_of_one_task() -> None:
     conf = {"spark.speculation": "TRUE", "spark.speculation.task.duration.threshold": "15s"}
     session = SimpleNamespace(sparkContext=SimpleNamespace(getConf=lambda: conf))
-    with pytest.raises(UsageError, match="set spark.speculation to false, or leave out the threshold"):
+    with pytest.raises(UsageError, match="false, or leave out the threshold"):
         context_of(session)  # type: ignore[arg-type]
     for harmless in ({"spark.speculation": "false"}, {"spark.speculation.task.duration.threshold": "0"}):
         conf = {"spark.speculation": "true", "spark.speculation.task.duration.threshold": "15s"} | harmless
@@ -140,6 +141,19 @@ def test_options_of_a_source_are_read_and_checked() -> None:
     for name, value in (("readers", "0"), ("readers", "x"), ("failOnDataLoss", "no"), ("group", "a/b"), ("zk", "")):
         with pytest.raises(UsageError):
             source_config(options | {name: value})
+
+
+def test_readers_of_one_query_are_numbered_while_they_live() -> None:
+    config = SourceConfig("h:1", "g", query="numbered")
+    first, second, third = ClaimedReader(config), ClaimedReader(config), ClaimedReader(config)
+    assert [each.query for each in (first, second, third)] == ["numbered", "numbered.reader-2", "numbered.reader-3"]
+    first.close()
+    again = ClaimedReader(config)
+    assert again.query == "numbered"
+    for each in (again, second, third):
+        assert is_reader_of(each.query, "numbered")
+        each.close()
+    assert not is_reader_of("other.reader-2", "numbered")
 
 
 @pytest.mark.parametrize(

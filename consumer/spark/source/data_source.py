@@ -31,6 +31,7 @@ from .batch_planner import MAY_BE_COLLECTED, BatchPlanner, check_batch, check_st
 from .log_ends import LogEnds
 from .offset import SourceOffset
 from .options import SourceConfig, source_config
+from .query_readers import ClaimedReader
 from .segment_index import Sealed
 from .stream_planner import Planner
 
@@ -77,17 +78,20 @@ class ZkGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, config: SourceConfig) -> None:
         self._config = config
         self._planner: Planner | None = None
+        self._claimed: ClaimedReader | None = None
         self._ends: LogEnds | None = None
         self._last: tuple[dict[str, Any], SourceOffset] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_config": self._config, "_planner": None, "_ends": None, "_last": None}
+        return {"_config": self._config, "_planner": None, "_claimed": None, "_ends": None, "_last": None}
 
     @property
     def planner(self) -> Planner:
         """The driver's part, created on first use."""
         if self._planner is None:
-            self._planner = Planner(self._config, opener_of(self._config), ThreadRuntime())
+            self._claimed = ClaimedReader(self._config) if self._config.query else None
+            name = self._claimed.query if self._claimed else ""
+            self._planner = Planner(self._config, opener_of(self._config), ThreadRuntime(), name=name)
         return self._planner
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -119,6 +123,8 @@ class ZkGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return records(partition.segments, self._config.include_headers)
 
     def stop(self) -> None:
+        if self._claimed is not None:
+            self._claimed.close()
         if self._ends is not None:
             self._ends.close()
         if self._planner is not None:

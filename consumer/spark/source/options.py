@@ -27,8 +27,9 @@ TOPICS_OF_KAFKA = ("subscribe", "subscribepattern", "assign")
 class SourceConfig(ZooKeeperAccess):
     """The options of `format("zk_group")`.
 
-    :ivar query: the query's name. Generated when it is empty, and then kept in the checkpoint: such a query holds
-        segments back while its driver runs, and for ten minutes after its session has ended.
+    :ivar query: the query's name; a second reader of one stream (a self-join) is `NAME.reader-2`. Generated when it is
+        empty, and then kept in the checkpoint: such a query holds segments back while its driver runs, and for ten
+        minutes after its session has ended.
     :ivar max_rows: `maxRecordsPerTrigger`: a batch ends before the segment that would exceed this; 0 for no limit.
     :ivar readers: maximum tasks that read a batch.
     :ivar fail_on_data_loss: false delivers the remaining records, and warns.

@@ -20,6 +20,7 @@ from ...sealing.segment_files import SegmentFolder
 from .cuts import QueryCuts, at_cut, batch_end
 from .offset import SourceOffset
 from .options import EARLIEST, LATEST, SourceConfig
+from .query_readers import is_reader_of
 from .query_znode import QueryPost
 from .segment_index import Sealed, SealedSegments, gone_text, joined
 
@@ -47,6 +48,7 @@ class Planner:
     """Plans the batches of one run of a query, over all its ZooKeeper sessions.
 
     :param open_folder: opens the folder that a segment names.
+    :param name: of a new query in ZooKeeper; empty for that of option query.
     """
 
     def __init__(
@@ -55,8 +57,10 @@ class Planner:
         open_store: StoreFactory,
         runtime: Runtime,
         open_folder: Callable[[str], Folder] = SegmentFolder,
+        name: str = "",
     ) -> None:
         self._config = config
+        self._name = name or config.query
         self._open_store = open_store
         self._runtime = runtime
         self._paths = GroupPaths(config.group)
@@ -82,7 +86,7 @@ class Planner:
     def _initial(self, store: Store) -> SourceOffset:
         if self._initial_offset is not None:
             return self._initial_offset  # Spark calls again when it plans the first batch, with more segments sealed
-        name = self._post.query if self._post else self._config.query or f"query-{self._runtime.random_id()[:12]}"
+        name = self._post.query if self._post else self._name or f"query-{self._runtime.random_id()[:12]}"
         began = self._begin(store, name, None, is_new=True).registered(store)
         self._segments.refresh(store, force=True)
         collected, root = self._segments.record.collected, self._segments.root
@@ -249,7 +253,7 @@ class Planner:
 
     def _begin(self, store: Store, query: str, start: SourceOffset | None, is_new: bool) -> QueryPost:
         """Register once; a query that returns too late does not, since it would hold back the remaining segments."""
-        if self._config.query and self._config.query != query:
+        if self._config.query and not is_reader_of(query, self._config.query):
             raise SegmentError(
                 f"the checkpoint is of query {query}, and option query is {self._config.query}: "
                 "leave the option out, or start with a new checkpoint"
