@@ -58,6 +58,7 @@ find_python() {
 # Whether the installation matches setup.cfg: the stamp of these extras, or of a superset, is a copy of setup.cfg.
 venv_is_current() {
     local extras more=" spark demo test dev " # each includes the previous one
+    if [[ $1 == bench ]]; then more=; fi      # no other includes it
     [[ -x $PYTHON ]] || return
     for extras in "$1" ${more#* "$1" }; do
         if cmp -s "$REPOSITORY/setup.cfg" "$VENV/.installed-$extras"; then return; fi

@@ -60,6 +60,29 @@ def test_help_of_a_script_installs_nothing(script: str, tmp_path: Path) -> None:
     assert not (tmp_path / ".venv").exists()
 
 
+@pytest.mark.parametrize(("peer", "extras"), [("aiokafka", ["bench"]), ("spark", [])])
+def test_bench_installs_the_peers_that_it_is_asked_for(peer: str, extras: list[str], tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "setup.cfg", tmp_path)
+    programs = tmp_path / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    shutil.copy(ROOT / "setup.cfg", tmp_path / ".venv" / ".installed-dev")  # it includes all but the peers
+    for name in ("python", "pip"):
+        (programs / name).write_text('#!/bin/sh\necho "$@"\n')
+        (programs / name).chmod(0o755)
+
+    done = subprocess.run(
+        [tmp_path / "scripts" / "bench", "stream", "--against", peer],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+
+    assert [line.rpartition("[")[2].rstrip("]") for line in done.stderr.splitlines() if "--editable" in line] == extras
+    assert done.stdout == f"-m bench stream --against {peer}\n"
+
+
 def test_the_wheels_commands_have_one_version() -> None:
     runner = CliRunner()
 
