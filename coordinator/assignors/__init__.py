@@ -61,7 +61,7 @@ class Assignor(Protocol):
     """A strategy. Pure and deterministic, independent of input order; several threads may use one at once.
 
     :ivar name: as in consumers' `protocols`.
-    :ivar is_eager: whether all members stop before any starts.
+    :ivar is_eager: whether each member stops all its partitions before it starts any.
     """
 
     name: str

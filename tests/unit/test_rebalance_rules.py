@@ -107,6 +107,21 @@ def test_partition_blocked_by_an_owner_znode_starts_after_its_removal() -> None:
     assert_everything_is_assigned(world)
 
 
+def test_partition_under_an_eager_strategy_waits_only_for_its_own_owner() -> None:
+    world = a_world()
+    a = world.start("a", {"t": 1})
+    world.start("b", {"t": 1})
+    settle(world)
+    a.deaf = True
+    world.start("c", {"t": 1})
+
+    run_turns(world, 2.0)
+
+    assert running(world, "a") == {T0, T1}, "its stop is outstanding"
+    assert running(world, "b") == {T2}
+    assert running(world, "c") == {TopicPartition("t", 3)}
+
+
 def test_unreadable_channel_leaves_only_its_member_out() -> None:
     world = a_world()
     world.start("a", {"t": 1}).deaf = True
