@@ -5,7 +5,7 @@ CoordinatorError
 │   ├── ForeignFolder                    a group's or region's folder of files belongs to another chroot
 │   ├── Closed                           a call after `close`
 │   ├── ConcurrentModification           a call while another thread's call runs
-│   └── Inherited                        a call in a process that was forked since the consumer was made
+│   └── Inherited                        a call in a process that was forked since the object was made
 ├── Fenced
 │   └── IncarnationOver
 │       ├── UnknownMemberId              membership lost; it rejoins inside a later `poll`
@@ -24,6 +24,8 @@ CoordinatorError
 """
 
 from __future__ import annotations
+
+import os
 
 from coordinator.zk.errors import CoordinatorError, IncarnationOver, UsageError
 from coordinator.zk.znodes.error_codes import (
@@ -48,7 +50,17 @@ class ConcurrentModification(UsageError):
 
 
 class Inherited(UsageError):
-    """A call in a process that was forked since the consumer was made: make a consumer in each process."""
+    """A call in a process that was forked since the object was made: make a consumer, producer or pool in each."""
+
+
+def refuse_inherited(what: str, made_in: int) -> None:
+    """
+    :raises Inherited: in another process than `made_in`, from which it was forked: threads, sessions and buffers of
+        the object are that process's.
+    """
+    if os.getpid() != made_in:
+        made = f"This {what} was made in process {made_in}, from which this one ({os.getpid()}) was forked"
+        raise Inherited(f"{made}: make a {what} in each process.")
 
 
 class UnknownMemberId(IncarnationOver):

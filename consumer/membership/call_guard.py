@@ -17,7 +17,7 @@ from coordinator.zk.errors import CoordinatorError, UsageError
 from coordinator.zk.runtime import Event, Runtime, Thread, is_in_signal_handler
 from coordinator.zk.znodes.names import error_text
 
-from ..errors import Closed, ConcurrentModification, Inherited
+from ..errors import Closed, ConcurrentModification, refuse_inherited
 
 CLOSED = "This consumer has already been closed."
 NOT_REENTRANT = "poll is not reentrant"
@@ -62,9 +62,7 @@ class CallGuard:
         """
         :raises Inherited: in a process that was forked since: it has neither the consumer's threads nor its session.
         """
-        if os.getpid() != self._made_in:
-            made = f"This consumer was made in process {self._made_in}, from which this one ({os.getpid()}) was forked"
-            raise Inherited(f"{made}: make a consumer in each process.")
+        refuse_inherited("consumer", self._made_in)
 
     def check(self) -> None:
         """

@@ -99,7 +99,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "consumer.metrics": ("coordinator.zk.**",),
     "consumer.history": ("consumer.config", "consumer.types", "coordinator.zk.**"),
     "consumer.logs": ("consumer.logs.**", "consumer.types", "coordinator.zk", "coordinator.zk.znodes"),
-    "consumer.logs.embedded": ("consumer.logs", "coordinator.zk", "coordinator.zk.znodes"),
+    "consumer.logs.embedded": ("consumer.errors", "consumer.logs", "coordinator.zk", "coordinator.zk.znodes"),
     "consumer.logs.kafka": ("consumer.logs", "consumer.types", "coordinator.zk.**"),
     "consumer.membership": (*CONSUMER_BASE, "consumer.logs", "coordinator.zk.**"),
     "consumer.fetching": (*CONSUMER_BASE, "consumer.membership", "consumer.logs", "coordinator.zk.**"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from consumer.errors import Inherited
 from consumer.logs import LogError, UnknownTopic, open_log
 from consumer.logs.columns import MAX_RECORD_BYTES, stored_batches
 from consumer.logs.embedded.append import Appender
@@ -250,3 +251,20 @@ def test_a_closed_producer_says_so_and_a_second_close_does_nothing(tmp_path: Pat
         with refused:
             closed.flush()
     assert values(tmp_path, 0) == [b"a", b"b"]
+
+
+def test_every_call_of_an_inherited_producer_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = Producer(tmp_path, TOPICS)
+    producer.send("flights", b"a", partition=0)
+    with monkeypatch.context() as child:
+        child.setattr(os, "getpid", lambda: -1)
+        for call in (
+            lambda: producer.send("flights", b"c"),
+            lambda: producer.send_batch("flights", 0, [b"c"]),
+            producer.flush,
+            producer.close,
+        ):
+            with pytest.raises(Inherited, match="was forked: make a producer in each process"):
+                call()
+    producer.close()
+    assert values(tmp_path, 0) == [b"a"]

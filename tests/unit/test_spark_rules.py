@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from consumer.errors import Inherited
 from consumer.spark.fetchers.config import SlotConfig
-from consumer.spark.fetchers.pool import pool_name, slot_config, subscription_of
+from consumer.spark.fetchers.pool import FetcherPool, pool_name, slot_config, subscription_of
 from consumer.spark.fetchers.supervisor import SlotStatus, reason_of, slots_table
 from consumer.spark.resources import SparkCluster, cluster_of, context_of
 from consumer.spark.source.batch_planner import check_batch, check_stream
@@ -123,6 +126,17 @@ def test_exactly_one_kind_of_subscription_is_given() -> None:
     for wrong in ((None, None, None), (["a"], "b", None), ("a", None, None)):
         with pytest.raises(UsageError):
             subscription_of(*wrong)
+
+
+def test_every_call_of_an_inherited_pool_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sc = context("local[9]")
+    sc.appName = "app"
+    pool = FetcherPool(SimpleNamespace(sparkContext=sc), ["t"], **PLACES | {"segments_dir": str(tmp_path)})  # type: ignore[arg-type]
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    calls = (pool.start, pool.wait_until_running, lambda: pool.resize(3), pool.stop, pool.status, pool.sweep)
+    for call in calls:
+        with pytest.raises(Inherited, match="make a pool in each process"):
+            call()
 
 
 def test_a_jobs_error_is_the_last_line_of_the_tasks_traceback() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +16,7 @@ from coordinator.zk.znodes.names import checked_name, shown
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
 
+from ...errors import refuse_inherited
 from ..columns import BATCH_BYTES, Headers, PendingRecords, stored_batches
 from .append import Appender
 from .partitioner import Sticky, partition_of
@@ -66,6 +68,7 @@ class Producer:
         self._open: dict[tuple[str, int], _Open] = {}
         self._sticky: dict[str, Sticky] = {}
         self._is_closed = False
+        self._made_in = os.getpid()
 
     @classmethod
     def for_store(cls, store: Store, log_dir: Path | str, brokers: Brokers, batch_bytes: int = BATCH_BYTES) -> Producer:
@@ -167,7 +170,9 @@ class Producer:
     def _check_open(self) -> None:
         """
         :raises UsageError: when the producer is closed.
+        :raises Inherited: in a process that was forked since: pending records are the other's.
         """
+        refuse_inherited("producer", self._made_in)
         if self._is_closed:
             raise UsageError(CLOSED)
 

@@ -7,6 +7,7 @@ interrupt the remaining slots. A supervisor for each slot restarts it, with back
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +27,7 @@ from coordinator.zk.znodes.names import MAX_NAME, shown
 from coordinator.zk.znodes.records import BLACK_LIST, STATIC, WHITE_LIST
 
 from ...config import Subscription
-from ...errors import FencedInstanceId, ForeignFolder
+from ...errors import FencedInstanceId, ForeignFolder, refuse_inherited
 from ...sealing.segment_files import SegmentFolder
 from ..resources import cluster_of, context_of
 from .config import SlotConfig, SlotSpec
@@ -49,6 +50,8 @@ POST_TRIES = 10
 # Large: the application's calls, and the slots and the znode behind them, which each of them needs.
 class FetcherPool:
     """Fetchers of one group in the executors of one Spark application.
+
+    In a process that was forked meanwhile every call raises `Inherited`.
 
     :param topics: topic -> threads a slot, or just topic names; or one regular expression as `white_list` or
         `black_list`.
@@ -101,6 +104,7 @@ class FetcherPool:
         self._viewed_at = 0.0
         self._sweep_refusal = ""
         self.problem: str | None = None
+        self._made_in = os.getpid()
 
     # ---- the application's calls
 
@@ -111,6 +115,7 @@ class FetcherPool:
         :raises NotAuthorized: when an ACL refuses the pool's znode.
         :raises CoordinatorError: when no executor registers.
         """
+        refuse_inherited("pool", self._made_in)
         require(self._keeper is None, "a pool starts once: make another one")
         self._jobs.prepare(self._runtime, self.config.executors_timeout_ms / 1000, self.config.slot_cpus)
         try:
@@ -133,6 +138,7 @@ class FetcherPool:
         :raises UsageError: when the pool is not started, or stopped.
         :raises CoordinatorError: after `timeout_s`, with what each slot waits for.
         """
+        refuse_inherited("pool", self._made_in)
         require(self._keeper is not None, "the pool does not run: start it first")
         deadline = self._runtime.monotonic() + timeout_s
         while True:
@@ -154,6 +160,7 @@ class FetcherPool:
         :returns: whether every removed consumer has left the group.
         :raises UsageError: when the number is not possible, or the pool does not run; it stays as it is.
         """
+        refuse_inherited("pool", self._made_in)
         self._check_size(slots)
         deadline = self._runtime.monotonic() + timeout_s
         with self._resizing:
@@ -178,6 +185,7 @@ class FetcherPool:
 
         :returns: whether every consumer of the pool has left the group, or belongs to another driver by now.
         """
+        refuse_inherited("pool", self._made_in)
         if self._keeper is None or self._closed.is_set():
             return self._is_released
         deadline = self._runtime.monotonic() + timeout_s
@@ -196,6 +204,7 @@ class FetcherPool:
 
         Without an answer of ZooKeeper it returns after two session timeouts at most.
         """
+        refuse_inherited("pool", self._made_in)
         self._read_group()
         return self._last_status()
 
@@ -217,6 +226,7 @@ class FetcherPool:
         :raises StoreError: when ZooKeeper did not answer.
         :raises OSError: when the segments folder did not answer.
         """
+        refuse_inherited("pool", self._made_in)
         if self._closed.is_set():  # it would open another session
             self._check_not_stopped()
         return sweep(self._post.store(), self._runtime, self._folder, self.config.group)
