@@ -125,33 +125,22 @@ def test_every_request_to_a_closed_operator_says_so(world: World) -> None:
     assert operator.wait(0)
 
 
-def test_close_in_another_thread_ends_a_poll_that_waits(world: World) -> None:
-    consumer = owning(world)
+@pytest.mark.parametrize(("of", "nothing"), [(owning, {}), (member_of, None)], ids=["consumer", "member"])
+def test_close_in_another_thread_ends_a_poll_that_waits(
+    world: World, of: Callable[[World], Consumer | GroupMember], nothing: object
+) -> None:
+    polling = of(world)
     runtime, polled = ThreadRuntime(), list[object]()
-    task = runtime.spawn(lambda: polled.append(consumer.poll(20_000)), "polls")
+    task = runtime.spawn(lambda: polled.append(polling.poll(20_000)), "polls")
     runtime.sleep(1.0)
     began = runtime.monotonic()
 
-    consumer.close()
+    polling.close()
 
     task.join(5)
-    assert polled == [{}]
+    assert polled == [nothing]
     assert runtime.monotonic() - began < 2
     assert (world.owners("g"), world.names(PATHS.ids)) == ({}, [])
-
-
-def test_close_in_another_thread_ends_a_members_poll_that_waits(world: World) -> None:
-    member = member_of(world)
-    runtime, polled = ThreadRuntime(), list[object]()
-    task = runtime.spawn(lambda: polled.append(member.poll(20_000)), "polls")
-    runtime.sleep(1.0)
-    began = runtime.monotonic()
-
-    member.close()
-
-    task.join(5)
-    assert polled == [None]
-    assert runtime.monotonic() - began < 2
 
 
 def test_two_threads_that_poll_one_consumer_lose_no_record(world: World) -> None:

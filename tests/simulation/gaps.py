@@ -140,41 +140,44 @@ def _end(world: SimulatedWorld, topic: Topic) -> int:
     return world.log.topics[topic.name, topic.id].latest(world.scheduler.now)
 
 
-def log_start_moves(world: SimulatedWorld) -> bool:
-    """The first records of some partitions of a topic are removed, perhaps some that the group has not read."""
+def _of_log(world: SimulatedWorld, change: Callable[[Topic, int], None]) -> Callable[[], bool]:
+    """Changes a topic that has records, given its end."""
 
-    def move() -> bool:
+    def happen() -> bool:
         topic = _topic(world)
         end = _end(world, topic) if topic is not None else 0
         if topic is None or not end:
             return False
         _note(world, "log", topic=topic.name)
+        change(topic, end)
+        return True
+
+    return happen
+
+
+def log_start_moves(world: SimulatedWorld) -> bool:
+    """The first records of some partitions of a topic are removed, perhaps some that the group has not read."""
+
+    def move(topic: Topic, end: int) -> None:
         for partition in world.gaps.sample(topic.partitions, world.gaps.randint(1, len(topic.partitions))):
             before = world.log.starts.get((topic.name, topic.id, partition), 0)
             if before < end:
                 _begins(world, topic, partition, world.gaps.choice((end, end - 1, world.gaps.randint(before, end))))
-        return True
 
-    return _while_pool_is_away(world, move, "log-start-moves")
+    return _while_pool_is_away(world, _of_log(world, move), "log-start-moves")
 
 
 def log_restored(world: SimulatedWorld) -> bool:
     """An older copy of a topic is restored: it ends earlier, and may begin earlier."""
 
-    def restore() -> bool:
-        topic = _topic(world)
-        end = _end(world, topic) if topic is not None else 0
-        if topic is None or not end:
-            return False
+    def restore(topic: Topic, end: int) -> None:
         copy = world.gaps.randrange(end)
-        _note(world, "log", topic=topic.name)
         world.log.restore(topic.name, topic.id, copy)
         for partition in topic.partitions:
             before = world.log.starts.get((topic.name, topic.id, partition), 0)
             _begins(world, topic, partition, world.gaps.randint(0, min(before, copy)))
-        return True
 
-    return _while_pool_is_away(world, restore, "log-restored")
+    return _while_pool_is_away(world, _of_log(world, restore), "log-restored")
 
 
 def later_partition_loses(world: SimulatedWorld) -> bool:
