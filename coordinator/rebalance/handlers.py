@@ -147,9 +147,7 @@ class Handlers:
             self._on_over(str(error))
         except Exception as error:
             expected = isinstance(error, CoordinatorError | LeaseLapsed)
-            log.warning(
-                "region turn deferred: region=%s reason=%s", region, _words(error), exc_info=not expected
-            )
+            log.warning("region turn deferred: region=%s reason=%s", region, _words(error), exc_info=not expected)
             is_brief = expected and not isinstance(error, AccessDenied | RebalanceFailed)
             if not is_brief:
                 self._region_pauses[region] = self._runtime.monotonic() + LONGEST_BACKOFF_S
