@@ -16,7 +16,7 @@ from dataclasses import replace
 from ..zk.store import MAX_COMMIT_BYTES
 from ..zk.znodes.commands import ASSIGN, ASSIGNMENT_FAILED, MAX_REASON, START_FETCHER, Command
 from ..zk.znodes.group_state import ClientSide, Target
-from ..zk.znodes.json_fields import shortened
+from ..zk.znodes.json_fields import MAX_COUNT, shortened
 from ..zk.znodes.partitions import NONE, topics_of
 from ..zk.znodes.records import Registration
 from ..zk.znodes.sync import CONSUMER, SEAT_PREFIX, Answer, Ask, AskMember
@@ -212,7 +212,7 @@ def _failed(group: Group, view: AskView, ask: Ask, why: str) -> Asking:
     before = group.before
     known = ask.members.get(ask.leader)
     failed = tuple(dict.fromkeys((*before.failed, *([known.identity] if known is not None else []))))
-    client = replace(before, failed=failed, attempts=before.attempts + 1, failed_ask=view.name)
+    client = replace(before, failed=failed, attempts=min(before.attempts + 1, MAX_COUNT), failed_ask=view.name)
     reason = shortened(f"leader {ask.leader} ({ask.protocol}) failed: {why}", MAX_REASON)
     return Asking(
         unchanged_target(group),
@@ -281,10 +281,10 @@ def _asked(group: Group, leader: str, client: ClientSide, reason: str) -> Asking
         group.membership.live[leader].incarnation,
         group.members,
         group.membership.protocol_type,
-        client.attempts + 1,
+        min(client.attempts + 1, MAX_COUNT),
         shortened(reason, MAX_REASON),
         group.snapshot.now_ms,
-        outdated,
+        min(outdated, MAX_COUNT),
     )
     size, room = len(ask.to_bytes()), MAX_COMMIT_BYTES - ROOM_BYTES - len(group.snapshot.state.to_bytes())
     if size > room:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from ..zk.errors import RebalanceFailed
 from ..zk.znodes.commands import DRAIN, START_FETCHER, STOP_FETCHER, Command
+from ..zk.znodes.json_fields import MAX_CONTINUED, MAX_COUNT
 from ..zk.znodes.partitions import NONE, PartitionSet, TopicPartition, topics_of
 from ..zk.znodes.regions import CONSUMERS, FAILED, RESETTING, RUNNING, Order, Progress, Region
 from .membership import Membership
@@ -30,8 +31,8 @@ from .reconciliation import (
 from .snapshot import ChannelView, RegionView, SentCommand, Snapshot
 from .target import Wanted
 
-HIGHEST_RESET = 2**52
-"""Maximum reset that a new region takes from channels: far below what its znode may hold."""
+SET_LOWER = "set a lower number in its znode by hand"
+"""What to do about a number of a region that is used up."""
 MAX_GROUPS = 300
 """Groups of one region: its znode goes into multis beside others, and each reset concerns all groups."""
 LONGEST_HOLD_S = 120.0
@@ -97,11 +98,16 @@ def region_step(snapshot: Snapshot, membership: Membership, assignment: Wanted, 
 
 def _highest_reset(snapshot: Snapshot) -> int:
     """For a region whose znode was lost: a new one must not reuse the reset of any member."""
-    return min(max((_progress(view).reset for view in snapshot.channels.values()), default=0), HIGHEST_RESET)
+    return min(max((_progress(view).reset for view in snapshot.channels.values()), default=0), MAX_CONTINUED)
 
 
 def after_reset(region: Region, sequence: int, now_ms: int) -> Region:
-    """The region after the begin of a reset to a cut. A failed one stays failed until an operator resets it."""
+    """The region after the begin of a reset to a cut. A failed one stays failed until an operator resets it.
+
+    :raises RebalanceFailed: when its number of resets leaves no room for another.
+    """
+    if region.reset >= MAX_COUNT:
+        raise RebalanceFailed(f"reset {region.reset} is the last that a region may have: {SET_LOWER}")
     state = FAILED if region.state == FAILED else RESETTING
     reason = region.reason if region.state == FAILED else None
     return replace(

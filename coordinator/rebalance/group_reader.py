@@ -24,6 +24,7 @@ from ..zk.errors import AccessDenied
 from ..zk.lease import LEASE_SHARE
 from ..zk.store import DENIED, Node, Watch
 from ..zk.znodes.group_state import GroupState, Mark, Rebalance
+from ..zk.znodes.json_fields import MAX_CONTINUED
 from ..zk.znodes.partitions import PartitionSet, TopicPartition
 from ..zk.znodes.paths import REBALANCE_PREFIX, GroupPaths, sequence
 from ..zk.znodes.ranges import is_partition
@@ -318,8 +319,12 @@ class GroupReader:
         state = self._records.parsed(self._paths.state, node, GroupState.parse)
         group, written = self._written
         seen = written if group == self._czxid(node) else 0
+        most = max(seen, MAX_CONTINUED)
+        if state is not None and state.generation > most:
+            self._problems.report(self._paths.state, f"generation {state.generation} leaves no room: {most} at most do")
+            state = None
         seen = max(seen, state.generation if state is not None else 0)
-        for generation in reversed(history):  # the newest may be unreadable
+        for generation in reversed([number for number in history if number <= most]):  # the newest may be unreadable
             record = self._rebalance(generation) if generation > seen else None
             if generation <= seen or (record is not None and record.generation == generation):
                 seen = max(seen, generation)

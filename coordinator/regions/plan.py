@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ..planning.regional import after_reset
+from ..planning.regional import SET_LOWER, after_reset
 from ..zk.store import MAX_COMMIT_BYTES
 from ..zk.znodes.group_state import STABLE, GroupState
+from ..zk.znodes.json_fields import MAX_COUNT
 from ..zk.znodes.partitions import PartitionSet
 from ..zk.znodes.region_requests import CHECKPOINT, FAIL, RESET, RegionRequest
 from ..zk.znodes.regions import (
@@ -190,11 +191,16 @@ def _next(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
         return RegionPlan(region, again_s=1.0 if region.state == RUNNING and members else None)
     away = {group: _away(state) for group, state in snapshot.groups.items() if _away(state)}
     begun = Checkpoint(trigger, region.reset, region.sequence, members, snapshot.now_ms, away)
-    if reason := _too_large(begun, snapshot.groups):
+    if reason := _no_number(region) or _too_large(begun, snapshot.groups):
         refused = replace(region, reason=reason)
         return RegionPlan(refused, reason=reason, is_answered=asked is not None, again_s=rules.interval_s)
     after = replace(region, open=region.next_sequence, next_sequence=region.next_sequence + 1, reason=None)
     return RegionPlan(after, begun, is_answered=asked is not None, again_s=rules.drain_s)
+
+
+def _no_number(region: Region) -> str:
+    is_last = region.next_sequence >= MAX_COUNT
+    return f"no checkpoint: {region.next_sequence} is the last number that one may have: {SET_LOWER}" if is_last else ""
 
 
 def _too_large(checkpoint: Checkpoint, groups: Mapping[str, GroupState]) -> str:
@@ -295,6 +301,9 @@ def _requested(snapshot: RegionSnapshot, request: RegionRequest, rules: RegionRu
         )
         failed = replace(region, state=FAILED, open=0, reason=reason, since_ms=snapshot.now_ms)
         return RegionPlan(failed, aborted=region.open, reason=reason, is_answered=True, again_s=0.0)
+    if region.reset >= MAX_COUNT:
+        reason = f"no reset: {region.reset} is the last number that one may have: {SET_LOWER}"
+        return RegionPlan(region, is_answered=True, reason=reason, again_s=0.0)
     state = RESETTING if request.by_application and region.state != FAILED else region.state
     state = RESETTING if not request.by_application else state
     begun = replace(after_reset(replace(region, state=state), to, snapshot.now_ms), consecutive_resets=resets)

@@ -29,7 +29,7 @@ from ..zk.store import DENIED, Create, Operation, SessionState, SetData, Store, 
 from ..zk.update import commit_once
 from ..zk.znodes.commands import Command
 from ..zk.znodes.group_state import GroupState
-from ..zk.znodes.json_fields import MAX_COUNT
+from ..zk.znodes.json_fields import MAX_CONTINUED
 from ..zk.znodes.names import is_name
 from ..zk.znodes.paths import (
     ACL_POLICY,
@@ -49,7 +49,9 @@ _RETRY_S = 0.1
 _RETRY_REFUSED_S = 1.0
 _LOOK_AGAIN_S = 10.0
 _MOST_VERSIONS = 390
-_MOST_BELIEVED = MAX_COUNT // 2
+_MOST_OF_A_CONSUMER = MAX_CONTINUED // 2
+
+_Parse = Callable[[str, bytes], GroupState | Channel | Command | EpochRecord]
 
 
 class Election(NamedTuple):
@@ -162,7 +164,7 @@ class Elector:
         if last is not None and last.data:
             before.append(_epoch_or_zero(EpochRecord.parse, CONSUMERS, last.data))
         try:
-            known = EpochRecord.parse(COORDINATOR_EPOCH, node.data).epoch if node is not None else None
+            known = _epoch(EpochRecord.parse, COORDINATOR_EPOCH, node.data) if node is not None else None
         except BadData as error:
             log.warning("ignoring unreadable znode: path=%s problem=%s", COORDINATOR_EPOCH, error)
             known = None
@@ -200,7 +202,7 @@ class Elector:
         for name, channel in zip(names, self._store.get_many([paths.channel(name) for name in names]), strict=True):
             if channel is not None and not written:
                 said = _epoch_or_zero(parsed_channel, paths.channel(name), channel.data)
-                epochs.append(min(said, _MOST_BELIEVED))
+                epochs.append(min(said, _MOST_OF_A_CONSUMER))
             epochs += self._command_epochs(paths, name)
         return max(epochs)
 
@@ -216,12 +218,22 @@ class Elector:
         return [_epoch_or_zero(Command.parse, paths.channel(consumer), data) for data in found]
 
 
-def _epoch_or_zero(
-    parse: Callable[[str, bytes], GroupState | Channel | Command | EpochRecord], where: str, data: bytes
-) -> int:
+def _epoch(parse: _Parse, where: str, data: bytes) -> int:
+    """
+    :raises BadData: also when no room is left above it for the epochs to come.
+    """
+    epoch = parse(where, data).epoch
+    if epoch > MAX_CONTINUED:
+        raise BadData(f"{where}: epoch {epoch} leaves no room: an election counts on from {MAX_CONTINUED} at most")
+    return epoch
+
+
+def _epoch_or_zero(parse: _Parse, where: str, data: bytes) -> int:
     try:
-        return parse(where, data).epoch
-    except BadData:
+        return _epoch(parse, where, data)
+    except BadData as error:
+        if where == CONSUMERS:  # what is a group's is reported by its turns
+            log.warning("ignoring unreadable znode: path=%s problem=%s", where, error)
         return 0
 
 

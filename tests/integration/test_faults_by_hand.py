@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.znodes.group_state import COMPLETING, STABLE
 from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
+from coordinator.zk.znodes.json_fields import MAX_CONTINUED, MAX_COUNT
+from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GroupPaths
 from coordinator.zk.znodes.records import EpochRecord, OffsetRecord
 from tests.support.hand import ManualStage
 from tests.support.memlog import MemoryLog
@@ -212,6 +215,40 @@ def test_overwritten_epoch_restarts_above_the_largest_epoch_of_any_group(world: 
 
     world.elected(service, above=9)
     assert EpochRecord.parse("", world.data(COORDINATOR_EPOCH) or b"").epoch == 10
+
+
+@pytest.mark.parametrize("number", [MAX_CONTINUED, MAX_CONTINUED + 1, MAX_COUNT - 1, MAX_COUNT])
+@pytest.mark.parametrize("path", [CONSUMERS, COORDINATOR_EPOCH, PATHS.state])
+def test_epoch_that_leaves_no_room_stops_no_group(world: World, log: MemoryLog, path: str, number: int) -> None:
+    world.coordinator(session_timeout_ms=1000)
+    pair = a_pair(world, log)
+    before = world.state("g").generation
+    world.put(path, b'{"version":1,"epoch":%d}' % number)
+
+    for name in ("c3", "c4"):
+        world.remove(COORDINATOR)
+        eventually(lambda: world.store.get(COORDINATOR) is not None, 10, "a node is elected")
+        pair = (*pair, world.consumer("g", name, {"t": 1}, log=log))
+        world.stable("g", len(pair), above=before, timeout_s=120)
+        before = world.state("g").generation
+
+    written = EpochRecord.parse("", world.data(COORDINATOR_EPOCH) or b"").epoch
+    assert world.state("g").epoch == written
+    assert written <= MAX_CONTINUED
+
+
+@pytest.mark.parametrize("number", [10**12, MAX_CONTINUED, MAX_CONTINUED + 1, MAX_COUNT - 1, MAX_COUNT])
+def test_generation_that_leaves_no_room_stops_no_group(world: World, log: MemoryLog, number: int) -> None:
+    world.coordinator(session_timeout_ms=1000)
+    pair = a_pair(world, log)
+    state = world.state("g")
+    world.put(PATHS.state, replace(state, generation=number).to_bytes())
+
+    three = world.consumer("g", "c3", {"t": 1}, log=log)
+
+    world.stable("g", 3, above=state.generation, timeout_s=120)
+    world.remove(COORDINATOR)
+    eventually(lambda: frozenset().union(*(c.held for c in (*pair, three))) == ALL, 60, "every partition is held")
 
 
 # ---- a consumer's znodes

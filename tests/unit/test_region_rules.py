@@ -13,7 +13,7 @@ from coordinator.assignors.range import RangeAssignor
 from coordinator.assignors.round_robin import RoundRobinAssignor
 from coordinator.planning.membership import Membership
 from coordinator.planning.plan import Plan, plan
-from coordinator.planning.regional import MAX_GROUPS, RegionStep, region_step
+from coordinator.planning.regional import MAX_GROUPS, RegionStep, after_reset, region_step
 from coordinator.planning.snapshot import ChannelView, Member, RegionView, SeatView, Snapshot
 from coordinator.planning.target import Wanted
 from coordinator.regions.group_reader import GroupRegionReader
@@ -27,6 +27,7 @@ from coordinator.term.request_queue import Request, RequestQueue
 from coordinator.zk.errors import RebalanceFailed
 from coordinator.zk.store import MAX_OPERATIONS, Create, Operation, Store
 from coordinator.zk.znodes.group_state import STABLE, GroupState, Target
+from coordinator.zk.znodes.json_fields import MAX_COUNT
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GroupPaths, RegionPaths
 from coordinator.zk.znodes.records import Channel, Registration, Topic
@@ -276,6 +277,20 @@ def test_a_members_request_of_an_earlier_reset_is_answered_and_changes_nothing()
 
 
 # ---- retention
+
+
+@pytest.mark.parametrize("what", ["reset", "checkpoint"])
+def test_region_whose_numbers_leave_no_room_is_written_so_that_it_can_be_read(what: str) -> None:
+    full = replace(RUNNING, reset=MAX_COUNT, next_sequence=MAX_COUNT)
+    state = replace(STATE, region=GroupRegion("r", MAX_COUNT))
+
+    decided = region_plan(RegionSnapshot(full, {"g": state}, request=RegionRequest(what, "ann", "")), RULES)
+
+    assert "is the last number that one may have" in decided.reason
+    assert decided.is_answered and decided.begun is None
+    assert Region.parse("", decided.region.to_bytes()) == decided.region
+    with pytest.raises(RebalanceFailed, match="is the last that a region may have"):
+        after_reset(full, 0, 0)
 
 
 def test_retention_keeps_the_last_checkpoints_the_current_one_and_some_aborted() -> None:

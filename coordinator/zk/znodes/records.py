@@ -122,7 +122,7 @@ class EpochRecord:
 
     @classmethod
     def parse(cls, where: str, data: bytes) -> EpochRecord:
-        return cls(Fields.parse(where, data).number("epoch"))
+        return cls(Fields.parse(where, data).count("epoch"))
 
     def to_bytes(self) -> bytes:
         return compact({"epoch": self.epoch})

@@ -21,7 +21,7 @@ class TurnTimes:
     def parse(cls, where: str, data: bytes) -> TurnTimes:
         fields = Fields.parse(where, data)
         numbers = Fields(f"{where}: groups", fields.mapping("groups"))
-        return cls(fields.number("epoch"), {group: numbers.number(group) for group in numbers.values})
+        return cls(fields.count("epoch"), {group: numbers.number(group) for group in numbers.values})
 
     def to_bytes(self) -> bytes:
         return compact({"epoch": self.epoch, "groups": dict(sorted(self.groups.items()))})
