@@ -8,8 +8,8 @@ import pytest
 
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.znodes.group_state import COMPLETING, STABLE
-from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.json_fields import MAX_CONTINUED, MAX_COUNT
+from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GroupPaths
 from coordinator.zk.znodes.records import EpochRecord, OffsetRecord
 from tests.support.hand import ManualStage

@@ -19,7 +19,7 @@ MAX_ZNODE_BYTES = 512_000
 MAX_COUNT = 2**53 - 1
 """Maximum of a number that this protocol itself counts: far below its format, and exact in every JSON reader."""
 MAX_CONTINUED = MAX_COUNT // 2
-"""Maximum of a number that a coordinator counts on from: a larger one is an operator's, leaves no room, and is bad data."""
+"""Maximum of a number that a coordinator counts on from: a larger one leaves no room, and is bad data."""
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
