@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from coordinator.zk.znodes.partitions import TopicPartition
 
 from . import Assignment, Subscriber, in_order
 
@@ -22,17 +22,20 @@ class RangeAssignor:
     def assign(self, subscribers: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> Assignment:
         """See `Assignor.assign`."""
         members = in_order(subscribers)
-        assignment: dict[str, dict[str, PartitionSet]] = {member.consumer: {} for member in members}
+        given: dict[str, dict[str, list[TopicPartition]]] = {member.consumer: {} for member in members}
         for topic in sorted(topics):
             threads = [
                 (member.consumer, member.thread(number))
                 for member in members
                 for number in range(member.threads.get(topic, 0))
             ]
-            for (consumer, thread), numbers in zip(threads, _shares(sorted(topics[topic]), len(threads)), strict=True):
-                part = frozenset(TopicPartition(topic, number) for number in numbers)
-                assignment[consumer][thread] = assignment[consumer].get(thread, frozenset()) | part
-        return assignment
+            # Of more threads than partitions the last ones get none.
+            for (consumer, thread), numbers in zip(threads, _shares(sorted(topics[topic]), len(threads)), strict=False):
+                given[consumer].setdefault(thread, []).extend(TopicPartition(topic, number) for number in numbers)
+        return {
+            consumer: {thread: frozenset(parts) for thread, parts in threads.items()}
+            for consumer, threads in given.items()
+        }
 
 
 def _shares(numbers: Sequence[int], threads: int) -> list[Sequence[int]]:
@@ -40,5 +43,5 @@ def _shares(numbers: Sequence[int], threads: int) -> list[Sequence[int]]:
     if not threads:
         return []
     size, longer = divmod(len(numbers), threads)
-    ends = [index * size + min(index, longer) for index in range(threads + 1)]
+    ends = [index * size + min(index, longer) for index in range(min(threads, len(numbers)) + 1)]
     return [numbers[first:last] for first, last in pairwise(ends)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
@@ -95,6 +96,22 @@ def moved(before: Assignment, now: Assignment, members: Sequence[Subscriber]) ->
 
 
 # ---- every strategy
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_time_of_an_assignment_is_near_linear_in_topics(strategy: str) -> None:
+    """One thread of all topics is the worst for a strategy that joins sets."""
+
+    def seconds(topics: int) -> float:
+        there = {f"t{number:05d}": range(1) for number in range(topics)}
+        members = [Subscriber("c1", dict.fromkeys(there, 1))]
+        began = time.process_time()
+        STRATEGIES[strategy].assign(members, there)
+        return time.process_time() - began
+
+    seconds(1000)
+    least = min(seconds(1000) for _ in range(3))
+    assert min(seconds(16_000) for _ in range(2)) < 50 * least
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
