@@ -89,6 +89,26 @@ def test_a_batch_without_one_of_its_segments_breaks_it() -> None:
     assert "batch 0 of query q of group g" in finding.why and "leaves out segment-0000000001" in finding.why
 
 
+def test_new_query_has_the_segments_that_existed_when_it_registered() -> None:
+    """`collected`, which it begins after, may be lower by a hand: what was gone before is no loss of its own."""
+
+    def is_lost(registers_late: bool) -> bool:
+        def happen(history: StoryHistory) -> None:
+            history.event("start", "n#1", kind="query", group="g", query="n")
+            history.session("n#1")
+            if not registers_late:
+                history.query("n#1", "g", "n", "n1", 0, ephemeral=True)
+            history.collect("g", history.finished_by("q"))
+            if registers_late:
+                history.query("n#1", "g", "n", "n1", 0, ephemeral=True)
+            history.batch("n#1", "g", "n", "n1", 0, 0)
+            raise Enough
+
+        return any("leaves out" in each.why for each in spoilt("finished", happen)["S5"].findings)
+
+    assert is_lost(registers_late=False) and not is_lost(registers_late=True)
+
+
 def test_batch_with_a_foreign_or_repeated_segment_breaks_it() -> None:
     alien = only(with_batch(0, lambda batch: batch["segments"].append("segment-0000000002")), "S5")
     twice = only(with_batch(0, lambda batch: batch["segments"].append("segment-0000000000")), "S5")

@@ -53,12 +53,8 @@ class DataFrames:
         self._world = world
         self._report = report
         self._chains: dict[tuple[str, str], dict[int, Event]] = {}
-        self._started: dict[str, float] = {}
         self._replaced: dict[tuple[str, str], dict[str, Event]] = {}
         self._registered: dict[tuple[str, str, str], tuple[int, Event]] = {}
-
-    def on_start(self, event: Event) -> None:
-        self._started[event["who"]] = event["at"]
 
     def on_failed(self, event: Event) -> None:
         """A query may end with an error about segments collected while it was silent, or about a damaged file; never
@@ -169,11 +165,11 @@ class DataFrames:
             self._report_difference(what, segments, delivered, expected, event)
 
     def _is_promised(self, segment: SegmentView, batch: Event) -> bool:
-        """Whether the batch must have it: a new query must have the segments that existed when it began."""
+        """Whether the batch must have it: a new query must have the segments that existed when its run registered."""
         if batch["batch"] > 0 or segment.gone is None:
             return True
-        gone: float = segment.gone["at"]
-        return gone > self._started.get(batch["who"], gone)
+        gone: int = segment.gone["zxid"]
+        return gone > self.deliveries.registered(batch)
 
     def _report_difference(
         self, what: str, segments: list[SegmentView], delivered: Rows, expected: Rows, event: Event

@@ -102,7 +102,7 @@ class Deliveries:
             del chain.reached[later]
         if number == 0 or not chain.reached:
             chain.begun = event["after"] if number == 0 else NEVER
-            chain.began = self._registered(event) if number == 0 else NEVER
+            chain.began = self.registered(event) if number == 0 else NEVER
         before, last = chain.reached[max(chain.reached)] if chain.reached else ({}, None)
         reached = dict(before)
         if (last is not None and last["upto"] != event["after"]) or any(
@@ -110,7 +110,7 @@ class Deliveries:
         ):
             reached, chain.begun, chain.began = {}, NEVER, NEVER
         what = f"batch {number} of query {event['query']} of group {group.name} at {moment(event['at'])}"
-        for problem in self._problems(group, segments, reached, Run(chain.began, self._registered(event))):
+        for problem in self._problems(group, segments, reached, Run(chain.began, self.registered(event))):
             if event.get("fail_on_data_loss", True):
                 self._report(f"{what} {problem.why}", *problem.witness, event)
         chain.reached[number] = (reached, event)
@@ -128,7 +128,7 @@ class Deliveries:
         known = {item[:3]: (item[4], each) for each in older for item in each.ranges or ()}
         if any(each.is_lost or self._is_edited(each) for each in segments):
             return
-        run = Run(chain.began, self._registered(event), is_failing=True)
+        run = Run(chain.began, self.registered(event), is_failing=True)
         if not any(self._problems(group, segments, {**known, **reached}, run)):
             what = f"query {event['query']} of group {group.name} failed, and nothing is missing or sealed twice"
             self._report(f"{what}: {event.get('why')}", last, event)
@@ -138,7 +138,7 @@ class Deliveries:
         ranges, group = segment.ranges, segment.group.name
         return ranges is None or any(self._ends.was_edited(group, (each[0], each[2])) for each in ranges)
 
-    def _registered(self, event: Event) -> int:
+    def registered(self, event: Event) -> int:
         """The zxid at which the run registered that planned a batch; `NEVER` when unknown."""
         planner = event.get("planned", event["who"])
         return self._runs.get((event["group"], event["query"], planner), ("", NEVER))[1]

@@ -44,7 +44,6 @@ class SealedRanges(Invariant):
 
     def handlers(self) -> Mapping[str, Callable[[Event], None]]:
         return {
-            "start": self._frames.on_start,
             "batch": self._frames.on_batch,
             "query-failed": self._frames.on_failed,
             "fault": self._frames.on_fault,
