@@ -57,6 +57,19 @@ def test_available_now_query_delivers_the_available_records_and_ends(
     assert sink.count == 200
 
 
+def test_three_actions_of_one_batch_have_the_same_records(spark: SparkSession, sealed: World, tmp_path: Path) -> None:
+    found: list[list[tuple[int, int]]] = []
+
+    def acts_three_times(batch: DataFrame, _: int) -> None:
+        actions = (batch.collect() for _ in range(3))
+        found.extend(sorted((row.partition, row.offset) for row in rows) for rows in actions)
+
+    writer = read(spark, sealed, "g", query="q").writeStream.foreachBatch(acts_three_times)
+    running = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    assert running.awaitTermination(120)
+    assert found == 3 * [[(partition, offset) for partition in range(2) for offset in range(100)]]
+
+
 def test_two_queries_of_one_group_each_get_everything(spark: SparkSession, sealed: World, tmp_path: Path) -> None:
     one, two = Delivered(), Delivered()
     for name, sink in (("one", one), ("two", two)):

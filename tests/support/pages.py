@@ -49,6 +49,13 @@ def missing_files(text: str) -> list[str]:
     return sorted(path for path in named if "..." not in path and not any(ROOT.glob(path)))
 
 
+def missing_tests(text: str) -> list[str]:
+    """The tests that `text` names in backticks as `tests/FILE.py::NAME`, and that their files do not have."""
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)
+    found = {file: (ROOT / file).read_text() if (ROOT / file).exists() else "" for file, _ in named}
+    return sorted(f"{file}::{name}" for file, name in named if f"def {name}(" not in found[file])
+
+
 def shown_commands(text: str) -> list[str]:
     """Every command of ours in a page: in code blocks, and between backticks."""
     text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)

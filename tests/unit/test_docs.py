@@ -17,7 +17,7 @@ from coordinator.cli import COMMANDS
 from coordinator.cli import main as coordinator_main
 from coordinator.term.config import CoordinatorConfig
 from coordinator.zk.security.access import ZooKeeperAccess, spark_options
-from tests.support.pages import ROOT, broken_links, missing_files, parse, rows, shown_commands
+from tests.support.pages import ROOT, broken_links, missing_files, missing_tests, parse, rows, shown_commands
 
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "zk_paths.md")),
@@ -40,6 +40,11 @@ def test_every_link_has_a_target(path: object) -> None:
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_every_file_that_a_page_names_exists(path: object) -> None:
     assert missing_files(path.read_text()) == []  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_test_that_a_page_names_exists(path: object) -> None:
+    assert missing_tests(path.read_text()) == []  # type: ignore[attr-defined]
 
 
 def test_the_readme_fits_on_a_page_and_links_every_page_of_the_docs() -> None:
@@ -132,6 +137,14 @@ def test_every_claim_names_tests() -> None:
 
     assert len(claims) >= 25
     assert [claim for claim, shown_by in claims if "`tests/" not in shown_by] == []
+
+
+def test_every_report_of_the_field_has_a_test_or_is_open() -> None:
+    table = page("field.md").partition("\n## Numbers without a text\n")[0]
+    reports = [row for row in rows(table) if row[0] != "report"]
+
+    assert len(reports) >= 70
+    assert [row[0] for row in reports if "**Open**" not in row[2] and "`tests/" not in row[3]] == []
 
 
 def test_the_glossary_is_short() -> None:
