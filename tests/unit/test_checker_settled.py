@@ -11,6 +11,7 @@ from coordinator.zk.znodes.group_state import COMPLETING, STABLE, GroupState
 from coordinator.zk.znodes.operator_requests import Pause, PausedRecord
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import PAUSED
+from coordinator.zk.znodes.records import OwnerRecord
 from drills.checker import Verdicts
 from tests.support.made_histories import Made
 from tests.support.made_story import Enough, G, StoryHistory
@@ -71,6 +72,37 @@ def test_group_with_a_stuck_consumer_has_rebalance_timeout_lease_and_one_second(
 
     assert not is_late(83.9, "s1#1") and is_late(84.1, "s1#1")
     assert not is_late(83.9, "g/s1") and is_late(78.1, "c1#1")
+
+
+def test_silence_of_a_stuck_consumer_counts_from_an_election_after_the_calm() -> None:
+    def is_late(at: float) -> bool:
+        def happen(history: StoryHistory) -> None:
+            history.events[-1]["stuck"] = ["s1#1"]
+            begin(history)
+            history.pass_(4.0)
+            history.elect("b#1")
+            history.to(at)
+            history.stable("g")
+
+        return any("was not settled" in each.why for each in spoilt("calm", happen)["L1"].findings)
+
+    assert not is_late(87.9) and is_late(88.1)
+
+
+def test_owner_znode_that_an_evicted_liar_has_left_is_not_judged() -> None:
+    def is_late(who: str) -> bool:
+        def happen(history: StoryHistory) -> None:
+            history.session("s2#1")
+            history.event("start", "s2#1", kind=who, group="g", consumer="s2")
+            owner = OwnerRecord("s2-0", "s2", "s2-a", 1).to_bytes()
+            history.commit("s2#1", Create(G.owner("flights", 9), owner, ephemeral=True))
+            begin(history)
+            history.to(90.0)
+            history.stable("g")
+
+        return bool(spoilt("calm", happen)["L1"].findings)
+
+    assert is_late("consumer") and not is_late("liar")
 
 
 def test_a_group_that_does_not_stay_stable_breaks_it() -> None:

@@ -10,9 +10,10 @@ from coordinator.zk.znodes.sync import CLIENT
 from ..replay.commits import LIFE, MEMBER, RUNNING, STATE, Commit
 from ..replay.conditions import NEVER, Fault
 from ..replay.expected_target import can_be_led, has_failed, hold_s, longest_ask_s, runs_target
+from ..replay.reading import read_owner
 from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
-from ..replay.znode_views import GroupView
+from ..replay.znode_views import GroupView, OwnerView
 from .base import Invariant
 
 SILENT_SHARE = 2 / 3
@@ -39,13 +40,14 @@ class Settled(Invariant):
     consumer, its rebalance timeout + lease + 1 s.
 
     A consumer that is stuck from `calm` on has left after its poll interval and a session timeout.
+    A coordinator that is elected after `calm` counts its silence from the election: by so much the group may be later.
     Where a member's poll interval is below the session timeout, a lease more: the dead may be evicted first.
     From then on until the end every group with live members is Stable and each of them runs its target. The time
     counts from `calm`; from when a coordinator has rewritten a manually edited state (and 40 s: its marks are lost); or
     from when it gave up the seat of a static member that has not come back; for a group of a consistent region from its
     last reset, with `hold` added. Not judged: paused groups, groups of a failed region, with a registration made
-    unreadable by a manual edit, or with a manually edited state. Groups with client-side assignment, now or after
-    `calm`, are L5's (`l5_decided.py`).
+    unreadable by a manual edit, or with a manually edited state, or with an owner znode that a member that lies has
+    left, until its session ends. Groups with client-side assignment, now or after `calm`, are L5's (`l5_decided.py`).
     """
 
     name = "L1"
@@ -60,6 +62,7 @@ class Settled(Invariant):
         super().__init__(world)
         self._calm: Event | None = None
         self._stuck: Fault | None = None
+        self._silent_after_s = 0.0
         self._led: dict[str, float] = {}
         self._unsettled: dict[str, _Unsettled] = {}
         self._marked: set[str] = set()
@@ -69,7 +72,7 @@ class Settled(Invariant):
         self._is_due = False
 
     def handlers(self) -> Mapping[str, Callable[[Event], None]]:
-        return {"calm": self._on_calm, "end": self._on_end}
+        return {"calm": self._on_calm, "elected": self._on_elected, "end": self._on_end}
 
     def bound(self, group: GroupView) -> float:
         """Seconds after `calm` until the group must have settled."""
@@ -82,7 +85,7 @@ class Settled(Invariant):
             # The next coordinator waits for a mark from its own election on; a member that lies gives no sign of life.
             found += bounds["lease"]
         if self._stuck is not None and any(self._is_stuck(group, name) for name in {*group.members, *group.channels}):
-            found = max(found, bounds["poll_interval"] + bounds["lease"] + 1)
+            found = max(found, bounds["poll_interval"] + bounds["lease"] + 1 + self._silent_after_s)
         if self.is_led(group):
             found += longest_ask_s(self.world) * (1 + self._may_not_answer(group))
         return found + hold_s(self.world, group)
@@ -128,6 +131,8 @@ class Settled(Invariant):
         if state is not None and state.by_hand:
             return False
         if any(member.by_hand and member.registration is None for member in group.members.values()):
+            return False
+        if any(owner.by_hand and not _is_live(group, owner) for owner in group.owners.values()):
             return False
         if not can_be_led(self.world, group) or has_failed(self.world, group):
             return False
@@ -192,6 +197,13 @@ class Settled(Invariant):
             if not is_settled(group):
                 self._unsettled[group.name] = _Unsettled(event, group)
 
+    def _on_elected(self, event: Event) -> None:
+        """A stuck consumer's silence counts from here, if the calm has not lasted longer than an election takes."""
+        if self._calm is not None and self.world.bounds:
+            late = event["at"] - self._calm["at"]
+            if late <= self.world.bounds["session_timeout"] + 2 * self.world.bounds["tick"]:
+                self._silent_after_s = max(self._silent_after_s, late)
+
     def _on_end(self, event: Event) -> None:
         if self._calm is None or not self.world.bounds:
             return
@@ -235,6 +247,15 @@ def is_settled(group: GroupView) -> bool:
         return True
     state = group.state.data if group.state is not None else None
     return state is not None and state.state == STABLE and all(runs_target(group, state, name) for name in live)
+
+
+def _is_live(group: GroupView, owner: OwnerView) -> bool:
+    """Whether an owner znode names a live member's incarnation."""
+    record = read_owner("", owner.text)
+    if record is None or not group.live(record.consumer):
+        return False
+    channel = group.channels[record.consumer].data if record.consumer in group.channels else None
+    return channel is not None and channel.incarnation == record.incarnation
 
 
 def _why(group: GroupView) -> str:
