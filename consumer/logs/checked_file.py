@@ -7,12 +7,15 @@ reads the file, and a reader of one batch checks that one alone. The format is s
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 from fastcrc import crc32
+
+from .uncompressed import refuse_compressed, refuse_compressed_file
 
 MARK = b"zk_group.checksums"
 """In the schema's metadata: the file has checksums. So none that lost them is taken for one of an earlier release."""
@@ -56,13 +59,14 @@ class CheckedFile:
     :ivar metadata: of its schema.
     :ivar has_checksums: whether it was written with checksums; those of the first releases have none.
     :ivar rows: the rows of each batch, in order.
-    :raises ValueError: when its schema is another one, or its checksums are missing or damaged.
+    :raises ValueError: when its schema is another one, it is compressed, or its checksums are missing or damaged.
     :raises pa.ArrowException: when it is no Arrow file.
     """
 
     def __init__(self, data: pa.Buffer, schema: pa.Schema) -> None:
         self._data, self._schema = data, schema
         self._reader = reader = pa.ipc.open_file(pa.BufferReader(data))
+        refuse_compressed_file(data)
         if not reader.schema.equals(schema):
             raise ValueError("it has other columns")
         self.metadata: Mapping[bytes, bytes] = reader.schema.metadata or {}
@@ -105,8 +109,9 @@ class CheckedFile:
             if index == 0:
                 source.seek(_MAGIC_BYTES)
                 pa.ipc.read_message(source)  # the schema
+            refuse_compressed(memoryview(data)[source.tell() :])
             return pa.ipc.read_record_batch(pa.ipc.read_message(source), self._schema)
-        except EOFError as error:
+        except (EOFError, struct.error) as error:
             raise ValueError("a batch is missing") from error
 
 

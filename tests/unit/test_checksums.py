@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -420,6 +421,28 @@ def test_batch_without_a_checksum_among_others_is_never_read() -> None:
 
     with pytest.raises(ValueError, match="it has 2 batches, and checksums of 1"):
         CheckedFile(pa.py_buffer(written([one, other], mark, custom)), STORED_SCHEMA)
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+@pytest.mark.parametrize("has_checksums", [False, True])
+def test_compressed_file_is_refused(monkeypatch: pytest.MonkeyPatch, codec: str, has_checksums: bool) -> None:
+    compressed = partial(pa.ipc.new_file, options=pa.ipc.IpcWriteOptions(compression=codec))
+    monkeypatch.setattr(checked_file.pa.ipc, "new_file", compressed)
+    sink = pa.BufferOutputStream()
+    zeros = stored_batches([bytes(1 << 24)])
+    if has_checksums:
+        write_checked(sink, STORED_SCHEMA, zeros)
+        data = sink.getvalue()
+    else:
+        data = pa.py_buffer(written(zeros, {}, None))
+    assert data.size < 1 << 20
+
+    with pytest.raises(ValueError, match="a batch is compressed"):
+        CheckedFile(data, STORED_SCHEMA)
+    if has_checksums:  # the table of the checksums may name other batches than the footer
+        monkeypatch.setattr(checked_file, "refuse_compressed_file", lambda data: None)
+        with pytest.raises(ValueError, match="a batch is compressed"):
+            CheckedFile(data, STORED_SCHEMA).read(0)
 
 
 # ---- any records
