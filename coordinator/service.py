@@ -315,7 +315,7 @@ class Coordinator:
     def _collect(self, collect: Callable[[Iterable[str]], None]) -> None:
         try:
             collect(self._listeners.groups())
-        except (Retryable, AccessDenied) as error:
+        except (Retryable, AccessDenied, NotAuthorized) as error:
             log.info("collection deferred: reason=%s", error)
         except CoordinatorError as error:
             self._end(str(error))

@@ -54,9 +54,9 @@ def _batches(view: memoryview) -> Iterator[int]:
     size, _ = _END.unpack_from(view, len(view) - _END.size)
     footer = len(view) - _END.size - size
     footer += _number(view, footer, "<I")
-    if dictionaries := _field(view, footer, _DICTIONARIES):
-        if _number(view, dictionaries + _number(view, dictionaries, "<I"), "<I"):
-            raise ValueError("it has dictionaries")
+    dictionaries = _field(view, footer, _DICTIONARIES)
+    if dictionaries and _number(view, dictionaries + _number(view, dictionaries, "<I"), "<I"):
+        raise ValueError("it has dictionaries")
     if blocks := _field(view, footer, _BATCHES):
         blocks += _number(view, blocks, "<I")
         for index in range(_number(view, blocks, "<I")):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..zk.errors import BadData
-from ..zk.store import Node, Store
+from ..zk.security.policy import AclPolicy
+from ..zk.store import DENIED, Node, Store
 from ..zk.znodes.group_state import Rebalance
 from ..zk.znodes.operator_requests import NOTHING_PAUSED, PausedRecord, TurnRequest
-from ..zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, NODES, PAUSED, Brokers, GroupPaths, node_path
+from ..zk.znodes.paths import ACL_POLICY, COORDINATOR, COORDINATOR_EPOCH, NODES, PAUSED, Brokers, GroupPaths, node_path
 from ..zk.znodes.records import STATIC, CoordinatorRecord, EpochRecord, NodeRecord, Topic
 from ..zk.znodes.segments import SegmentsRecord
 from ..zk.znodes.sync import CLIENT
@@ -71,6 +72,7 @@ def read_status(store: Store, brokers: Brokers, now_ms: int | None = None) -> St
     """
     reading = Reading(store)
     epoch, elected = _coordinator(reading)
+    reading.parsed(ACL_POLICY, lambda p, n: AclPolicy.parse(p, n.data) if n.data != DENIED else None)
     paused = reading.parsed(PAUSED, lambda p, n: PausedRecord.parse(p, n.data)) or NOTHING_PAUSED
     groups = tuple(_group(reading, name, now_ms) for name in group_names(reading))
     regions = tuple(read_region(reading, name, NEWEST_CHECKPOINTS) for name in region_names(reading))

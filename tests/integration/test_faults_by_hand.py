@@ -10,8 +10,9 @@ from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.znodes.group_state import COMPLETING, STABLE
 from coordinator.zk.znodes.json_fields import MAX_CONTINUED, MAX_COUNT
 from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GroupPaths
+from coordinator.zk.znodes.paths import ACL_POLICY, CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, TURN_TIMES, GroupPaths
 from coordinator.zk.znodes.records import EpochRecord, OffsetRecord
+from tests.support.cli import run
 from tests.support.hand import ManualStage
 from tests.support.memlog import MemoryLog
 from tests.support.stores import DeafStore
@@ -249,6 +250,22 @@ def test_generation_that_leaves_no_room_stops_no_group(world: World, log: Memory
     world.stable("g", 3, above=state.generation, timeout_s=120)
     world.remove(COORDINATOR)
     eventually(lambda: frozenset().union(*(c.held for c in (*pair, three))) == ALL, 60, "every partition is held")
+
+
+@pytest.mark.real_zookeeper("it is about ACLs")
+def test_scribbled_access_policy_stops_no_consumer_no_term_and_no_election(world: World, log: MemoryLog) -> None:
+    world.put(ACL_POLICY, b"x")
+    services = [world.coordinator(**SWEEP), world.coordinator(**SWEEP)]
+    pair = a_pair(world, log)
+    eventually(lambda: world.store.get(TURN_TIMES) is not None, 10, "the sweep of a term has a znode to create")
+    assert world.state("g").epoch == 1
+
+    world.remove(COORDINATOR)
+
+    world.elected(*services, above=1)
+    goes_on(world, log, *pair, world.consumer("g", "c3", {"t": 1}, log=log), above=1)
+    health = run(world.zk, "status", "--check")
+    assert health.exit_code == 5 and f"{ACL_POLICY} holds no JSON" in health.stdout
 
 
 # ---- a consumer's znodes

@@ -13,9 +13,9 @@ from coordinator.zk.errors import BadData, NotAuthorized, UsageError
 from coordinator.zk.security.policy import AclPolicy, checked_identities, is_identity
 from coordinator.zk.security.rights import RIGHTS, acl_of, group_of, letters_of, pattern_of
 from coordinator.zk.security.source import AclSource
-from coordinator.zk.store import DENIED, AclEntry, Create, Listing, Node, SetData, Stat, Store, Watch
+from coordinator.zk.store import DENIED, Acl, AclEntry, AclStore, Create, Listing, Node, SetData, Stat, Watch
 from coordinator.zk.wire import OPEN_ACL
-from coordinator.zk.znodes.paths import ACL_POLICY, CONSUMERS, GROUPS, GroupPaths, RegionPaths
+from coordinator.zk.znodes.paths import ACL_POLICY, CONSUMERS, GROUPS, TURN_TIMES, GroupPaths, RegionPaths
 
 HASH = "a" * 27 + "="
 SECURE = AclPolicy(True, False, ("sasl:c",), ("sasl:o",), ("sasl:r",))
@@ -163,12 +163,14 @@ class Znodes:
     """Reads of a session: data by path, `DENIED` where it may not read.
 
     :ivar reads: the paths that were read.
+    :ivar acls: the ACLs by path.
     :ivar meanwhile: called once, between the answer to the next read and its use.
     """
 
     def __init__(self, data: dict[str, bytes]) -> None:
         self.data = data
         self.reads: list[str] = []
+        self.acls: dict[str, Acl] = {CONSUMERS: OPEN_ACL, GROUPS: OPEN_ACL}
         self.meanwhile: Callable[[], None] | None = None
         self._watches: dict[str, Watch] = {}
 
@@ -185,6 +187,9 @@ class Znodes:
     def get_many(self, paths: Sequence[str]) -> list[Node | None]:
         return [self.get(path) for path in paths]
 
+    def get_acls(self, paths: Sequence[str]) -> list[Acl | None]:
+        return [self.acls.get(path) for path in paths]
+
     def children(self, path: str) -> Listing:
         return Listing([name.split("/")[3] for name in self.data if name.startswith(f"{GROUPS}/")], Stat(*[0] * 7))
 
@@ -198,7 +203,7 @@ class Znodes:
 
 
 def source(znodes: Znodes) -> AclSource:
-    return AclSource(cast("Store", znodes))
+    return AclSource(cast("AclStore", znodes))
 
 
 def given(acls: AclSource, path: str) -> set[str] | None:
@@ -353,6 +358,7 @@ def test_policy_that_may_be_read_by_now_is_read() -> None:
 def test_nothing_is_created_open_while_a_policy_is_malformed(path: str) -> None:
     znodes = of_coordinator()
     znodes.put(path, b'{"acl":"sec')
+    znodes.acls = {path: (AclEntry(31, "sasl:mallory"),) for path in (CONSUMERS, GROUPS)}
     acls = source(znodes)
 
     with pytest.raises(NotAuthorized, match=f"no znode is created while .* {path}"):
@@ -360,6 +366,22 @@ def test_nothing_is_created_open_while_a_policy_is_malformed(path: str) -> None:
     znodes.put(path, (SECURE if path == ACL_POLICY else OF_G).to_bytes())
 
     assert "sasl:c" in (given(acls, G.state) or ())
+
+
+@pytest.mark.parametrize("data", [b"x", b"[]", b'{"acl":"secure"}'])
+@pytest.mark.parametrize("policy", [AclPolicy(), SECURE, replace(SECURE, is_read_open=True, readers=())])
+def test_chroot_whose_policy_is_malformed_stays_open_or_secured(
+    policy: AclPolicy, data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    znodes = Znodes({ACL_POLICY: data})
+    znodes.acls = {path: acl_of(path, policy) for path in (CONSUMERS, GROUPS)}
+    acls = source(znodes)
+
+    for path in (TURN_TIMES, G.id("c1"), "/consumers/coordinator"):
+        expected = {one.identity for one in acl_of(path, policy)} if policy.is_secure else None
+        assert given(acls, path) == expected
+
+    assert caplog.text.count(f"ignoring unreadable znode: path={ACL_POLICY}") == 1
 
 
 def test_members_of_a_region_are_those_of_the_groups_that_it_is_permitted_to(

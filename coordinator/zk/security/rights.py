@@ -179,6 +179,22 @@ def acl_of(path: str, policy: AclPolicy) -> Acl:
     return _acl(rights, policy)
 
 
+def policy_by(consumers: Acl | None, groups: Acl | None) -> AclPolicy | None:
+    """The policy by which `/consumers` and `/consumers/groups` have their ACLs, without members; None when they are
+    of no policy. Only operators set the ACLs of a secured chroot.
+    """
+    found = {one.identity: one.permissions for one in consumers or ()}
+    if found.get(WORLD) == ALL:
+        return AclPolicy()
+    operators = tuple(identity for identity, permissions in found.items() if permissions == ALL)
+    coordinators = tuple(identity for identity, permissions in found.items() if permissions == ALL & ~ADMIN)
+    if not operators or not coordinators:
+        return None
+    below = [one.identity for one in groups or () if one.permissions == READ and one.identity not in coordinators]
+    readers = tuple(identity for identity in below if identity != WORLD)
+    return AclPolicy(True, WORLD in below, coordinators, operators, readers)
+
+
 @lru_cache(maxsize=1024)
 def _acl(rights: Rights, policy: AclPolicy) -> Acl:
     found: dict[str, int] = {}

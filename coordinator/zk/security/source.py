@@ -10,11 +10,11 @@ from typing import Final
 
 from ..errors import BadData, NotAuthorized, StoreError
 from ..runtime import ThreadRuntime
-from ..store import DENIED, Acl, Create, Node, Operation, Store
+from ..store import DENIED, Acl, AclStore, Create, Node, Operation
 from ..znodes.names import is_name
 from ..znodes.paths import ACL_POLICY, CONSUMERS, GROUPS, REGIONS, GroupPaths
 from .policy import AclPolicy
-from .rights import acl_of, group_of
+from .rights import acl_of, group_of, policy_by
 
 log = logging.getLogger(__name__)
 
@@ -29,9 +29,11 @@ class AclSource:
     A change of a group's `acl` sets `/consumers/acl` too, so that what is derived from several groups is read again.
     Coordinators and operators may read `/consumers/acl`; a group's members know the policy from their group's `acl`.
     ZooKeeper hides an event from who may not read the znode by then: so each change sets `/consumers`, too.
+    While `/consumers/acl` is malformed, the ACLs that the chroot has are the policy: an open one stays open, a secured
+    one secured.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: AclStore) -> None:
         self._store = store
         self._lock = ThreadRuntime().lock()
         self._known: dict[str, AclPolicy | None] = {}
@@ -42,7 +44,7 @@ class AclSource:
     def applied(self, operations: Sequence[Operation]) -> Sequence[Operation]:
         """`operations`, each znode to be created with its ACL.
 
-        :raises NotAuthorized: when a policy is malformed.
+        :raises NotAuthorized: when a group's policy is malformed, or the chroot's and its ACLs do not tell either.
         :raises StoreError: when ZooKeeper did not answer.
         """
         acls: dict[str, Acl | None] = {}
@@ -102,7 +104,10 @@ class AclSource:
         try:
             found = None if node is not None and node.data == DENIED else _parsed(path, node)
         except BadData as error:
-            raise NotAuthorized(f"no znode is created while the access policy cannot be read: {error}") from error
+            found = policy_by(*self._store.get_acls([CONSUMERS, GROUPS])) if path == ACL_POLICY else None
+            if found is None:
+                raise NotAuthorized(f"no znode is created while the access policy cannot be read: {error}") from error
+            log.warning("ignoring unreadable znode: path=%s problem=%s", path, error)
         with self._lock:
             if changes == self._changes:  # else the watch has fired: there is none any more
                 self._known[path] = found
