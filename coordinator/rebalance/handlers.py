@@ -19,7 +19,7 @@ from ..zk.errors import AccessDenied, CoordinatorError, Fenced, RebalanceFailed,
 from ..zk.runtime import Task
 from ..zk.znodes.paths import GROUPS
 from ..zk.znodes.records import Topic
-from .group_turns import GroupTurns
+from .group_turns import REQUESTED_TURNS, GroupTurns
 from .rebalancer import Rebalancer, Turn
 from .recording import RecordingAssignor
 
@@ -208,6 +208,8 @@ class Handlers:
         state = turn.state
         kept.failures = 0
         kept.pace(turn, self._runtime.monotonic())
+        if turn.is_requested and kept.requested % REQUESTED_TURNS == 1 and kept.requested > REQUESTED_TURNS:
+            log.warning("sync requests paced: group=%s requests=%d", group, kept.requested)
         if state is not None:
             self._assigns(group, state.topics if state.client is not None else ())
         with self._lock:

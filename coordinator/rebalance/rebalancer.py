@@ -50,6 +50,7 @@ class Turn:
     :ivar region: the step of the group's consistent region.
     :ivar draining: those of `outstanding` that must contribute to a checkpoint.
     :ivar is_refused: whether ZooKeeper refused it again and again.  :ivar is_idle: whether there was nothing to write.
+    :ivar is_requested: whether it answered a `sync_request` of a leader.
     """
 
     again_s: float | None
@@ -60,6 +61,7 @@ class Turn:
     draining: frozenset[str] = frozenset()
     is_refused: bool = False
     is_idle: bool = False
+    is_requested: bool = False
 
 
 class Rebalancer:
@@ -142,6 +144,7 @@ class Rebalancer:
                     decided.outstanding - done,
                     decided.region,
                     decided.draining - done,
+                    is_requested=decided.asking.answered is not None,
                 )
         return Turn(REFUSED_PAUSE_S, is_refused=True)
 

@@ -261,6 +261,22 @@ def test_empty_group_is_reset_exported_and_deleted_with_its_asks(world: World, t
     assert world.names(GROUPS) == []
 
 
+def test_leader_that_requests_asks_without_end_waits_longer_and_longer(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    led_by_c1(world)
+    request = SyncRequest("c1", world.channel("g", "c1").incarnation, "again").to_bytes()
+    runtime = ThreadRuntime()
+    began = runtime.monotonic()
+
+    for _ in range(16):
+        world.put(PATHS.sync_request, request)
+        eventually(lambda: world.data(PATHS.sync_request) is None, 10, "the leader is asked again")
+
+    assert runtime.monotonic() - began > 0.05 + 0.1 + 0.2 + 0.4 + 0.8
+    assert caplog.text.count("sync requests paced: group=g") == 1
+
+
 # ---- zk-consumer run
 
 

@@ -53,10 +53,11 @@ def test_unexpected_acknowledgement_is_still_handled() -> None:
     [
         (Turn(0.0, is_refused=True), [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]),
         (Turn(0.0, is_idle=True), [0.0] * 21 + [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]),
+        (Turn(0.0, is_requested=True), [0.0] * 10 + [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]),
         (Turn(0.0), [0.0] * 30),
     ],
 )
-def test_turns_that_are_refused_or_change_nothing_back_off(turn: Turn, pauses: list[float]) -> None:
+def test_turns_that_are_refused_change_nothing_or_are_requested_back_off(turn: Turn, pauses: list[float]) -> None:
     turns = GroupTurns()
     now = 100.0
     found = []
