@@ -36,8 +36,6 @@ REFUSALS_A_TURN = 10
 REFUSED_PAUSE_S = 0.05
 ACKNOWLEDGED_ALREADY_S = 0.0
 ZNODES_CLEARED_AT_ONCE = 2_000
-DEEPEST = 1000
-"""Levels of znodes below one of the protocol's that are searched for strays."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -261,6 +261,27 @@ def test_empty_group_is_reset_exported_and_deleted_with_its_asks(world: World, t
     assert world.names(GROUPS) == []
 
 
+@pytest.mark.parametrize(("levels", "is_removed"), [(400, True), (1100, False)])
+def test_any_depth_of_znodes_below_an_ask_is_removed_or_a_failure_of_its_group(
+    world: World, levels: int, is_removed: bool
+) -> None:
+    led_by_c1(world)
+    world.consumer("other", "o1", {"t": 1})
+    world.stable("other", 1)
+    before, other = world.state("g"), world.state("other")
+    (ask,) = world.names(PATHS.sync)
+    world.put(f"{PATHS.ask(ask)}{'/x' * levels}")
+
+    world.put(PATHS.sync_request, SyncRequest("c1", world.channel("g", "c1").incarnation, "again").to_bytes())
+
+    if is_removed:
+        world.stable("g", 2, above=before.generation)
+        assert world.names(PATHS.sync) != [ask]
+    else:
+        eventually(lambda: "more than 1000 levels" in (world.state("g").reason or ""), 60, "the group says so")
+    assert world.state("other") == other
+
+
 def test_leader_that_requests_asks_without_end_waits_longer_and_longer(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
