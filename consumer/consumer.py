@@ -200,7 +200,7 @@ class Consumer(Control):
     def _may_fetch(self) -> bool:
         return self._member.may_fetch
 
-    @exclusive
+    @shared
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
         """Commit the offsets of all records that `poll` has returned, or the given ones.
 
@@ -212,6 +212,10 @@ class Consumer(Control):
             has expired (from `UnknownMemberId` too) or ZooKeeper does not answer: then the outcome is unknown.
         """
         self._refuse_in_region("commit")
+        self._commit(offsets)
+
+    @exclusive
+    def _commit(self, offsets: Mapping[TopicPartition, int] | None) -> None:
         problem: StoreError | None = None
         given = checked(offsets) if offsets is not None else None
         for _ in range(COMMIT_TRIES):

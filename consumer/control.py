@@ -89,6 +89,7 @@ class Control:
         :raises UsageError: when the partition is not assigned, or `offset` is none: a whole number from 0 to 2^63-1.
         """
         self._refuse_in_region("seek")
+        self._check_held([partition])
         self._seek({partition: whole("offset", offset)})
 
     @shared
