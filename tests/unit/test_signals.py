@@ -39,7 +39,9 @@ print(ended.wait(float(sys.argv[1])))
 """
 
 
-@pytest.mark.parametrize(("before", "waits", "is_ended"), [("", "10", "True\n"), ("nohup", "0.2", "False\n")])
+@pytest.mark.parametrize(
+    ("before", "waits", "is_ended"), [("env --default-signal=HUP", "10", "True\n"), ("nohup", "0.2", "False\n")]
+)
 def test_hangup_ends_a_process_in_order_unless_it_is_ignored(before: str, waits: str, is_ended: str) -> None:
     root = Path(__file__).parents[2]
 
