@@ -66,7 +66,7 @@ class CheckedFile:
     def __init__(self, data: pa.Buffer, schema: pa.Schema) -> None:
         self._data, self._schema = data, schema
         self._reader = reader = pa.ipc.open_file(pa.BufferReader(data))
-        refuse_compressed_file(data)
+        refuse_compressed_file(data, is_last=True)
         if not reader.schema.equals(schema):
             raise ValueError("it has other columns")
         self.metadata: Mapping[bytes, bytes] = reader.schema.metadata or {}
@@ -81,6 +81,7 @@ class CheckedFile:
                 raise ValueError(f"it has {batches - 1} batches, and checksums of {len(self._parts)}")
             self.rows = [part.rows for part in self._parts]
         else:
+            refuse_compressed_file(data)
             self.rows = [reader.get_batch(index).num_rows for index in range(batches)]
 
     def read(self, index: int) -> pa.RecordBatch:
