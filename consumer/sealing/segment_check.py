@@ -12,14 +12,14 @@ import pyarrow as pa
 
 from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.store import Store
-from coordinator.zk.znodes.names import is_name
+from coordinator.zk.znodes.names import is_name, shown
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import parsed_channel
 from coordinator.zk.znodes.segments import Segment
 
 from ..errors import SegmentError
 from .folder_claim import chroot_of, refusal
-from .segment_files import SegmentFolder, may_be_sealed
+from .segment_files import SegmentFolder, is_remote, may_be_sealed
 
 WHERE = ("topic", "partition")
 
@@ -34,7 +34,10 @@ class FileProblem(NamedTuple):
 class SegmentCheck:
     """Checks segments and folders; opens each folder once.
 
-    :param segments_dir: the segments folder on this machine; empty for that in the znodes.
+    A URL that only znodes name is not opened: any member can write one, some file systems end the process when they
+    have no credentials, and each would get this user's.
+
+    :param segments_dir: the segments folder on this machine, or its URL; empty for the folders in the znodes.
     :ivar without_checksums: the number of segments whose files have none: a release before these sealed them.
     :ivar foreign: folders of another chroot, each as a reason: their other files are none of this chroot's orphans.
     """
@@ -50,10 +53,14 @@ class SegmentCheck:
     def folder(self, segments_dir: str) -> SegmentFolder:
         """The folder.
 
-        :raises UsageError: when pyarrow cannot open it.
+        :raises UsageError: when pyarrow cannot open it, or only a znode names this URL.
         """
         place = self._override or segments_dir
-        return self._folders.setdefault(place, SegmentFolder(place))
+        if place not in self._folders:
+            if not self._override and is_remote(place):
+                raise UsageError(f"only its znode names {shown(place)}: give --segments-dir to read it")
+            self._folders[place] = SegmentFolder(place)
+        return self._folders[place]
 
     def problem(self, segment: Segment) -> FileProblem | None:
         """The problem of a segment's file, None when it is complete. Reads all of it."""

@@ -58,7 +58,7 @@ def list_(group: str, zk: str, output: str) -> None:
     cls=EnvOption,
     envvar="ZK_GROUP_SEGMENTS_DIR",
     show_envvar=True,
-    help="The segments folder on this host, if not as on the fetchers' hosts.",
+    help="The segments folder on this host, if not as on the fetchers' hosts, or its URL (s3://...).",
 )
 @zk_option
 @output_option

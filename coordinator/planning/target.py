@@ -98,29 +98,26 @@ def wanted(
     """
     ids = {name: registration.incarnation for name, registration in members.items()}
     room = max(ROOM_BYTES - sum(len(compact(mark.to_json())) for mark in marks), 2 * LEAST_BESIDE)
-    found, assignable = _assigned(snapshot, members, assignor, frozenset())
-    beyond: PartitionSet = frozenset(partitions_of(snapshot.state.left_out)) & assignable
+    demand = _demand(snapshot, members)
+    size = least = _bytes_of(demand.found({}))
+    beyond: PartitionSet = frozenset(partitions_of(snapshot.state.left_out)) & demand.partitions
     is_same = {name: one.incarnation for name, one in snapshot.state.target.items()} == ids
-    if not (beyond and is_same and snapshot.state.topics == found.topics):
+    if not (is_same and snapshot.state.topics == demand.topic_ids()):
         beyond = NONE
-    size = _bytes_of(snapshot, found)
-    for _ in range(CUTS):
-        if size <= room and not beyond:
-            return found
-        if beyond:
-            found, _ = _assigned(snapshot, members, assignor, beyond)
-            size = _bytes_of(snapshot, found)
-            if size <= room:
-                return replace(found, left_out={**found.left_out, **keys_of(beyond, BEYOND)})
-        left = sorted(assignable - beyond)
-        beyond = frozenset(sorted(assignable)[int(len(left) * min(0.95, 0.98 * room / size)) :])
+    for _ in range(CUTS if least < room else 0):
+        found = demand.assigned(assignor, beyond)
+        size = _bytes_of(found)
+        if size <= room:
+            return replace(found, left_out={**found.left_out, **keys_of(beyond, BEYOND)})
+        share = min(0.95, 0.98 * (room - least) / (size - least))
+        beyond = frozenset(sorted(demand.partitions)[int(len(demand.partitions - beyond) * share) :])
     raise RebalanceFailed(
-        f"the group's {len(members)} members and their {len(found.topics)} topics take {size} bytes in its state, over "
-        f"the {room} that it may have: spread them over several groups"
+        f"the group's {len(members)} members and their {len(demand.topics)} topics take {size} bytes in its state, "
+        f"over the {room} that it may have: spread them over several groups"
     )
 
 
-def _bytes_of(snapshot: Snapshot, found: Wanted) -> int:
+def _bytes_of(found: Wanted) -> int:
     """Bytes of a target in the state, and of the largest start beside it."""
     targets = {name: target.to_json() for name, target in found.target.items()}
     starts = [
@@ -131,10 +128,53 @@ def _bytes_of(snapshot: Snapshot, found: Wanted) -> int:
     return len(compact({"target": targets, "topics": dict(found.topics)})) + max(largest, LEAST_BESIDE)
 
 
-def _assigned(
-    snapshot: Snapshot, members: Mapping[str, Registration], assignor: Assignor, beyond: PartitionSet
-) -> tuple[Wanted, PartitionSet]:
-    """The assignment without the partitions `beyond`, and all that could be assigned."""
+@dataclass(frozen=True, slots=True)
+class _Demand:
+    """What members want, found once for all tries of an assignment.
+
+    :ivar topics: those that have a subscriber, and partitions.
+    :ivar partitions: theirs.
+    :ivar left_out: member or topic -> the reason.
+    """
+
+    group: str
+    members: Mapping[str, Registration]
+    subscribers: Sequence[Subscriber]
+    topics: Mapping[str, Topic]
+    partitions: PartitionSet
+    left_out: Mapping[str, str]
+
+    def topic_ids(self) -> dict[str, str]:
+        return {name: topic.id for name, topic in sorted(self.topics.items())}
+
+    def assigned(self, assignor: Assignor, beyond: PartitionSet) -> Wanted:
+        """The assignment without the partitions `beyond`.
+
+        :raises RebalanceFailed: when the assignor fails, or breaks its contract.
+        """
+        shares = {
+            name: tuple(number for number in topic.partitions if TopicPartition(name, number) not in beyond)
+            if beyond
+            else topic.partitions
+            for name, topic in self.topics.items()
+        }
+        shares = {name: numbers for name, numbers in shares.items() if numbers}
+        return self.found(assigned(assignor, [_only(subscriber, shares) for subscriber in self.subscribers], shares))
+
+    def found(self, assignment: Mapping[str, Mapping[str, PartitionSet]]) -> Wanted:
+        """The target that gives each member its share, as far as one session may own it."""
+        left_out = dict(self.left_out)
+        target = {
+            member.consumer: Target(
+                self.members[member.consumer].incarnation,
+                _bounded(self.group, assignment.get(member.consumer, {}), member.on_thread, left_out),
+            )
+            for member in self.subscribers
+        }
+        return Wanted(target, self.topic_ids(), left_out)
+
+
+def _demand(snapshot: Snapshot, members: Mapping[str, Registration]) -> _Demand:
     left_out: dict[str, str] = {}
     subscribers = []
     filters = filters_of(members.values())
@@ -158,23 +198,7 @@ def _assigned(
         )
     topics = _assignable(subscribers, snapshot.topics, left_out)
     every = frozenset(TopicPartition(name, number) for name, topic in topics.items() for number in topic.partitions)
-    shares = {
-        name: tuple(number for number in topic.partitions if TopicPartition(name, number) not in beyond)
-        if beyond
-        else topic.partitions
-        for name, topic in topics.items()
-    }
-    shares = {name: numbers for name, numbers in shares.items() if numbers}
-    assigning = [_only(subscriber, shares) for subscriber in subscribers]
-    assignment = assigned(assignor, assigning, shares)
-    target = {
-        member.consumer: Target(
-            members[member.consumer].incarnation,
-            _bounded(snapshot.group, assignment.get(member.consumer, {}), member.on_thread, left_out),
-        )
-        for member in assigning
-    }
-    return Wanted(target, {name: topic.id for name, topic in sorted(topics.items())}, left_out), every
+    return _Demand(snapshot.group, members, subscribers, topics, every, left_out)
 
 
 def _assignable(

@@ -354,6 +354,15 @@ def test_file_whose_row_count_differs_from_its_znode_is_found(group: SealedGroup
     assert "1 records too few" in problem(run)
 
 
+@pytest.mark.parametrize("url", ["fsspec+memory://x", "mock:///x", "S3://x?endpoint_override=127.0.0.1:1"])
+def test_url_that_only_a_znode_names_is_not_opened(group: SealedGroup, run: Any, whole: list[str], url: str) -> None:
+    segment = replace(group.segment(whole[1]), segments_dir=url)
+    group.store.commit([SetData(group.paths.segment(whole[1]), segment.to_bytes())])
+
+    assert verify(run) == (5, [("unreadable file", whole[1], segment.file)])
+    assert f"only its znode names '{url}': give --segments-dir to read it" in problem(run)
+
+
 @pytest.mark.parametrize(
     ("inside", "words"),
     [
