@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,11 +13,14 @@ import pytest
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer, checked
+from consumer.group import GroupMember
 from consumer.logs.columns import MAX_TIMESTAMP_MS, PendingRecords, stored_batches
+from consumer.logs.embedded.producer import Producer
 from coordinator.admin.reset_offsets import ResetRequest, parse_plans
 from coordinator.zk.errors import UsageError
-from coordinator.zk.values import MAX_NUMBER, whole
+from coordinator.zk.values import MAX_NUMBER, seconds, whole
 from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.records import Topic
 from tests.property.group_world import GroupWorld
 from tests.support.memlog import MemoryLog
 
@@ -65,10 +70,39 @@ def test_a_record_or_a_column_of_a_bad_time_is_refused_with_the_bound() -> None:
             with pytest.raises(UsageError, match=f"from 0 to {MAX_TIMESTAMP_MS}"):
                 PendingRecords().add(b"a", None, value, ())  # type: ignore[arg-type]
             with pytest.raises(UsageError, match=f"from 0 to {MAX_TIMESTAMP_MS}"):
-                stored_batches([b"a"], timestamps_ms=value)  # type: ignore[arg-type]
+                stored_batches([b"a"], timestamps_ms=value)
     for stamp in (-1, MAX_TIMESTAMP_MS + 1):
         with pytest.raises(UsageError, match=f"from 0 to {MAX_TIMESTAMP_MS}"):
             stored_batches([b"a", b"b"], timestamps_ms=pa.array([0, stamp]))
+
+
+@pytest.mark.parametrize("value", [each for each in [*NO_NUMBERS, 2**70] if each != [1]], ids=repr)
+def test_a_partition_or_a_size_of_a_producer_is_a_whole_number(value: object, tmp_path: Path) -> None:
+    producer = Producer(tmp_path, {"t": Topic("t", "id", (0, 1, 2))})
+
+    if value is not None:
+        with pytest.raises(UsageError, match="partition"):
+            producer.send("t", b"a", partition=value)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="partition"):
+        producer.send_batch("t", value, [b"a"])  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="batch_bytes"):
+        Producer(tmp_path, {}, value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", ["soon", None, float("nan"), True, 2**70], ids=repr)
+def test_a_poll_takes_numbers_only(value: object) -> None:
+    member = GroupMember("tree", "g", "jobs", {"jobs": b""}, lambda protocol, members: {})
+
+    for polling in (consumer(), member):
+        with pytest.raises(UsageError, match="timeout_ms"):
+            polling.poll(value)  # type: ignore[arg-type]
+    if value is not None:
+        with pytest.raises(UsageError, match="max_records"):
+            consumer().poll(0, value)  # type: ignore[arg-type]
+
+
+def test_a_poll_without_a_limit_waits_as_long_as_a_thread_can() -> None:
+    assert seconds(math.inf) == 10**9 <= threading.TIMEOUT_MAX
 
 
 def test_an_offset_in_a_file_of_a_reset_is_bounded(tmp_path: Path) -> None:
@@ -85,4 +119,4 @@ def test_any_object_with_an_index_is_a_whole_number(value: int) -> None:
     assert type(whole("offset", value)) is int
     assert ConsumerConfig("zk:1", "g", start_position=min(value, 10**15 - 1)).start_rule.position is not None
     PendingRecords().add(b"a", None, np.int64(7), ())  # type: ignore[arg-type]
-    stored_batches([b"a"], timestamps_ms=np.int64(7))  # type: ignore[arg-type]
+    stored_batches([b"a"], timestamps_ms=np.int64(7))
