@@ -347,6 +347,35 @@ def test_obsolete_request_is_removed() -> None:
     assert Region.parse(PATHS.root, tree.data(PATHS.root) or b"").reset == 2
 
 
+@pytest.mark.parametrize(
+    "data", [RegionRequest("reset", "c1").to_bytes(), RegionRequest("fail", "c1").to_bytes(), b"x"]
+)
+def test_requests_in_a_loop_are_answered_later_and_later(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    runtime, tree = ManualRuntime(), a_tree(RUNNING)
+    region = turns(tree, runtime)
+    began, answered = runtime.now, 0
+    while runtime.now < began + 60:
+        if tree.data(PATHS.request) is None:
+            tree.put(PATHS.request, data)
+        again_s, _ = region.take_turn("")
+        answered += tree.data(PATHS.request) is None
+        assert tree.data(PATHS.request) is None or (again_s is not None and again_s <= 1.0), "the next turn answers it"
+        runtime.now += 0.01
+
+    assert 60 <= answered <= 80
+    assert caplog.text.count("region requests paced: region=r") == answered // 10 - (answered % 10 == 0)
+
+
+def test_a_request_a_second_is_answered_at_once_for_ever() -> None:
+    runtime, tree = ManualRuntime(), a_tree(RUNNING)
+    region = turns(tree, runtime)
+    for _ in range(60):
+        tree.put(PATHS.request, RegionRequest("reset", "c1").to_bytes())
+        region.take_turn("")
+        assert tree.data(PATHS.request) is None
+        runtime.now += 1.0
+
+
 class Meanwhile(FrontStore):
     """A turn of a group writes its state right before the first multi of the region's turn."""
 
