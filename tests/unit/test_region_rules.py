@@ -318,23 +318,25 @@ def turns(tree: MemoryTree, runtime: ManualRuntime, store: Store | None = None) 
     return RegionTurns(a_term(store or tree.open(), runtime, 1, node.stat.version), "r", RULES, lambda group: False)
 
 
-def test_expired_checkpoints_are_removed_over_several_turns() -> None:
+@pytest.mark.parametrize("base", [0, 10**10, 2**53 - 10])
+def test_expired_checkpoints_are_removed_over_several_turns(base: int) -> None:
     runtime = ManualRuntime()
-    tree = a_tree(replace(RUNNING, sequence=3, next_sequence=4))
-    for number in (1, 2, 3):
+    first_one, current = base + 1, base + 3
+    tree = a_tree(replace(RUNNING, sequence=current, next_sequence=base + 4))
+    for number in range(first_one, current + 1):
         tree.put(PATHS.checkpoint(number), Checkpoint("periodic", 1, 0, {}).to_bytes())
         tree.put(PATHS.end(number, "completed"), CheckpointEnd().to_bytes())
-    given = [Create(f"{PATHS.checkpoint(1)}/g~c{n}") for n in range(ZNODES_A_TURN + 200)]
+    given = [Create(f"{PATHS.checkpoint(first_one)}/g~c{n}") for n in range(ZNODES_A_TURN + 200)]
     for first in range(0, len(given), 300):
         tree.commit(given[first : first + 300], 0)
     region = turns(tree, runtime)
 
     assert region.take_turn("")[0] == 0.0, "some are left"
-    assert tree.data(PATHS.end(1, "completed")) is None, "a reset can no longer return to it"
-    assert 0 < len(tree.children(PATHS.checkpoint(1))) < len(given)
+    assert tree.data(PATHS.end(first_one, "completed")) is None, "a reset can no longer return to it"
+    assert 0 < len(tree.children(PATHS.checkpoint(first_one))) < len(given)
     assert region.take_turn("")[0] not in (0.0, None)
 
-    assert tree.children(PATHS.checkpoints) == [PATHS.checkpoint(3).rsplit("/", 1)[1]]
+    assert tree.children(PATHS.checkpoints) == [PATHS.checkpoint(current).rsplit("/", 1)[1]]
 
 
 def test_obsolete_request_is_removed() -> None:
