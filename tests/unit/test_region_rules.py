@@ -25,11 +25,12 @@ from coordinator.term.bad_data import Findings, Problems
 from coordinator.term.first_seen import FirstSeen
 from coordinator.term.request_queue import Request, RequestQueue
 from coordinator.zk.errors import RebalanceFailed
+from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.store import MAX_OPERATIONS, Create, Operation, Store
 from coordinator.zk.znodes.group_state import STABLE, GroupState, Target
 from coordinator.zk.znodes.json_fields import MAX_COUNT
 from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GroupPaths, RegionPaths
+from coordinator.zk.znodes.paths import ACL_POLICY, COORDINATOR_EPOCH, GroupPaths, RegionPaths
 from coordinator.zk.znodes.records import Channel, Registration, Topic
 from coordinator.zk.znodes.region_requests import RegionRequest
 from coordinator.zk.znodes.regions import (
@@ -550,6 +551,36 @@ def test_group_manually_removed_from_its_region_is_bound_again_with_its_checkpoi
     )
     view = reader.read(STATE, {}, {})
     assert view is not None and not view.has_initial
+
+
+SECURED = AclPolicy(is_secure=True, coordinators=("sasl:c",), operators=("sasl:o",), members=("sasl:m",))
+
+
+@pytest.mark.parametrize(
+    ("top", "own", "may_be_bound"),
+    [
+        (b"x", None, True),
+        (b"x", AclPolicy().to_bytes(), True),
+        (b"x", SECURED.to_bytes(), False),
+        (b"x", replace(SECURED, regions=("r",)).to_bytes(), True),
+        (b"x", b"x", False),
+        (AclPolicy().to_bytes(), b"x", True),
+        (replace(SECURED, members=()).to_bytes(), None, False),
+    ],
+)
+def test_a_malformed_policy_of_the_chroot_leaves_bindings_as_they_were(
+    top: bytes, own: bytes | None, may_be_bound: bool
+) -> None:
+    tree, runtime = a_tree(replace(RUNNING, groups=())), ManualRuntime()
+    tree.put(ACL_POLICY, top)
+    if own is not None:
+        tree.put(GroupPaths("g").acl, own)
+    reader = GroupRegionReader(
+        tree.open(), "g", Findings(Problems(runtime)), FirstSeen(runtime).age_s, lambda group: ""
+    )
+    view = reader.read(GroupState(), of_two().members, {})
+
+    assert view is not None and (view.refusal == "") is may_be_bound
 
 
 def test_members_naming_different_regions_bind_their_group_to_the_one_read() -> None:
