@@ -120,7 +120,7 @@ def test_ask_name_known_to_a_member_is_not_reused() -> None:
     assert found.asking.made is not None and found.asking.made[0] == ASK2
 
 
-def test_a_stray_ask_that_leaves_no_room_above_it_does_not_determine_the_next_number() -> None:
+def test_a_stray_ask_that_leaves_no_room_above_it_does_not_count() -> None:
     stray = AskView(f"ask-{10**18 - 1}", None)
 
     found = decided(group("a", state=adopted("a"), asks=(stray,), sync_request=SyncRequestView(1, "again")))

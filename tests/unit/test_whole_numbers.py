@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from consumer.cli import main as consumer_main
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer, checked
 from consumer.group import GroupMember
 from consumer.logs.columns import MAX_TIMESTAMP_MS, PendingRecords, stored_batches
 from consumer.logs.embedded.producer import Producer
 from coordinator.admin.reset_offsets import ResetRequest, parse_plans
+from coordinator.cli import main as coordinator_main
 from coordinator.zk.errors import UsageError
 from coordinator.zk.values import MAX_NUMBER, seconds, whole
 from coordinator.zk.znodes.partitions import TopicPartition
@@ -120,3 +123,27 @@ def test_any_object_with_an_index_is_a_whole_number(value: int) -> None:
     assert ConsumerConfig("zk:1", "g", start_position=min(value, 10**15 - 1)).start_rule.position is not None
     PendingRecords().add(b"a", None, np.int64(7), ())  # type: ignore[arg-type]
     stored_batches([b"a"], timestamps_ms=np.int64(7))
+
+
+def _options(command: click.Command, name: str) -> Iterator[tuple[str, click.Parameter]]:
+    context = click.Context(command)
+    if isinstance(command, click.Group):
+        for below in command.list_commands(context):
+            found = command.get_command(context, below)
+            assert found is not None
+            yield from _options(found, f"{name} {below}")
+    for each in command.params:
+        yield name, each
+
+
+def test_no_option_of_a_command_takes_seconds_that_no_wait_takes() -> None:
+    mains = {"zk-coordinator": coordinator_main, "zk-consumer": consumer_main}
+    options = [(name, one) for main, command in mains.items() for name, one in _options(command, main)]
+    of_seconds = [(name, one) for name, one in options if isinstance(one.type, click.types.FloatParamType)]
+
+    assert len(of_seconds) >= 8
+    for name, one in of_seconds:
+        for value in ("nan", "inf", "1e300", "-1"):
+            with pytest.raises(click.BadParameter):
+                one.type.convert(value, one, None)
+                pytest.fail(f"{name} {one.name} takes {value}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import shlex
 import sys
@@ -55,6 +56,22 @@ class EnvOption(click.Option):
         if value is not None:
             ctx.meta.setdefault(_FROM_ENVIRONMENT, {})[self.opts[0]] = self.envvar, value
         return value
+
+
+class Seconds(click.FloatRange):
+    """Seconds of an option, from `least` to `most`; not `nan`, which is neither below nor above a bound."""
+
+    name = "seconds"
+
+    def __init__(self, least: float, most: float = 10**9) -> None:
+        super().__init__(least, most)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See click."""
+        found = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail(f"{value} is no number.", param, ctx)
+        return found
 
 
 class Cli(click.Group):
