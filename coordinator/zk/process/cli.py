@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import click
 
 from ..errors import CoordinatorError, UsageError
-from ..security.access import ZooKeeperAccess
+from ..security.access import ZooKeeperAccess, variables_in
 from ..session.kazoo_store import open_kazoo
 from ..store import AclStore
 from ..znodes.names import printable as printable
@@ -105,12 +105,12 @@ class Cli(click.Group):
             return super().invoke(ctx)
         except UsageError as error:
             given = ctx.meta.pop(_FROM_ENVIRONMENT, {})
-            about = (
+            about = [
                 f"{option} from {variable}"
                 for option, (variable, value) in given.items()
                 if re.search(rf"{option}(?![-\w])", str(error)) or (len(value) >= _TELLING and value in str(error))
-            )
-            if sources := ", ".join(about):
+            ]
+            if sources := ", ".join([*about, *variables_in(str(error))]):
                 raise UsageError(f"{error} ({sources})") from error
             raise
 
