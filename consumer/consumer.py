@@ -11,7 +11,7 @@ from coordinator.zk.errors import CoordinatorError, IncarnationOver, SessionLost
 from coordinator.zk.process.metrics_server import MetricsServer
 from coordinator.zk.runtime import Runtime, ThreadRuntime
 from coordinator.zk.store import StoreFactory
-from coordinator.zk.values import whole
+from coordinator.zk.values import seconds, typed, whole
 from coordinator.zk.znodes.error_codes import UNKNOWN_MEMBER_ID
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 
@@ -166,15 +166,17 @@ class Consumer(Control):
         :raises AssignmentFailed: when the group's leader gave no assignment, once for each failure; fetching of
             assigned partitions continues.
         :raises ZooKeeperUnreachable: when no server has answered since the consumer was made, or `NotAuthorized`.
+        :raises UsageError: when `timeout_ms` or `max_records` is no number.
         """
+        deadline = self._runtime.monotonic() + seconds(timeout_ms)
+        most = typed("max_records", max_records, int) if max_records is not None else None
         self._meter.polled()
-        deadline = self._runtime.monotonic() + timeout_ms / 1000
         self._polling.look()
         while not self._calls.is_closing:
             self._member.tend()
-            if max_records != 0 and self._may_fetch() and (self._region is None or self._region.may_take):
+            if most != 0 and self._may_fetch() and (self._region is None or self._region.may_take):
                 self._auto_commit.if_due()
-                if records := self._polled(max_records):
+                if records := self._polled(most):
                     checked = self._runtime.monotonic()
                     if self._may_fetch() and not self._calls.is_closing:
                         self._returned(self._polling.ranges_of(records), checked)

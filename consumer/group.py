@@ -15,6 +15,7 @@ from typing import NamedTuple
 from coordinator.zk.errors import UsageError
 from coordinator.zk.runtime import Runtime, ThreadRuntime
 from coordinator.zk.store import Store, StoreFactory
+from coordinator.zk.values import seconds
 from coordinator.zk.znodes.names import checked_name, shown
 from coordinator.zk.znodes.records import Channel
 from coordinator.zk.znodes.sync import (
@@ -138,7 +139,7 @@ class GroupMember:
         :raises ZooKeeperUnreachable: when no server has answered since the member was made.
         :raises NotAuthorized: when an ACL refuses the first registration, or credentials are required.
         """
-        deadline = self._runtime.monotonic() + timeout_ms / 1000
+        deadline = self._runtime.monotonic() + seconds(timeout_ms)
         changes = self._role.changes
         while not self._calls.is_closing:
             self._member.tend()

@@ -17,6 +17,7 @@ from coordinator.zk.znodes.ranges import MAX_PARTITION
 from coordinator.zk.znodes.sync import decoded
 
 _CHUNK = 1 << 18
+_MOST_DIGITS = 1000
 _FIELDS = ("value", "key", "partition", "timestamp", "headers", "value_base64", "key_base64")
 PLACE = ("topic", "partition", "offset")
 
@@ -89,10 +90,15 @@ def record_of_json(where: str, line: bytes, ignores_place: bool = False) -> Inpu
     )
 
 
+def _integer(digits: str) -> int | float:
+    """Python makes no `int` of thousands of digits; a value has its own text, and no other field is so large."""
+    return int(digits) if len(digits) < _MOST_DIGITS else float(digits)
+
+
 def _object(where: str, line: bytes, ignores_place: bool) -> tuple[str, dict[str, Any]]:
     try:
         text = line.decode("utf-8-sig")
-        values = json.loads(text)
+        values = json.loads(text, parse_int=_integer)
     except (ValueError, RecursionError) as error:
         raise BadData(f"{where} is no JSON: {shown(line[:60].decode('utf-8', 'replace'))}") from error
     if not isinstance(values, dict) or not values.keys() & {"value", "value_base64"}:

@@ -97,7 +97,7 @@ def _size(data: bytes | None) -> int:
 def _encoded(name: str) -> bytes:
     try:
         return name.encode()
-    except UnicodeEncodeError as error:
+    except (UnicodeEncodeError, AttributeError) as error:
         raise UsageError(f"a header's name is no text: {name!a}") from error
 
 

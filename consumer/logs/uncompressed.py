@@ -34,6 +34,17 @@ def refuse_compressed_file(data: pa.Buffer, is_last: bool = False) -> None:
         raise ValueError("it is no Arrow file") from error
 
 
+def refuse_compressed_stream(data: bytes) -> None:
+    """
+    :param data: all bytes of a stream of Arrow's.
+    :raises ValueError: when it has a batch that is compressed, or of Arrow before 1.0, or dictionaries.
+    :raises pa.ArrowException: when it is no stream.
+    """
+    for message in pa.ipc.MessageReader.open_stream(data):
+        if message.type != "schema":
+            refuse_compressed(memoryview(bytes(4) + message.metadata.to_pybytes()))
+
+
 def refuse_compressed(message: memoryview) -> None:
     """
     :param message: begins with the encapsulated message of a record batch.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import zlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.regions import MAX_STATE_BYTES, Contribution, StateFile
 from coordinator.zk.znodes.sync import decoded, encoded
 
+from ..logs.uncompressed import refuse_compressed_stream
 from ..sealing.folder_claim import claim
 from ..sealing.segment_files import SegmentFolder
 
@@ -106,13 +108,15 @@ class StateFiles:
             data = self.folder.read_bytes(file.name, file.size)
             if zlib.crc32(data) != file.crc32:
                 raise BadData(f"{where}: file {file.name} is damaged: its checksum is not that of the contribution")
-            table = pa.ipc.open_stream(data).read_all()
-            table.validate(full=True)
-            if not table.schema.equals(SCHEMA):
+            reader = pa.ipc.open_stream(data)
+            if not reader.schema.equals(SCHEMA):
                 raise BadData(f"{where}: the columns of file {file.name} are not those of states")
+            refuse_compressed_stream(data)
+            table = reader.read_all()
+            table.validate(full=True)
         except CoordinatorError:
             raise
-        except (pa.ArrowException, OSError, ValueError) as error:
+        except (pa.ArrowException, OSError, ValueError, struct.error) as error:
             raise BadData(f"{where}: file {file.name} cannot be read: {error}") from error
         return zip(*(table.column(name).to_pylist() for name in SCHEMA.names), strict=True)
 

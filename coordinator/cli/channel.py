@@ -25,6 +25,7 @@ from .common import (
     CONNECT_TIMEOUT_S,
     SESSION_TIMEOUT_MS,
     TABLE,
+    Seconds,
     command_access,
     opened,
     output_option,
@@ -71,7 +72,7 @@ def show(group: str, consumer: str | None, zk: str, output: str) -> None:
 @channel.command()
 @click.argument("group")
 @click.argument("consumer", required=False)
-@click.option("--for", "for_s", type=click.FloatRange(0), help="Stop after this many seconds.")
+@click.option("--for", "for_s", type=Seconds(0), help="Stop after this many seconds.")
 @click.option("--count", type=click.IntRange(1), help="Stop after this many events.")
 @click.option(
     "-o",

@@ -26,7 +26,7 @@ from coordinator.zk.embedded.kafka import Broker, has_broker
 from coordinator.zk.errors import CoordinatorError, UsageError, ZooKeeperUnreachable
 from coordinator.zk.security.access import environment_of
 
-from .common import UNHEALTHY
+from .common import UNHEALTHY, Seconds
 from .ensemble_kafka import EXIT_CODES, KAFKA, dir_argument, directory_option, kafka
 
 identity_option = click.option(
@@ -50,7 +50,9 @@ def ensemble() -> None:
 @click.option("--port", type=int, help="First client port; the others follow. [default: free ports, kept in DIR]")
 @click.option("--tls/--no-tls", default=None, help="TLS on the client ports, with a CA of its own. [default: no]")
 @click.option("--auth/--no-auth", default=None, help="Clients may authenticate by SASL. [default: no]")
-@click.option("--timeout", "timeout_s", type=float, default=30.0, show_default=True, help="Seconds to become healthy.")
+@click.option(
+    "--timeout", "timeout_s", type=Seconds(0), default=30.0, show_default=True, help="Seconds to become healthy."
+)
 def start(
     directory: Path, servers: str | None, port: int | None, tls: bool | None, auth: bool | None, timeout_s: float
 ) -> None:

@@ -18,7 +18,7 @@ from coordinator.zk.embedded.kafka import Broker, KafkaConfig, has_broker
 from coordinator.zk.errors import UsageError, ZooKeeperUnreachable
 from coordinator.zk.znodes.names import checked_name, shown
 
-from .common import UNHEALTHY
+from .common import UNHEALTHY, Seconds
 
 if TYPE_CHECKING:
     from coordinator.zk.embedded.kafka_client import TrialKafka
@@ -59,7 +59,7 @@ def kafka() -> None:
 @kafka.command(epilog=EXIT_CODES)
 @directory_option
 @click.option("--port", type=int, help="Port. [default: a free one, kept in DIR]")
-@click.option("--timeout", "timeout_s", type=float, default=60.0, show_default=True, help="Seconds to be ready.")
+@click.option("--timeout", "timeout_s", type=Seconds(0), default=60.0, show_default=True, help="Seconds to be ready.")
 def start(directory: Path, port: int | None, timeout_s: float) -> None:
     """Start the broker, if it does not run, on the running ensemble in DIR. Prints its address."""
     made = Ensemble.load(directory)

@@ -9,7 +9,7 @@ from coordinator.admin.remove_members import remove_members as remove_them
 from coordinator.zk.errors import UsageError
 from coordinator.zk.runtime import ThreadRuntime
 
-from .common import opened, operator, output_option, print_rows, reason_option, zk_option
+from .common import Seconds, opened, operator, output_option, print_rows, reason_option, zk_option
 
 COLUMNS = ("GROUP", "GROUP-INSTANCE-ID", "STATUS")
 
@@ -22,7 +22,7 @@ COLUMNS = ("GROUP", "GROUP-INSTANCE-ID", "STATUS")
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(0.1, 3600),
+    type=Seconds(0.1, 3600),
     default=30.0,
     show_default=True,
     help="Seconds to wait for the coordinator's turn.",

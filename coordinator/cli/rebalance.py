@@ -10,7 +10,18 @@ from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.operator_requests import Pause
 
-from .common import JSON, opened, operator, output_option, print_json, print_rows, printable, reason_option, zk_option
+from .common import (
+    JSON,
+    Seconds,
+    opened,
+    operator,
+    output_option,
+    print_json,
+    print_rows,
+    printable,
+    reason_option,
+    zk_option,
+)
 
 COLUMNS = ("", "STATE", "GENERATION", "REASON")
 
@@ -21,7 +32,7 @@ COLUMNS = ("", "STATE", "GENERATION", "REASON")
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(0.1, 3600),
+    type=Seconds(0.1, 3600),
     default=30.0,
     show_default=True,
     help="Seconds to wait for the turn.",

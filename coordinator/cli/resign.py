@@ -8,7 +8,7 @@ from coordinator.admin import control
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.runtime import ThreadRuntime
 
-from .common import JSON, opened, output_option, print_json, printable, zk_option
+from .common import JSON, Seconds, opened, output_option, print_json, printable, zk_option
 
 
 @click.command()
@@ -16,7 +16,7 @@ from .common import JSON, opened, output_option, print_json, printable, zk_optio
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(0.1, 3600),
+    type=Seconds(0.1, 3600),
     default=30.0,
     show_default=True,
     help="Seconds to wait for the next coordinator.",

@@ -11,7 +11,7 @@ import click
 
 from coordinator.admin.offset_reset import BoundsOf, LogBounds
 from coordinator.zk.errors import CoordinatorError, UsageError
-from coordinator.zk.process.cli import EnvOption, bootstrap_option, command_access, kafka_option
+from coordinator.zk.process.cli import EnvOption, Seconds, bootstrap_option, command_access, kafka_option
 from coordinator.zk.runtime import ENDINGS, ThreadRuntime, on_signals
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
@@ -32,9 +32,7 @@ brokers_needed_option = click.option(
 )
 """For commands that require Kafka."""
 
-every_option = click.option(
-    "--every", "every_s", type=click.FloatRange(min=0.1), metavar="S", help="Repeat every S seconds."
-)
+every_option = click.option("--every", "every_s", type=Seconds(0.1), metavar="S", help="Repeat every S seconds.")
 
 
 @dataclass(frozen=True, slots=True)

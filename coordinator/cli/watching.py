@@ -17,7 +17,7 @@ from rich.text import Text
 from coordinator.zk.errors import Retryable
 from coordinator.zk.runtime import ThreadRuntime
 
-from .common import JSON, at, print_rows, printable, row_objects, table_text
+from .common import JSON, Seconds, at, print_rows, printable, row_objects, table_text
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 EVERY_S = 2.0
@@ -39,7 +39,7 @@ def watch_options(command: Command) -> Command:
         "--watch",
         is_flag=False,
         flag_value=EVERY_S,
-        type=click.FloatRange(0.1, 86_400),
+        type=Seconds(0.1, 86_400),
         metavar="[SECONDS]",
         help=f"Repeat every SECONDS ({EVERY_S:g} by default), until Ctrl-C.",
     )

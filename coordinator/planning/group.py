@@ -75,7 +75,10 @@ class Group:
         """The name of the next ask: above all asks in ZooKeeper, in `state` and in members' channels."""
         names = [view.name for view in self.snapshot.asks]
         named = {view.channel.ask for view in self.snapshot.channels.values() if view.channel is not None}
-        number = 1 + max(map(ask_number, (*names, self.before.ask, self.before.failed_ask, self.before.floor)))
+        known = (self.before.ask, self.before.failed_ask, self.before.floor)
+        number = 1 + max(map(ask_number, (*names, *known)))
+        if not ask_number(ask_name(number)):  # it could not be read: a stray znode leaves no room
+            number = 1 + max(map(ask_number, known))
         while ask_name(number) in named:
             number += 1
         return ask_name(number)

@@ -26,7 +26,7 @@ from ..zk.store import DENIED, Node, Watch
 from ..zk.znodes.group_state import GroupState, Mark, Rebalance
 from ..zk.znodes.json_fields import MAX_CONTINUED
 from ..zk.znodes.partitions import PartitionSet, TopicPartition
-from ..zk.znodes.paths import REBALANCE_PREFIX, GroupPaths, sequence
+from ..zk.znodes.paths import GroupPaths, history_generation
 from ..zk.znodes.ranges import is_partition
 from ..zk.znodes.records import Registration, Topic
 from ..zk.znodes.seats import Seat
@@ -343,8 +343,7 @@ class GroupReader:
 
 
 def _generations(names: Iterable[str]) -> tuple[int, ...]:
-    numbers = (sequence(name) for name in names if name.startswith(REBALANCE_PREFIX))
-    return tuple(sorted(number for number in numbers if number is not None))
+    return tuple(sorted(filter(None, map(history_generation, names))))
 
 
 def _anybody(topics: Mapping[str, Topic], life: str, lease_ms: int) -> Mark:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ..term.pace import Pace, growing
 from .rebalancer import Rebalancer, Turn
 
-FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 5.0
 IDLE_TURNS = 20
 """So many turns without a change, less than `IDLE_GAP_S` apart, are taken without a pause."""
 IDLE_GAP_S = 1.0
 LONGEST_IDLE_PAUSE_S = 1.0
 REQUESTED_TURNS = 10
-"""So many turns for a leader's `sync_request`, less than `REQUEST_GAP_S` apart, are taken without a pause."""
-REQUEST_GAP_S = 2 * LONGEST_PAUSE_S
+"""So many turns for requests of leader or operator, less than `REQUEST_GAP_S` apart, are taken without a pause."""
+REQUEST_GAP_S = LONGEST_PAUSE_S
+GENERATIONS = 50
+"""So many generations, less than `IDLE_GAP_S` apart, begin without a pause: a member may change its registration in a
+loop."""
 
 
 @dataclass(slots=True)
@@ -28,7 +31,7 @@ class GroupTurns:
     :ivar heard: consumers that have acknowledged one since the last turn began.
     :ivar not_before: the next turn is not taken before this time, however often it is requested.
     :ivar refused: consecutive turns that ZooKeeper refused.  :ivar idle: consecutive turns without a change.
-    :ivar requested: consecutive turns for a leader's request.  :ivar requested_at: when the last of them ended.
+    :ivar requested: consecutive turns for requests.  :ivar generations: consecutive turns that began a generation.
     :ivar taken_at: when the last turn ended.
     :ivar changed_at: when the first change since the last turn began was seen; None without one.
     """
@@ -42,29 +45,30 @@ class GroupTurns:
     not_before: float = 0.0
     refused: int = 0
     idle: int = 0
-    requested: int = 0
-    requested_at: float = float("-inf")
+    requested: Pace = field(default_factory=lambda: Pace(REQUESTED_TURNS, REQUEST_GAP_S, LONGEST_PAUSE_S))
+    generations: Pace = field(default_factory=lambda: Pace(GENERATIONS, IDLE_GAP_S, LONGEST_IDLE_PAUSE_S))
     taken_at: float = float("-inf")
     changed_at: float | None = None
 
-    def pace(self, turn: Turn, now: float) -> None:
-        """Put off the next turn after one that was refused, or after many that changed nothing, or for which a leader
-        has asked: a growing pause.
+    def pace(self, turn: Turn, now: float, is_requested: bool = False) -> bool:
+        """Put off the next turn after one that was refused, after many that changed nothing, and after many in a row
+        for which a leader or an operator (`is_requested`) has asked, or that began a generation: a growing pause.
+
+        :returns: whether the log shall have it.
         """
         is_soon = now - max(self.taken_at, self.not_before) < IDLE_GAP_S
         self.refused = self.refused + 1 if turn.is_refused else 0
         self.idle = self.idle + 1 if turn.is_idle and is_soon else 0
         self.taken_at = now
-        pause_s = _growing(self.refused, LONGEST_PAUSE_S) if self.refused else 0.0
+        until = now + (growing(self.refused, LONGEST_PAUSE_S) if self.refused else 0.0)
         if self.idle > IDLE_TURNS:
-            pause_s = max(pause_s, _growing(self.idle - IDLE_TURNS, LONGEST_IDLE_PAUSE_S))
-        if turn.is_requested:
-            self.requested = self.requested + 1 if now - self.requested_at < REQUEST_GAP_S else 1
-            self.requested_at = now
-            if self.requested > REQUESTED_TURNS:
-                pause_s = max(pause_s, _growing(self.requested - REQUESTED_TURNS, LONGEST_PAUSE_S))
-        self.not_before = now + pause_s
-
-
-def _growing(nth: int, longest_s: float) -> float:
-    return min(longest_s, FIRST_PAUSE_S * 2.0 ** min(nth - 1, 10))
+            until = max(until, now + growing(self.idle - IDLE_TURNS, LONGEST_IDLE_PAUSE_S))
+        is_news = False
+        if turn.is_requested or is_requested:
+            is_news = self.requested.taken(now)
+            until = max(until, self.requested.until)
+        if turn.is_new_generation:
+            is_news |= self.generations.taken(now)
+            until = max(until, self.generations.until)
+        self.not_before = until
+        return is_news

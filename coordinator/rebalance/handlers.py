@@ -19,7 +19,7 @@ from ..zk.errors import AccessDenied, CoordinatorError, Fenced, RebalanceFailed,
 from ..zk.runtime import Task
 from ..zk.znodes.paths import GROUPS
 from ..zk.znodes.records import Topic
-from .group_turns import REQUESTED_TURNS, GroupTurns
+from .group_turns import GroupTurns
 from .rebalancer import Rebalancer, Turn
 from .recording import RecordingAssignor
 
@@ -162,7 +162,8 @@ class Handlers:
         requested = self._asked.requested(group)
         with self._lock:
             pause_s = self._kept(group).not_before - self._runtime.monotonic()
-        if pause_s > 0 and requested is None:
+            is_paced = self._kept(group).requested.is_paced
+        if pause_s > 0 and (requested is None or is_paced):
             self._ask_again(request, pause_s)
             return
         changes = _changes(request)
@@ -189,7 +190,7 @@ class Handlers:
         else:
             self.turns += 1
             self._term.metrics.turn_taken(group, self._runtime.monotonic() - began, turn.state)
-            self._follow(group, kept, turn)
+            self._follow(group, kept, turn, requested is not None)
             if turn.is_new_generation:
                 self._be_quiet(group, quiet_until)
             elif before is not None:
@@ -203,13 +204,14 @@ class Handlers:
         with self._lock:
             kept.changed_at = kept.changed_at if changed_at is None else changed_at
 
-    def _follow(self, group: str, kept: GroupTurns, turn: Turn) -> None:
+    def _follow(self, group: str, kept: GroupTurns, turn: Turn, is_requested: bool) -> None:
         """Record the results of a successful turn."""
         state = turn.state
         kept.failures = 0
-        kept.pace(turn, self._runtime.monotonic())
-        if turn.is_requested and kept.requested % REQUESTED_TURNS == 1 and kept.requested > REQUESTED_TURNS:
-            log.warning("sync requests paced: group=%s requests=%d", group, kept.requested)
+        if kept.pace(turn, self._runtime.monotonic(), is_requested):
+            log.warning(
+                "turns paced: group=%s requests=%d generations=%d", group, kept.requested.count, kept.generations.count
+            )
         if state is not None:
             self._assigns(group, state.topics if state.client is not None else ())
         with self._lock:

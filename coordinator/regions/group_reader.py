@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from ..planning.snapshot import ChannelView, Member, RegionView
@@ -68,13 +69,17 @@ class GroupRegionReader:
         top, own = self._store.get_many([ACL_POLICY, path])
         if top is None or top.data == DENIED:  # in a secured chroot this coordinator could not bind it either
             return ""
+        is_secure: bool | None = None  # unknown while the chroot's policy is malformed: then as the group's says,
+        with suppress(BadData):  # without which a secured chroot lets no member register
+            is_secure = AclPolicy.parse(ACL_POLICY, top.data).is_secure
+        if is_secure is False:
+            return ""
         try:
-            if not AclPolicy.parse(ACL_POLICY, top.data).is_secure:
-                return ""
-            if own is not None and region in AclPolicy.parse(path, own.data).regions:
-                return ""
+            of_group = AclPolicy.parse(path, own.data) if own is not None else AclPolicy()
         except BadData as error:
             return str(error)
+        if region in of_group.regions or not (is_secure or of_group.is_secure):
+            return ""
         remedy = f"zk-coordinator acl members {self._group} --members ID --regions {region}"
         return f"group {self._group} may not be bound to consistent region {region}: an operator permits it by {remedy}"
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from ..term.bad_data import Findings
 from ..term.metrics import OF_AN_APPLICATION, OF_AN_OPERATOR
+from ..term.pace import Pace
 from ..term.term import Term
 from ..zk.batching import batches
 from ..zk.clear_below import ROOM
@@ -39,6 +40,9 @@ REFUSED_PAUSE_S = 1.0
 LONGEST_REFUSED_PAUSE_S = 30.0
 REMOVING_PAUSE_S = 0.05
 ABANDONED_AT_ONCE = 300
+REQUESTS_AT_ONCE = 10
+"""So many requests, less than `LONGEST_REQUEST_PAUSE_S` apart, are answered without a pause."""
+LONGEST_REQUEST_PAUSE_S = 1.0
 
 
 class RegionTurns:
@@ -64,6 +68,7 @@ class RegionTurns:
         self._timing = Timing(term.runtime)
         self._findings = Findings(term.problems)
         self._refused_turns = 0
+        self._requests = Pace(REQUESTS_AT_ONCE, LONGEST_REQUEST_PAUSE_S, LONGEST_REQUEST_PAUSE_S)
         self._forget()
 
     def _forget(self) -> None:
@@ -75,7 +80,7 @@ class RegionTurns:
         self._copies = Copies(self._store, self._paths)
 
     def take_turn(self, wanted: str, held: Collection[str] = ()) -> tuple[float | None, tuple[str, ...]]:
-        """One turn.
+        """One turn. It leaves a request for a later turn when many have followed each other.
 
         :param wanted: the reason for a checkpoint, empty without one.
         :param held: groups with a generation that waits for one.
@@ -85,6 +90,13 @@ class RegionTurns:
         :raises RebalanceFailed: when an ACL refuses what it writes.
         :raises Retryable: when ZooKeeper did not answer.
         """
+        again_s, groups = self._taken(wanted, held)
+        left_s = self._requests.until - self._term.runtime.monotonic()
+        if left_s > 0:
+            again_s = left_s if again_s is None else min(left_s, again_s)
+        return again_s, groups
+
+    def _taken(self, wanted: str, held: Collection[str]) -> tuple[float | None, tuple[str, ...]]:
         for _ in range(REFUSALS_A_TURN):
             read = self._read(wanted)
             if read is None:
@@ -105,12 +117,18 @@ class RegionTurns:
                     decided = aborted(snapshot, decided, f"the checkpoint before it cannot be read: {error}")
             if self._commit(read, decided, copies):
                 self._refused_turns = 0
+                if decided.is_answered:
+                    self._answered()
                 self._note(snapshot, decided)
                 if decided.completed:
                     self._copies.completed(snapshot, decided.completed, copies)
                 return self._retire(decided, decided.again_s), self._news(decided.region, held)
         self._refused_turns += 1
         return min(LONGEST_REFUSED_PAUSE_S, REFUSED_PAUSE_S * 2 ** min(self._refused_turns - 1, 10)), ()
+
+    def _answered(self) -> None:
+        if self._requests.taken(self._term.runtime.monotonic()):
+            log.warning("region requests paced: region=%s requests=%d", self._paths.region, self._requests.count)
 
     def _news(self, region: Region, held: Collection[str]) -> tuple[str, ...]:
         """The groups with work since their last requested turn, by any cause."""
@@ -129,8 +147,11 @@ class RegionTurns:
         if read is None:
             return None
         self._measure(read.snapshot.region)
+        if read.request is not None and self._term.runtime.monotonic() < self._requests.until:
+            return read._replace(request=None, snapshot=replace(read.snapshot, request=None))
         if read.request is None or read.snapshot.request is not None:
             return read
+        self._answered()
         removed = [Delete(self._paths.request, read.request.stat.version)]
         if not self._write(removed):
             self._write(removed)  # its children are gone now

@@ -15,6 +15,10 @@ from .errors import UsageError
 
 MAX_NUMBER = 2**63 - 1
 """The largest offset, and the largest time in milliseconds since the epoch."""
+MAX_MS = 10**12
+"""The longest duration in milliseconds, some thirty years: a wait of a thread takes no much longer one."""
+_MAX_SESSION_MS = 2**31 - 1
+"""Of ZooKeeper's protocol."""
 _SWITCH = {"true": True, "false": False}
 
 
@@ -66,6 +70,14 @@ def typed(name: str, value: Any, hint: Any) -> Any:
     return value
 
 
+def seconds(timeout_ms: float) -> float:
+    """`timeout_ms` of a call, in seconds; infinity is `MAX_MS`.
+
+    :raises UsageError: when it is no number, or longer.
+    """
+    return (MAX_MS if timeout_ms == math.inf else _number("timeout_ms", timeout_ms, float)) / 1000
+
+
 def whole(what: str, value: object, most: int = MAX_NUMBER) -> int:
     """`value` as a whole number from 0 to `most`: any object with `__index__`, as numpy's integers; not a boolean.
 
@@ -81,10 +93,14 @@ def whole(what: str, value: object, most: int = MAX_NUMBER) -> int:
 
 
 def _number(name: str, value: Any, kind: type[int] | type[float], form: str = "") -> int | float:
+    most = _MAX_SESSION_MS if name == "session_timeout_ms" else MAX_MS if name.endswith("_ms") else MAX_NUMBER
+    is_index = isinstance(value, SupportsIndex) and not isinstance(value, Real)
     try:
-        number = kind(value)
-        is_number = not isinstance(value, bool) and isinstance(value, Real) and number == value
+        number = kind(operator.index(value) if is_index else value)
+        is_number = is_index or (not isinstance(value, bool) and isinstance(value, Real) and number == value)
         if (is_number or isinstance(value, str)) and math.isfinite(number):
+            if abs(number) > most and not form:  # a field of two forms has bounds of its own
+                raise UsageError(f"{name} must be {most} or less, not {shown(value)}")
             return number
     except (TypeError, ValueError, OverflowError):
         pass

@@ -295,7 +295,7 @@ def test_leader_that_requests_asks_without_end_waits_longer_and_longer(
         eventually(lambda: world.data(PATHS.sync_request) is None, 10, "the leader is asked again")
 
     assert runtime.monotonic() - began > 0.05 + 0.1 + 0.2 + 0.4 + 0.8
-    assert caplog.text.count("sync requests paced: group=g") == 1
+    assert caplog.text.count("turns paced: group=g") == 1
 
 
 # ---- zk-consumer run

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -223,6 +225,54 @@ def test_a_signal_handler_that_closes_ends_the_poll_that_it_interrupts(world: Wo
         consumer.poll(0)
     with pytest.raises(Closed):
         member.poll(0)
+
+
+UNCLOSED = """
+import sys
+from consumer.config import ConsumerConfig, Subscription
+from consumer.consumer import Callbacks, Consumer
+from tests.support.memlog import MemoryLog
+
+class Says(Callbacks):
+    def on_partitions_revoked(self, partitions): print("revoked", flush=True)
+    def on_partitions_lost(self, partitions): print("lost", flush=True)
+
+config = ConsumerConfig(sys.argv[1], "g", "c1", session_timeout_ms=int(sys.argv[2]))
+consumer = Consumer(config, Subscription({"t": 1}), Says(), MemoryLog(end=5))
+while len(consumer.assignment()) < 2 or consumer.poll(20): consumer.poll(20)
+print("owns", flush=True)
+"""
+
+
+@pytest.mark.real_zookeeper("it is about a process")
+@pytest.mark.parametrize(
+    ("end", "code", "said"),
+    [
+        ("", 0, ""),
+        ("sys.exit(3)", 3, ""),
+        ("raise ValueError('wrong record')", 1, "ValueError: wrong record"),
+        ("consumer.poll(60_000)", -signal.SIGINT, "KeyboardInterrupt"),
+    ],
+    ids=["end", "exit", "exception", "Ctrl-C"],
+)
+def test_a_script_that_ends_without_close_ends_at_once_and_its_session_later(
+    world: World, end: str, code: int, said: str
+) -> None:
+    words = [sys.executable, "-c", UNCLOSED + end, world.zk, str(SESSION_MS)]
+    script = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert script.stdout is not None
+    assert script.stdout.readline() == "owns\n"
+    began = ThreadRuntime().monotonic()
+    if code == -signal.SIGINT:
+        script.send_signal(signal.SIGINT)
+
+    output, errors = script.communicate(timeout=30)
+
+    assert (script.returncode, output) == (code, ""), "no callback is called when the consumer is freed"
+    assert errors.strip().rpartition("\n")[2] == said
+    assert ThreadRuntime().monotonic() - began < 5
+    eventually(lambda: not world.names(PATHS.ids), SESSION_MS / 1000 + 10, "its session ends")
+    owning(world).close()
 
 
 # ---- a callback that raises inside `close`

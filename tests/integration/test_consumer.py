@@ -16,7 +16,7 @@ from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Node, Watch
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import OffsetRecord
+from coordinator.zk.znodes.records import WHITE_LIST, OffsetRecord
 from tests.support.memlog import MemoryLog
 from tests.support.stores import FrontStore
 from tests.support.wait import eventually
@@ -170,6 +170,24 @@ def test_consumers_that_share_one_configuration_share_the_group(coordinated: Wor
     assert coordinated.names(PATHS.ids) == sorted(consumer.name for consumer in consumers)
     for consumer in consumers:
         consumer.close()
+
+
+def test_a_second_pattern_replaces_the_first_and_finds_its_topics_at_once(coordinated: World) -> None:
+    for topic in ("early", "late", "later"):
+        coordinated.topic(topic, 1)
+    config = ConsumerConfig(coordinated.zk, "g", "c1", session_timeout_ms=4000)
+    consumer = Consumer(config, Subscription({"ear.*": 1}, WHITE_LIST), source=MemoryLog(5))
+
+    def holds(*partitions: PartitionSet) -> None:
+        wanted: PartitionSet = frozenset().union(*partitions)
+        eventually(lambda: [consumer.poll(20)] and consumer.assignment() == wanted, 10, f"it has {wanted}")
+
+    holds(parts("early", 0))
+    consumer.subscribe(Subscription({"late.*": 1}, WHITE_LIST))
+    holds(parts("late", 0), parts("later", 0))
+    consumer.subscribe(Subscription({"early": 1}))
+    holds(parts("early", 0))
+    consumer.close()
 
 
 def test_offsets_are_published_every_offsets_interval(coordinated: World) -> None:

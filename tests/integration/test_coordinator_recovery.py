@@ -26,7 +26,7 @@ from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Check, Create, Node, Operation, Store, Watch
 from coordinator.zk.znodes.commands import STOP_FETCHER
 from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, GroupPaths
-from coordinator.zk.znodes.records import EpochRecord
+from coordinator.zk.znodes.records import CoordinatorRecord, EpochRecord
 from coordinator.zk.znodes.segments import Query, Segment
 from drills.faults.packets import EXISTS
 from drills.faults.proxy import Proxy
@@ -39,6 +39,24 @@ from tests.support.wait import eventually
 from tests.support.world import World, parts
 
 PATHS = GroupPaths("g")
+
+
+def test_a_node_whose_earlier_session_still_holds_the_role_waits_for_its_end(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after a reconnect with another session: what the earlier one created goes only when that has ended."""
+    earlier = open_kazoo(world.zk, 10_000)
+    ensure(earlier, [CONSUMERS])
+    elected = Create(COORDINATOR, CoordinatorRecord("a", "host", 1).to_bytes(), ephemeral=True)
+    earlier.commit([elected, Create(COORDINATOR_EPOCH, EpochRecord(1).to_bytes())])
+
+    with caplog.at_level("INFO", "coordinator"):
+        service = world.coordinator("a")
+        eventually(lambda: "election joined: node=a" in caplog.text, 10, "it stands for election")
+        earlier.close()
+        world.elected(service, above=1)
+
+    assert [text for text in caplog.messages if text.startswith("elected")] == ["elected: node=a epoch=2"]
 
 
 # ---- collecting

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.zk.errors import ConnectionLost, Refused
+from coordinator.zk.errors import ConnectionLost, Refused, SessionLost, StoreError
 from coordinator.zk.security.access import ZooKeeperAccess
 from coordinator.zk.security.tls import TlsFiles
 from coordinator.zk.session.kazoo_client import Handler
@@ -20,6 +20,7 @@ from coordinator.zk.store import Check, Create, Delete, SetData
 from coordinator.zk.wire import MOST_PATHS
 from drills.faults.proxy import Proxy
 from tests.support.wait import eventually
+from tests.support.world import expire
 
 pytestmark = pytest.mark.real_zookeeper("it is about kazoo")
 
@@ -181,6 +182,47 @@ def test_a_session_outlives_a_server_that_takes_a_connection_and_never_answers(z
         assert eventually(lambda: store.get("/"), 5, "the session continues", ignoring=(ConnectionLost,))
         assert (store.session_id, store.lost) == (session, False)
         store.close()
+
+
+def test_a_session_follows_a_server_whose_name_has_another_address(zk: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, chroot = zk.split("/")
+    resolve = socket.getaddrinfo
+    with Proxy(server) as before, Proxy(server) as after:
+        named = [before]
+
+        def resolved(host: str, port: Any, *rest: Any) -> Any:
+            return resolve("127.0.0.1", named[0].port, *rest) if host == "zk.example" else resolve(host, port, *rest)
+
+        monkeypatch.setattr(socket, "getaddrinfo", resolved)
+        store = open_kazoo(f"zk.example:2181/{chroot}", 6000)
+        session = store.session_id
+
+        named[0] = after
+        before.refuse()
+        before.cut()
+
+        assert eventually(lambda: store.get("/"), 5, "the session continues", ignoring=(ConnectionLost,))
+        assert (store.session_id, store.lost, after.connections) == (session, False, 1)
+        store.close()
+
+
+def test_a_session_that_has_ended_creates_nothing_in_the_next_one(zk: str) -> None:
+    store = open_kazoo(zk, 4000)
+    store.commit([Create("/live")])
+    expire(store)
+
+    with pytest.raises(StoreError):
+        while True:  # the client learns of it later, and never opens another session
+            store.commit([Create("/live/late-", b"", ephemeral=True, sequential=True)])
+
+    assert eventually(lambda: store.lost, 5, "it knows")
+    with pytest.raises(SessionLost):
+        store.commit([Create("/live/one", b"", ephemeral=True)])
+    store.close()
+    again = open_kazoo(zk, 4000)
+    listing = again.children("/live")
+    assert listing is not None and not listing.names
+    again.close()
 
 
 def test_unresponsive_host_takes_only_its_share_of_the_session_timeout() -> None:

@@ -120,6 +120,15 @@ def test_ask_name_known_to_a_member_is_not_reused() -> None:
     assert found.asking.made is not None and found.asking.made[0] == ASK2
 
 
+def test_a_stray_ask_that_leaves_no_room_above_it_does_not_count() -> None:
+    stray = AskView(f"ask-{10**18 - 1}", None)
+
+    found = decided(group("a", state=adopted("a"), asks=(stray,), sync_request=SyncRequestView(1, "again")))
+
+    assert found.asking.made is not None
+    assert found.asking.made[0] == ASK2
+
+
 def test_a_seat_counts_for_a_static_member_and_not_its_lives() -> None:
     static = registration("b", life=2, instance_id="b")
     snapshot = group("a", "b", registered={"b": static})

@@ -12,8 +12,10 @@ import pytest
 from coordinator.rebalance.group_turns import GroupTurns
 from coordinator.rebalance.handlers import Handlers
 from coordinator.rebalance.rebalancer import Turn
+from coordinator.term.operator_requests import Requested
 from coordinator.term.term import LeaseLapsed
 from coordinator.zk.errors import ConnectionLost, RebalanceFailed
+from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.paths import GroupPaths
 from tests.support.strategies import RANGE
 from tests.support.terms import a_term
@@ -54,10 +56,11 @@ def test_unexpected_acknowledgement_is_still_handled() -> None:
         (Turn(0.0, is_refused=True), [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]),
         (Turn(0.0, is_idle=True), [0.0] * 21 + [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]),
         (Turn(0.0, is_requested=True), [0.0] * 10 + [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]),
+        (Turn(0.0, is_new_generation=True), [0.0] * 50 + [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]),
         (Turn(0.0), [0.0] * 30),
     ],
 )
-def test_turns_that_are_refused_change_nothing_or_are_requested_back_off(turn: Turn, pauses: list[float]) -> None:
+def test_turns_that_are_refused_idle_requested_or_a_generation_back_off(turn: Turn, pauses: list[float]) -> None:
     turns = GroupTurns()
     now = 100.0
     found = []
@@ -153,8 +156,47 @@ class NothingAsked:
     def with_held(self, group: str, reasons: tuple[str, ...]) -> tuple[str, ...]:
         return reasons
 
-    def requested(self, group: str) -> None:
+    def requested(self, group: str) -> Requested | None:
         return None
+
+
+class WillingRebalancer:
+    """Each turn succeeds."""
+
+    taken = 0
+
+    def take_turn(self, trigger: str, changed_s: float = 0.0) -> Turn:
+        self.taken += 1
+        return Turn(None, state=GroupState("Stable"))
+
+
+class AskedAgain(NothingAsked):
+    """An operator repeats its request as soon as it is answered."""
+
+    def requested(self, group: str) -> Requested | None:
+        return Requested(1, 0, "requested")
+
+    def answer(self, group: str, request: Requested) -> None:
+        pass
+
+
+def test_an_operators_requests_in_a_loop_are_paced_a_single_one_is_not() -> None:
+    runtime = ManualRuntime()
+    handlers = Handlers(a_term(ELSEWHERE, runtime), RANGE, print, AskedAgain())  # type: ignore[arg-type]
+    rebalancer = WillingRebalancer()
+    handlers._groups["g"] = GroupTurns(rebalancer, not_before=runtime.now + 5.0)  # type: ignore[arg-type]
+    began, taken = runtime.now, []
+    while runtime.now < began + 60:
+        handlers.requests.request("g", "a request")
+        request = handlers.requests.take()
+        assert request is not None
+        handlers._take_turn(request)
+        handlers.requests.done("g")
+        taken.append(rebalancer.taken)
+        runtime.now += 0.01
+
+    assert taken[9] == 10, "also within the pause of an earlier turn"
+    assert 25 < taken[-1] < 35
 
 
 @pytest.mark.parametrize("error", [LeaseLapsed, RebalanceFailed])

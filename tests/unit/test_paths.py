@@ -55,6 +55,23 @@ def test_parents_of_owners_offsets_history_and_segments_are_known(path: str, par
     assert paths.parents_of(path) == parents
 
 
+@pytest.mark.parametrize("number", [1, 10**10 - 1, 10**10, 2**52, 2**53 - 1])
+def test_every_number_that_a_coordinator_counts_is_read_from_the_name_it_is_given(number: int) -> None:
+    def name(path: str) -> str:
+        return path.rpartition("/")[2]
+
+    assert paths.history_generation(name(G.rebalance(number))) == number
+    assert paths.checkpoint_number(name(paths.RegionPaths("r").checkpoint(number))) == number
+    assert paths.ask_number(paths.ask_name(number)) == number
+
+
+@pytest.mark.parametrize("digits", ["1", "00000000001", "-0000000001", "", "9" * 19, "000000000a", "\uff10000000001"])
+def test_other_names_have_no_number(digits: str) -> None:
+    assert paths.history_generation(f"rebalance-{digits}") == 0
+    assert paths.checkpoint_number(f"checkpoint-{digits}") == 0
+    assert paths.checkpoint_number(f"rebalance-{1:010d}") == 0
+
+
 def test_parents_of_a_group_are_in_order_of_creation() -> None:
     made = set("/")
     for path in G.skeleton:

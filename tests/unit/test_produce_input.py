@@ -22,7 +22,7 @@ def value_of(text: str) -> bytes | None:
     "text",
     [
         '{"amount":1234567890123456.78}', "1E3", "-0", "1.50", "0.1e-400", "1e400", "123456789012345678901234567890",
-        '{"a":1,"a":2}', '[1.0,[-0.0,{}],{"b":[]}]', "true", "[null,false]", '{"é":"\\n"}',
+        "9" * 5000, '{"a":1,"a":2}', '[1.0,[-0.0,{}],{"b":[]}]', "true", "[null,false]", '{"é":"\\n"}',
     ],
 )  # fmt: skip
 def test_a_value_that_is_json_keeps_its_text(text: str) -> None:
@@ -37,6 +37,12 @@ def test_a_value_that_is_json_is_written_without_blanks() -> None:
 def test_a_value_that_json_does_not_know_is_refused(text: str) -> None:
     with pytest.raises(BadData, match="line 1 has a value that JSON does not know"):
         value_of(text)
+
+
+@pytest.mark.parametrize("name", ["timestamp", "partition"])
+def test_a_number_of_thousands_of_digits_is_no_place_and_no_time(name: str) -> None:
+    with pytest.raises(BadData, match=name):
+        record_of_json("line 1", f'{{"value":1,"{name}":{"9" * 5000}}}'.encode())
 
 
 def test_a_deep_value_is_refused_and_ends_nothing() -> None:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from consumer.config import ConsumerConfig
 from consumer.membership.context import MemberContext
 from consumer.operator.region import RegionMember
-from consumer.operator.states import State, StateFiles, own_state
+from consumer.operator.states import SCHEMA, State, StateFiles, own_state
 from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.znodes.commands import START_FETCHER, Command
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import Channel
-from coordinator.zk.znodes.regions import Contribution, Order, Progress
+from coordinator.zk.znodes.regions import Contribution, Order, Progress, StateFile
 from tests.unit.manual import ManualRuntime
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -122,6 +124,21 @@ def test_unusable_state_file_or_missing_folder_is_bad_data_that_names_it(tmp_pat
     path.unlink()
     with pytest.raises(BadData, match="cannot be read"):
         files.get("w", given, {P0})
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+def test_a_compressed_state_file_is_refused_before_it_is_decompressed(tmp_path: Path, compression: str) -> None:
+    sink = pa.BufferOutputStream()
+    rows = {"topic": [""], "partition": [-1], "state": [bytes(20 << 20)]}
+    with pa.ipc.new_stream(sink, SCHEMA, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_table(pa.table(rows, SCHEMA))
+    data = sink.getvalue().to_pybytes()
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "a.arrow").write_bytes(data)
+    file = StateFile("r/a.arrow", len(data), zlib.crc32(data))
+
+    with pytest.raises(BadData, match="a batch is compressed"):
+        StateFiles(str(tmp_path), "r").get("w", Contribution("life", 1, {P0: 5}, {"t": "i"}, file=file), {P0})
 
 
 def test_large_states_without_a_folder_and_foreign_states_are_usage_errors() -> None:

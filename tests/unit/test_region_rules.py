@@ -25,11 +25,12 @@ from coordinator.term.bad_data import Findings, Problems
 from coordinator.term.first_seen import FirstSeen
 from coordinator.term.request_queue import Request, RequestQueue
 from coordinator.zk.errors import RebalanceFailed
+from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.store import MAX_OPERATIONS, Create, Operation, Store
 from coordinator.zk.znodes.group_state import STABLE, GroupState, Target
 from coordinator.zk.znodes.json_fields import MAX_COUNT
 from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GroupPaths, RegionPaths
+from coordinator.zk.znodes.paths import ACL_POLICY, COORDINATOR_EPOCH, GroupPaths, RegionPaths
 from coordinator.zk.znodes.records import Channel, Registration, Topic
 from coordinator.zk.znodes.region_requests import RegionRequest
 from coordinator.zk.znodes.regions import (
@@ -318,23 +319,25 @@ def turns(tree: MemoryTree, runtime: ManualRuntime, store: Store | None = None) 
     return RegionTurns(a_term(store or tree.open(), runtime, 1, node.stat.version), "r", RULES, lambda group: False)
 
 
-def test_expired_checkpoints_are_removed_over_several_turns() -> None:
+@pytest.mark.parametrize("base", [0, 10**10, 2**53 - 10])
+def test_expired_checkpoints_are_removed_over_several_turns(base: int) -> None:
     runtime = ManualRuntime()
-    tree = a_tree(replace(RUNNING, sequence=3, next_sequence=4))
-    for number in (1, 2, 3):
+    first_one, current = base + 1, base + 3
+    tree = a_tree(replace(RUNNING, sequence=current, next_sequence=base + 4))
+    for number in range(first_one, current + 1):
         tree.put(PATHS.checkpoint(number), Checkpoint("periodic", 1, 0, {}).to_bytes())
         tree.put(PATHS.end(number, "completed"), CheckpointEnd().to_bytes())
-    given = [Create(f"{PATHS.checkpoint(1)}/g~c{n}") for n in range(ZNODES_A_TURN + 200)]
+    given = [Create(f"{PATHS.checkpoint(first_one)}/g~c{n}") for n in range(ZNODES_A_TURN + 200)]
     for first in range(0, len(given), 300):
         tree.commit(given[first : first + 300], 0)
     region = turns(tree, runtime)
 
     assert region.take_turn("")[0] == 0.0, "some are left"
-    assert tree.data(PATHS.end(1, "completed")) is None, "a reset can no longer return to it"
-    assert 0 < len(tree.children(PATHS.checkpoint(1))) < len(given)
+    assert tree.data(PATHS.end(first_one, "completed")) is None, "a reset can no longer return to it"
+    assert 0 < len(tree.children(PATHS.checkpoint(first_one))) < len(given)
     assert region.take_turn("")[0] not in (0.0, None)
 
-    assert tree.children(PATHS.checkpoints) == [PATHS.checkpoint(3).rsplit("/", 1)[1]]
+    assert tree.children(PATHS.checkpoints) == [PATHS.checkpoint(current).rsplit("/", 1)[1]]
 
 
 def test_obsolete_request_is_removed() -> None:
@@ -345,6 +348,35 @@ def test_obsolete_request_is_removed() -> None:
 
     assert tree.data(PATHS.request) is None
     assert Region.parse(PATHS.root, tree.data(PATHS.root) or b"").reset == 2
+
+
+@pytest.mark.parametrize(
+    "data", [RegionRequest("reset", "c1").to_bytes(), RegionRequest("fail", "c1").to_bytes(), b"x"]
+)
+def test_requests_in_a_loop_are_answered_later_and_later(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    runtime, tree = ManualRuntime(), a_tree(RUNNING)
+    region = turns(tree, runtime)
+    began, answered = runtime.now, 0
+    while runtime.now < began + 60:
+        if tree.data(PATHS.request) is None:
+            tree.put(PATHS.request, data)
+        again_s, _ = region.take_turn("")
+        answered += tree.data(PATHS.request) is None
+        assert tree.data(PATHS.request) is None or (again_s is not None and again_s <= 1.0), "the next turn answers it"
+        runtime.now += 0.01
+
+    assert 60 <= answered <= 80
+    assert caplog.text.count("region requests paced: region=r") == answered // 10 - (answered % 10 == 0)
+
+
+def test_a_request_a_second_is_answered_at_once_for_ever() -> None:
+    runtime, tree = ManualRuntime(), a_tree(RUNNING)
+    region = turns(tree, runtime)
+    for _ in range(60):
+        tree.put(PATHS.request, RegionRequest("reset", "c1").to_bytes())
+        region.take_turn("")
+        assert tree.data(PATHS.request) is None
+        runtime.now += 1.0
 
 
 class Meanwhile(FrontStore):
@@ -519,6 +551,36 @@ def test_group_manually_removed_from_its_region_is_bound_again_with_its_checkpoi
     )
     view = reader.read(STATE, {}, {})
     assert view is not None and not view.has_initial
+
+
+SECURED = AclPolicy(is_secure=True, coordinators=("sasl:c",), operators=("sasl:o",), members=("sasl:m",))
+
+
+@pytest.mark.parametrize(
+    ("top", "own", "may_be_bound"),
+    [
+        (b"x", None, True),
+        (b"x", AclPolicy().to_bytes(), True),
+        (b"x", SECURED.to_bytes(), False),
+        (b"x", replace(SECURED, regions=("r",)).to_bytes(), True),
+        (b"x", b"x", False),
+        (AclPolicy().to_bytes(), b"x", True),
+        (replace(SECURED, members=()).to_bytes(), None, False),
+    ],
+)
+def test_a_malformed_policy_of_the_chroot_leaves_bindings_as_they_were(
+    top: bytes, own: bytes | None, may_be_bound: bool
+) -> None:
+    tree, runtime = a_tree(replace(RUNNING, groups=())), ManualRuntime()
+    tree.put(ACL_POLICY, top)
+    if own is not None:
+        tree.put(GroupPaths("g").acl, own)
+    reader = GroupRegionReader(
+        tree.open(), "g", Findings(Problems(runtime)), FirstSeen(runtime).age_s, lambda group: ""
+    )
+    view = reader.read(GroupState(), of_two().members, {})
+
+    assert view is not None and (view.refusal == "") is may_be_bound
 
 
 def test_members_naming_different_regions_bind_their_group_to_the_one_read() -> None:

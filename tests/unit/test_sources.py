@@ -93,6 +93,8 @@ def test_a_keyword_in_python_is_refused_by_its_name_alone() -> None:
         ("status", "ZK_GROUP_ZK", "zk:1/x,zk:2/x"),
         ("topics list", "ZK_GROUP_BROKERS_PATH", "brokers"),
         ("run --node a", "ZK_GROUP_ZK", "http://zk"),
+        ("status", "ZK_GROUP_ZK_AUTH_FILE", "/no/such/file"),
+        ("groups describe g", "ZK_GROUP_LOG_DIR", "kafka://broker"),
     ],
 )
 def test_a_command_names_the_variable_of_a_refused_value(words: str, variable: str, value: str) -> None:

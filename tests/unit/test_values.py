@@ -125,6 +125,36 @@ def test_a_members_options_are_parsed_or_refused_by_their_names() -> None:
         member(session_timeout_ms="soon")
 
 
+@pytest.mark.parametrize(("kind", "name", "hint"), [each for each in FIELDS if each[2] in (int, float)])
+def test_a_number_beyond_all_bounds_is_refused_by_its_name(kind: type[Values], name: str, hint: Any) -> None:
+    for value in (2**70, -(2**70), str(2**70)):
+        with pytest.raises(UsageError, match=name):
+            kind(**{**GIVEN[kind], name: value})
+
+
+def test_durations_fit_into_the_waits_and_the_messages_that_they_bound() -> None:
+    with pytest.raises(UsageError, match="session_timeout_ms must be 2147483647 or less"):
+        ConsumerConfig("zk:1", "g", session_timeout_ms=2**31)
+    with pytest.raises(UsageError, match="connect_timeout_ms must be 1000000000000 or less"):
+        CoordinatorConfig("zk:1", connect_timeout_ms=10**12 + 1)
+
+
+def test_an_object_with_an_index_is_a_whole_number() -> None:
+    class Index:
+        def __index__(self) -> int:
+            return 20_000
+
+    assert ConsumerConfig("zk:1", "g", session_timeout_ms=Index()).session_timeout_ms == 20_000  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", [5, None, b"a"])
+def test_a_name_that_is_no_text_is_refused(name: Any) -> None:
+    with pytest.raises(UsageError, match="protocol type"):
+        GroupMember("zk:1", "g", name, {"jobs": b""}, lambda protocol, members: {})
+    with pytest.raises(UsageError, match="protocol"):
+        GroupMember("zk:1", "g", "jobs", {name: b""}, lambda protocol, members: {})
+
+
 def test_operator_driven_is_a_switch() -> None:
     config = ConsumerConfig("zk:1", "g", region="r")
 

@@ -12,8 +12,10 @@ import pyarrow as pa
 
 from coordinator.zk.errors import UsageError
 from coordinator.zk.store import Store
+from coordinator.zk.values import whole
 from coordinator.zk.znodes.names import checked_name, shown
 from coordinator.zk.znodes.paths import Brokers
+from coordinator.zk.znodes.ranges import MAX_PARTITION
 from coordinator.zk.znodes.records import Topic
 
 from ...errors import refuse_inherited
@@ -63,7 +65,7 @@ class Producer:
     def __init__(self, log_dir: Path | str, topics: Mapping[str, Topic], batch_bytes: int = BATCH_BYTES) -> None:
         self._log_dir = Path(log_dir)
         self._topics = topics
-        self._batch_bytes = batch_bytes
+        self._batch_bytes = whole("batch_bytes", batch_bytes)
         self.written = 0
         self._open: dict[tuple[str, int], _Open] = {}
         self._sticky: dict[str, Sticky] = {}
@@ -186,6 +188,7 @@ class Producer:
 
     def _opened(self, name: str, partition: int) -> _Open:
         topic = self.topic(name)
+        partition = whole("partition", partition, MAX_PARTITION)
         if partition not in topic.partitions:
             raise UsageError(f"topic {name} has no partition {partition}: it has {len(topic.partitions)}, from 0 on")
         place = _Open(Appender(self._log_dir, topic.name, topic.id, partition))

@@ -77,7 +77,8 @@ def bootstrap_servers(url: str, given: str = "") -> str:
     servers = [server.strip() for server in named.split(",") if server.strip()]
     for server in servers:
         if not _SERVER.fullmatch(server):
-            raise UsageError(f"{shown(server)} is no server of Kafka: write HOST:PORT,HOST:PORT")
+            where = f" in {shown(url)}" if named is not given else ""
+            raise UsageError(f"{shown(server)} is no server of Kafka{where}: write HOST:PORT,HOST:PORT")
     return ",".join(servers)
 
 

@@ -23,6 +23,7 @@ from coordinator.zk.errors import CoordinatorError, NotAuthorized, Refused, Retr
 from coordinator.zk.process.config import load, require
 from coordinator.zk.runtime import Runtime, ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
+from coordinator.zk.values import whole
 from coordinator.zk.znodes.names import MAX_NAME, shown
 from coordinator.zk.znodes.records import BLACK_LIST, STATIC, WHITE_LIST
 
@@ -245,7 +246,7 @@ class FetcherPool:
         require(not self._stopping.is_set(), f"the pool has stopped{f': {self.problem}' if self.problem else ''}")
 
     def _check_size(self, slots: int) -> None:
-        require(type(slots) is int, f"a pool has a whole number of slots, not {shown(str(slots))}")
+        slots = whole("number of slots", slots)
         replace(self.config, slots=slots)
         if refusal := self._cluster.refusal(slots, self.config.slot_cpus):
             raise UsageError(refusal)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import shlex
 import sys
@@ -17,7 +18,7 @@ from typing import Any, TypeVar
 import click
 
 from ..errors import CoordinatorError, UsageError
-from ..security.access import ZooKeeperAccess
+from ..security.access import ZooKeeperAccess, variables_in
 from ..session.kazoo_store import open_kazoo
 from ..store import AclStore
 from ..znodes.names import printable as printable
@@ -57,6 +58,22 @@ class EnvOption(click.Option):
         return value
 
 
+class Seconds(click.FloatRange):
+    """Seconds of an option, from `least` to `most`; not `nan`, which is neither below nor above a bound."""
+
+    name = "seconds"
+
+    def __init__(self, least: float, most: float = 10**9) -> None:
+        super().__init__(least, most)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See click."""
+        found = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail(f"{value} is no number.", param, ctx)
+        return found
+
+
 class Cli(click.Group):
     """A click group with the project's exit codes.
 
@@ -88,12 +105,12 @@ class Cli(click.Group):
             return super().invoke(ctx)
         except UsageError as error:
             given = ctx.meta.pop(_FROM_ENVIRONMENT, {})
-            about = (
+            about = [
                 f"{option} from {variable}"
                 for option, (variable, value) in given.items()
                 if re.search(rf"{option}(?![-\w])", str(error)) or (len(value) >= _TELLING and value in str(error))
-            )
-            if sources := ", ".join(about):
+            ]
+            if sources := ", ".join([*about, *variables_in(str(error))]):
                 raise UsageError(f"{error} ({sources})") from error
             raise
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import ssl
 import stat
 from base64 import b64encode
@@ -158,6 +159,13 @@ def clear_environment() -> None:
     """Take all variables of access out of this process's environment: of a program with servers of its own."""
     for name in ACCESS_VARIABLES:
         os.environ.pop(name, None)
+
+
+def variables_in(message: str) -> list[str]:
+    """For a message about files: the fields that it names with a value from the environment, and their variables."""
+    named = [name for name in ACCESS_HELPS if re.search(rf"\b{name}\b", message)]
+    found = {name: os.environ.get(_variable(name), "") for name in named if _variable(name) not in message}
+    return [f"{name} from {_variable(name)}" for name, value in found.items() if value and value in message]
 
 
 def _variable(field: str) -> str:

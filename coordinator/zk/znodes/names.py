@@ -21,7 +21,7 @@ def checked_name(kind: str, text: str) -> str:
 
     :raises UsageError: when it is not a valid name (`kind` is for the message).
     """
-    if not is_name(text):
+    if not isinstance(text, str) or not is_name(text):
         raise UsageError(
             f"{shown(text)} cannot name a {kind}: use 1 to {MAX_NAME} letters, digits, dots, underscores and dashes, "
             "not `.` or `..`"

@@ -255,7 +255,12 @@ def contribution_name(group: str, name: str) -> str:
 
 def checkpoint_number(name: str) -> int:
     """The sequence of a checkpoint; 0 for any other name."""
-    return max(0, sequence(name) or 0) if name.startswith(CHECKPOINT_PREFIX) else 0
+    return _counted(name, CHECKPOINT_PREFIX)
+
+
+def history_generation(name: str) -> int:
+    """The generation of a record of a group's history; 0 for any other name."""
+    return _counted(name, REBALANCE_PREFIX)
 
 
 def segment_name(number: int) -> str:
@@ -269,11 +274,16 @@ def ask_name(number: int) -> str:
 
 
 def ask_number(name: str) -> int:
-    """The number of an ask; 0 for any other name. The coordinator counts them: there is no limit of ten digits."""
-    digits = name[len(ASK_PREFIX) :]
+    """The number of an ask; 0 for any other name."""
+    return _counted(name, ASK_PREFIX)
+
+
+def _counted(name: str, prefix: str) -> int:
+    """A number that the coordinator counts; 0 for any other name. It has ten digits or more, unlike a `sequence`."""
+    digits = name[len(prefix) :]
     is_number = digits.isascii() and digits.isdigit() and len(digits) <= LONGEST_NUMBER
-    number = int(digits) if name.startswith(ASK_PREFIX) and is_number else 0
-    return number if ask_name(number) == name else 0
+    number = int(digits) if is_number else 0
+    return number if f"{prefix}{number:010d}" == name else 0
 
 
 def sequence(name: str) -> int | None:
