@@ -90,9 +90,7 @@ def another_process_takes_the_name(scene: Scene) -> None:
     """As a supervisor does which starts it again; a process that has not registered yet would take the name itself."""
     if scene.world.data(PATHS.id("c1")) is not None:
         old = scene.members["c1"]
-        scene.members["c1"] = scene.world.consumer(
-            "g", "c1", {"t": 1}, log=scene.log, assignment=scene.assignment
-        )
+        scene.members["c1"] = scene.world.consumer("g", "c1", {"t": 1}, log=scene.log, assignment=scene.assignment)
         eventually(lambda: scene.world.data(PATHS.id("c1")), 10, "it has registered")
         ThreadRuntime().spawn(old.vanish, "the end of the first c1")
 

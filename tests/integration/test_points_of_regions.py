@@ -9,11 +9,14 @@ from collections.abc import Callable
 
 import pytest
 
+from consumer.errors import Closed
+from consumer.operator import ConsumerOperator
 from coordinator.zk.errors import Refused
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Create, Store
 from coordinator.zk.znodes.region_requests import RegionRequest
+from coordinator.zk.znodes.regions import Region
 from tests.simulation.store import SimStore
 from tests.support.memlog import MemoryLog
 from tests.support.points import Point, at_every_point, in_virtual_time
@@ -60,6 +63,19 @@ class Scene:
         assert (state.state, sorted(state.target)) == ("Stable", sorted(self.operators)), state
         return region(self.world).state == "Running" and self.world.data(PATHS.request) is None
 
+    def asks(self, request: Callable[[ConsumerOperator], None], is_done: Callable[[], bool]) -> None:
+        """c1 asks for something once; its next life, too: a request ends with its process."""
+        asked: list[Operating] = []
+
+        def is_carried_out() -> bool:
+            one = self.operators["c1"]
+            if one not in asked:
+                request(one.operator)
+                asked.append(one)
+            return is_done()
+
+        eventually(is_carried_out, 20, "the request is carried out", ignoring=(Closed,))
+
     def checkpoint(self) -> None:
         """One more, beside what others ask for."""
         before = region(self.world).sequence
@@ -73,6 +89,11 @@ class Scene:
     def close(self) -> None:
         for each in self.lives:
             each.vanish()
+
+
+def is_later(now: Region, before: Region) -> bool:
+    """A reset takes the place of a checkpoint."""
+    return now.sequence > before.sequence or now.reset > before.reset
 
 
 # ---- what happens
@@ -150,10 +171,8 @@ def test_change_between_any_two_requests_costs_no_record(is_members: bool, chang
                 scene.log.end += 10
                 with point.sequence(lambda: change(scene)):
                     before = region(world)
-                    scene.requests("checkpoint")
-                    eventually(lambda: world.data(PATHS.request) is None, 20, "it is answered")
-                    scene.requests("reset")
-                    eventually(lambda: region(world).reset > before.reset, 20, "it is reset")
+                    scene.asks(lambda one: one.request_checkpoint(), lambda: is_later(region(world), before))
+                    scene.asks(lambda one: one.request_reset("a test"), lambda: region(world).reset > before.reset)
                     eventually(scene.is_settled, 20, "the region runs")
                 eventually(scene.is_settled, 20, "the region runs again")
                 scene.log.end += 5
