@@ -15,7 +15,7 @@ from coordinator.admin.delete_group import delete_group
 from coordinator.admin.offsets import delete_offsets, write_offsets
 from coordinator.admin.reset_offsets import NewOffset, PartitionOffsets, Scope
 from coordinator.admin.topics import create_topic
-from coordinator.zk.errors import CoordinatorError, Refused
+from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, SetData, Store
 from coordinator.zk.znodes.group_state import GroupState
