@@ -149,27 +149,36 @@ def test_command_happens_wholly_before_or_after_a_change_or_says_so(
             except CoordinatorError as error:
                 failed = error
             session.close()
-            judge(scene, command, failed, point.is_last)
+            judge(scene, command, change, failed, point.is_last)
+            if change is member_ran and not point.is_last:
+                assert failed is None or scene.offsets == scene.moved
             if change in (nothing, reply_is_lost):
                 assert failed is None
 
     assert at_every_point(in_virtual_time(play), answers=False) > 3
 
 
-def judge(scene: Scene, command: Command, failed: CoordinatorError | None, is_last: bool) -> None:
+def judge(
+    scene: Scene, command: Command, change: Callable[[Scene], None], failed: CoordinatorError | None, is_last: bool
+) -> None:
     done = dict.fromkeys(BEFORE, 7) if command is sets_offsets else {}
     if scene.members:
         (member,) = scene.members
         assert scene.world.data(PATHS.id(member.name)) is not None, "a member that has registered stays"
         scene.hand.settle("g", member)
-        member.read_offsets()
+        if change is not member_runs:
+            member.read_offsets()  # only now
         running = member.fenced.channel.running
         read = {(part.topic, part.partition): offset for part, offset in running.items()}
         assert read == (BEFORE if failed is not None else dict.fromkeys(BEFORE, 7 if done else 0))
+        if change is member_runs and not is_last:
+            assert failed is not None, "the group is in use"
     elif failed is not None:
         assert scene.offsets == BEFORE | scene.moved, "nothing was changed"
     elif not is_last:
-        assert scene.offsets == done or scene.offsets == scene.moved
+        assert scene.offsets in (done, scene.moved)
+        if command is sets_offsets and change is another_operator_moves_an_offset:
+            assert not scene.moved, "what another has set is not overwritten unseen"
     else:
         assert scene.offsets == done | scene.moved
 

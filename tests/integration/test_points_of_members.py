@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from coordinator.zk.runtime import ThreadRuntime
+from consumer.errors import FencedInstanceId
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Delete, Store
 from coordinator.zk.znodes.paths import COORDINATOR, GroupPaths
@@ -28,7 +28,7 @@ ALL = parts("t", 0, 1, 2, 3)
 class Scene:
     """Group `g`: c1, whose requests are the sequence, joins beside c0.
 
-    :ivar again: records that may come twice.
+    :ivar fenced: a c1 whose name another process has taken.
     """
 
     world: World
@@ -37,6 +37,7 @@ class Scene:
     log: MemoryLog = field(default_factory=lambda: MemoryLog(end=20))
     sessions: list[SimStore] = field(default_factory=list)
     members: dict[str, PollingConsumer] = field(default_factory=dict)
+    fenced: list[PollingConsumer] = field(default_factory=list)
 
     def opened(self) -> Store:
         store = kazoo_factory(self.world.zk, SESSION_MS)()
@@ -60,6 +61,9 @@ class Scene:
             running = frozenset(world.channel("g", name).running)
             assert running == state.target[name].partitions == each.held
         return True
+
+    def is_fenced(self) -> bool:
+        return all(isinstance(each.error, FencedInstanceId) for each in self.fenced)
 
     def reads_on(self) -> None:
         self.log.end += 5
@@ -87,12 +91,12 @@ def session_ends(scene: Scene) -> None:
 
 
 def another_process_takes_the_name(scene: Scene) -> None:
-    """As a supervisor does which starts it again; a process that has not registered yet would take the name itself."""
+    """Each is fenced by the later one; a process that has not registered yet would take the name itself."""
     if scene.world.data(PATHS.id("c1")) is not None:
         old = scene.members["c1"]
         scene.members["c1"] = scene.world.consumer("g", "c1", {"t": 1}, log=scene.log, assignment=scene.assignment)
-        eventually(lambda: scene.world.data(PATHS.id("c1")), 10, "it has registered")
-        ThreadRuntime().spawn(old.vanish, "the end of the first c1")
+        eventually(lambda: scene.members["c1"].consumer.member.registrations, 10, "it has registered")
+        scene.fenced.append(old)
 
 
 def other_member_leaves(scene: Scene) -> None:
@@ -145,7 +149,10 @@ def test_change_between_any_two_requests_of_a_member_costs_no_record(
                 scene.joins("c0")
                 eventually(scene.is_settled, 20, "the group has settled", ignoring=(KeyError, RuntimeError))
             eventually(scene.is_settled, 20, "the group has settled again", ignoring=(KeyError, RuntimeError))
+            eventually(scene.is_fenced, 10, "the first c1 is fenced")
             scene.reads_on()
+            if change is reply_is_lost:
+                assert world.registrations("g") == 2, "each has registered once"
             if change not in UNCLEAN:
                 world.delivered_once("t", 4, scene.log.end)
                 assert [each.error for each in world.consumers] == [None] * len(world.consumers)
