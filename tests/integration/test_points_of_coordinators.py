@@ -139,3 +139,27 @@ def polled(scene: Scene) -> bool:
     return polled >= {
         (TopicPartition("t", number), offset) for number in range(scene.partitions) for offset in range(scene.log.end)
     }
+
+
+def test_request_made_anew_between_any_two_requests_of_its_turn_has_a_turn_of_its_own() -> None:
+    def play(zk: str, point: Point) -> None:
+        with a_world(zk) as world:
+            scene = Scene(world, MemoryLog(end=20))
+            world.topic("t", scene.partitions)
+            world.coordinator(wrap=point.wrap)
+            scene.joins("c1")
+            scene.joins("c2")
+            eventually(scene.is_settled, 10, "the group has settled")
+
+            def made_anew() -> None:
+                world.store.commit([Delete(PATHS.owner("t", 0))])
+                if world.data(PATHS.request) is not None:
+                    world.store.commit([Delete(PATHS.request)])
+                operator_asks_for_a_turn(scene)
+
+            with point.sequence(made_anew):
+                operator_asks_for_a_turn(scene)
+                eventually(lambda: world.data(PATHS.request) is None, 10, "a turn was taken")
+            within(scene.is_settled, SEEN_S, "the owner that was removed before the second request is made again")
+
+    assert at_every_point(in_virtual_time(play)) > 5
