@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 
-from coordinator.zk.errors import BadData, NotAuthorized, SessionLost, StoreError, ZooKeeperUnreachable
+from coordinator.zk.errors import BadData, NotAuthorized, Retryable, SessionLost, StoreError, ZooKeeperUnreachable
 from coordinator.zk.lease import Lease, LeaseLog
 from coordinator.zk.store import Node, Store
 from coordinator.zk.znodes.paths import Brokers
@@ -123,7 +124,8 @@ class Registrar:
         self._own_incarnations = {channel.incarnation}
         fenced = FencedChannel(store, context.runtime, context.paths, context.consumer, channel, version)
         lease = self._session.lease(store, fenced.check)
-        lease.renew()
+        with suppress(Retryable):  # else the keeper renews it: no reason for another incarnation
+            lease.renew()
         self.fenced, self.lease = fenced, lease
         self._keeper.start(store, fenced, lease)
         context.wake.set()

@@ -16,6 +16,7 @@ from coordinator.zk.security.source import AclSource
 from coordinator.zk.store import DENIED, Acl, AclEntry, AclStore, Create, Listing, Node, SetData, Stat, Watch
 from coordinator.zk.wire import OPEN_ACL
 from coordinator.zk.znodes.paths import ACL_POLICY, CONSUMERS, GROUPS, TURN_TIMES, GroupPaths, RegionPaths
+from tests.support.points import Point, at_every_point
 
 HASH = "a" * 27 + "="
 SECURE = AclPolicy(True, False, ("sasl:c",), ("sasl:o",), ("sasl:r",))
@@ -164,24 +165,22 @@ class Znodes:
 
     :ivar reads: the paths that were read.
     :ivar acls: the ACLs by path.
-    :ivar meanwhile: called once, between the answer to the next read and its use.
+    :ivar point: where something happens between two reads.
     """
 
     def __init__(self, data: dict[str, bytes]) -> None:
         self.data = data
         self.reads: list[str] = []
         self.acls: dict[str, Acl] = {CONSUMERS: OPEN_ACL, GROUPS: OPEN_ACL}
-        self.meanwhile: Callable[[], None] | None = None
+        self.point = Point(0)
         self._watches: dict[str, Watch] = {}
 
     def get(self, path: str, watch: Watch | None = None) -> Node | None:
         self.reads.append(path)
-        data = self.data.get(path)
-        if watch is not None and data != DENIED:
-            self._watches[path] = watch
-        acts, self.meanwhile = self.meanwhile, None
-        if acts is not None:
-            acts()
+        with self.point.asked(path):
+            data = self.data.get(path)
+            if watch is not None and data != DENIED:
+                self._watches[path] = watch
         return Node(data, Stat(*[0] * 7)) if data is not None else None
 
     def get_many(self, paths: Sequence[str]) -> list[Node | None]:
@@ -191,7 +190,9 @@ class Znodes:
         return [self.acls.get(path) for path in paths]
 
     def children(self, path: str) -> Listing:
-        return Listing([name.split("/")[3] for name in self.data if name.startswith(f"{GROUPS}/")], Stat(*[0] * 7))
+        with self.point.asked(path):
+            names = [name.split("/")[3] for name in self.data if name.startswith(f"{GROUPS}/")]
+        return Listing(names, Stat(*[0] * 7))
 
     def put(self, path: str, data: bytes | None) -> None:
         self.data = {name: each for name, each in self.data.items() if name != path}
@@ -297,15 +298,55 @@ def test_policy_that_appears_changes_and_vanishes_is_followed() -> None:
     assert given(acls, G.state) is None
 
 
-def test_change_between_an_answer_and_its_use_is_followed() -> None:
-    """The watch has fired by then: what was read must not be kept."""
-    znodes = Znodes({})
-    acls = source(znodes)
-    znodes.meanwhile = lambda: znodes.put(ACL_POLICY, SECURE.to_bytes())
+def members_change(znodes: Znodes) -> None:
+    """As `acl members` does it: the group's policy, then the chroot's."""
+    znodes.put(G.acl, replace(OF_G, members=("sasl:x",)).to_bytes())
+    if znodes.data[ACL_POLICY] != DENIED:
+        znodes.put(ACL_POLICY, SECURE.to_bytes())
 
-    given(acls, G.state)
 
-    assert given(acls, G.state) == {"sasl:c", "sasl:o", "sasl:r"}
+def operators_change(znodes: Znodes) -> None:
+    znodes.put(ACL_POLICY, replace(SECURE, operators=("sasl:new",)).to_bytes())
+
+
+def chroot_is_opened(znodes: Znodes) -> None:
+    znodes.put(ACL_POLICY, AclPolicy().to_bytes())
+
+
+def group_is_opened(znodes: Znodes) -> None:
+    znodes.put(G.acl, replace(OF_G, is_secure=False).to_bytes())
+
+
+OF_GROUPS = [G.state, G.owner("t", 1)]
+OF_OTHERS = [R.checkpoints, R.contribution(1, "g", "c1"), TURN_TIMES]
+
+
+@pytest.mark.parametrize(
+    ("made", "paths", "changes"),
+    [
+        (of_coordinator, OF_GROUPS + OF_OTHERS, [members_change, operators_change, chroot_is_opened, group_is_opened]),
+        (of_member, OF_GROUPS, [members_change, group_is_opened]),
+    ],
+)
+def test_change_between_any_two_reads_of_the_policy_is_followed(
+    made: Callable[[], Znodes], paths: list[str], changes: list[Callable[[Znodes], None]]
+) -> None:
+    """Also between an answer and its use: the watch has fired by then, and what was read must not be kept."""
+    for path in paths:
+        for change in changes:
+            assert at_every_point(policy_play(made, path, change)) >= 2
+
+
+def policy_play(made: Callable[[], Znodes], path: str, change: Callable[[Znodes], None]) -> Callable[[Point], None]:
+    def play(point: Point) -> None:
+        znodes = made()
+        znodes.point = point
+        acls = source(znodes)
+        with point.sequence(lambda: change(znodes)):
+            given(acls, path)
+        assert given(acls, path) == given(source(Znodes(dict(znodes.data))), path)
+
+    return play
 
 
 def test_member_follows_its_groups_policy() -> None:

@@ -62,6 +62,8 @@ class AclSource:
 
     def policy_of(self, path: str) -> AclPolicy:
         """The policy for a znode, with the members that may have rights on it; raises as `applied`."""
+        with self._lock:
+            changes = self._changes
         top = self._read(ACL_POLICY)
         if top == _OPEN:
             return top
@@ -72,7 +74,7 @@ class AclSource:
             found = self._read(GroupPaths(group).acl)
             return replace(top, members=found.members, regions=found.regions) if found is not None else top
         region = path.split("/")[3] if path.startswith(f"{REGIONS}/") else ""
-        return self._of_region(region, top) if region and top.is_secure else top
+        return self._of_region(region, top, changes) if region and top.is_secure else top
 
     def missing(self, path: str) -> str:
         """The party whose identity this client lacks, after ZooKeeper has refused `path`; empty when unknown."""
@@ -113,12 +115,14 @@ class AclSource:
                 self._known[path] = found
         return found
 
-    def _of_region(self, region: str, top: AclPolicy) -> AclPolicy:
-        """The policy of a region's own znodes: its members are those of all groups that may be bound to it."""
+    def _of_region(self, region: str, top: AclPolicy, changes: int) -> AclPolicy:
+        """The policy of a region's own znodes: its members are those of all groups that may be bound to it.
+
+        :param changes: the number of changes before `top` was read: the watch on it is the only one.
+        """
         with self._lock:
             if region in self._of_regions:
                 return self._of_regions[region]
-            changes = self._changes
         listing = self._store.children(GROUPS)
         paths = [GroupPaths(name).acl for name in sorted(listing.names if listing else ()) if is_name(name)]
         members: dict[str, None] = {}

@@ -1,0 +1,371 @@
+"""What somebody else changes between any two requests of a query, or of a collection, loses no segment of any query."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from consumer.spark.source.batch_planner import BatchPlanner
+from consumer.spark.source.offset import SourceOffset
+from consumer.spark.source.options import SourceConfig
+from consumer.spark.source.query_znode import QueryRemoved, QueryTakenOver
+from consumer.spark.source.segment_index import LIST_AGAIN_S
+from consumer.spark.source.stream_planner import Planner
+from coordinator.planning.backpressure import Bounds, Retention
+from coordinator.retention.segments import SegmentCollector, SegmentRules
+from coordinator.term.server_clock import ServerClock
+from coordinator.zk.data_watch import READ_AGAIN_S
+from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.session.kazoo_store import open_kazoo
+from coordinator.zk.store import Create, Delete, SetData, Store
+from coordinator.zk.znodes.paths import COORDINATOR_EPOCH
+from coordinator.zk.znodes.records import EpochRecord
+from coordinator.zk.znodes.segments import SegmentsRecord
+from tests.simulation.store import SimStore
+from tests.support.points import Point, at_every_point, in_virtual_time
+from tests.support.sealed import SealedGroup
+from tests.support.terms import a_term
+from tests.support.wait import within
+
+SESSION_MS = 4000
+RULES = SegmentRules(Bounds(1000, 1 << 30), Retention(0, 0), 500, 7 * 86_400_000, sweep_interval_ms=0)
+
+
+class Clock(ThreadRuntime):
+    """Time as a test has it, for what is published now and then."""
+
+    ahead = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead
+
+
+class Scene:
+    """Group `g` with three segments, the first of which every query has finished; query `fast` has finished all."""
+
+    def __init__(self, zk: str, folder: Path, point: Point) -> None:
+        self._zk = zk
+        self._point = point
+        self.clock = Clock()
+        self._opened: list[Store] = []
+        self._planners: list[Planner] = []
+        self.sessions: list[Store] = []
+        self.store = self.open()
+        self.group = SealedGroup(self.store, folder)
+        self.store.commit([Create(COORDINATOR_EPOCH, EpochRecord(1).to_bytes())])
+        self.sealed = [self.group.seal() for _ in range(3)]
+        self.group.query("fast", self.sealed[-1])
+        self.late: tuple[Planner, SourceOffset] | None = None
+        self.unfinished: list[str] = []
+
+    def open(self) -> Store:
+        self._opened.append(open_kazoo(self._zk, SESSION_MS))
+        return self._opened[-1]
+
+    def open_pointed(self) -> Store:
+        """A session of the sequence."""
+        self.sessions.append(self.open())
+        return self._point.wrap(self.sessions[-1])
+
+    def collector(self, store: Store) -> SegmentCollector:
+        runtime = ThreadRuntime()
+        return SegmentCollector(a_term(store, runtime), ServerClock(store, runtime), RULES)
+
+    def planner(self, query: str = "q") -> Planner:
+        config = SourceConfig(zk=self._zk, group="g", query=query)
+        self._planners.append(Planner(config, self.open_pointed, self.clock))
+        return self._planners[-1]
+
+    def batch_planner(self) -> BatchPlanner:
+        return BatchPlanner(SourceConfig(zk=self._zk, group="g"), self.open_pointed, ThreadRuntime())
+
+    def seals(self) -> None:
+        self.sealed.append(self.group.seal())
+
+    @property
+    def left(self) -> list[str]:
+        """The segments that exist."""
+        listing = self.store.children(self.group.paths.segments)
+        return sorted(listing.names) if listing else []
+
+    @property
+    def queries(self) -> set[str]:
+        listing = self.store.children(self.group.paths.queries)
+        return set(listing.names) if listing else set()
+
+    @property
+    def collected(self) -> int:
+        node = self.store.get(self.group.paths.segments)
+        return SegmentsRecord.parse("segments", node.data if node else b"").collected
+
+    def close(self) -> None:
+        for planner in self._planners:
+            planner.close()
+        for store in self._opened:
+            store.close()
+
+
+@contextmanager
+def a_scene(zk: str, point: Point) -> Iterator[Scene]:
+    with TemporaryDirectory() as folder:
+        scene = Scene(zk, Path(folder), point)
+        try:
+            yield scene
+        finally:
+            scene.close()
+
+
+def read_on(planner: Planner, start: SourceOffset) -> tuple[list[str], SourceOffset]:
+    """What there is after `start`."""
+    end = planner.latest(start)
+    return [sealed.name for run in planner.plan(start, end) for sealed in run], end
+
+
+def read_by_watch(planner: Planner, start: SourceOffset, last: str) -> tuple[list[str], SourceOffset]:
+    """What there is after `start`, up to `last` at least; a lost watch would be noticed after ten seconds."""
+    found: list[str] = []
+    end = start
+
+    def has_last() -> bool:
+        nonlocal end
+        some, end = read_on(planner, end)
+        found.extend(some)
+        return last in found
+
+    within(has_last, LIST_AGAIN_S / 2, f"{last} is read")
+    return found, end
+
+
+# ---- what others do
+
+
+def segment_is_sealed(scene: Scene) -> None:
+    scene.seals()
+
+
+def coordinator_collects(scene: Scene) -> None:
+    """Two rounds: the second knows what the first has listed."""
+    collector = scene.collector(scene.open())
+    for _ in range(2):
+        collector.collect(["g"])
+    scene.seals()
+
+
+def coordinator_collects_after_a_seal(scene: Scene) -> None:
+    """All of it: the first segment after it is not in the listing before."""
+    scene.seals()
+    node = scene.store.get(scene.group.paths.query("fast"))
+    assert node is not None
+    scene.store.commit([Delete(scene.group.paths.query("fast")), SetData(scene.group.paths.queries, b"")])
+    scene.group.query("fast", scene.sealed[-1])
+    coordinator_collects(scene)
+
+
+def session_ends(scene: Scene) -> None:
+    for store in scene.sessions:
+        assert isinstance(store, SimStore)
+        store.expire()
+
+
+def reply_is_lost(scene: Scene) -> None:
+    for store in scene.sessions:
+        assert isinstance(store, SimStore)
+        store.lose_next_reply()
+
+
+CHANGES = [segment_is_sealed, coordinator_collects, coordinator_collects_after_a_seal, session_ends, reply_is_lost]
+Change = Callable[[Scene], None]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_new_query_reads_all_segments_since_its_registration(change: Change) -> None:
+    def play(zk: str, point: Point) -> None:
+        with a_scene(zk, point) as scene:
+            before: list[str] = []
+
+            def happens() -> None:
+                is_registered = "q" in scene.queries
+                before.extend(scene.left if is_registered else [])
+                change(scene)
+                before.extend(scene.left)
+
+            planner = scene.planner()
+            with point.sequence(happens):
+                names, end = read_on(planner, planner.initial())
+            scene.seals()
+            more, _ = read_by_watch(planner, end, scene.sealed[-1])
+            assert names + more == sorted({*before, scene.sealed[-1]}), (names, more)
+
+    assert at_every_point(in_virtual_time(play)) > 8
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_query_reads_on_without_a_hole(change: Change, is_restarted: bool) -> None:
+    def play(zk: str, point: Point) -> None:
+        with a_scene(zk, point) as scene:
+            planner = scene.planner()
+            names, end = read_on(planner, planner.initial())
+            scene.seals()
+            if is_restarted:
+                planner.close()
+                planner = scene.planner()
+            with point.sequence(lambda: change(scene)):
+                some, end = read_by_watch(planner, end, scene.sealed[-1])
+            scene.seals()
+            more, _ = read_by_watch(planner, end, scene.sealed[-1])
+            assert names + some + more == scene.sealed
+
+    assert at_every_point(in_virtual_time(play)) > 4
+
+
+def goes_on(planner: Planner, end: SourceOffset) -> bool:
+    """Whether it plans further batches, once its watches have fired."""
+    planner.close()
+    try:
+        read_on(planner, end)
+    except QueryTakenOver:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_of_two_runs_of_a_query_the_newer_alone_goes_on(is_new: bool) -> None:
+    def play(zk: str, point: Point) -> None:
+        with a_scene(zk, point) as scene:
+            planner, ends, others = scene.planner(), list[SourceOffset](), list[Planner]()
+            if not is_new:
+                ends.append(read_on(planner, planner.initial())[1])
+                scene.seals()
+                scene.clock.ahead += 2  # it has something to publish
+
+            def happens() -> None:
+                other = scene.planner()
+                others.append(other)
+                read_on(other, ends[-1] if ends else other.initial())
+
+            end = None
+            try:
+                with point.sequence(happens):
+                    _, end = read_on(planner, ends[-1] if ends else planner.initial())
+            except QueryTakenOver:
+                assert others
+            (other,) = others
+            scene.seals()
+            went_on = [each for each in (planner, other) if end is not None and goes_on(each, end)]
+            assert len(went_on) == (end is not None)
+            if not is_new:
+                assert planner not in went_on
+
+    assert at_every_point(in_virtual_time(play)) > 4
+
+
+def is_removed(planner: Planner, end: SourceOffset) -> bool:
+    try:
+        planner.latest(end)
+    except QueryRemoved:
+        return True
+    return False
+
+
+def test_query_removed_between_any_two_requests_does_not_register_again() -> None:
+    def play(zk: str, point: Point) -> None:
+        with a_scene(zk, point) as scene:
+            planner = scene.planner()
+            _, end = read_on(planner, planner.initial())
+            scene.seals()
+            paths = scene.group.paths
+
+            def removed() -> None:
+                scene.store.commit([SetData(paths.queries, b""), Delete(paths.query("q"))])
+
+            try:
+                with point.sequence(removed):
+                    read_on(planner, end)
+                within(lambda: is_removed(planner, end), READ_AGAIN_S / 2, "the watch has fired")
+            except QueryRemoved:
+                pass
+            assert scene.queries == {"fast"}
+
+    at_every_point(in_virtual_time(play))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_batch_read_is_planned_without_a_hole(change: Change) -> None:
+    def play(zk: str, point: Point) -> None:
+        with a_scene(zk, point) as scene:
+            planner = scene.batch_planner()
+            before = scene.left
+            with point.sequence(lambda: change(scene)):
+                found = [sealed.name for run in planner.plan_all() for sealed in run]
+            planner.close()
+            all_now = scene.sealed
+            assert found == [name for name in all_now if name in found], "one prefix, without a hole"
+            assert set(before) <= set(found) or not set(before) & set(scene.left), found
+            assert found and all_now.index(found[-1]) - all_now.index(found[0]) == len(found) - 1
+
+    assert at_every_point(in_virtual_time(play)) > 3
+
+
+# ---- a collection
+
+
+def query_registers(scene: Scene) -> None:
+    planner = scene.planner("late")
+    scene.late = planner, planner.initial()
+    scene.unfinished = scene.left
+
+
+def query_registers_and_reads(scene: Scene) -> None:
+    """It has finished all that there was."""
+    query_registers(scene)
+    assert scene.late is not None
+    planner, start = scene.late
+    _, end = read_on(planner, start)
+    scene.clock.ahead += 2
+    planner.latest(end)
+    scene.seals()
+    scene.late, scene.unfinished = (planner, end), scene.sealed[-1:]
+
+
+def pause_by_hand(scene: Scene) -> None:
+    """As an operator: with what has been collected."""
+    scene.store.commit(
+        [SetData(scene.group.paths.segments, SegmentsRecord(scene.collected, paused="by hand").to_bytes())]
+    )
+
+
+@pytest.mark.parametrize(
+    "change", [query_registers, query_registers_and_reads, pause_by_hand, segment_is_sealed, coordinator_collects]
+)
+def test_collection_leaves_what_a_query_has_not_finished(change: Change) -> None:
+    def play(zk: str, point: Point) -> None:
+        with a_scene(zk, point) as scene:
+            collector = scene.collector(scene.open_pointed())
+            names = list(scene.sealed)
+            with point.sequence(lambda: change(scene)):
+                for _ in range(2):
+                    collector.collect(["g"])
+            collector.collect(["g"])
+            if scene.late is not None:
+                assert set(scene.unfinished) <= set(scene.left), "what it has not finished stays"
+                scene.seals()
+                planner, start = scene.late
+                assert read_by_watch(planner, start, scene.sealed[-1])[0] == [*scene.unfinished, scene.sealed[-1]]
+            else:
+                assert scene.left == [name for name in scene.sealed if name not in names]
+            first = scene.group.czxid(scene.left[0]) if scene.left else 1 << 62
+            assert scene.collected < first
+            assert bool(scene.collected) == (len(scene.left) < len(scene.sealed))
+            folder = Path(scene.group.folder.path("x")).parent
+            files = {path.name for path in folder.rglob("*.arrow")}
+            assert {scene.group.path(name).name for name in scene.left} <= files
+            if change is pause_by_hand:
+                node = scene.store.get(scene.group.paths.segments)
+                assert node is not None and b"by hand" in node.data
+
+    assert at_every_point(in_virtual_time(play)) > 5

@@ -1,0 +1,189 @@
+"""A change between any two requests of a `ConsumerOperator`, or of the coordinator of its region, costs no record.
+
+A checkpoint is the sequence, and for the operator a reset. Each record is counted once afterwards; no request is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from consumer.errors import Closed
+from consumer.operator import ConsumerOperator
+from coordinator.zk.errors import Refused
+from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.session.kazoo_store import kazoo_factory
+from coordinator.zk.store import Create, Store
+from coordinator.zk.znodes.region_requests import RegionRequest
+from coordinator.zk.znodes.regions import Region
+from tests.simulation.store import SimStore
+from tests.support.memlog import MemoryLog
+from tests.support.points import Point, at_every_point, in_virtual_time
+from tests.support.region import PATHS, Operating, exact, region
+from tests.support.wait import eventually
+from tests.support.world import SESSION_MS, World, a_world
+
+
+class Scene:
+    """Region `r` of operators c1 and c2; the sequence's requests are those of c1, or of the coordinator."""
+
+    def __init__(self, world: World, point: Point, is_members: bool) -> None:
+        self.world = world
+        self.log = MemoryLog(end=20)
+        self.operators: dict[str, Operating] = {}
+        self.lives: list[Operating] = []
+        self.sessions: list[SimStore] = []
+        world.topic("t", 2)
+        self.opener = kazoo_factory(world.zk, SESSION_MS)
+        self._point = point
+        self._is_members = is_members
+        world.coordinator(wrap=lambda store: store if is_members else self.pointed(store))
+        self.joins("c1")
+        self.joins("c2")
+
+    def pointed(self, store: Store) -> Store:
+        assert isinstance(store, SimStore)
+        self.sessions.append(store)
+        return self._point.wrap(store)
+
+    def joins(self, name: str) -> None:
+        is_pointed = name == "c1" and self._is_members
+        open_store = (lambda: self.pointed(self.opener())) if is_pointed else self.opener
+        self.operators[name] = Operating(self.world, name, self.log, open_store=open_store)
+        self.lives.append(self.operators[name])
+
+    def requests(self, what: str) -> None:
+        """As an operator does, beside a request that is there."""
+        if self.world.data(PATHS.request) is None:
+            self.world.store.commit([Create(PATHS.request, RegionRequest(what, "a test").to_bytes())])
+
+    def is_settled(self) -> bool:
+        state = self.world.state("g")
+        assert (state.state, sorted(state.target)) == ("Stable", sorted(self.operators)), state
+        return region(self.world).state == "Running" and self.world.data(PATHS.request) is None
+
+    def asks(self, request: Callable[[ConsumerOperator], None], is_done: Callable[[], bool]) -> None:
+        """c1 asks for something once; its next life, too: a request ends with its process."""
+        asked: list[Operating] = []
+
+        def is_carried_out() -> bool:
+            one = self.operators["c1"]
+            if one not in asked:
+                request(one.operator)
+                asked.append(one)
+            return is_done()
+
+        eventually(is_carried_out, 20, "the request is carried out", ignoring=(Closed,))
+
+    def checkpoint(self) -> None:
+        """One more, beside what others ask for."""
+        before = region(self.world).sequence
+
+        def is_complete() -> bool:
+            self.requests("checkpoint")
+            return region(self.world).sequence > before
+
+        eventually(is_complete, 20, "a checkpoint is complete", ignoring=(Refused,))
+
+    def close(self) -> None:
+        for each in self.lives:
+            each.vanish()
+
+
+def is_later(now: Region, before: Region) -> bool:
+    """A reset takes the place of a checkpoint."""
+    return now.sequence > before.sequence or now.reset > before.reset
+
+
+# ---- what happens
+
+
+def session_ends(scene: Scene) -> None:
+    scene.sessions[-1].expire()
+
+
+def reply_is_lost(scene: Scene) -> None:
+    scene.sessions[-1].lose_next_reply()
+
+
+def request_is_lost(scene: Scene) -> None:
+    scene.sessions[-1].lose_next_request()
+
+
+def member_dies(scene: Scene) -> None:
+    """And is started again."""
+    dies = scene.operators["c1"]
+    store = dies.consumer.member.store
+    if store is not None:
+        store.close()
+    ThreadRuntime().spawn(dies.vanish, "the end of c1")
+    scene.joins("c1")
+
+
+def other_member_dies(scene: Scene) -> None:
+    scene.operators.pop("c2").vanish()
+
+
+def another_joins(scene: Scene) -> None:
+    scene.joins("c3")
+
+
+def application_resets(scene: Scene) -> None:
+    scene.operators["c2"].operator.request_reset("a test")
+
+
+def application_asks_for_a_checkpoint(scene: Scene) -> None:
+    scene.operators["c2"].operator.request_checkpoint()
+
+
+def records_come(scene: Scene) -> None:
+    scene.log.end += 5
+
+
+CHANGES = [
+    session_ends,
+    reply_is_lost,
+    request_is_lost,
+    member_dies,
+    other_member_dies,
+    another_joins,
+    application_resets,
+    application_asks_for_a_checkpoint,
+    records_come,
+]
+OF_COORDINATORS = [reply_is_lost, other_member_dies, another_joins, application_resets]
+"""They have ten times as many requests."""
+
+
+@pytest.mark.parametrize(
+    ("is_members", "change"),
+    [*((True, change) for change in CHANGES), *((False, change) for change in OF_COORDINATORS)],
+)
+def test_change_between_any_two_requests_costs_no_record(is_members: bool, change: Callable[[Scene], None]) -> None:
+    def play(zk: str, point: Point) -> None:
+        with a_world(zk) as world:
+            scene = Scene(world, point, is_members)
+            try:
+                eventually(scene.is_settled, 20, "the region runs")
+                exact(scene.log, 2, *scene.operators.values())
+                scene.checkpoint()
+                scene.log.end += 10
+                with point.sequence(lambda: change(scene)):
+                    before = region(world)
+                    scene.asks(lambda one: one.request_checkpoint(), lambda: is_later(region(world), before))
+                    if is_members:
+                        scene.asks(lambda one: one.request_reset("a test"), lambda: region(world).reset > before.reset)
+                    eventually(scene.is_settled, 20, "the region runs")
+                if change is application_resets:
+                    eventually(lambda: region(world).reset > before.reset, 20, "it is reset")
+                eventually(scene.is_settled, 20, "the region runs again")
+                scene.log.end += 5
+                exact(scene.log, 2, *scene.operators.values())
+                scene.checkpoint()
+                for each in scene.operators.values():
+                    assert not each.operator.wait(0), "it has not ended"
+            finally:
+                scene.close()
+
+    assert at_every_point(in_virtual_time(play), answers=False) > 5
