@@ -164,14 +164,14 @@ class Znodes:
 
     :ivar reads: the paths that were read.
     :ivar acls: the ACLs by path.
-    :ivar meanwhile: called once, between the answer to the next read and its use.
+    :ivar meanwhile: path -> what is called once, between the answer to the next read of that path and its use.
     """
 
     def __init__(self, data: dict[str, bytes]) -> None:
         self.data = data
         self.reads: list[str] = []
         self.acls: dict[str, Acl] = {CONSUMERS: OPEN_ACL, GROUPS: OPEN_ACL}
-        self.meanwhile: Callable[[], None] | None = None
+        self.meanwhile: dict[str, Callable[[], None]] = {}
         self._watches: dict[str, Watch] = {}
 
     def get(self, path: str, watch: Watch | None = None) -> Node | None:
@@ -179,7 +179,7 @@ class Znodes:
         data = self.data.get(path)
         if watch is not None and data != DENIED:
             self._watches[path] = watch
-        acts, self.meanwhile = self.meanwhile, None
+        acts = self.meanwhile.pop(path, None)
         if acts is not None:
             acts()
         return Node(data, Stat(*[0] * 7)) if data is not None else None
@@ -297,15 +297,36 @@ def test_policy_that_appears_changes_and_vanishes_is_followed() -> None:
     assert given(acls, G.state) is None
 
 
-def test_change_between_an_answer_and_its_use_is_followed() -> None:
+@pytest.mark.parametrize("before", [None, AclPolicy(), replace(SECURE, operators=("sasl:before",))])
+def test_change_between_an_answer_and_its_use_is_followed(before: AclPolicy | None) -> None:
     """The watch has fired by then: what was read must not be kept."""
-    znodes = Znodes({})
+    znodes = Znodes({ACL_POLICY: before.to_bytes()} if before is not None else {})
     acls = source(znodes)
-    znodes.meanwhile = lambda: znodes.put(ACL_POLICY, SECURE.to_bytes())
+    znodes.meanwhile[ACL_POLICY] = lambda: znodes.put(ACL_POLICY, SECURE.to_bytes())
 
-    given(acls, G.state)
+    stale = given(acls, G.state)
 
+    assert stale == ({"sasl:c", "sasl:before", "sasl:r"} if before is not None and before.is_secure else None)
     assert given(acls, G.state) == {"sasl:c", "sasl:o", "sasl:r"}
+
+
+@pytest.mark.parametrize("is_member", [False, True])
+def test_change_of_a_groups_policy_before_its_answer_is_used_is_followed(is_member: bool) -> None:
+    znodes = of_member() if is_member else of_coordinator()
+    acls = source(znodes)
+    znodes.meanwhile[G.acl] = lambda: znodes.put(G.acl, replace(OF_G, members=("sasl:x",)).to_bytes())
+
+    assert given(acls, G.state) == {"sasl:c", "sasl:g", "sasl:o", "sasl:r"}
+    assert given(acls, G.state) == {"sasl:c", "sasl:x", "sasl:o", "sasl:r"}
+
+
+def test_change_of_a_groups_policy_while_a_regions_members_are_read_is_followed() -> None:
+    znodes = of_coordinator()
+    acls = source(znodes)
+    znodes.meanwhile[G.acl] = lambda: znodes.put(G.acl, replace(OF_G, members=("sasl:x",)).to_bytes())
+
+    assert given(acls, R.root) == {"sasl:c", "sasl:g", "sasl:h", "sasl:o", "sasl:r"}
+    assert given(acls, R.root) == {"sasl:c", "sasl:x", "sasl:h", "sasl:o", "sasl:r"}
 
 
 def test_member_follows_its_groups_policy() -> None:
