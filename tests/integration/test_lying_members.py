@@ -16,6 +16,7 @@ from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER
 from coordinator.zk.znodes.json_fields import MAX_COUNT
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import OffsetRecord, OwnerRecord
 from tests.support.hand import ManualStage
 from tests.support.liar import Liar
 from tests.support.memlog import MemoryLog
@@ -146,24 +147,38 @@ def test_progress_of_a_member_whose_partition_moves_is_kept_when_its_session_end
     assert two.running == parts("t", 0, 1, 2, 3)
 
 
+def written(world: World, partitions: int) -> dict[int, int]:
+    """Partition of `t` -> its offset in `offsets/` alone, which a channel hides."""
+    data = {number: world.data(PATHS.offset("t", number)) for number in range(partitions)}
+    return {number: OffsetRecord.parse("", each).offset for number, each in data.items() if each is not None}
+
+
 def test_state_without_grants_counts_what_a_member_owns_or_nobody_does(
     world: World, stage: ManualStage, lying: MakeLiar
 ) -> None:
     """As a coordinator of an earlier release leaves it."""
     hand, one = honest(stage)
+    of_one = world.owners("g")
+    before = written(world, 6)
+    stage.topic("t", 6)
     state = world.state("g")
     world.put(PATHS.state, state.to_bytes().replace(b',"granted":{}', b""))
     assert world.state("g").granted is None
-    bad = lying(running=said(range(4), 90), topic_ids={"t": "id-of-t"})
+    bad = lying(running=said(range(6), 90), topic_ids={"t": "id-of-t"})
+    owner = OwnerRecord("bad-0", "bad", bad.registration.incarnation, 1).to_bytes()
+    bad.store.commit([Create(PATHS.owner("t", 4), owner, ephemeral=True)])
 
     hand.turn("g")
     assert world.state("g").granted is not None
     bad.close()
-
     eventually(lambda: hand.turn("g") and world.channel("g", "bad").ended, 40, "it is ended")
+
+    assert world.owners("g") == of_one
+    assert written(world, 6) == {**before, 4: 90, 5: 90}, "its own, and what had no owner"
     hand.settle("g", one)
-    assert set(world.offsets("g").values()) == {50}
-    assert len(world.owners("g")) == 4
+    one.read_offsets()
+    assert one.fenced.channel.running == said(range(4), 50) | said(range(4, 6), 90)
+    assert len(world.owners("g")) == 6
 
 
 # ---- what it says of numbers
