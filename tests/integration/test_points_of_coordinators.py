@@ -141,7 +141,7 @@ def polled(scene: Scene) -> bool:
     }
 
 
-def test_request_made_anew_between_any_two_requests_of_its_turn_has_a_turn_of_its_own() -> None:
+def test_request_made_anew_between_any_two_requests_of_a_turn_has_its_own() -> None:
     def play(zk: str, point: Point) -> None:
         with a_world(zk) as world:
             scene = Scene(world, MemoryLog(end=20))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,12 +15,12 @@ from coordinator.planning.plan import Plan, plan
 from coordinator.planning.snapshot import ChannelView, Member, Snapshot
 from coordinator.planning.target import BEYOND, OVER_A_SESSION
 from coordinator.rebalance.plan_operations import steps, with_state
-from coordinator.zk.errors import BadData
+from coordinator.zk.errors import BadData, RebalanceFailed
 from coordinator.zk.store import MAX_COMMIT_BYTES, operation_bytes
 from coordinator.zk.znodes.group_state import COMPLETING, GroupState
 from coordinator.zk.znodes.left_out import MAX_BYTES, REST, bounded, keys_of, partitions_of
 from coordinator.zk.znodes.partitions import NONE, TopicPartition
-from coordinator.zk.znodes.records import Channel, Registration, Topic
+from coordinator.zk.znodes.records import WHITE_LIST, Channel, Registration, Topic
 from coordinator.zk.znodes.sync import MemberAnswer
 
 pytestmark = pytest.mark.long
@@ -108,6 +109,25 @@ def test_a_cut_target_grows_when_a_member_has_left() -> None:
 
     assert after.is_new_generation
     assert len(assigned_of(after)) >= len(assigned_of(before))
+
+
+def test_members_and_topics_beyond_the_state_fail_before_the_assignor_is_asked() -> None:
+    snapshot = a_group(1, 1, subscription={"w.*": 1})
+    member = snapshot.members["consumer-000"]
+    assert member.registration is not None
+    wild = replace(member, registration=replace(member.registration, pattern=WHITE_LIST))
+    topics = {f"w{number}": Topic(f"w{number}", f"{number:036}", (0,)) for number in range(10_000)}
+    asked: list[str] = []
+
+    class Counted(type(INSTALLED["range"])):  # type: ignore[misc]
+        def assign(self, *arguments: Any) -> Any:
+            asked.append("assign")
+            return super().assign(*arguments)
+
+    with pytest.raises(RebalanceFailed, match="1 members and their 10000 topics take"):
+        plan(replace(snapshot, members={"consumer-000": wild}, topics=topics), {"range": Counted()})
+
+    assert asked == []
 
 
 def test_invented_topics_and_unreadable_members_do_not_fill_the_state() -> None:
