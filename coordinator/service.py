@@ -315,7 +315,9 @@ class Coordinator:
     def _collect(self, collect: Callable[[Iterable[str]], None]) -> None:
         try:
             collect(self._listeners.groups())
-        except (Retryable, AccessDenied, NotAuthorized) as error:
-            log.info("collection deferred: reason=%s", error)
+        except Retryable as error:
+            log.debug("collection deferred: reason=%s", error)  # an outage is one line, of the session
+        except (AccessDenied, NotAuthorized) as error:
+            log.info("collection refused: reason=%s", error)
         except CoordinatorError as error:
             self._end(str(error))

@@ -313,7 +313,8 @@ def test_file_that_others_may_read_is_a_mistake_of_usage(secure: Ensemble, tmp_p
 
     code, lines = run(secure.hosts, words, replace(secure.identities.access(), zk_auth_file=file))
 
-    assert (code, lines[-1]) == (2, f"error: zk_auth_file {file} may be read by others: chmod 600 {file}")
+    where = "(zk_auth_file from ZK_GROUP_ZK_AUTH_FILE)"
+    assert (code, lines[-1]) == (2, f"error: zk_auth_file {file} may be read by others: chmod 600 {file} {where}")
 
 
 # ---- a session at work
