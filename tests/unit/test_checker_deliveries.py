@@ -132,6 +132,20 @@ def test_reset_that_the_log_did_not_have_is_a_gap() -> None:
     assert "from 170 on in segment-0000000006, and 100 should be next" in only(spoilt("joined", happen), "S5").why
 
 
+def test_reset_that_a_later_one_has_replaced_is_no_reason_to_begin_there() -> None:
+    def happen(history: StoryHistory) -> None:
+        reset(history, 150)
+        reset(history, 130)
+        for position in (None, 130):
+            stand(history, position)
+        jump(history, 150, before=130)
+        restart(history)
+        deliver(history)
+        raise Enough
+
+    assert "from 150 on in segment-0000000006, and 100 should be next" in only(spoilt("joined", happen), "S5").why
+
+
 # ---- partitions that are new to a query
 
 

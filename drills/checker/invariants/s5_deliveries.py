@@ -59,11 +59,11 @@ class _Chain:
 class Deliveries:
     """Over all runs of a query, each range of a partition begins where the last one ended.
 
-    Or at the place of an operator's reset between the two seals that came before the run that planned the batch had
-    registered. A partition that is new to the query begins where a reset has set it, or anywhere if the group began
-    with it, unless the log had lost what was before, or at 0; anywhere too, if it was sealed before the query's first
-    run registered. A run with `failOnDataLoss=false` may deliver any. No query fails because of lost records while all
-    ranges continue, those sealed before it began included.
+    Or at the place of the last of an operator's resets between the two seals, if it came before the run that planned
+    the batch had registered. A partition that is new to the query begins where that has set it, or anywhere if the
+    group began with it, unless the log had lost what was before, or at 0; anywhere too, if it was sealed before the
+    query's first run registered. A run with `failOnDataLoss=false` may deliver any. No query fails because of lost
+    records while all ranges continue, those sealed before it began included.
     """
 
     def __init__(self, ends: Ends, report: Callable[..., None]) -> None:
@@ -163,9 +163,10 @@ class Deliveries:
         since = before.czxid if before is not None else 0
         resets = [each for each in self._resets.get(key, ()) if since < each[0] < segment.czxid]
         limit = run.registered if before is not None or run.is_failing else NEVER
-        if end == first or any(zxid < limit and place == first for zxid, place, _ in resets):
+        at_last = [each for each in resets if each[1] == resets[-1][1]]  # an earlier one to elsewhere asks for nothing
+        if end == first or any(zxid < limit and place == first for zxid, place, _ in at_last):
             return None
-        late = [made for _, place, made in resets if place == first]
+        late = [made for _, place, made in at_last if place == first]
         if before is None and not late and self._may_begin(group, key, first, run):
             return None
         should = f"{end} should be next" if before is not None else "it does not begin there"
