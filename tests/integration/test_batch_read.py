@@ -16,7 +16,7 @@ from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Node, Store
 from coordinator.zk.znodes.segments import Segment
-from tests.integration.test_planner import Bench, later, names
+from tests.integration.test_planner import Behind, Bench, later, names
 
 SESSION_MS = 2000
 
@@ -124,6 +124,17 @@ def test_a_missing_file_fails_a_batch_read_with_its_segment_and_offsets(bench: B
     with pytest.raises(SegmentError, match=f"the file of {sealed[0]} .t-0 offsets 0 to 9. is missing"):
         planned(bench)
     assert planned(bench, fail_on_data_loss=False) == sealed[1:]
+
+
+def test_batch_read_finds_a_group_that_a_lagging_server_does_not_know_yet(bench: Bench) -> None:
+    name = bench.seal()
+    opener = kazoo_factory(bench.zk, SESSION_MS)
+    lacks = lambda path: path.startswith(bench.paths.segments)  # noqa: E731
+
+    planner = BatchPlanner(config(bench), lambda: Behind(opener(), lacks), ThreadRuntime())
+
+    assert names(planner.plan_all()) == [name]
+    planner.close()
 
 
 class CollectedMeanwhile(BatchPlanner):

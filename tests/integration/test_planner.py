@@ -24,7 +24,7 @@ from coordinator.zk.batching import ensure
 from coordinator.zk.errors import BadData, Refused
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory, open_kazoo
-from coordinator.zk.store import Check, Create, Delete, Node, SetData, Store, Watch
+from coordinator.zk.store import Check, Create, Delete, Listing, Node, SetData, Store, Watch
 from coordinator.zk.znodes.partitions import LOST, RESET, Discontinuity, TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GroupPaths
 from coordinator.zk.znodes.records import EpochRecord
@@ -471,17 +471,28 @@ def test_query_removed_while_running_fails_its_next_batch_and_does_not_reregiste
 
 
 class Behind(FrontStore):
-    """A session with a server that lags: of what was written lately it knows nothing before a `sync`."""
+    """A session with a server that lags: before a `sync` it knows nothing of what `lacks` names."""
 
-    is_behind = False
+    def __init__(self, store: Store, lacks: Callable[[str], bool] = lambda path: False) -> None:
+        super().__init__(store)
+        self.lacks = lacks
 
     def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
         found = super().get_many(paths, watch)
-        return [None if self.is_behind and "/queries/" in path else n for path, n in zip(paths, found, strict=True)]
+        return [None if self.lacks(path) else node for path, node in zip(paths, found, strict=True)]
+
+    def children_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Listing | None]:
+        found = super().children_many(paths, watch)
+        return [self._older(path, listing) for path, listing in zip(paths, found, strict=True)]
+
+    def _older(self, parent: str, listing: Listing | None) -> Listing | None:
+        if listing is None or self.lacks(parent):
+            return None
+        return replace(listing, found=[name for name in listing.names if not self.lacks(f"{parent}/{name}")])
 
     def sync(self) -> None:
         super().sync()
-        self.is_behind = False
+        self.lacks = lambda path: False
 
 
 def test_a_query_is_not_taken_for_removed_because_a_server_lags(bench: Bench) -> None:
@@ -495,10 +506,28 @@ def test_a_query_is_not_taken_for_removed_because_a_server_lags(bench: Bench) ->
     bench.clock.ahead += 60  # it gives a sign of life, which makes it look
 
     assert isinstance(planner._store, Behind)
-    planner._store.is_behind = True
+    planner._store.lacks = lambda path: "/queries/" in path
 
     assert planner.latest(end) == end
     planner.close()
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["failOnDataLoss", "no failOnDataLoss"])
+def test_query_that_plans_a_batch_again_skips_no_segment_because_a_server_lags(bench: Bench, fails: bool) -> None:
+    sealed = [bench.seal() for _ in range(3)]
+    planner = bench.planner(fail_on_data_loss=fails)
+    start = planner.initial()
+    end = planner.latest(start)
+    planner.plan(start, end)
+    planner.close()
+    opener = kazoo_factory(bench.zk, SESSION_MS)
+    config = SourceConfig(zk=bench.zk, group="g", query="q", fail_on_data_loss=fails)
+    newer = {bench.paths.segment(name) for name in sealed[1:]}
+
+    again = Planner(config, lambda: Behind(opener(), newer.__contains__), bench.clock)
+
+    assert names(again.plan(start, end)) == sealed
+    again.close()
 
 
 def test_removed_query_resumes_from_its_checkpoint_while_no_segment_was_collected(bench: Bench) -> None:

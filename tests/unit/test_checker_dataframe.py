@@ -9,6 +9,7 @@ import pytest
 
 from coordinator.zk.store import Delete
 from drills.checker import Verdicts
+from drills.checker.invariants.s5_dataframe import rows_of
 from tests.support.made_histories import Made
 from tests.support.made_story import Enough, G, StoryHistory
 from tests.support.spoilt import changed, held, names, only, spoilt
@@ -49,6 +50,15 @@ def test_batch_may_be_read_in_several_parts() -> None:
         batch["rows"][:0] = [{**whole, "next": 40}, {**whole, "first": 40}]
 
     held(with_batch(0, halve))
+
+
+def test_rows_are_the_same_wherever_ranges_that_overlap_were_cut() -> None:
+    """As after a reset: two segments have the first offsets, cut in different places."""
+    place = ("t", "id", 0)
+
+    assert rows_of([(*place, 0, 27), (*place, 0, 72), (*place, 27, 45)]) == {place: [(0, 45), (0, 72)]}
+    assert rows_of([(*place, 0, 72), (*place, 0, 45)]) == {place: [(0, 45), (0, 72)]}
+    assert rows_of([(*place, 0, 45), (*place, 45, 72)]) == {place: [(0, 72)]}
 
 
 def with_gaps(missing: int, *pieces: tuple[int, int]) -> Verdicts:

@@ -13,6 +13,7 @@ from drills.checker import Verdicts
 from tests.support.made_story import Enough, G, StoryHistory
 from tests.support.spoilt import held, names, only, spoilt
 
+P0 = TopicPartition("flights", 0)
 P2 = TopicPartition("flights", 2)
 """Of s1; sealed, and delivered by the query, up to 100."""
 
@@ -132,18 +133,32 @@ def test_reset_that_the_log_did_not_have_is_a_gap() -> None:
     assert "from 170 on in segment-0000000006, and 100 should be next" in only(spoilt("joined", happen), "S5").why
 
 
+def test_reset_that_a_later_one_has_replaced_is_no_reason_to_begin_there() -> None:
+    def happen(history: StoryHistory) -> None:
+        reset(history, 150)
+        reset(history, 130)
+        for position in (None, 130):
+            stand(history, position)
+        jump(history, 150, before=130)
+        restart(history)
+        deliver(history)
+        raise Enough
+
+    assert "from 150 on in segment-0000000006, and 100 should be next" in only(spoilt("joined", happen), "S5").why
+
+
 # ---- partitions that are new to a query
 
 
-def first_of(there: frozenset[int], jumps: bool, is_late: bool = False) -> Verdicts:
-    """A query's first batch has flights-2 from 40 on, whose log began there; the group began with `there`."""
+def first_of(there: frozenset[int], jumps: bool, is_late: bool = False, place: int = 40, before: int = 0) -> Verdicts:
+    """A query's first batch has flights-2 from `place` on, whose log began there; the group began with `there`."""
 
     def happen(history: StoryHistory) -> None:
         if not is_late:
             history.query("q#1", "g", "q", "r1", 0, ephemeral=True)
         history.commit(history.coordinator, history.put(G.offsets_of("flights"), BegunRecord("T1", there).to_bytes()))
-        history.event("earliest", "server", topic="flights", topic_id="T1", partition=2, offset=40)
-        jump(history, 40, before=0) if jumps else sealed_at(history, 40, None)
+        history.event("earliest", "server", topic="flights", topic_id="T1", partition=2, offset=place)
+        jump(history, place, before=before) if jumps else sealed_at(history, place, None)
         if is_late:
             history.query("q#1", "g", "q", "r1", 0, ephemeral=True)
         history.batch("q#1", "g", "q", "r1", 0, 0)
@@ -168,6 +183,10 @@ def test_query_that_is_younger_than_a_partition_has_it_from_anywhere() -> None:
     held(first_of(frozenset({0, 1}), jumps=True, is_late=True))
 
 
+def test_partition_whose_older_copy_begins_at_0_lacks_nothing() -> None:
+    held(first_of(frozenset({0, 1}), jumps=True, place=0, before=54))
+
+
 # ---- failures
 
 
@@ -183,6 +202,22 @@ def test_a_query_that_fails_though_all_ranges_continue_breaks_it() -> None:
 
     assert finding.why.startswith("query q of group g failed, and nothing is missing or sealed twice: query q of")
     assert names(finding) == ["q#1 batch", "q#2 query-failed"]
+
+
+def test_query_that_began_after_a_collection_fails_because_of_a_later_loss() -> None:
+    """It has had nothing of the partition, whose records before the loss were collected before it began."""
+
+    def happen(history: StoryHistory) -> None:
+        history.query("q#9", "g", "late", "r9", 0, ephemeral=True)
+        first = history.lives["s0"].channel.running[P0]
+        history.sealed("s0", [SealedRange("flights", "T1", 0, first, first + 10)])
+        history.batch("q#9", "g", "late", "r9", 0, 0)
+        jump(history, 150, before=history.lives["s1"].channel.running[P2])
+        why = "query late of group g has lost records: segment-0000000003 has flights-2 from offset 150 on"
+        history.event("query-failed", "q#9", group="g", query="late", why=why)
+        raise Enough
+
+    held(spoilt("collected", happen))
 
 
 def test_query_fails_because_of_a_gap_and_because_of_a_damaged_file() -> None:

@@ -49,6 +49,7 @@ class BatchPlanner(Planner):
         return packed([sealed for sealed in batch if sealed.name not in files], self._config.readers)
 
     def _listed(self, store: Store) -> list[Sealed]:
+        store.sync()  # a server that lags may not know the group yet
         if store.get(self._paths.segments) is None:
             raise SegmentError(f"there is no group {self._config.group} at {self._config.zk}: nothing was ever sealed")
         options = ("startingSegments", self._config.starting_segments), ("endingSegments", self._config.ending_segments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from typing import Any
@@ -159,8 +160,8 @@ class DataFrames:
             self._report(f"{what} has {odd} {'twice' if odd in known else 'which is not in it'}", event)
             return
         ranges = event["rows"]
-        delivered = _joined(_range(item) for item in (ranges["ranges"] if isinstance(ranges, Mapping) else ranges))
-        expected = _joined(each for segment in segments for each in _expected(segment, delivered))
+        delivered = rows_of(_range(item) for item in (ranges["ranges"] if isinstance(ranges, Mapping) else ranges))
+        expected = rows_of(each for segment in segments for each in _expected(segment, delivered))
         if delivered != expected:
             self._report_difference(what, segments, delivered, expected, event)
 
@@ -178,7 +179,7 @@ class DataFrames:
         topic, topic_id, number = key
         guilty = [s for s in segments if any(each[:3] == key for each in s.ranges or ())]
         without = sum(s.missing.get((topic, number), 0) for s in guilty)
-        sealed = _shown(_joined(each for s in guilty for each in s.ranges or ()).get(key, []))
+        sealed = _shown(rows_of(each for s in guilty for each in s.ranges or ()).get(key, []))
         self._report(
             f"{what} delivered {_shown(delivered.get(key, []))} of {topic}-{number} (id {topic_id}), and sealed was "
             f"{sealed}{f', {without} of them without a record' if without else ''}",
@@ -226,7 +227,8 @@ def _range(item: Mapping[str, Any]) -> tuple[str, str, int, int, int]:
     return item["topic"], item["topic_id"], item["partition"], item["first"], item["next"]
 
 
-def _joined(ranges: Iterable[tuple[str, str, int, int, int]]) -> Rows:
+def rows_of(ranges: Iterable[tuple[str, str, int, int, int]]) -> Rows:
+    """Partition -> the offsets, the same wherever the ranges were cut; what is there twice is in two of them."""
     found: Rows = {}
     for topic, topic_id, number, first, following in ranges:
         found.setdefault((topic, topic_id, number), []).append((first, following))
@@ -234,14 +236,17 @@ def _joined(ranges: Iterable[tuple[str, str, int, int, int]]) -> Rows:
 
 
 def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """In order, adjacent ones merged; overlapping ones stay, so that duplicates remain visible."""
-    found: list[tuple[int, int]] = []
-    for first, following in sorted(ranges):
-        if found and found[-1][1] == first:
-            found[-1] = (found[-1][0], following)
-        elif first < following:
-            found.append((first, following))
-    return found
+    """In order: those offsets that are there once, twice and so on, each as few ranges as possible."""
+    more: Counter[int] = Counter()
+    for first, following in ranges:
+        if first < following:
+            more[first] += 1
+            more[following] -= 1
+    found, begun = [], list[int]()
+    for offset in sorted(more):
+        begun += [offset] * more[offset]
+        found += [(begun.pop(), offset) for _ in range(-more[offset])]
+    return sorted(found)
 
 
 def _shown(ranges: list[tuple[int, int]]) -> str:

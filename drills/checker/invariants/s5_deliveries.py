@@ -59,11 +59,11 @@ class _Chain:
 class Deliveries:
     """Over all runs of a query, each range of a partition begins where the last one ended.
 
-    Or at the place of an operator's reset between the two seals that came before the run that planned the batch had
-    registered. A partition that is new to the query begins where a reset has set it, or anywhere if the group began
-    with it, unless the log had lost what was before, or at 0; anywhere too, if it was sealed before the query's first
-    run registered. A run with `failOnDataLoss=false` may deliver any. No query fails because of lost records while all
-    ranges continue, those sealed before it began included.
+    Or at the place of the last of an operator's resets between the two seals, if it came before the run that planned
+    the batch had registered. A partition that is new to the query begins where that has set it, or anywhere if the
+    group began with it, unless the log had lost what was before, or at 0; anywhere too, if it was sealed before the
+    query's first run registered. A run with `failOnDataLoss=false` may deliver any. No query fails because of lost
+    records while all ranges continue, those sealed before it began included.
     """
 
     def __init__(self, ends: Ends, report: Callable[..., None]) -> None:
@@ -71,7 +71,7 @@ class Deliveries:
         self._report = report
         self._chains: dict[tuple[str, str], _Chain] = {}
         self._resets: dict[Key, list[tuple[int, int, Event]]] = {}
-        self._runs: dict[tuple[str, str, str], tuple[str, int]] = {}
+        self._runs: dict[tuple[str, str, str], tuple[str, int, int]] = {}
         self._first_sealed: dict[Key, int] = {}
 
     def on_reset(self, key: Key, offset: int, commit: Commit) -> None:
@@ -87,12 +87,11 @@ class Deliveries:
     def on_query(self, group: GroupView, query: str, now: Query, commit: Commit) -> None:
         """A query's znode was written: a run registers once, however often it does so again on other sessions. A new
         query begins after what was collected before."""
-        if (group.name, query) not in self._chains:
-            begun = next((each.czxid for each in reversed(group.sealed) if each.gone is not None), 0)
-            self._chains[group.name, query] = _Chain(begun, commit.zxid)
         key = (group.name, query, commit.who)
         if key not in self._runs or self._runs[key][0] != now.run:
-            self._runs[key] = (now.run, commit.zxid)
+            begun = next((each.czxid for each in reversed(group.sealed) if each.gone is not None), 0)
+            self._runs[key] = (now.run, commit.zxid, begun)
+            self._chains.setdefault((group.name, query), _Chain(begun, commit.zxid))
 
     def on_batch(self, group: GroupView, event: Event, segments: Sequence[SegmentView]) -> None:
         """A query has finished a batch of these segments."""
@@ -101,7 +100,7 @@ class Deliveries:
         for later in [later for later in chain.reached if later >= number]:
             del chain.reached[later]
         if number == 0 or not chain.reached:
-            chain.begun = event["after"] if number == 0 else NEVER
+            chain.begun = max(event["after"], self._run(event)[2]) if number == 0 else NEVER
             chain.began = self.registered(event) if number == 0 else NEVER
         before, last = chain.reached[max(chain.reached)] if chain.reached else ({}, None)
         reached = dict(before)
@@ -140,8 +139,11 @@ class Deliveries:
 
     def registered(self, event: Event) -> int:
         """The zxid at which the run registered that planned a batch; `NEVER` when unknown."""
+        return self._run(event)[1]
+
+    def _run(self, event: Event) -> tuple[str, int, int]:
         planner = event.get("planned", event["who"])
-        return self._runs.get((event["group"], event["query"], planner), ("", NEVER))[1]
+        return self._runs.get((event["group"], event["query"], planner), ("", NEVER, 0))
 
     def _problems(
         self, group: GroupView, segments: Sequence[SegmentView], reached: Reached, run: Run
@@ -163,9 +165,10 @@ class Deliveries:
         since = before.czxid if before is not None else 0
         resets = [each for each in self._resets.get(key, ()) if since < each[0] < segment.czxid]
         limit = run.registered if before is not None or run.is_failing else NEVER
-        if end == first or any(zxid < limit and place == first for zxid, place, _ in resets):
+        at_last = [each for each in resets if each[1] == resets[-1][1]]  # an earlier one to elsewhere asks for nothing
+        if end == first or any(zxid < limit and place == first for zxid, place, _ in at_last):
             return None
-        late = [made for _, place, made in resets if place == first]
+        late = [made for _, place, made in at_last if place == first]
         if before is None and not late and self._may_begin(group, key, first, run):
             return None
         should = f"{end} should be next" if before is not None else "it does not begin there"
@@ -176,9 +179,10 @@ class Deliveries:
     def _may_begin(self, group: GroupView, key: Key, first: int, run: Run) -> bool:
         """Whether a partition that is new to a query may begin at `first`."""
         partition: Partition = (key[1], key[3])
-        if self._first_sealed.get(key, 0) < run.began or self._ends.was_edited(group.name, partition):
+        was_edited = self._ends.was_edited(group.name, partition)
+        if first == 0 or self._first_sealed.get(key, 0) < run.began or was_edited:
             return True
         if self._ends.has_jumped_to(key, first):
             return False
         begun = group.begun.get(key[1])
-        return first == 0 or (begun is not None and not begun.came_later(key[2], key[3]))
+        return begun is not None and not begun.came_later(key[2], key[3])
