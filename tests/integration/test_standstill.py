@@ -108,7 +108,7 @@ def test_standstill_of_a_killed_member_begins_with_its_last_sign_of_life(
         least_ms, most_ms = drill.reported()
         table = run_ok(drill.zk, "history", "g").stdout
 
-    assert longest_ms > 3000, "it stood still for its session timeout at least"
+    assert longest_ms > 3000 - 1000, "for its session timeout, which a heartbeat began up to a third of it before"
     assert least_ms - MEASURED_TO_MS <= longest_ms <= most_ms + MEASURED_TO_MS
     assert most_ms - longest_ms < 1000, "records flow: its last commit was not long before"
     assert str(most_ms) in table and "UNCERTAIN-MS" in table
