@@ -187,6 +187,20 @@ def test_partition_whose_older_copy_begins_at_0_lacks_nothing() -> None:
     held(first_of(frozenset({0, 1}), jumps=True, place=0, before=54))
 
 
+@pytest.mark.parametrize(("first", "after"), [(100, 150), (100, 60)])
+def test_query_lacks_what_the_log_lost_of_an_older_partition_since_it_began(first: int, after: int) -> None:
+    """It began after the newest segment, and has had nothing of the partition."""
+
+    def happen(history: StoryHistory) -> None:
+        newest = max(czxid for path, (_, _, _, czxid) in history.tree.items() if "/segment-" in path)
+        history.query("q#9", "g", "late", "r9", newest, ephemeral=True)
+        jump(history, after, before=first)
+        history.batch("q#9", "g", "late", "r9", 0, newest)
+        raise Enough
+
+    assert f"has flights-2 (id T1) from {after} on in segment-0000000006" in only(spoilt("joined", happen), "S5").why
+
+
 # ---- failures
 
 
@@ -218,6 +232,16 @@ def test_query_that_began_after_a_collection_fails_because_of_a_later_loss() -> 
         raise Enough
 
     held(spoilt("collected", happen))
+
+
+def test_query_fails_because_a_log_was_put_back_to_0_before_its_first_records() -> None:
+    def happen(history: StoryHistory) -> None:
+        history.query("q#1", "g", "q", "r1", 0, ephemeral=True)
+        jump(history, 0, before=54)
+        fail(history, "q#1", "segment-0000000000 has flights-2 from offset 0 on, and 54 should be next")
+        raise Enough
+
+    held(spoilt("stable", happen))
 
 
 def test_query_fails_because_of_a_gap_and_because_of_a_damaged_file() -> None:
