@@ -84,6 +84,18 @@ def test_a_run_that_bears_data_loss_delivers_anything_and_later_ones_continue() 
     held(spoilt("joined", happen))
 
 
+def test_a_run_that_bears_data_loss_passes_a_segment_whose_file_is_missing() -> None:
+    def happen(history: StoryHistory) -> None:
+        sealed_at(history, 100, 100)
+        restart(history)
+        deliver(history, fail_on_data_loss=False, segments=[], rows=[])
+        sealed_at(history, 110, 110)
+        deliver(history, number=3)
+        raise Enough
+
+    held(spoilt("joined", happen))
+
+
 @pytest.mark.parametrize("place", [150, 60])
 def test_a_query_that_was_stopped_goes_on_where_a_reset_has_set_the_offset(place: int) -> None:
     def happen(history: StoryHistory) -> None:

@@ -136,11 +136,11 @@ class DataFrames:
         if group is not None:
             segments = self._promised(group, event)
             self._judge(group, event, segments)
-            self.deliveries.on_batch(group, event, segments)
+            self.deliveries.on_batch(group, event, segments if _is_strict(event) else _passed(group, event))
 
     def _promised(self, group: GroupView, event: Event) -> list[SegmentView]:
         """Those that a batch has, and those that it must have."""
-        named, is_strict = set(event["segments"]), event.get("fail_on_data_loss", True)
+        named, is_strict = set(event["segments"]), _is_strict(event)
         segments = _between(group, event["after"], event["upto"])
         return [each for each in segments if each.name in named or (is_strict and self._is_promised(each, event))]
 
@@ -186,6 +186,16 @@ class DataFrames:
             *[segment.made for segment in guilty[:3]],
             event,
         )
+
+
+def _is_strict(batch: Event) -> bool:
+    return bool(batch.get("fail_on_data_loss", True))
+
+
+def _passed(group: GroupView, batch: Event) -> list[SegmentView]:
+    """Those of a batch with `failOnDataLoss=false`, and those whose file it left out: its end is after both."""
+    segments = _between(group, batch["after"], batch["upto"])
+    return [each for each in segments if each.gone is None or each.name in batch["segments"]]
 
 
 def _between(group: GroupView, after: int, upto: int) -> list[SegmentView]:
