@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from coordinator.zk.store import Check
 from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import COORDINATOR_EPOCH
 from coordinator.zk.znodes.records import BegunRecord, OffsetRecord
-from coordinator.zk.znodes.segments import SealedRange
+from coordinator.zk.znodes.segments import Query, SealedRange
 from drills.checker import Verdicts
 from tests.support.made_story import Enough, G, StoryHistory
 from tests.support.spoilt import held, names, only, spoilt
@@ -89,6 +91,30 @@ def test_a_run_that_bears_data_loss_passes_a_segment_whose_file_is_missing() -> 
         sealed_at(history, 100, 100)
         restart(history)
         deliver(history, fail_on_data_loss=False, segments=[], rows=[])
+        sealed_at(history, 110, 110)
+        deliver(history, number=3)
+        raise Enough
+
+    held(spoilt("joined", happen))
+
+
+def test_a_run_that_bears_data_loss_passes_segments_that_were_collected() -> None:
+    def happen(history: StoryHistory) -> None:
+        sealed_at(history, 100, 100)
+        newest = max(czxid for path, (_, _, _, czxid) in history.tree.items() if "/segment-" in path)
+        read, other = Query("", history.finished_by("q"), 0, expired_ms=1), Query("other", newest, 0)
+        history.commit(
+            history.coordinator,
+            Check(COORDINATOR_EPOCH, history.fence),
+            history.put(G.queries, b""),
+            history.put(G.query("q"), read.to_bytes()),
+            history.put(G.query("other"), other.to_bytes()),
+        )
+        history.collect("g", newest)
+        restart(history)
+        first = history.lives["s0"].channel.running[P0]
+        history.sealed("s0", [SealedRange("flights", "T1", 0, first, first + 10)])
+        deliver(history, fail_on_data_loss=False)
         sealed_at(history, 110, 110)
         deliver(history, number=3)
         raise Enough

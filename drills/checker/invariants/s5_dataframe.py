@@ -136,7 +136,9 @@ class DataFrames:
         if group is not None:
             segments = self._promised(group, event)
             self._judge(group, event, segments)
-            self.deliveries.on_batch(group, event, segments if _is_strict(event) else _passed(group, event))
+            # Without failOnDataLoss it has passed also those that it left out.
+            passed = segments if _is_strict(event) else _between(group, event["after"], event["upto"])
+            self.deliveries.on_batch(group, event, passed)
 
     def _promised(self, group: GroupView, event: Event) -> list[SegmentView]:
         """Those that a batch has, and those that it must have."""
@@ -190,12 +192,6 @@ class DataFrames:
 
 def _is_strict(batch: Event) -> bool:
     return bool(batch.get("fail_on_data_loss", True))
-
-
-def _passed(group: GroupView, batch: Event) -> list[SegmentView]:
-    """Those of a batch with `failOnDataLoss=false`, and those whose file it left out: its end is after both."""
-    segments = _between(group, batch["after"], batch["upto"])
-    return [each for each in segments if each.gone is None or each.name in batch["segments"]]
 
 
 def _between(group: GroupView, after: int, upto: int) -> list[SegmentView]:
