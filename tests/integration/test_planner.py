@@ -739,12 +739,18 @@ def test_gap_or_repetition_fails_every_start_until_data_loss_is_allowed(
     assert one_batch(bench, read).ends == ends({0: first + 20, 1: 10})
 
 
-def test_query_goes_on_with_the_default_after_a_run_that_bore_a_collection(bench: Bench) -> None:
+@pytest.mark.parametrize("is_collected", [True, False])
+def test_query_goes_on_with_the_default_after_a_run_that_bore_a_missing_segment(
+    bench: Bench, is_collected: bool
+) -> None:
     bench.seal(10)
     read = one_batch(bench)
     gone = bench.seal(10)
     bench.seal(10, partition=1)
-    bench.collect([gone], czxid_of(bench, gone))
+    if is_collected:
+        bench.collect([gone], czxid_of(bench, gone))
+    else:
+        bench.remove(gone)
     read = one_batch(bench, read, fail_on_data_loss=False)
     bench.seal(10)
     read = one_batch(bench, read)

@@ -148,8 +148,9 @@ class Planner:
             self._report_removed(f"query {start.query}")
         segments = self._segments.between(start.czxid)
         end = batch_end(start, segments, cuts, max_rows, self._target)
-        if self._segments.record.collected > start.czxid:
-            start = replace(start, ends={})  # where the collected ones ended is not known any more
+        batch = [sealed for sealed in segments if sealed.czxid <= end.czxid]
+        if self._segments.record.collected > start.czxid or self._segments.gaps(start, batch):
+            start = replace(start, ends={})  # where those that are gone ended is not known
         return delivered(start, at_cut(end, start, segments, known, cuts), segments, registered)
 
     def _list_with_cuts(self, store: Store) -> tuple[Sequence[Cut], Sequence[Cut]]:
