@@ -147,11 +147,8 @@ class Planner:
             self._has_begun = True
             self._report_removed(f"query {start.query}")
         segments = self._segments.between(start.czxid)
-        end = batch_end(start, segments, cuts, max_rows, self._target)
-        batch = [sealed for sealed in segments if sealed.czxid <= end.czxid]
-        if self._segments.record.collected > start.czxid or self._segments.gaps(start, batch):
-            start = replace(start, ends={})  # where those that are gone ended is not known
-        return delivered(start, at_cut(end, start, segments, known, cuts), segments, registered)
+        end = at_cut(batch_end(start, segments, cuts, max_rows, self._target), start, segments, known, cuts)
+        return delivered(self._segments.known(start, end), end, segments, registered)
 
     def _list_with_cuts(self, store: Store) -> tuple[Sequence[Cut], Sequence[Cut]]:
         """List the segments; the cuts up to which all of them are listed, and those that may lie between them."""
