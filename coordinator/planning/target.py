@@ -10,7 +10,7 @@ from ..assignors import Assignor, Subscriber, assigned
 from ..zk.errors import BadData, RebalanceFailed
 from ..zk.znodes.group_state import Mark, Target
 from ..zk.znodes.json_fields import compact
-from ..zk.znodes.left_out import keys_of, partitions_of
+from ..zk.znodes.left_out import first_of, keys_of
 from ..zk.znodes.partitions import NONE, PartitionSet, TopicPartition
 from ..zk.znodes.paths import GroupPaths
 from ..zk.znodes.ranges import MAX_PARTITION
@@ -31,7 +31,8 @@ ROOM_BYTES = 470_000
 """Bytes of the target in `state` and of the largest command beside it, in one multi; the rest is for reasons."""
 BEYOND = f"the group's state holds no more: target and largest start have {ROOM_BYTES} bytes (use several groups)"
 LEAST_BESIDE = 64_000
-CUTS = 8
+CUTS = 7
+"""Tries of what fits: the first by an estimate, each further one halves what is left of the difference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,25 +97,46 @@ def wanted(
     :param marks: evictions, which are in the state too.
     :raises RebalanceFailed: when the assignor fails, or breaks its contract; or when the members alone do not fit.
     """
-    ids = {name: registration.incarnation for name, registration in members.items()}
     room = max(ROOM_BYTES - sum(len(compact(mark.to_json())) for mark in marks), 2 * LEAST_BESIDE)
     demand = _demand(snapshot, members)
-    size = least = _bytes_of(demand.found({}))
-    beyond: PartitionSet = frozenset(partitions_of(snapshot.state.left_out)) & demand.partitions
+    least = _bytes_of(demand.found({}))
+    if least >= room:
+        raise RebalanceFailed(
+            f"the group's {len(members)} members and their {len(demand.topics)} topics take {least} bytes in its "
+            f"state, over the {room} that it may have: spread them over several groups"
+        )
+    beyond = _beyond_before(snapshot, members, demand)
+    found = demand.without(assignor, beyond)
+    size = _bytes_of(found)
+    return found if size <= room else _cut(demand, assignor, beyond, room, (room - least) / (size - least))
+
+
+def _beyond_before(snapshot: Snapshot, members: Mapping[str, Registration], demand: _Demand) -> PartitionSet:
+    """What the target before has left out because it did not fit: as long as members and topics are the same."""
+    ids = {name: registration.incarnation for name, registration in members.items()}
     is_same = {name: one.incarnation for name, one in snapshot.state.target.items()} == ids
-    if not (is_same and snapshot.state.topics == demand.topic_ids()):
-        beyond = NONE
-    for _ in range(CUTS if least < room else 0):
-        found = demand.assigned(assignor, beyond)
-        size = _bytes_of(found)
-        if size <= room:
-            return replace(found, left_out={**found.left_out, **keys_of(beyond, BEYOND)})
-        share = min(0.95, 0.98 * (room - least) / (size - least))
-        beyond = frozenset(sorted(demand.partitions)[int(len(demand.partitions - beyond) * share) :])
-    raise RebalanceFailed(
-        f"the group's {len(members)} members and their {len(demand.topics)} topics take {size} bytes in its state, "
-        f"over the {room} that it may have: spread them over several groups"
-    )
+    first = first_of(snapshot.state.left_out, BEYOND)
+    if first is None or not is_same or snapshot.state.topics != demand.topic_ids():
+        return NONE
+    return frozenset(partition for partition in demand.partitions if partition >= first)
+
+
+def _cut(demand: _Demand, assignor: Assignor, beyond: PartitionSet, room: int, share: float) -> Wanted:
+    """The assignment of about as many partitions, the first ones, as fit into `room`.
+
+    :param share: of those that are not `beyond`, which do not fit: an estimate of what does.
+    """
+    every = sorted(demand.partitions)
+    fits, over, best = 0, len(demand.partitions - beyond), demand.without(assignor, demand.partitions)
+    kept = int(over * 0.98 * share)
+    for _ in range(CUTS):
+        found = demand.without(assignor, frozenset(every[kept:]))
+        if _bytes_of(found) <= room:
+            fits, best = kept, found
+        else:
+            over = kept
+        kept = (fits + over) // 2
+    return best
 
 
 def _bytes_of(found: Wanted) -> int:
@@ -147,7 +169,7 @@ class _Demand:
     def topic_ids(self) -> dict[str, str]:
         return {name: topic.id for name, topic in sorted(self.topics.items())}
 
-    def assigned(self, assignor: Assignor, beyond: PartitionSet) -> Wanted:
+    def without(self, assignor: Assignor, beyond: PartitionSet) -> Wanted:
         """The assignment without the partitions `beyond`.
 
         :raises RebalanceFailed: when the assignor fails, or breaks its contract.
@@ -159,7 +181,9 @@ class _Demand:
             for name, topic in self.topics.items()
         }
         shares = {name: numbers for name, numbers in shares.items() if numbers}
-        return self.found(assigned(assignor, [_only(subscriber, shares) for subscriber in self.subscribers], shares))
+        subscribers = [_only(subscriber, shares) for subscriber in self.subscribers]
+        found = self.found(assigned(assignor, subscribers, shares))
+        return replace(found, left_out={**found.left_out, **keys_of(beyond, BEYOND)})
 
     def found(self, assignment: Mapping[str, Mapping[str, PartitionSet]]) -> Wanted:
         """The target that gives each member its share, as far as one session may own it."""

@@ -161,9 +161,10 @@ class Handlers:
         request = Request(group, self._asked.with_held(group, request.reasons))
         requested = self._asked.requested(group)
         with self._lock:
-            pause_s = self._kept(group).not_before - self._runtime.monotonic()
-            is_paced = self._kept(group).requested.is_paced
-        if pause_s > 0 and (requested is None or is_paced):
+            kept = self._kept(group)
+        until = kept.not_before if requested is None else kept.requested.until  # an operator waits for no other pause
+        pause_s = until - self._runtime.monotonic()
+        if pause_s > 0:
             self._ask_again(request, pause_s)
             return
         changes = _changes(request)

@@ -30,11 +30,6 @@ class Pace:
         self.until = now + (growing(beyond, self._longest_s) if beyond > 0 else 0.0)
         return beyond > 0 and beyond % self._at_once == 1
 
-    @property
-    def is_paced(self) -> bool:
-        """Whether the last one was one too many."""
-        return self.count > self._at_once
-
 
 def growing(nth: int, longest_s: float) -> float:
     """The n-th pause in a row, from 1 on: each is twice as long."""

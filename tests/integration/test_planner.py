@@ -739,6 +739,28 @@ def test_gap_or_repetition_fails_every_start_until_data_loss_is_allowed(
     assert one_batch(bench, read).ends == ends({0: first + 20, 1: 10})
 
 
+@pytest.mark.parametrize("is_collected", [True, False])
+def test_query_goes_on_with_the_default_after_a_run_that_bore_a_missing_segment(
+    bench: Bench, is_collected: bool
+) -> None:
+    bench.seal(10)
+    read = one_batch(bench)
+    gone = bench.seal(10)
+    bench.seal(10, partition=1)
+    if is_collected:
+        bench.collect([gone], czxid_of(bench, gone))
+    else:
+        bench.remove(gone)
+    read = one_batch(bench, read, fail_on_data_loss=False)
+    bench.seal(10)
+    read = one_batch(bench, read)
+
+    assert read.ends == ends({0: 30, 1: 10})
+    bench.seal(10, first=40)
+    with pytest.raises(SegmentError, match="t-0 from offset 40 on, and 30 should be next"):
+        one_batch(bench, read)
+
+
 def test_segment_that_vanished_before_the_first_batch_fails_every_run_that_plans_it(bench: Bench) -> None:
     bench.seal()
     planner = bench.planner(starting_segments="latest")

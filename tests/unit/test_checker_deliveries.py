@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from coordinator.zk.store import Check
 from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import COORDINATOR_EPOCH
 from coordinator.zk.znodes.records import BegunRecord, OffsetRecord
-from coordinator.zk.znodes.segments import SealedRange
+from coordinator.zk.znodes.segments import Query, SealedRange
 from drills.checker import Verdicts
 from tests.support.made_story import Enough, G, StoryHistory
 from tests.support.spoilt import held, names, only, spoilt
@@ -78,6 +80,42 @@ def test_a_run_that_bears_data_loss_delivers_anything_and_later_ones_continue() 
         restart(history)
         deliver(history, fail_on_data_loss=False)
         sealed_at(history, 160, 160)
+        deliver(history, number=3)
+        raise Enough
+
+    held(spoilt("joined", happen))
+
+
+def test_a_run_that_bears_data_loss_passes_a_segment_whose_file_is_missing() -> None:
+    def happen(history: StoryHistory) -> None:
+        sealed_at(history, 100, 100)
+        restart(history)
+        deliver(history, fail_on_data_loss=False, segments=[], rows=[])
+        sealed_at(history, 110, 110)
+        deliver(history, number=3)
+        raise Enough
+
+    held(spoilt("joined", happen))
+
+
+def test_a_run_that_bears_data_loss_passes_segments_that_were_collected() -> None:
+    def happen(history: StoryHistory) -> None:
+        sealed_at(history, 100, 100)
+        newest = max(czxid for path, (_, _, _, czxid) in history.tree.items() if "/segment-" in path)
+        read, other = Query("", history.finished_by("q"), 0, expired_ms=1), Query("other", newest, 0)
+        history.commit(
+            history.coordinator,
+            Check(COORDINATOR_EPOCH, history.fence),
+            history.put(G.queries, b""),
+            history.put(G.query("q"), read.to_bytes()),
+            history.put(G.query("other"), other.to_bytes()),
+        )
+        history.collect("g", newest)
+        restart(history)
+        first = history.lives["s0"].channel.running[P0]
+        history.sealed("s0", [SealedRange("flights", "T1", 0, first, first + 10)])
+        deliver(history, fail_on_data_loss=False)
+        sealed_at(history, 110, 110)
         deliver(history, number=3)
         raise Enough
 
@@ -187,6 +225,20 @@ def test_partition_whose_older_copy_begins_at_0_lacks_nothing() -> None:
     held(first_of(frozenset({0, 1}), jumps=True, place=0, before=54))
 
 
+@pytest.mark.parametrize(("first", "after"), [(100, 150), (100, 60)])
+def test_query_lacks_what_the_log_lost_of_an_older_partition_since_it_began(first: int, after: int) -> None:
+    """It began after the newest segment, and has had nothing of the partition."""
+
+    def happen(history: StoryHistory) -> None:
+        newest = max(czxid for path, (_, _, _, czxid) in history.tree.items() if "/segment-" in path)
+        history.query("q#9", "g", "late", "r9", newest, ephemeral=True)
+        jump(history, after, before=first)
+        history.batch("q#9", "g", "late", "r9", 0, newest)
+        raise Enough
+
+    assert f"has flights-2 (id T1) from {after} on in segment-0000000006" in only(spoilt("joined", happen), "S5").why
+
+
 # ---- failures
 
 
@@ -218,6 +270,16 @@ def test_query_that_began_after_a_collection_fails_because_of_a_later_loss() -> 
         raise Enough
 
     held(spoilt("collected", happen))
+
+
+def test_query_fails_because_a_log_was_put_back_to_0_before_its_first_records() -> None:
+    def happen(history: StoryHistory) -> None:
+        history.query("q#1", "g", "q", "r1", 0, ephemeral=True)
+        jump(history, 0, before=54)
+        fail(history, "q#1", "segment-0000000000 has flights-2 from offset 0 on, and 54 should be next")
+        raise Enough
+
+    held(spoilt("stable", happen))
 
 
 def test_query_fails_because_of_a_gap_and_because_of_a_damaged_file() -> None:

@@ -198,6 +198,14 @@ def test_an_operators_requests_in_a_loop_are_paced_a_single_one_is_not() -> None
     assert taken[9] == 10, "also within the pause of an earlier turn"
     assert 25 < taken[-1] < 35
 
+    runtime.now += 3600
+    handlers._groups["g"].not_before = runtime.now + 5.0
+    handlers.requests.request("g", "a request")
+    request = handlers.requests.take()
+    assert request is not None
+    handlers._take_turn(request)
+    assert rebalancer.taken == taken[-1] + 1, "an hour later it is a single one again"
+
 
 @pytest.mark.parametrize("error", [LeaseLapsed, RebalanceFailed])
 def test_log_record_of_a_failed_turn_retains_no_objects_of_the_group(

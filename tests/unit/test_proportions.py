@@ -99,6 +99,41 @@ def test_range_assigns_a_hundred_thousand_partitions_of_300_members() -> None:
     assert decided.state.left_out == {}
 
 
+def of_many_topics(members: int, topics: int, partitions: int, strategy: str) -> Snapshot:
+    """New members of a group, each of which subscribes to all of its topics."""
+    names = [f"w{number:05}-{'x' * 13}" for number in range(topics)]
+    numbers = tuple(range(partitions))
+    snapshot = a_group(members, 1, strategy, dict.fromkeys(names, 1))
+    return replace(snapshot, topics={name: Topic(name, f"id-{name}", numbers) for name in names})
+
+
+@pytest.mark.parametrize(
+    "snapshot",
+    [
+        pytest.param(a_group(2, 20_000), id="more than their sessions may own"),
+        pytest.param(of_many_topics(40, 1500, 10, "cooperative-sticky"), id="few of each topic"),
+        pytest.param(of_many_topics(3, 400, 60, "range"), id="both"),
+    ],
+)
+def test_what_is_left_out_is_the_same_in_each_turn_with_its_reason(snapshot: Snapshot) -> None:
+    decided = decided_of(snapshot)
+    assert decided.state.left_out
+    for _ in range(2):
+        again = decided_of(replace(snapshot, state=decided.state))
+        assert not again.is_new_generation
+        assert again.state.left_out == decided.state.left_out
+
+
+def test_a_target_is_cut_also_where_most_partitions_take_no_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinator.planning.target.LEAST_BESIDE", 500)
+    monkeypatch.setattr("coordinator.planning.target.ROOM_BYTES", 2_780)
+
+    decided = plan(a_group(20, 1000), INSTALLED)
+
+    assert len(assigned_of(decided)) >= 10
+    assert set(decided.state.left_out.values()) == {BEYOND}
+
+
 def test_a_cut_target_grows_when_a_member_has_left() -> None:
     snapshot = a_group(300, 95_000, "round-robin")
     before = decided_of(snapshot)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from coordinator.zk.runtime import Runtime
@@ -82,6 +83,11 @@ class SealedSegments:
         """Missing segments in the batch after `start`, which has no name when an earlier run planned a first batch."""
         listed = (sealed.name for sealed in self._known.values() if sealed.czxid == start.czxid)
         return gaps(start.segment or next(listed, ""), batch)
+
+    def known(self, start: SourceOffset, end: SourceOffset) -> SourceOffset:
+        """`start`, without its ends when segments between are gone: where those ended is not known."""
+        is_gone = self.record.collected > start.czxid or self.gaps(start, self.between(start.czxid, end.czxid))
+        return replace(start, ends={}) if is_gone else start
 
     def _list(self, store: Store) -> None:
         for _ in range(LISTINGS):

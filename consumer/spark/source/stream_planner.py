@@ -147,8 +147,8 @@ class Planner:
             self._has_begun = True
             self._report_removed(f"query {start.query}")
         segments = self._segments.between(start.czxid)
-        end = batch_end(start, segments, cuts, max_rows, self._target)
-        return delivered(start, at_cut(end, start, segments, known, cuts), segments, registered)
+        end = at_cut(batch_end(start, segments, cuts, max_rows, self._target), start, segments, known, cuts)
+        return delivered(self._segments.known(start, end), end, segments, registered)
 
     def _list_with_cuts(self, store: Store) -> tuple[Sequence[Cut], Sequence[Cut]]:
         """List the segments; the cuts up to which all of them are listed, and those that may lie between them."""

@@ -55,3 +55,13 @@ def partitions_of(left_out: Mapping[str, str]) -> dict[TopicPartition, str]:
             with suppress(ValueError):
                 found |= {TopicPartition(topic, number): why for number in ranges.decode(numbers)}
     return found
+
+
+def first_of(left_out: Mapping[str, str], why: str) -> TopicPartition | None:
+    """The first partition that is left out for this reason; None without one."""
+    entries = {key: reason for key, reason in left_out.items() if reason == why}
+    found = set(partitions_of(entries))
+    for topic, _, number in (key.rpartition("-") for key in entries):
+        if is_name(topic) and number.isascii() and number.isdigit():
+            found.add(TopicPartition(topic, int(number)))
+    return min(found, default=None)

@@ -136,11 +136,13 @@ class DataFrames:
         if group is not None:
             segments = self._promised(group, event)
             self._judge(group, event, segments)
-            self.deliveries.on_batch(group, event, segments)
+            # Without failOnDataLoss it has passed also those that it left out.
+            passed = segments if _is_strict(event) else _between(group, event["after"], event["upto"])
+            self.deliveries.on_batch(group, event, passed)
 
     def _promised(self, group: GroupView, event: Event) -> list[SegmentView]:
         """Those that a batch has, and those that it must have."""
-        named, is_strict = set(event["segments"]), event.get("fail_on_data_loss", True)
+        named, is_strict = set(event["segments"]), _is_strict(event)
         segments = _between(group, event["after"], event["upto"])
         return [each for each in segments if each.name in named or (is_strict and self._is_promised(each, event))]
 
@@ -186,6 +188,10 @@ class DataFrames:
             *[segment.made for segment in guilty[:3]],
             event,
         )
+
+
+def _is_strict(batch: Event) -> bool:
+    return bool(batch.get("fail_on_data_loss", True))
 
 
 def _between(group: GroupView, after: int, upto: int) -> list[SegmentView]:

@@ -29,7 +29,8 @@ class Run(NamedTuple):
 
     :ivar began: zxid at which the query's first run registered; `NEVER` when unknown.
     :ivar registered: zxid of the registration of the run that planned the batch; `NEVER` when unknown.
-    :ivar is_failing: whether a later reset is a reason to fail also where nothing of the partition was delivered.
+    :ivar is_failing: whether a later reset, or a log that was put back to 0, is a reason to fail also where nothing of
+        the partition was delivered.
     """
 
     began: int
@@ -61,7 +62,7 @@ class Deliveries:
 
     Or at the place of the last of an operator's resets between the two seals, if it came before the run that planned
     the batch had registered. A partition that is new to the query begins where that has set it, or anywhere if the
-    group began with it, unless the log had lost what was before, or at 0; anywhere too, if it was sealed before the
+    group began with it, unless the log had lost what was before, or at 0; anywhere too, in a segment sealed before the
     query's first run registered. A run with `failOnDataLoss=false` may deliver any. No query fails because of lost
     records while all ranges continue, those sealed before it began included.
     """
@@ -169,20 +170,21 @@ class Deliveries:
         if end == first or any(zxid < limit and place == first for zxid, place, _ in at_last):
             return None
         late = [made for _, place, made in at_last if place == first]
-        if before is None and not late and self._may_begin(group, key, first, run):
+        if before is None and not late and self._may_begin(group, key, first, segment, run):
             return None
         should = f"{end} should be next" if before is not None else "it does not begin there"
         more = f"; a reset to {first} came after its run had registered" if late else ""
         why = f"has {topic}-{number} (id {topic_id}) from {first} on in {segment.name}, and {should}{more}"
         return Problem(why, (*([before.made] if before is not None else []), *late[-1:], segment.made))
 
-    def _may_begin(self, group: GroupView, key: Key, first: int, run: Run) -> bool:
-        """Whether a partition that is new to a query may begin at `first`."""
+    def _may_begin(self, group: GroupView, key: Key, first: int, segment: SegmentView, run: Run) -> bool:
+        """Whether a partition that is new to a query may begin at `first` in `segment`."""
         partition: Partition = (key[1], key[3])
-        was_edited = self._ends.was_edited(group.name, partition)
-        if first == 0 or self._first_sealed.get(key, 0) < run.began or was_edited:
+        if segment.czxid < run.began or self._ends.was_edited(group.name, partition):
             return True
         if self._ends.has_jumped_to(key, first):
-            return False
+            return first == 0 and not run.is_failing
+        if first == 0 or self._first_sealed.get(key, 0) < run.began:
+            return True
         begun = group.begun.get(key[1])
         return begun is not None and not begun.came_later(key[2], key[3])
