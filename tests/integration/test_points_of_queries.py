@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -26,6 +26,7 @@ from coordinator.zk.znodes.paths import COORDINATOR_EPOCH
 from coordinator.zk.znodes.records import EpochRecord
 from coordinator.zk.znodes.segments import SegmentsRecord
 from tests.simulation.store import SimStore
+from tests.support.cuts import HandMadeRegion
 from tests.support.points import Point, at_every_point, in_virtual_time
 from tests.support.sealed import SealedGroup
 from tests.support.terms import a_term
@@ -75,8 +76,8 @@ class Scene:
         runtime = ThreadRuntime()
         return SegmentCollector(a_term(store, runtime), ServerClock(store, runtime), RULES)
 
-    def planner(self, query: str = "q") -> Planner:
-        config = SourceConfig(zk=self._zk, group="g", query=query)
+    def planner(self, query: str = "q", align_checkpoints: bool = False) -> Planner:
+        config = SourceConfig(zk=self._zk, group="g", query=query, align_checkpoints=align_checkpoints)
         self._planners.append(Planner(config, self.open_pointed, self.clock))
         return self._planners[-1]
 
@@ -111,12 +112,8 @@ class Scene:
 
 @contextmanager
 def a_scene(zk: str, point: Point) -> Iterator[Scene]:
-    with TemporaryDirectory() as folder:
-        scene = Scene(zk, Path(folder), point)
-        try:
-            yield scene
-        finally:
-            scene.close()
+    with TemporaryDirectory() as folder, closing(Scene(zk, Path(folder), point)) as scene:
+        yield scene
 
 
 def read_on(planner: Planner, start: SourceOffset) -> tuple[list[str], SourceOffset]:
@@ -309,6 +306,81 @@ def test_batch_read_is_planned_without_a_hole(change: Change) -> None:
             assert found and all_now.index(found[-1]) - all_now.index(found[0]) == len(found) - 1
 
     assert at_every_point(in_virtual_time(play)) > 3
+
+
+# ---- batches that end at checkpoints
+
+
+class Region(Scene):
+    """Its group is in a consistent region.
+
+    :ivar czxids: of each segment that there has been.  :ivar cuts: the retained checkpoints, with their czxids.
+    """
+
+    def __init__(self, zk: str, folder: Path, point: Point) -> None:
+        super().__init__(zk, folder, point)
+        self.region = HandMadeRegion(self.store)
+        self.czxids = {name: self.group.czxid(name) for name in self.sealed}
+        self.cuts: dict[int, int] = {}
+
+    def seals(self) -> None:
+        super().seals()
+        self.czxids[self.sealed[-1]] = self.group.czxid(self.sealed[-1])
+
+    def completes(self) -> None:
+        number = self.region.cut()
+        self.cuts[number] = self.region.czxid(number)
+
+
+def checkpoint_completes_alone(scene: Region) -> None:
+    scene.completes()
+
+
+def checkpoint_completes(scene: Region) -> None:
+    """Fetchers seal before it and, at once, after it."""
+    scene.seals()
+    scene.completes()
+    scene.seals()
+
+
+def checkpoint_is_retired(scene: Region) -> None:
+    checkpoint_completes(scene)
+    oldest = min(scene.cuts)
+    del scene.cuts[oldest]
+    scene.region.retire(oldest)
+
+
+@pytest.mark.parametrize(
+    "change", [checkpoint_completes_alone, checkpoint_completes, checkpoint_is_retired, session_ends, reply_is_lost]
+)
+def test_aligned_batches_end_at_every_checkpoint(change: Callable[[Region], None]) -> None:
+    def play(zk: str, point: Point) -> None:
+        with TemporaryDirectory() as folder, closing(Region(zk, Path(folder), point)) as scene:
+            checkpoint_completes(scene)
+            planner = scene.planner(align_checkpoints=True)
+            ends, found = [planner.initial()], list[list[str]]()
+
+            def has_all() -> bool:
+                names, end = read_on(planner, ends[-1])
+                found.append(names)
+                ends.append(end)
+                return end.segment == scene.sealed[-1]
+
+            with point.sequence(lambda: change(scene)):
+                within(has_all, LIST_AGAIN_S / 2, "all is read")
+            scene.seals()
+            scene.completes()
+            within(lambda: has_all() and ends[-1].checkpoint == max(scene.cuts), LIST_AGAIN_S / 2, "the end is reached")
+            assert [name for names in found for name in names] == scene.sealed
+            at = {end.checkpoint: end.czxid for end in ends if end.checkpoint}
+            for number, cut in scene.cuts.items():
+                last = max(czxid for czxid in scene.czxids.values() if czxid < cut)
+                assert last in at.values(), f"a batch ends at checkpoint {number}"
+                assert at.get(number, last) == last, "no segment is between a batch's end and its checkpoint"
+                sides = [{scene.czxids[name] < cut for name in names} for names in found]
+                assert {True, False} not in sides, f"a batch is on both sides of checkpoint {number}"
+
+    assert at_every_point(in_virtual_time(play)) > 5
 
 
 # ---- a collection
