@@ -15,9 +15,6 @@ from consumer.spark.source.options import SourceConfig
 from consumer.spark.source.query_znode import QueryRemoved, QueryTakenOver
 from consumer.spark.source.segment_index import LIST_AGAIN_S
 from consumer.spark.source.stream_planner import Planner
-from coordinator.planning.backpressure import Bounds, Retention
-from coordinator.retention.segments import SegmentCollector, SegmentRules
-from coordinator.term.server_clock import ServerClock
 from coordinator.zk.data_watch import READ_AGAIN_S
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo
@@ -28,12 +25,10 @@ from coordinator.zk.znodes.segments import SegmentsRecord
 from tests.simulation.store import SimStore
 from tests.support.cuts import HandMadeRegion
 from tests.support.points import Point, at_every_point, in_virtual_time
-from tests.support.sealed import SealedGroup
-from tests.support.terms import a_term
+from tests.support.sealed import SealedGroup, a_collector
 from tests.support.wait import within
 
 SESSION_MS = 4000
-RULES = SegmentRules(Bounds(1000, 1 << 30), Retention(0, 0), 500, 7 * 86_400_000, sweep_interval_ms=0)
 
 
 class Clock(ThreadRuntime):
@@ -71,10 +66,6 @@ class Scene:
         """A session of the sequence."""
         self.sessions.append(self.open())
         return self._point.wrap(self.sessions[-1])
-
-    def collector(self, store: Store) -> SegmentCollector:
-        runtime = ThreadRuntime()
-        return SegmentCollector(a_term(store, runtime), ServerClock(store, runtime), RULES)
 
     def planner(self, query: str = "q", align_checkpoints: bool = False) -> Planner:
         config = SourceConfig(zk=self._zk, group="g", query=query, align_checkpoints=align_checkpoints)
@@ -146,7 +137,7 @@ def segment_is_sealed(scene: Scene) -> None:
 
 def coordinator_collects(scene: Scene) -> None:
     """Two rounds: the second knows what the first has listed."""
-    collector = scene.collector(scene.open())
+    collector = a_collector(scene.open())
     for _ in range(2):
         collector.collect(["g"])
     scene.seals()
@@ -417,7 +408,7 @@ def pause_by_hand(scene: Scene) -> None:
 def test_collection_leaves_what_a_query_has_not_finished(change: Change) -> None:
     def play(zk: str, point: Point) -> None:
         with a_scene(zk, point) as scene:
-            collector = scene.collector(scene.open_pointed())
+            collector = a_collector(scene.open_pointed())
             names = list(scene.sealed)
             with point.sequence(lambda: change(scene)):
                 for _ in range(2):
