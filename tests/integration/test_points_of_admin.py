@@ -6,12 +6,14 @@ A command ends with success, and all of it has happened, or with a sentence.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pytest
 
 from coordinator.admin.control import pause, read_paused, request_turn, resume
 from coordinator.admin.delete_group import delete_group
+from coordinator.admin.inactive_group import GroupIdNotFound
 from coordinator.admin.offsets import delete_offsets, write_offsets
 from coordinator.admin.reset_offsets import NewOffset, PartitionOffsets, Scope
 from coordinator.admin.topics import create_topic
@@ -126,12 +128,17 @@ def reply_is_lost(scene: Scene) -> None:
     scene.session.lose_next_reply(only_commit=True)
 
 
+def another_deletes_the_group(scene: Scene) -> None:
+    with suppress(GroupIdNotFound):
+        delete_group(scene.world.store, "g")
+
+
 OTHERS = [nothing, member_registers, another_operator_moves_an_offset, reply_is_lost]
 Command = Callable[[Scene, Store], None]
 
 
 @pytest.mark.parametrize("command", [sets_offsets, deletes_offsets, deletes_the_group])
-@pytest.mark.parametrize("change", [*OTHERS, member_runs, member_ran])
+@pytest.mark.parametrize("change", [*OTHERS, member_runs, member_ran, another_deletes_the_group])
 def test_command_happens_wholly_before_or_after_a_change_or_says_so(
     command: Command, change: Callable[[Scene], None]
 ) -> None:
@@ -149,6 +156,9 @@ def test_command_happens_wholly_before_or_after_a_change_or_says_so(
             except CoordinatorError as error:
                 failed = error
             session.close()
+            if change is another_deletes_the_group:
+                assert not scene.exists, "no group is made of what was read of another one"
+                return
             judge(scene, command, change, failed, point.is_last)
             if change is member_ran and not point.is_last:
                 assert failed is None or scene.offsets == scene.moved
