@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
+from consumer.errors import SegmentError
 from consumer.spark.source.batch_planner import BatchPlanner
 from consumer.spark.source.offset import SourceOffset
 from consumer.spark.source.options import SourceConfig
@@ -29,6 +30,8 @@ from tests.support.sealed import SealedGroup, a_collector
 from tests.support.wait import within
 
 SESSION_MS = 4000
+LONG_S = 8 * 86_400.0
+"""A query that is silent for so long expires."""
 
 
 class Clock(ThreadRuntime):
@@ -75,8 +78,9 @@ class Scene:
     def batch_planner(self) -> BatchPlanner:
         return BatchPlanner(SourceConfig(zk=self._zk, group="g"), self.open_pointed, ThreadRuntime())
 
-    def seals(self) -> None:
+    def seals(self) -> str:
         self.sealed.append(self.group.seal())
+        return self.sealed[-1]
 
     @property
     def left(self) -> list[str]:
@@ -314,9 +318,10 @@ class Region(Scene):
         self.czxids = {name: self.group.czxid(name) for name in self.sealed}
         self.cuts: dict[int, int] = {}
 
-    def seals(self) -> None:
-        super().seals()
-        self.czxids[self.sealed[-1]] = self.group.czxid(self.sealed[-1])
+    def seals(self) -> str:
+        name = super().seals()
+        self.czxids[name] = self.group.czxid(name)
+        return name
 
     def completes(self) -> None:
         number = self.region.cut()
@@ -430,5 +435,39 @@ def test_collection_leaves_what_a_query_has_not_finished(change: Change) -> None
             if change is pause_by_hand:
                 node = scene.store.get(scene.group.paths.segments)
                 assert node is not None and b"by hand" in node.data
+
+    assert at_every_point(in_virtual_time(play)) > 5
+
+
+# ---- an expiry
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_query_that_is_back_beside_its_expiry_reads_on_or_says_so(is_restarted: bool) -> None:
+    def play(zk: str, point: Point) -> None:
+        with a_scene(zk, point) as scene:
+            silent = scene.planner()
+            _, read = read_on(silent, silent.initial())
+            unread = [scene.seals() for _ in range(2)]
+            collector = a_collector(scene.open_pointed(), scene.clock)
+            collector.collect(["g"])
+            scene.clock.ahead += LONG_S
+            scene.group.query("alive", unread[-1])
+            found: list[str] | None = None
+
+            def is_back() -> None:
+                nonlocal found, silent
+                silent = scene.planner() if is_restarted else silent
+                with suppress(SegmentError):
+                    found, end = read_on(silent, read)
+                    scene.late = silent, end
+
+            with point.sequence(is_back):
+                for _ in range(2):
+                    collector.collect(["g"])
+            assert (found or []) == (unread if scene.late else [])
+            collector.collect(["g"])
+            assert scene.late is None or set(unread) <= set(scene.left), "what it has not finished stays"
+            assert scene.late is not None or not set(unread) & set(scene.left), "it may read what is there"
 
     assert at_every_point(in_virtual_time(play)) > 5

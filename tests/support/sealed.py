@@ -11,7 +11,7 @@ from coordinator.planning.backpressure import Bounds, Retention
 from coordinator.retention.segments import SegmentCollector, SegmentRules
 from coordinator.term.server_clock import ServerClock
 from coordinator.zk.batching import ensure
-from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.runtime import Runtime, ThreadRuntime
 from coordinator.zk.store import Create, Delete, SetData, Store
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import Channel
@@ -94,9 +94,9 @@ class SealedGroup:
         return node.stat.version
 
 
-def a_collector(store: Store) -> SegmentCollector:
+def a_collector(store: Store, runtime: Runtime | None = None) -> SegmentCollector:
     """Of a coordinator that retains no finished segment. The epoch's znode has version 0."""
-    runtime = ThreadRuntime()
+    runtime = runtime or ThreadRuntime()
     return SegmentCollector(a_term(store, runtime), ServerClock(store, runtime), RULES)
 
 
