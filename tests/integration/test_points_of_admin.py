@@ -5,6 +5,7 @@ A command ends with success, and all of it has happened, or with a sentence.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -172,6 +173,7 @@ def judge(
     scene: Scene, command: Command, change: Callable[[Scene], None], failed: CoordinatorError | None, is_last: bool
 ) -> None:
     done = dict.fromkeys(BEFORE, 7) if command is sets_offsets else {}
+    assert failed is None or not re.search("set already|removed before", str(failed)), "it is one multi"
     if scene.members:
         (member,) = scene.members
         assert scene.world.data(PATHS.id(member.name)) is not None, "a member that has registered stays"
