@@ -21,9 +21,8 @@ from coordinator.zk.security.rights import WORLD, acl_of
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Acl, AclEntry, AclStore, Create, Operation, SetData, Store
 from coordinator.zk.znodes.paths import CONSUMERS, Brokers, GroupPaths
-from tests.simulation.store import SimStore
 from tests.support.made_group import MadeGroup
-from tests.support.points import Point, at_every_point, in_virtual_time
+from tests.support.points import Point, at_every_point, in_virtual_time, nothing, reply_to_a_commit_is_lost
 from tests.support.stores import FrontStore
 from tests.support.world import World, a_world
 
@@ -70,17 +69,8 @@ class Scene:
     """A chroot with a policy that is open still, and groups `g` and `h`; `store` is another operator's session."""
 
     world: World
-    session: Store
+    point: Point
     store: AclStore
-
-
-def nothing(scene: Scene) -> None:
-    """The command alone."""
-
-
-def reply_is_lost(scene: Scene) -> None:
-    assert isinstance(scene.session, SimStore)
-    scene.session.lose_next_reply(only_commit=True)
 
 
 def another_applies_another_policy(scene: Scene) -> None:
@@ -115,7 +105,7 @@ def node_is_elected(scene: Scene) -> None:
 
 CHANGES = [
     nothing,
-    reply_is_lost,
+    reply_to_a_commit_is_lost,
     another_applies_another_policy,
     another_names_other_members,
     group_is_created,
@@ -124,7 +114,7 @@ CHANGES = [
     node_is_elected,
 ]
 
-MAY_FAIL = (reply_is_lost, another_applies_another_policy, group_is_deleted)
+MAY_FAIL = (reply_to_a_commit_is_lost, another_applies_another_policy, group_is_deleted)
 """It says so, and the next one carries it out."""
 
 
@@ -139,7 +129,7 @@ def test_all_znodes_are_by_the_policy_whatever_happens_meanwhile(change: Callabl
                 MadeGroup(store, name).member("c1", {"t": 1})
                 MadeGroup(store, name).leaves("c1")
                 set_members(store, name, ["sasl:team-a"])
-            scene, failed = Scene(world, session, store), None
+            scene, failed = Scene(world, point, store), None
             with point.sequence(lambda: change(scene)):
                 try:
                     apply(TabledStore(session, table, point), SECURE, Brokers())

@@ -21,16 +21,15 @@ from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, Delete, SetData, Store
-from coordinator.zk.znodes.group_state import STABLE, GroupRegion, Mark
+from coordinator.zk.znodes.group_state import STABLE, Mark
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR, GroupPaths, RegionPaths
 from coordinator.zk.znodes.records import OffsetRecord
-from coordinator.zk.znodes.regions import COMPLETED, Checkpoint, CheckpointEnd, Contribution, Region
-from tests.simulation.store import SimStore
+from coordinator.zk.znodes.regions import COMPLETED, Checkpoint, CheckpointEnd, Contribution, GroupRegion, Region
 from tests.support.hand import Hand, ManualStage, Puppet, a_stage
 from tests.support.made_group import MadeGroup
 from tests.support.memlog import MemoryLog
-from tests.support.points import Point, at_every_point, in_virtual_time
+from tests.support.points import Point, at_every_point, in_virtual_time, nothing, reply_to_a_commit_is_lost
 from tests.support.wait import eventually
 from tests.support.world import World, a_world, parts
 
@@ -40,25 +39,16 @@ REGION = RegionPaths("r")
 
 @dataclass
 class Scene:
-    """Group `g`, and a session of the command.
+    """Group `g`.
 
     :ivar hand: the elected coordinator, where it is moved by hand.  :ivar member: one that has registered meanwhile.
     """
 
     world: World
     stage: ManualStage
-    session: Store
+    point: Point
     hand: Hand | None = None
     member: Puppet | None = None
-
-
-def nothing(scene: Scene) -> None:
-    """The command alone."""
-
-
-def reply_is_lost(scene: Scene) -> None:
-    assert isinstance(scene.session, SimStore)
-    scene.session.lose_next_reply(only_commit=True)
 
 
 def group_is_paused(scene: Scene) -> None:
@@ -105,19 +95,27 @@ def another_lifts_another(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [nothing, reply_is_lost, turn_is_taken, another_lifts_it, another_lifts_another, coordinator_is_deposed]
+    "change",
+    [
+        nothing,
+        reply_to_a_commit_is_lost,
+        turn_is_taken,
+        another_lifts_it,
+        another_lifts_another,
+        coordinator_is_deposed,
+    ],
 )
 def test_mark_alone_is_lifted_beside_a_change(change: Change) -> None:
     def play(zk: str, point: Point) -> None:
         with a_world(zk) as world, a_stage(zk) as stage, closing(open_kazoo(zk, 30_000)) as session:
             MadeGroup(world.store, state=STABLE, marks=MARKS)
-            scene = Scene(world, stage, session, stage.hand())
+            scene = Scene(world, stage, point, stage.hand())
             with point.sequence(lambda: change(scene)):
                 failed = outcome(lambda: lifts(scene, point.wrap(session)))
             left = {mark.consumer for mark in world.state("g").marks}
             assert left <= {"c2"} if failed is None or change is another_lifts_it else left in ({"c1", "c2"}, {"c2"})
             assert ("c2" in left) == (change is not another_lifts_another)
-            if change in (nothing, reply_is_lost, turn_is_taken, another_lifts_another):
+            if change in (nothing, reply_to_a_commit_is_lost, turn_is_taken, another_lifts_another):
                 assert failed is None
             if failed is None:
                 assert world.data(PATHS.request) is not None, "a turn follows"
@@ -163,7 +161,7 @@ def remove(scene: Scene, store: Store) -> None:
     "change",
     [
         nothing,
-        reply_is_lost,
+        reply_to_a_commit_is_lost,
         removed_member_restarts,
         dynamic_member_takes_the_name,
         another_removes_it,
@@ -174,7 +172,7 @@ def remove(scene: Scene, store: Store) -> None:
 def test_static_member_is_removed_beside_a_change(change: Change) -> None:
     def play(zk: str, point: Point) -> None:
         with a_world(zk) as world, a_stage(zk) as stage, closing(open_kazoo(zk, 30_000)) as session:
-            scene = Seats(world, stage, session)
+            scene = Seats(world, stage, point)
             world.coordinator()
             world.topic("t", 4)
             for name in ("c1", "c2"):
@@ -183,7 +181,7 @@ def test_static_member_is_removed_beside_a_change(change: Change) -> None:
             before = {name: world.channel("g", name).incarnation for name in ("c1", "c2")}
             with point.sequence(lambda: change(scene)):
                 failed = outcome(lambda: remove(scene, point.wrap(session)))
-            if change in (nothing, reply_is_lost, removed_member_restarts):
+            if change in (nothing, reply_to_a_commit_is_lost, removed_member_restarts):
                 assert failed is None, failed
             if failed is None:
                 now = world.channel("g", "c1")
@@ -246,7 +244,7 @@ def completes(world: World, number: int, contributor: str) -> None:
     "change",
     [
         nothing,
-        reply_is_lost,
+        reply_to_a_commit_is_lost,
         member_registers,
         group_is_added,
         checkpoint_completes,
@@ -265,12 +263,12 @@ def test_group_is_taken_out_of_its_region_beside_a_change(change: Change) -> Non
             world.put(REGION.checkpoints)
             world.put(REGION.initial_offset("g", "t", 1), OffsetRecord(5, "id", 0).to_bytes())
             completes(world, 1, "c1")
-            scene = Scene(world, stage, session)
+            scene = Scene(world, stage, point)
             with point.sequence(lambda: change(scene)):
                 failed = outcome(lambda: remove_group(point.wrap(session), "r", "g"))
             record = Region.parse("", world.data(REGION.root) or b"")
             others = ("h", "i") if change is group_is_added else ("h",)
-            if change in (nothing, reply_is_lost, group_is_added, checkpoint_completes):
+            if change in (nothing, reply_to_a_commit_is_lost, group_is_added, checkpoint_completes):
                 assert failed is None, failed
             is_out = failed is None or change in (another_takes_it_out, group_is_deleted)
             assert record.groups == (others if is_out else ("g", *others))

@@ -18,9 +18,8 @@ from coordinator.zk.store import Delete, Store, StoreFactory
 from coordinator.zk.znodes.operator_requests import TurnRequest
 from coordinator.zk.znodes.paths import COORDINATOR, GroupPaths
 from coordinator.zk.znodes.seats import Seat
-from tests.simulation.store import SimStore
 from tests.support.memlog import MemoryLog
-from tests.support.points import Point, at_every_point, in_virtual_time
+from tests.support.points import Point, at_every_point, in_virtual_time, reply_is_lost, request_is_lost, session_ends
 from tests.support.wait import eventually
 from tests.support.world import SESSION_MS, PollingConsumer, World, a_world, parts
 
@@ -40,15 +39,11 @@ class Scene:
     assignment: str
     is_static: bool = False
     log: MemoryLog = field(default_factory=lambda: MemoryLog(end=20))
-    sessions: list[SimStore] = field(default_factory=list)
     members: dict[str, PollingConsumer] = field(default_factory=dict)
     fenced: list[PollingConsumer] = field(default_factory=list)
 
     def opened(self) -> Store:
-        store = kazoo_factory(self.world.zk, SESSION_MS)()
-        assert isinstance(store, SimStore)
-        self.sessions.append(store)
-        return self.point.wrap(store)
+        return self.point.wrap(kazoo_factory(self.world.zk, SESSION_MS)())
 
     def joins(self, name: str, is_static: bool = False, opener: StoreFactory | None = None) -> PollingConsumer:
         options: dict[str, Any] = {"group_instance_id": name} if is_static else {}
@@ -82,21 +77,6 @@ class Scene:
             return {item for each in self.world.consumers for item in each.polled.copy()} >= wanted
 
         eventually(polled, 10, "all records are delivered")
-
-
-def reply_is_lost(scene: Scene) -> None:
-    if scene.sessions:
-        scene.sessions[-1].lose_next_reply()
-
-
-def request_is_lost(scene: Scene) -> None:
-    if scene.sessions:
-        scene.sessions[-1].lose_next_request()
-
-
-def session_ends(scene: Scene) -> None:
-    if scene.sessions:
-        scene.sessions[-1].expire()
 
 
 def another_process_takes_the_name(scene: Scene) -> None:

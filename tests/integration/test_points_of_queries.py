@@ -23,9 +23,8 @@ from coordinator.zk.store import Create, Delete, SetData, Store
 from coordinator.zk.znodes.paths import COORDINATOR_EPOCH
 from coordinator.zk.znodes.records import EpochRecord
 from coordinator.zk.znodes.segments import SegmentsRecord
-from tests.simulation.store import SimStore
 from tests.support.cuts import HandMadeRegion
-from tests.support.points import Point, at_every_point, in_virtual_time
+from tests.support.points import Point, at_every_point, in_virtual_time, reply_is_lost, session_ends
 from tests.support.sealed import SealedGroup, a_collector
 from tests.support.wait import within
 
@@ -48,11 +47,10 @@ class Scene:
 
     def __init__(self, zk: str, folder: Path, point: Point) -> None:
         self._zk = zk
-        self._point = point
+        self.point = point
         self.clock = Clock()
         self._opened: list[Store] = []
         self._planners: list[Planner] = []
-        self.sessions: list[Store] = []
         self.store = self.open()
         self.group = SealedGroup(self.store, folder)
         self.store.commit([Create(COORDINATOR_EPOCH, EpochRecord(1).to_bytes())])
@@ -67,8 +65,7 @@ class Scene:
 
     def open_pointed(self) -> Store:
         """A session of the sequence."""
-        self.sessions.append(self.open())
-        return self._point.wrap(self.sessions[-1])
+        return self.point.wrap(self.open())
 
     def planner(self, query: str = "q", align_checkpoints: bool = False) -> Planner:
         config = SourceConfig(zk=self._zk, group="g", query=query, align_checkpoints=align_checkpoints)
@@ -155,18 +152,6 @@ def coordinator_collects_after_a_seal(scene: Scene) -> None:
     scene.store.commit([Delete(scene.group.paths.query("fast")), SetData(scene.group.paths.queries, b"")])
     scene.group.query("fast", scene.sealed[-1])
     coordinator_collects(scene)
-
-
-def session_ends(scene: Scene) -> None:
-    for store in scene.sessions:
-        assert isinstance(store, SimStore)
-        store.expire()
-
-
-def reply_is_lost(scene: Scene) -> None:
-    for store in scene.sessions:
-        assert isinstance(store, SimStore)
-        store.lose_next_reply()
 
 
 CHANGES = [segment_is_sealed, coordinator_collects, coordinator_collects_after_a_seal, session_ends, reply_is_lost]

@@ -17,12 +17,18 @@ from consumer.spark.source.query_znode import PUBLISH_S, QueryRewound
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Create, Delete, SetData, Store
+from coordinator.zk.store import Create, Delete, SetData
 from coordinator.zk.znodes.paths import COORDINATOR_EPOCH
 from coordinator.zk.znodes.records import EpochRecord
-from tests.simulation.store import SimStore
 from tests.support.cuts import HandMadeRegion
-from tests.support.points import Point, at_every_point, in_virtual_time
+from tests.support.points import (
+    Point,
+    at_every_point,
+    in_virtual_time,
+    nothing,
+    reply_to_a_commit_is_lost,
+    session_ends,
+)
 from tests.support.ran_query import SESSION_MS, Ran
 from tests.support.sealed import SealedGroup, a_collector
 from tests.support.world import World, a_world
@@ -31,10 +37,10 @@ from tests.support.world import World, a_world
 class Scene(Ran):
     """The query has read all that was sealed for three checkpoints, and its driver has ended."""
 
-    def __init__(self, world: World, session: Store, folder: Path) -> None:
+    def __init__(self, world: World, point: Point, folder: Path) -> None:
         group = SealedGroup(world.store, folder / "segments")
         super().__init__(world, group, HandMadeRegion(world.store), folder / "spark")
-        self.session = session
+        self.point = point
         world.store.commit([Create(COORDINATOR_EPOCH, EpochRecord(1).to_bytes())])
         ThreadRuntime().sleep(PUBLISH_S)
         self.planner.latest(self.ends[-1])
@@ -47,10 +53,6 @@ class Scene(Ran):
             start, end = end, planner.latest(end)
             found += [sealed.name for run in planner.plan(start, end) for sealed in run]
         return found
-
-
-def nothing(scene: Scene) -> None:
-    """The rewind alone."""
 
 
 def run_begins(scene: Scene) -> None:
@@ -82,16 +84,6 @@ def another_rewinds(scene: Scene) -> None:
         scene.rewinder().to(2, execute=True)
 
 
-def session_ends(scene: Scene) -> None:
-    assert isinstance(scene.session, SimStore)
-    scene.session.expire()
-
-
-def reply_is_lost(scene: Scene) -> None:
-    assert isinstance(scene.session, SimStore)
-    scene.session.lose_next_reply(only_commit=True)
-
-
 CHANGES = [
     nothing,
     run_begins,
@@ -100,7 +92,7 @@ CHANGES = [
     query_is_removed,
     another_rewinds,
     session_ends,
-    reply_is_lost,
+    reply_to_a_commit_is_lost,
 ]
 
 
@@ -109,7 +101,7 @@ def test_rewind_beside_a_change_ends_at_the_checkpoint_or_says_so(change: Callab
     def play(zk: str, point: Point) -> None:
         with a_world(zk) as world, TemporaryDirectory() as folder:
             session = open_kazoo(zk, SESSION_MS)
-            with closing(session), closing(Scene(world, session, Path(folder))) as scene:
+            with closing(session), closing(Scene(world, point, Path(folder))) as scene:
                 failed: CoordinatorError | None = None
                 with point.sequence(lambda: change(scene)):
                     try:
@@ -122,7 +114,7 @@ def test_rewind_beside_a_change_ends_at_the_checkpoint_or_says_so(change: Callab
 
 
 def judge(scene: Scene, change: Callable[[Scene], None], failed: CoordinatorError | None) -> None:
-    if change in (nothing, reply_is_lost, segment_is_sealed):
+    if change in (nothing, reply_to_a_commit_is_lost, segment_is_sealed):
         assert failed is None
     try:
         found = scene.runs()

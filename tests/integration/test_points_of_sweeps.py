@@ -18,10 +18,9 @@ from coordinator.zk.store import Delete, Store
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR, GroupPaths
 from coordinator.zk.znodes.records import Channel, Topic
-from tests.simulation.store import SimStore
 from tests.support.hand import ManualStage, Puppet, a_stage
 from tests.support.made_group import MadeGroup
-from tests.support.points import Point, at_every_point, in_virtual_time
+from tests.support.points import Point, at_every_point, in_virtual_time, nothing, reply_to_a_commit_is_lost
 from tests.support.terms import HeldLease, with_config, with_store
 from tests.support.world import World, a_world
 
@@ -39,10 +38,10 @@ class Scene:
     :ivar members: those that have registered meanwhile.
     """
 
-    def __init__(self, world: World, stage: ManualStage, session: Store) -> None:
+    def __init__(self, world: World, stage: ManualStage, point: Point) -> None:
         self.world = world
         self.stage = stage
-        self.session = session
+        self.point = point
         self.hand = stage.hand()
         self.hand.term.lease = HeldLease()
         self.members: list[Puppet] = []
@@ -67,15 +66,6 @@ def of_offsets(term: Term) -> Sweep:
 def of_channels(term: Term) -> Sweep:
     collector = Collector(term, ServerClock(term.store, ThreadRuntime()))
     return lambda: collector.collect(["g"])
-
-
-def nothing(scene: Scene) -> None:
-    """The sweep alone."""
-
-
-def reply_is_lost(scene: Scene) -> None:
-    assert isinstance(scene.session, SimStore)
-    scene.session.lose_next_reply(only_commit=True)
 
 
 def member_registers(scene: Scene) -> None:
@@ -109,14 +99,14 @@ def another_is_elected(scene: Scene) -> None:
 
 @pytest.mark.parametrize("sweep", [of_offsets, of_channels])
 @pytest.mark.parametrize(
-    "change", [nothing, reply_is_lost, member_registers, topic_is_back, member_ran, another_is_elected]
+    "change", [nothing, reply_to_a_commit_is_lost, member_registers, topic_is_back, member_ran, another_is_elected]
 )
 def test_sweep_beside_a_change_costs_no_member_anything(
     sweep: Callable[[Term], Sweep], change: Callable[[Scene], None]
 ) -> None:
     def play(zk: str, point: Point) -> None:
         with a_world(zk) as world, a_stage(zk) as stage, closing(open_kazoo(zk, SESSION_MS)) as session:
-            scene = Scene(world, stage, session)
+            scene = Scene(world, stage, point)
             sweeps = sweep(scene.term(point.wrap(session)))
             sweeps()
             ThreadRuntime().sleep(LONG_S)
@@ -124,8 +114,8 @@ def test_sweep_beside_a_change_costs_no_member_anything(
                 with point.sequence(lambda: change(scene)):
                     sweeps()
             except (EpochOver, OutcomeUnknown):
-                assert change in (another_is_elected, reply_is_lost)
-            if change in (nothing, reply_is_lost):
+                assert change in (another_is_elected, reply_to_a_commit_is_lost)
+            if change in (nothing, reply_to_a_commit_is_lost):
                 sweeps()
                 gone = PATHS.offsets_of("t") if sweep is of_offsets else PATHS.channel("c1")
                 assert world.data(gone) is None, "it is removed"

@@ -8,12 +8,11 @@ import pytest
 
 from coordinator.rebalance.rebalancer import Turn
 from coordinator.zk.errors import EpochOver
-from coordinator.zk.store import Delete, Store
+from coordinator.zk.store import Delete
 from coordinator.zk.znodes.group_state import STABLE
 from coordinator.zk.znodes.paths import COORDINATOR
-from tests.simulation.store import SimStore
 from tests.support.hand import Hand, ManualStage, Puppet, a_stage
-from tests.support.points import Point, at_every_point, in_virtual_time
+from tests.support.points import Point, at_every_point, in_virtual_time, nothing, reply_to_a_commit_is_lost
 from tests.support.world import World, a_world, parts
 
 ALL = parts("t", 0, 1, 2, 3)
@@ -31,14 +30,8 @@ class Scene:
     def __init__(self, world: World, stage: ManualStage, point: Point, turns_before: int) -> None:
         self.world = world
         self.stage = stage
-        self.sessions: list[SimStore] = []
-
-        def pointed(store: Store) -> Store:
-            assert isinstance(store, SimStore)
-            self.sessions.append(store)
-            return point.wrap(store)
-
-        self.hand = stage.hand(wrap=pointed)
+        self.point = point
+        self.hand = stage.hand(wrap=point.wrap)
         one, two = stage.stable_pair(self.hand)
         self.puppets = {"c1": one, "c2": two, "c3": stage.puppet("g", "c3", {"t": 1})}
         self.first = min(two.running)
@@ -53,10 +46,6 @@ class Scene:
     @property
     def one(self) -> Puppet:
         return self.puppets["c2"]
-
-
-def nothing(scene: Scene) -> None:
-    """The sequence alone."""
 
 
 def member_obeys(scene: Scene) -> None:
@@ -99,13 +88,9 @@ def another_is_elected(scene: Scene) -> None:
     scene.hand = scene.stage.hand("other")
 
 
-def reply_is_lost(scene: Scene) -> None:
-    """Of the turn's next commit, where it has one left."""
-    scene.sessions[0].lose_next_reply(only_commit=True)
-
-
-def request_is_lost(scene: Scene) -> None:
-    scene.sessions[0].lose_next_request(only_commit=True)
+def commit_is_lost(scene: Scene) -> None:
+    """The turn's next one, on its way, where there is one left."""
+    scene.point.sessions[0].lose_next_request(only_commit=True)
 
 
 CHANGES = [
@@ -118,8 +103,8 @@ CHANGES = [
     member_comes_back,
     another_joins,
     another_is_elected,
-    reply_is_lost,
-    request_is_lost,
+    reply_to_a_commit_is_lost,
+    commit_is_lost,
 ]
 JOINED_OR_LEFT = (session_ends, member_comes_back, another_joins, another_is_elected)
 
