@@ -10,11 +10,12 @@ from coordinator.rebalance.rebalancer import Turn
 from coordinator.zk.errors import EpochOver
 from coordinator.zk.store import Delete
 from coordinator.zk.znodes.group_state import STABLE
-from coordinator.zk.znodes.paths import COORDINATOR
+from coordinator.zk.znodes.paths import COORDINATOR, GroupPaths
 from tests.support.hand import Hand, ManualStage, Puppet, a_stage
 from tests.support.points import Point, at_every_point, in_virtual_time, nothing, reply_to_a_commit_is_lost
 from tests.support.world import World, a_world, parts
 
+PATHS = GroupPaths("g")
 ALL = parts("t", 0, 1, 2, 3)
 SOON_S = 1.0
 SENT = [3, 3, 1]
@@ -83,6 +84,10 @@ def another_joins(scene: Scene) -> None:
     scene.puppets["c4"] = scene.stage.puppet("g", "c4", {"t": 1})
 
 
+def hand_removes_the_history(scene: Scene) -> None:
+    scene.world.remove(PATHS.history)
+
+
 def another_is_elected(scene: Scene) -> None:
     scene.world.store.commit([Delete(COORDINATOR)])
     scene.hand = scene.stage.hand("other")
@@ -102,6 +107,7 @@ CHANGES = [
     session_ends,
     member_comes_back,
     another_joins,
+    hand_removes_the_history,
     another_is_elected,
     reply_to_a_commit_is_lost,
     commit_is_lost,
