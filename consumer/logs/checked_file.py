@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from fastcrc import crc32
 
-from .uncompressed import refuse_compressed, refuse_compressed_file
+from .uncompressed import refuse_compressed, refuse_compressed_end, refuse_compressed_file
 
 MARK = b"zk_group.checksums"
 """In the schema's metadata: the file has checksums. So none that lost them is taken for one of an earlier release."""
@@ -66,7 +66,7 @@ class CheckedFile:
     def __init__(self, data: pa.Buffer, schema: pa.Schema) -> None:
         self._data, self._schema = data, schema
         self._reader = reader = pa.ipc.open_file(pa.BufferReader(data))
-        refuse_compressed_file(data, is_last=True)
+        refuse_compressed_end(data)
         if not reader.schema.equals(schema):
             raise ValueError("it has other columns")
         self.metadata: Mapping[bytes, bytes] = reader.schema.metadata or {}

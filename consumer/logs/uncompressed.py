@@ -20,15 +20,23 @@ _V5, _RECORD_BATCH = 4, 3
 _COMPRESSION = 3
 
 
-def refuse_compressed_file(data: pa.Buffer, is_last: bool = False) -> None:
+def refuse_compressed_file(data: pa.Buffer) -> None:
     """
     :param data: all bytes of a file of Arrow's random access format.
-    :param is_last: of its last batch alone; without it, of each.
     :raises ValueError: when it has a batch that is compressed, or of Arrow before 1.0, or dictionaries.
     """
+    _refuse(data, slice(None))
+
+
+def refuse_compressed_end(data: pa.Buffer) -> None:
+    """The same of its last batch alone."""
+    _refuse(data, slice(-1, None))
+
+
+def _refuse(data: pa.Buffer, some: slice) -> None:
     view = memoryview(data)
     try:
-        for begin in list(_batches(view))[-1 if is_last else 0 :]:
+        for begin in list(_batches(view))[some]:
             refuse_compressed(view[begin:])
     except (struct.error, IndexError) as error:
         raise ValueError("it is no Arrow file") from error

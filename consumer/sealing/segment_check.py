@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 
 from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.store import Store
-from coordinator.zk.znodes.names import is_name, shown
+from coordinator.zk.znodes.names import is_name
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import parsed_channel
 from coordinator.zk.znodes.segments import Segment
@@ -39,11 +40,13 @@ class SegmentCheck:
 
     :param segments_dir: the segments folder on this machine, or its URL; empty for the folders in the znodes.
     :ivar without_checksums: the number of segments whose files have none: a release before these sealed them.
+    :ivar unopened: the URLs that only znodes name, with the number of their segments: those are not checked.
     :ivar foreign: folders of another chroot, each as a reason: their other files are none of this chroot's orphans.
     """
 
     def __init__(self, segments_dir: str = "") -> None:
         self.without_checksums = 0
+        self.unopened: Counter[str] = Counter()
         self.foreign: list[str] = []
         self._override = segments_dir
         self._folders: dict[str, SegmentFolder] = {}
@@ -53,17 +56,21 @@ class SegmentCheck:
     def folder(self, segments_dir: str) -> SegmentFolder:
         """The folder.
 
-        :raises UsageError: when pyarrow cannot open it, or only a znode names this URL.
+        :raises UsageError: when pyarrow cannot open it.
         """
         place = self._override or segments_dir
         if place not in self._folders:
-            if not self._override and is_remote(place):
-                raise UsageError(f"only its znode names {shown(place)}: give --segments-dir to read it")
             self._folders[place] = SegmentFolder(place)
         return self._folders[place]
 
+    def _is_unopened(self, segments_dir: str) -> bool:
+        return not self._override and is_remote(segments_dir)
+
     def problem(self, segment: Segment) -> FileProblem | None:
-        """The problem of a segment's file, None when it is complete. Reads all of it."""
+        """The problem of a segment's file, None when it is complete, or unopened. Reads all of it."""
+        if self._is_unopened(segment.segments_dir):
+            self.unopened[segment.segments_dir] += 1
+            return None
         try:
             folder = self.folder(segment.segments_dir)
             (size,) = folder.sizes([segment.file])
@@ -90,6 +97,8 @@ class SegmentCheck:
         places = {self._override} if self._override else {segment.segments_dir for segment in segments}
         folders: dict[str, SegmentFolder] = {}
         for place in sorted(places):
+            if self._is_unopened(place):
+                continue
             try:
                 folder = self.folder(place)
             except UsageError:

@@ -103,7 +103,7 @@ def write_offsets(
     topics: Mapping[str, Topic] = NO_TOPICS,
     of_region: bool = False,
 ) -> None:
-    """Set the offsets of an unused group; a missing group is created.
+    """Set the offsets of an unused group; a missing group is created, unless it had offsets or a region.
 
     Each multi checks `state`, so it is refused once a member has received a command, and each offset is replaced only
     if it is unchanged since the new one was decided: a shift must start from the current offset. One that does not move
@@ -116,7 +116,8 @@ def write_offsets(
         many of them are set.
     """
     paths = GroupPaths(group)
-    if new and not look(store, group).exists:
+    is_new = not of_region and all(each.known.version is None for each in new)
+    if new and is_new and not look(store, group).exists:
         ensure(store, paths.skeleton)
     left = [each for each in new if each.offset != each.known.current]
 

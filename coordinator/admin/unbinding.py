@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..zk.errors import BadData, UsageError
+from ..zk.errors import BadData, OutcomeUnknown, UsageError
 from ..zk.store import Operation, SetData, Store
 from ..zk.update import Failure, retried
 from ..zk.znodes.group_cut import CONTRIBUTIONS_AT_ONCE, GroupCut, read_cut
@@ -60,6 +60,8 @@ def remove_group(store: Store, region: str, group: str) -> tuple[str, ...]:
         record = Region.parse(paths.root, node.data) if node is not None else None
         in_state = standing.state.region is not None and standing.state.region.name == region
         if not in_state and (record is None or group not in record.groups):
+            if isinstance(before, OutcomeUnknown):
+                return record.groups if record is not None else ()  # the try before has done it
             raise UsageError(f"group {group} is not bound to consistent region {region}: see `regions list`")
         if why := _in_use(standing):
             raise GroupNotEmpty(f"group {group} stays in region {region}: {why}.{standing.hint}")

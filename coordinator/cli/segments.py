@@ -18,6 +18,7 @@ from coordinator.admin.segments import (
     unnamed_findings,
     znode_findings,
 )
+from coordinator.zk.znodes.names import shown
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.segments import Segment
 
@@ -67,8 +68,8 @@ def verify(group: str, segments_dir: str, zk: str, output: str) -> None:
 
     Reads all files, and checks their checksums; says how many files have none, as those of an earlier release. Lists
     damaged segments, and files without a segment (left over: they only take space; a fetcher pool removes them
-    eventually). Exits 5 when a segment is damaged, 1 when the files could not be checked for such without a segment,
-    else 0.
+    eventually). Exits 5 when a segment is damaged, 1 when some segments, or files without one, were not checked, else
+    0.
     """
     with opened(zk) as store:
         reading = Reading(store)
@@ -93,7 +94,7 @@ def _file_findings(
 ) -> Iterator[SegmentFinding]:
     """The findings in files.
 
-    :param unchecked: gets the reason for which files without a segment were not checked.
+    :param unchecked: gets the reasons for which segments, or files without one, were not checked.
     """
     from consumer.sealing.segment_check import SegmentCheck, may_seal  # loads pyarrow, needed only here
 
@@ -102,6 +103,9 @@ def _file_findings(
     problems = {name: problem for name, segment in readable.items() if (problem := check.problem(segment))}
     if check.without_checksums:
         click.echo(f"{check.without_checksums} segments have no checksums: an earlier release sealed them", err=True)
+    if check.unopened:
+        count, first = check.unopened.total(), shown(min(check.unopened))
+        unchecked.append(f"{count} segments were not checked: znodes alone name {first}: give --segments-dir")
     if problems:
         remaining = {item.name for item in read_segments(reading, GroupPaths(group), listed)}
         yield from file_findings(listed, problems, remaining)

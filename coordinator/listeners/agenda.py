@@ -26,7 +26,16 @@ class Agenda:
         self._changes: dict[Event, None] = {}
         self._round: deque[Event] = deque()
         self._long: dict[Event, None] = {}
+        self._later: dict[Event, float] = {}
         self._is_changes_turn = True
+
+        self._runtime = runtime
+
+    def put_at(self, event: Event, time: float) -> None:
+        """A change that is taken at `time`, by the monotonic clock; no later than one of its kind that waits."""
+        with self._added:
+            self._later[event] = min(time, self._later.get(event, time))
+            self._added.notify_all()
 
     def put(self, event: Event) -> None:
         """A change: one of several equal ones is kept."""
@@ -44,6 +53,7 @@ class Agenda:
         """The next event; blocks until there is one."""
         with self._added:
             while True:
+                self._take_due()
                 if self._round:
                     return self._round.popleft()
                 if self._long and not self._is_changes_turn:
@@ -55,4 +65,10 @@ class Agenda:
                 self._round.extend(self._changes)
                 self._changes.clear()
                 if not self._round and not self._long:
-                    self._added.wait()
+                    next_s = min(self._later.values()) - self._runtime.monotonic() if self._later else None
+                    self._added.wait(next_s)
+
+    def _take_due(self) -> None:
+        for event in [each for each, time in self._later.items() if time <= self._runtime.monotonic()]:
+            del self._later[event]
+            self._changes[event] = None

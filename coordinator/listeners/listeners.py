@@ -125,7 +125,8 @@ class Listeners:
             case "groups":
                 self.group_change()
             case "members":
-                self._members.read([event.name])
+                if time := self._members.read_changed(event.name):
+                    self._events.put_at(event, time)
             case "more members":
                 self._members.go_on(event.name)
             case "unread":

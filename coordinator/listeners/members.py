@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..term.bad_data import Findings
+from ..term.pace import Pace
 from ..term.term import Term
 from ..zk.errors import AccessDenied, BadData
 from ..zk.store import Listing, Node
@@ -16,10 +18,15 @@ from ..zk.znodes.records import Registration
 from .interests import Interests
 from .topics import AskForTurn
 
+log = logging.getLogger(__name__)
+
 REGISTRATIONS_AT_ONCE = 500
 BYTES_AT_ONCE = 4_000_000
 """Of one group's registrations; then the listeners continue with other groups."""
 READ_AT_ONCE = 50
+READS, READ_GAP_S, LONGEST_READ_PAUSE_S = 50, 1.0, 1.0
+"""So many reads of a group for events less than `READ_GAP_S` apart come without a pause: a member may change its
+registration in a loop."""
 
 
 class _Known(NamedTuple):
@@ -39,6 +46,7 @@ class _Group:
 
     :ivar known: by name, while the watch that was set with the read has not fired.
     :ivar members: czxid and mzxid of each; None before the first read.
+    :ivar pace: of the reads for events.
     :ivar steps: a read in progress.  :ivar is_behind: whether data has changed that it may have read
         already; `is_all_behind` whether all is to be read again.
     """
@@ -49,6 +57,7 @@ class _Group:
     steps: Iterator[None] | None = None
     is_behind: bool = False
     is_all_behind: bool = False
+    pace: Pace = field(default_factory=lambda: Pace(READS, READ_GAP_S, LONGEST_READ_PAUSE_S))
 
 
 class MemberListener:
@@ -110,6 +119,19 @@ class MemberListener:
         for group in gone:
             self._interests.forget(group)
         return new, gone
+
+    def read_changed(self, name: str) -> float:
+        """Read a group of which a watch has fired; returns 0, or the time before which it is not to be read.
+
+        No watch is set until then: so an event costs a request only when it is its turn.
+        """
+        now, group = self._term.runtime.monotonic(), self._groups.get(name)
+        if group is not None and group.pace.until > now:
+            return group.pace.until
+        self.read([name])
+        if group is not None and group.pace.taken(now):
+            log.warning("registrations paced: group=%s reads=%d", name, group.pace.count)
+        return 0.0
 
     def read(self, groups: Sequence[str], is_all: bool = False) -> None:
         """Read `groups`; of one with many registrations the first ones.

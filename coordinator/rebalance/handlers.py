@@ -256,7 +256,9 @@ class Handlers:
     def _answer(self, group: str, requested: Requested) -> None:
         """A turn that began after it was `requested` has succeeded."""
         try:
-            self._asked.answer(group, requested)
+            if self._asked.answer(group, requested):
+                # Removed by its version alone: with it went one that was made anew since it was read.
+                self.requests.request(group, AGAIN)
         except (Fenced, SessionLost) as error:
             self._on_over(str(error))
         except (LeaseLapsed, Retryable) as error:

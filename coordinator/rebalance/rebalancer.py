@@ -165,7 +165,8 @@ class Rebalancer:
         if self._store.get(self._paths.ids) is None:
             return None  # no group (yet)
         made = [Create(self._paths.state, GroupState(epoch=self._term.epoch).to_bytes())]
-        missing = [path for path in self._paths.skeleton if self._store.get(path) is None]
+        skeleton = self._paths.skeleton
+        missing = [path for path, node in zip(skeleton, self._store.get_many(skeleton), strict=True) if node is None]
         self._write([*(Create(path) for path in missing), *made])
         return self._reader.read(self._topics())
 

@@ -40,7 +40,7 @@ class OffsetCollector:
         self._is_paused = is_paused
         self._term = term
         self._store = term.store
-        self._topics = Brokers(term.config.brokers_path).topics
+        self._brokers = Brokers(term.config.brokers_path)
         self._memory = FirstSeen(term.runtime)
         self._findings = Findings(term.problems)
 
@@ -53,7 +53,7 @@ class OffsetCollector:
         """
         every = [GroupPaths(group) for group in groups]
         listings = self._store.children_many([paths.offsets for paths in every])
-        topics = self._store.children(self._topics)
+        topics = self._store.children(self._brokers.topics)
         if topics is None or not topics.names:
             self._memory = FirstSeen(
                 self._term.runtime
@@ -80,8 +80,9 @@ class OffsetCollector:
         if node is None or needed is None:
             return
         version = node.stat.version
-        for topic in gone:
-            if topic in needed or self._names(paths.owners_of(topic)):
+        back = self._store.get_many([self._brokers.topic(topic) for topic in gone])  # after the state, as all else
+        for topic, found in zip(gone, back, strict=True):
+            if found is not None or topic in needed or self._names(paths.owners_of(topic)):
                 continue
             below = [f"{paths.offsets_of(topic)}/{name}" for name in self._names(paths.offsets_of(topic))]
             units: list[list[Operation]] = [[Delete(path)] for path in sorted(below)]

@@ -108,9 +108,10 @@ class Asked:
         with self._lock:
             self._requested.pop(group, None)
 
-    def answer(self, group: str, request: Requested) -> None:
+    def answer(self, group: str, request: Requested) -> bool:
         """Remove `request`: a turn that began after it was read has succeeded.
 
+        :returns: whether it was removed: False for another request, which the watch reports.
         :raises EpochOver: when another coordinator has been elected.
         :raises LeaseLapsed: when this coordinator must not act.
         :raises Retryable: when ZooKeeper did not answer.
@@ -118,15 +119,16 @@ class Asked:
         path = GroupPaths(group).request
         node = self._store.get(path)
         if node is None or (node.stat.czxid, node.stat.version) != (request.czxid, request.version):
-            return  # another request, which the watch reports
+            return False
         try:
             self._term.commit([Delete(path, request.version)])
         except Refused:
-            return
+            return False
         except OutcomeUnknown:
             self._store.sync()
             raise
         log.info("requested turn completed: group=%s request=%s", group, request.trigger)
+        return True
 
     def _parsed(self, path: str, node: Node | None) -> Requested | None:
         """The request. An unreadable one counts too: the znode is the request, its data only names the operator."""

@@ -18,7 +18,7 @@ from coordinator.rebalance.group_reader import GroupReader
 from coordinator.term.operator_requests import Asked
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Create, Listing, Node, Operation, Store, Watch
+from coordinator.zk.store import Create, Delete, Listing, Node, Operation, SetData, Store, Watch
 from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.paths import GROUPS, TURN_TIMES, GroupPaths
 from coordinator.zk.znodes.records import Registration, Topic
@@ -33,7 +33,7 @@ from tests.support.world import World
 BIG, SMALL = GroupPaths("big"), GroupPaths("small")
 
 
-def created(world: World, operations: Sequence[Operation], size: int = 300) -> None:
+def committed(world: World, operations: Sequence[Operation], size: int = 300) -> None:
     for first in range(0, len(operations), size):
         world.store.commit(operations[first : first + size])
 
@@ -66,7 +66,7 @@ def test_a_member_of_a_small_group_is_seen_while_a_big_group_is_still_being_read
         for path in (paths.root, paths.ids):
             world.put(path)
     stray = [Create(BIG.id(f"stray-{number}"), data) for number in range(registrations)]
-    created(world, stray, 4 if data else 300)
+    committed(world, stray, 4 if data else 300)
     asked: dict[str, int] = {}
     with closing(Slices(world)) as store:
         term = a_term(store, ThreadRuntime())
@@ -89,13 +89,16 @@ def test_three_thousand_new_empty_groups_delay_no_member_of_another_group(world:
     world.coordinator()
     world.consumer("g", "c1", {"t": 1})
     world.stable("g", 1)
-    names = [f"empty-{number}" for number in range(3000)]
+    names = [f"empty-{number:04}" for number in range(3000)]
     each = [operation for name in names for operation in (Create(f"{GROUPS}/{name}"), Create(GroupPaths(name).ids))]
 
-    created(world, each)
+    committed(world, each)
     world.consumer("g", "c2", {"t": 1})
 
     eventually(lambda: "c2" in world.state("g").target, 1, "the member is assigned while the empty groups wait")
+    waiting = names[1000:-1]
+    assert world.data(GroupPaths(waiting[0]).state) is None
+    committed(world, [Delete(path) for name in waiting for path in (GroupPaths(name).ids, f"{GROUPS}/{name}")])
     eventually(
         lambda: world.store.get(GroupPaths(names[-1]).state) is not None, 60, "they have their turns all the same"
     )
@@ -131,6 +134,34 @@ def test_group_that_changes_a_thousand_times_a_second_delays_no_other_group(worl
     assert set(world.state("big").target) == {"c1"}
 
 
+def test_registration_that_changes_in_a_loop_is_read_ever_less_often(world: World) -> None:
+    stores: list[Listings] = []
+
+    def noted(store: Store) -> Store:
+        stores.append(Listings(store))
+        return stores[-1]
+
+    world.topic("t", 2)
+    world.topic("u", 1)
+    world.coordinator(wrap=noted)
+    world.consumer("big", "c1", {"t": 1})
+    world.stable("big", 1)
+    own, runtime, writes = Registration.parse("", world.data(BIG.id("c1")) or b""), ThreadRuntime(), 0
+    reads = [0]
+    for seconds in (5, 5):
+        until = runtime.monotonic() + seconds
+        while runtime.monotonic() < until:
+            writes += 1
+            changed = replace(own, subscription={"t": 1, f"u{writes}": 1})
+            world.store.commit([SetData(BIG.id("c1"), changed.to_bytes())])
+        reads.append(sum(store.seen.count(BIG.ids) for store in stores))
+
+    assert writes > 1000
+    assert reads[2] - reads[1] <= 12, "once a second by the listeners, and once by the turn that follows"
+    world.store.commit([SetData(BIG.id("c1"), replace(own, subscription={"t": 1, "u": 1}).to_bytes())])
+    eventually(lambda: "u" in world.state("big").topics, 3, "the last change is seen")
+
+
 def test_ten_thousand_unreadable_registrations_slow_down_no_fetchers_seals(world: World) -> None:
     for name, ids in (("big", 3000), ("small", 1)):
         paths = GroupPaths(name)
@@ -138,10 +169,10 @@ def test_ten_thousand_unreadable_registrations_slow_down_no_fetchers_seals(world
             if world.store.get(path) is None:
                 world.put(path)
         world.put(paths.segments, SegmentsRecord().to_bytes())
-        created(world, [Create(paths.id(f"x{n}"), b"no JSON", ephemeral=True) for n in range(ids)])
+        committed(world, [Create(paths.id(f"x{n}"), b"no JSON", ephemeral=True) for n in range(ids)])
     for name in ("big", "small"):
         sealing = Registration("1", {"t": 1}, seal_interval_ms=200).to_bytes()
-        created(world, [Create(GroupPaths(name).id("c1"), sealing, ephemeral=True)])
+        committed(world, [Create(GroupPaths(name).id("c1"), sealing, ephemeral=True)])
     service = world.coordinator(backlog_interval_ms=50, max_seals_per_s=20)
 
     eventually(lambda: len(service.problems.current()) >= 3000, 30, "they are reported")
@@ -190,7 +221,7 @@ def test_a_turn_lists_no_owners_and_offsets_of_topics_that_do_not_exist(world: W
     for path in (SMALL.root, *SMALL.skeleton):
         world.put(path)
     stray = [Create(f"{root}/stray-{number}") for number in range(500) for root in (SMALL.owners, SMALL.offsets)]
-    created(world, [*stray, Create(SMALL.owners_of("t"))])
+    committed(world, [*stray, Create(SMALL.owners_of("t"))])
     store = Listings(world.store)
     term = a_term(store, ThreadRuntime())
     reader = GroupReader(term, "small", lambda path: None)

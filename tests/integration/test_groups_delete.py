@@ -262,16 +262,6 @@ def test_group_in_use_is_not_deleted(zk: str, group: MadeGroup, use: Callable[[M
 # ---- members that join meanwhile
 
 
-def test_a_member_that_registers_just_before_the_multi_keeps_its_group(group: MadeGroup) -> None:
-    racing = Interrupted(group.store, lambda: group.member("c2", {"t": 1}))
-
-    with pytest.raises(GroupNotEmpty, match="consumer c2 is registered") as raised:
-        delete_group(racing, "g")
-
-    assert group.offsets == {("t", 0): 5, ("t", 1): 7}
-    assert "had been removed" not in str(raised.value)
-
-
 def test_a_turn_that_moves_the_state_refuses_the_multi(group: MadeGroup) -> None:
     racing = Interrupted(group.store, lambda: group.state(PREPARING))
 

@@ -417,20 +417,6 @@ def new_offsets(topic: Topic, count: int, offset: int) -> list[NewOffset]:
     ]
 
 
-def test_no_offset_is_set_once_the_coordinator_has_moved_the_state(group: MadeGroup, topics: dict[str, Topic]) -> None:
-    class Joined(Interrupted):
-        def before(self) -> None:
-            group.state(PREPARING)
-
-    new = [NewOffset(PartitionOffsets(TopicPartition("t", 0), topics["t"].id, 50, 0, 0, 100), 7)]
-
-    with pytest.raises(CoordinatorError, match="the current state is PreparingRebalance") as raised:
-        write_offsets(Joined(group.store), "g", new)
-
-    assert group.offsets == BEFORE
-    assert "set already" not in str(raised.value)
-
-
 def test_a_turn_that_changes_nothing_for_members_does_not_stop_a_reset(
     group: MadeGroup, topics: dict[str, Topic]
 ) -> None:

@@ -1,4 +1,7 @@
-"""The reply to each kind of commit is lost once: it has happened, its sender does not know, and all must end well."""
+"""The reply to a commit is lost once: it has happened, its sender does not know, and all must end well.
+
+Those of a turn and of a registration are in the `test_points_of_` files.
+"""
 
 from __future__ import annotations
 
@@ -85,28 +88,12 @@ def test_the_reply_to_an_election_is_lost(through: str, zookeeper_proxy: Proxy, 
     world.stable("g", 1)
 
 
-@pytest.mark.parametrize(
-    ("match", "what"),
-    [
-        (has_step(CREATE, PATHS.state), "the state's creation"),
-        (has_step(CREATE, PATHS.history + "/rebalance"), "a new generation"),
-        (has_step(CREATE, PATHS.command_prefix("c1"), b"start-fetcher"), "a start"),
-        (has_step(SET_DATA, PATHS.state, b'"Stable"'), "the end of a rebalance"),
-        (both(has_step(SET_DATA, PATHS.history), has_step(SET_DATA, PATHS.state)), "the history"),
-    ],
-    ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
-)
-def test_the_reply_to_a_coordinators_commit_is_lost(
-    through: str,
-    zookeeper_proxy: Proxy,
-    world: World,
-    log: MemoryLog,
-    match: Callable[[bytes], bool],
-    what: str,
+def test_the_reply_to_the_creation_of_a_groups_state_is_lost(
+    through: str, zookeeper_proxy: Proxy, world: World, log: MemoryLog
 ) -> None:
     world.coordinator(zk=through, **SESSION)
     world.topic("t", 4)
-    loss = zookeeper_proxy.drop_reply(match)
+    loss = zookeeper_proxy.drop_reply(has_step(CREATE, PATHS.state))
 
     consumer = world.consumer("g", "c1", {"t": 1}, log=log)
 
@@ -183,21 +170,6 @@ def test_the_reply_to_an_eviction_is_lost(
 
 
 # ---- the consumer's
-
-
-def test_the_reply_to_a_registration_is_lost(
-    through: str, zookeeper_proxy: Proxy, world: World, log: MemoryLog
-) -> None:
-    world.coordinator()
-    world.topic("t", 4)
-    loss = zookeeper_proxy.drop_reply(has_step(CREATE, PATHS.id("c1")))
-
-    consumer = world.consumer("g", "c1", {"t": 1}, zk=through, log=log, **SESSION)
-
-    loss.wait()
-    ends_well(world, log, consumer, generation=1)
-    assert consumer.consumer.member.registrations == 1
-    assert world.registrations("g") == 1, "it registered once"
 
 
 def acknowledges(option: str) -> Callable[[bytes], bool]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from coordinator.zk.store import Delete
+from coordinator.zk.store import Create, Delete
 from coordinator.zk.znodes.operator_requests import TurnRequest
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import Brokers, GroupPaths
@@ -152,10 +152,9 @@ def test_request_made_anew_between_any_two_requests_of_a_turn_has_its_own() -> N
             eventually(scene.is_settled, 10, "the group has settled")
 
             def made_anew() -> None:
-                world.store.commit([Delete(PATHS.owner("t", 0))])
-                if world.data(PATHS.request) is not None:
-                    world.store.commit([Delete(PATHS.request)])
-                operator_asks_for_a_turn(scene)
+                is_there = world.data(PATHS.request) is not None
+                anew = Create(PATHS.request, TurnRequest("bob", 0).to_bytes())
+                world.store.commit([Delete(PATHS.owner("t", 0)), *([Delete(PATHS.request)] if is_there else []), anew])
 
             with point.sequence(made_anew):
                 operator_asks_for_a_turn(scene)

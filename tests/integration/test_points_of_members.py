@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
 from consumer.errors import FencedInstanceId
+from coordinator.admin.static_members import remove_seats
 from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.store import Delete, Store
+from coordinator.zk.store import Delete, Store, StoreFactory
+from coordinator.zk.znodes.operator_requests import TurnRequest
 from coordinator.zk.znodes.paths import COORDINATOR, GroupPaths
-from tests.simulation.store import SimStore
+from coordinator.zk.znodes.seats import Seat
 from tests.support.memlog import MemoryLog
-from tests.support.points import Point, at_every_point, in_virtual_time
+from tests.support.points import Point, at_every_point, in_virtual_time, reply_is_lost, request_is_lost, session_ends
 from tests.support.wait import eventually
 from tests.support.world import SESSION_MS, PollingConsumer, World, a_world, parts
 
@@ -28,34 +31,35 @@ ALL = parts("t", 0, 1, 2, 3)
 class Scene:
     """Group `g`: c1, whose requests are the sequence, joins beside c0.
 
-    :ivar fenced: a c1 whose name another process has taken.
+    :ivar is_static: whether c1 is a static member.  :ivar fenced: a c1 whose name another process has taken.
     """
 
     world: World
     point: Point
     assignment: str
+    is_static: bool = False
     log: MemoryLog = field(default_factory=lambda: MemoryLog(end=20))
-    sessions: list[SimStore] = field(default_factory=list)
     members: dict[str, PollingConsumer] = field(default_factory=dict)
     fenced: list[PollingConsumer] = field(default_factory=list)
 
     def opened(self) -> Store:
-        store = kazoo_factory(self.world.zk, SESSION_MS)()
-        assert isinstance(store, SimStore)
-        self.sessions.append(store)
-        return self.point.wrap(store)
+        return self.point.wrap(kazoo_factory(self.world.zk, SESSION_MS)())
 
-    def joins(self, name: str) -> PollingConsumer:
-        opener = self.opened if name == "c1" else None
-        made = self.world.consumer("g", name, {"t": 1}, log=self.log, opener=opener, assignment=self.assignment)
-        self.members[name] = made
-        return made
+    def joins(self, name: str, is_static: bool = False, opener: StoreFactory | None = None) -> PollingConsumer:
+        options: dict[str, Any] = {"group_instance_id": name} if is_static else {}
+        self.members[name] = self.world.consumer(
+            "g", name, {"t": 1}, log=self.log, opener=opener, assignment=self.assignment, **options
+        )
+        return self.members[name]
 
     def is_settled(self) -> bool:
         world, state = self.world, self.world.state("g")
         assert (state.state, sorted(state.target)) == ("Stable", sorted(self.members)), state
         held = sorted(part for each in self.members.values() for part in each.held)
         assert held == sorted(ALL) and world.owners("g").keys() == ALL, held
+        seats = [Seat.parse("", world.data(PATHS.seat(name)) or b"").registration for name in world.names(PATHS.seats)]
+        lives = [world.channel("g", "c1").incarnation] if self.is_static else []
+        assert [seat.incarnation for seat in seats] == lives
         for name, each in self.members.items():
             assert world.commands("g", name) == []
             running = frozenset(world.channel("g", name).running)
@@ -75,28 +79,26 @@ class Scene:
         eventually(polled, 10, "all records are delivered")
 
 
-def reply_is_lost(scene: Scene) -> None:
-    if scene.sessions:
-        scene.sessions[-1].lose_next_reply()
-
-
-def request_is_lost(scene: Scene) -> None:
-    if scene.sessions:
-        scene.sessions[-1].lose_next_request()
-
-
-def session_ends(scene: Scene) -> None:
-    if scene.sessions:
-        scene.sessions[-1].expire()
-
-
 def another_process_takes_the_name(scene: Scene) -> None:
     """Each is fenced by the later one; a process that has not registered yet would take the name itself."""
     if scene.world.data(PATHS.id("c1")) is not None:
-        old = scene.members["c1"]
-        scene.members["c1"] = scene.world.consumer("g", "c1", {"t": 1}, log=scene.log, assignment=scene.assignment)
-        eventually(lambda: scene.members["c1"].consumer.member.registrations, 10, "it has registered")
-        scene.fenced.append(old)
+        scene.fenced.append(scene.members["c1"])
+        taker = scene.joins("c1", scene.is_static)
+        eventually(lambda: taker.consumer.member.registrations, 10, "it has registered")
+
+
+def dynamic_process_takes_the_name(scene: Scene) -> None:
+    """It has no seat."""
+    if scene.world.data(PATHS.id("c1")) is not None:
+        scene.is_static = False
+        another_process_takes_the_name(scene)
+
+
+def operator_removes_the_seat(scene: Scene) -> None:
+    """The member comes back on a seat of its own."""
+    if scene.world.data(PATHS.seat("c1")) is not None:
+        remove_seats(scene.world.store, "g", ["c1"], "a test")
+        scene.world.put(PATHS.request, TurnRequest("ann", 0).to_bytes())
 
 
 def other_member_leaves(scene: Scene) -> None:
@@ -129,22 +131,40 @@ CHANGES = [
     hand_removes_the_channel,
     coordinator_is_deposed,
 ]
-UNCLEAN = (session_ends, another_process_takes_the_name, hand_removes_the_channel)
+OF_STATIC_MEMBERS = [
+    reply_is_lost,
+    session_ends,
+    another_process_takes_the_name,
+    dynamic_process_takes_the_name,
+    operator_removes_the_seat,
+]
+UNCLEAN = (
+    session_ends,
+    another_process_takes_the_name,
+    dynamic_process_takes_the_name,
+    operator_removes_the_seat,
+    hand_removes_the_channel,
+)
 """After these records may come again."""
 
 
-@pytest.mark.parametrize("assignment", ["coordinator", "client"])
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(
+    ("change", "assignment", "is_static"),
+    [
+        *((change, side, False) for side in ("coordinator", "client") for change in CHANGES),
+        *((change, "coordinator", True) for change in OF_STATIC_MEMBERS),
+    ],
+)
 def test_change_between_any_two_requests_of_a_member_costs_no_record(
-    change: Callable[[Scene], None], assignment: str
+    change: Callable[[Scene], None], assignment: str, is_static: bool
 ) -> None:
     def play(zk: str, point: Point) -> None:
         with a_world(zk) as world:
-            scene = Scene(world, point, assignment)
+            scene = Scene(world, point, assignment, is_static)
             world.topic("t", 4)
             world.coordinator()
             with point.sequence(lambda: change(scene)):
-                scene.joins("c1")
+                scene.joins("c1", is_static, scene.opened)
                 eventually(lambda: world.data(PATHS.id("c1")), 10, "c1 has registered")
                 scene.joins("c0")
                 eventually(scene.is_settled, 20, "the group has settled", ignoring=(KeyError, RuntimeError))

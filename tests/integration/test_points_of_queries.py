@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
+from consumer.errors import SegmentError
 from consumer.spark.source.batch_planner import BatchPlanner
 from consumer.spark.source.offset import SourceOffset
 from consumer.spark.source.options import SourceConfig
 from consumer.spark.source.query_znode import QueryRemoved, QueryTakenOver
 from consumer.spark.source.segment_index import LIST_AGAIN_S
 from consumer.spark.source.stream_planner import Planner
-from coordinator.planning.backpressure import Bounds, Retention
-from coordinator.retention.segments import SegmentCollector, SegmentRules
-from coordinator.term.server_clock import ServerClock
 from coordinator.zk.data_watch import READ_AGAIN_S
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo
@@ -25,14 +23,14 @@ from coordinator.zk.store import Create, Delete, SetData, Store
 from coordinator.zk.znodes.paths import COORDINATOR_EPOCH
 from coordinator.zk.znodes.records import EpochRecord
 from coordinator.zk.znodes.segments import SegmentsRecord
-from tests.simulation.store import SimStore
-from tests.support.points import Point, at_every_point, in_virtual_time
-from tests.support.sealed import SealedGroup
-from tests.support.terms import a_term
+from tests.support.cuts import HandMadeRegion
+from tests.support.points import Point, at_every_point, in_virtual_time, reply_is_lost, session_ends
+from tests.support.sealed import SealedGroup, a_collector
 from tests.support.wait import within
 
 SESSION_MS = 4000
-RULES = SegmentRules(Bounds(1000, 1 << 30), Retention(0, 0), 500, 7 * 86_400_000, sweep_interval_ms=0)
+LONG_S = 8 * 86_400.0
+"""A query that is silent for so long expires."""
 
 
 class Clock(ThreadRuntime):
@@ -49,11 +47,10 @@ class Scene:
 
     def __init__(self, zk: str, folder: Path, point: Point) -> None:
         self._zk = zk
-        self._point = point
+        self.point = point
         self.clock = Clock()
         self._opened: list[Store] = []
         self._planners: list[Planner] = []
-        self.sessions: list[Store] = []
         self.store = self.open()
         self.group = SealedGroup(self.store, folder)
         self.store.commit([Create(COORDINATOR_EPOCH, EpochRecord(1).to_bytes())])
@@ -68,23 +65,19 @@ class Scene:
 
     def open_pointed(self) -> Store:
         """A session of the sequence."""
-        self.sessions.append(self.open())
-        return self._point.wrap(self.sessions[-1])
+        return self.point.wrap(self.open())
 
-    def collector(self, store: Store) -> SegmentCollector:
-        runtime = ThreadRuntime()
-        return SegmentCollector(a_term(store, runtime), ServerClock(store, runtime), RULES)
-
-    def planner(self, query: str = "q") -> Planner:
-        config = SourceConfig(zk=self._zk, group="g", query=query)
+    def planner(self, query: str = "q", align_checkpoints: bool = False) -> Planner:
+        config = SourceConfig(zk=self._zk, group="g", query=query, align_checkpoints=align_checkpoints)
         self._planners.append(Planner(config, self.open_pointed, self.clock))
         return self._planners[-1]
 
     def batch_planner(self) -> BatchPlanner:
         return BatchPlanner(SourceConfig(zk=self._zk, group="g"), self.open_pointed, ThreadRuntime())
 
-    def seals(self) -> None:
+    def seals(self) -> str:
         self.sealed.append(self.group.seal())
+        return self.sealed[-1]
 
     @property
     def left(self) -> list[str]:
@@ -111,12 +104,8 @@ class Scene:
 
 @contextmanager
 def a_scene(zk: str, point: Point) -> Iterator[Scene]:
-    with TemporaryDirectory() as folder:
-        scene = Scene(zk, Path(folder), point)
-        try:
-            yield scene
-        finally:
-            scene.close()
+    with TemporaryDirectory() as folder, closing(Scene(zk, Path(folder), point)) as scene:
+        yield scene
 
 
 def read_on(planner: Planner, start: SourceOffset) -> tuple[list[str], SourceOffset]:
@@ -149,7 +138,7 @@ def segment_is_sealed(scene: Scene) -> None:
 
 def coordinator_collects(scene: Scene) -> None:
     """Two rounds: the second knows what the first has listed."""
-    collector = scene.collector(scene.open())
+    collector = a_collector(scene.open())
     for _ in range(2):
         collector.collect(["g"])
     scene.seals()
@@ -163,18 +152,6 @@ def coordinator_collects_after_a_seal(scene: Scene) -> None:
     scene.store.commit([Delete(scene.group.paths.query("fast")), SetData(scene.group.paths.queries, b"")])
     scene.group.query("fast", scene.sealed[-1])
     coordinator_collects(scene)
-
-
-def session_ends(scene: Scene) -> None:
-    for store in scene.sessions:
-        assert isinstance(store, SimStore)
-        store.expire()
-
-
-def reply_is_lost(scene: Scene) -> None:
-    for store in scene.sessions:
-        assert isinstance(store, SimStore)
-        store.lose_next_reply()
 
 
 CHANGES = [segment_is_sealed, coordinator_collects, coordinator_collects_after_a_seal, session_ends, reply_is_lost]
@@ -311,6 +288,82 @@ def test_batch_read_is_planned_without_a_hole(change: Change) -> None:
     assert at_every_point(in_virtual_time(play)) > 3
 
 
+# ---- batches that end at checkpoints
+
+
+class Region(Scene):
+    """Its group is in a consistent region.
+
+    :ivar czxids: of each segment that there has been.  :ivar cuts: the retained checkpoints, with their czxids.
+    """
+
+    def __init__(self, zk: str, folder: Path, point: Point) -> None:
+        super().__init__(zk, folder, point)
+        self.region = HandMadeRegion(self.store)
+        self.czxids = {name: self.group.czxid(name) for name in self.sealed}
+        self.cuts: dict[int, int] = {}
+
+    def seals(self) -> str:
+        name = super().seals()
+        self.czxids[name] = self.group.czxid(name)
+        return name
+
+    def completes(self) -> None:
+        number = self.region.cut()
+        self.cuts[number] = self.region.czxid(number)
+
+
+def checkpoint_completes_alone(scene: Region) -> None:
+    scene.completes()
+
+
+def checkpoint_completes(scene: Region) -> None:
+    """Fetchers seal before it and, at once, after it."""
+    scene.seals()
+    scene.completes()
+    scene.seals()
+
+
+def checkpoint_is_retired(scene: Region) -> None:
+    checkpoint_completes(scene)
+    oldest = min(scene.cuts)
+    del scene.cuts[oldest]
+    scene.region.retire(oldest)
+
+
+@pytest.mark.parametrize(
+    "change", [checkpoint_completes_alone, checkpoint_completes, checkpoint_is_retired, session_ends, reply_is_lost]
+)
+def test_aligned_batches_end_at_every_checkpoint(change: Callable[[Region], None]) -> None:
+    def play(zk: str, point: Point) -> None:
+        with TemporaryDirectory() as folder, closing(Region(zk, Path(folder), point)) as scene:
+            checkpoint_completes(scene)
+            planner = scene.planner(align_checkpoints=True)
+            ends, found = [planner.initial()], list[list[str]]()
+
+            def has_all() -> bool:
+                names, end = read_on(planner, ends[-1])
+                found.append(names)
+                ends.append(end)
+                return end.segment == scene.sealed[-1]
+
+            with point.sequence(lambda: change(scene)):
+                within(has_all, LIST_AGAIN_S / 2, "all is read")
+            scene.seals()
+            scene.completes()
+            within(lambda: has_all() and ends[-1].checkpoint == max(scene.cuts), LIST_AGAIN_S / 2, "the end is reached")
+            assert [name for names in found for name in names] == scene.sealed
+            at = {end.checkpoint: end.czxid for end in ends if end.checkpoint}
+            for number, cut in scene.cuts.items():
+                last = max(czxid for czxid in scene.czxids.values() if czxid < cut)
+                assert last in at.values(), f"a batch ends at checkpoint {number}"
+                assert at.get(number, last) == last, "no segment is between a batch's end and its checkpoint"
+                sides = [{scene.czxids[name] < cut for name in names} for names in found]
+                assert {True, False} not in sides, f"a batch is on both sides of checkpoint {number}"
+
+    assert at_every_point(in_virtual_time(play)) > 5
+
+
 # ---- a collection
 
 
@@ -345,7 +398,7 @@ def pause_by_hand(scene: Scene) -> None:
 def test_collection_leaves_what_a_query_has_not_finished(change: Change) -> None:
     def play(zk: str, point: Point) -> None:
         with a_scene(zk, point) as scene:
-            collector = scene.collector(scene.open_pointed())
+            collector = a_collector(scene.open_pointed())
             names = list(scene.sealed)
             with point.sequence(lambda: change(scene)):
                 for _ in range(2):
@@ -367,5 +420,39 @@ def test_collection_leaves_what_a_query_has_not_finished(change: Change) -> None
             if change is pause_by_hand:
                 node = scene.store.get(scene.group.paths.segments)
                 assert node is not None and b"by hand" in node.data
+
+    assert at_every_point(in_virtual_time(play)) > 5
+
+
+# ---- an expiry
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_query_that_is_back_beside_its_expiry_reads_on_or_says_so(is_restarted: bool) -> None:
+    def play(zk: str, point: Point) -> None:
+        with a_scene(zk, point) as scene:
+            silent = scene.planner()
+            _, read = read_on(silent, silent.initial())
+            unread = [scene.seals() for _ in range(2)]
+            collector = a_collector(scene.open_pointed(), scene.clock)
+            collector.collect(["g"])
+            scene.clock.ahead += LONG_S
+            scene.group.query("alive", unread[-1])
+            found: list[str] | None = None
+
+            def is_back() -> None:
+                nonlocal found, silent
+                silent = scene.planner() if is_restarted else silent
+                with suppress(SegmentError):
+                    found, end = read_on(silent, read)
+                    scene.late = silent, end
+
+            with point.sequence(is_back):
+                for _ in range(2):
+                    collector.collect(["g"])
+            assert (found or []) == (unread if scene.late else [])
+            collector.collect(["g"])
+            assert scene.late is None or set(unread) <= set(scene.left), "what it has not finished stays"
+            assert scene.late is not None or not set(unread) & set(scene.left), "it may read what is there"
 
     assert at_every_point(in_virtual_time(play)) > 5

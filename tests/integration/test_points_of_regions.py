@@ -14,12 +14,11 @@ from consumer.operator import ConsumerOperator
 from coordinator.zk.errors import Refused
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.store import Create, Store
+from coordinator.zk.store import Create
 from coordinator.zk.znodes.region_requests import RegionRequest
 from coordinator.zk.znodes.regions import Region
-from tests.simulation.store import SimStore
 from tests.support.memlog import MemoryLog
-from tests.support.points import Point, at_every_point, in_virtual_time
+from tests.support.points import Point, at_every_point, in_virtual_time, reply_is_lost, request_is_lost, session_ends
 from tests.support.region import PATHS, Operating, exact, region
 from tests.support.wait import eventually
 from tests.support.world import SESSION_MS, World, a_world
@@ -33,23 +32,17 @@ class Scene:
         self.log = MemoryLog(end=20)
         self.operators: dict[str, Operating] = {}
         self.lives: list[Operating] = []
-        self.sessions: list[SimStore] = []
         world.topic("t", 2)
         self.opener = kazoo_factory(world.zk, SESSION_MS)
-        self._point = point
+        self.point = point
         self._is_members = is_members
-        world.coordinator(wrap=lambda store: store if is_members else self.pointed(store))
+        world.coordinator(wrap=lambda store: store if is_members else point.wrap(store))
         self.joins("c1")
         self.joins("c2")
 
-    def pointed(self, store: Store) -> Store:
-        assert isinstance(store, SimStore)
-        self.sessions.append(store)
-        return self._point.wrap(store)
-
     def joins(self, name: str) -> None:
         is_pointed = name == "c1" and self._is_members
-        open_store = (lambda: self.pointed(self.opener())) if is_pointed else self.opener
+        open_store = (lambda: self.point.wrap(self.opener())) if is_pointed else self.opener
         self.operators[name] = Operating(self.world, name, self.log, open_store=open_store)
         self.lives.append(self.operators[name])
 
@@ -97,18 +90,6 @@ def is_later(now: Region, before: Region) -> bool:
 
 
 # ---- what happens
-
-
-def session_ends(scene: Scene) -> None:
-    scene.sessions[-1].expire()
-
-
-def reply_is_lost(scene: Scene) -> None:
-    scene.sessions[-1].lose_next_reply()
-
-
-def request_is_lost(scene: Scene) -> None:
-    scene.sessions[-1].lose_next_request()
 
 
 def member_dies(scene: Scene) -> None:

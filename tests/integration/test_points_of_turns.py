@@ -10,11 +10,12 @@ from coordinator.rebalance.rebalancer import Turn
 from coordinator.zk.errors import EpochOver
 from coordinator.zk.store import Delete
 from coordinator.zk.znodes.group_state import STABLE
-from coordinator.zk.znodes.paths import COORDINATOR
+from coordinator.zk.znodes.paths import COORDINATOR, GroupPaths
 from tests.support.hand import Hand, ManualStage, Puppet, a_stage
-from tests.support.points import Point, at_every_point, in_virtual_time
+from tests.support.points import Point, at_every_point, in_virtual_time, nothing, reply_to_a_commit_is_lost
 from tests.support.world import World, a_world, parts
 
+PATHS = GroupPaths("g")
 ALL = parts("t", 0, 1, 2, 3)
 SOON_S = 1.0
 SENT = [3, 3, 1]
@@ -30,6 +31,7 @@ class Scene:
     def __init__(self, world: World, stage: ManualStage, point: Point, turns_before: int) -> None:
         self.world = world
         self.stage = stage
+        self.point = point
         self.hand = stage.hand(wrap=point.wrap)
         one, two = stage.stable_pair(self.hand)
         self.puppets = {"c1": one, "c2": two, "c3": stage.puppet("g", "c3", {"t": 1})}
@@ -45,10 +47,6 @@ class Scene:
     @property
     def one(self) -> Puppet:
         return self.puppets["c2"]
-
-
-def nothing(scene: Scene) -> None:
-    """The sequence alone."""
 
 
 def member_obeys(scene: Scene) -> None:
@@ -86,9 +84,18 @@ def another_joins(scene: Scene) -> None:
     scene.puppets["c4"] = scene.stage.puppet("g", "c4", {"t": 1})
 
 
+def hand_removes_the_history(scene: Scene) -> None:
+    scene.world.remove(PATHS.history)
+
+
 def another_is_elected(scene: Scene) -> None:
     scene.world.store.commit([Delete(COORDINATOR)])
     scene.hand = scene.stage.hand("other")
+
+
+def commit_is_lost(scene: Scene) -> None:
+    """The turn's next one, on its way, where there is one left."""
+    scene.point.sessions[0].lose_next_request(only_commit=True)
 
 
 CHANGES = [
@@ -100,7 +107,10 @@ CHANGES = [
     session_ends,
     member_comes_back,
     another_joins,
+    hand_removes_the_history,
     another_is_elected,
+    reply_to_a_commit_is_lost,
+    commit_is_lost,
 ]
 JOINED_OR_LEFT = (session_ends, member_comes_back, another_joins, another_is_elected)
 

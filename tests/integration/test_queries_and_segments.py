@@ -359,8 +359,12 @@ def test_url_that_only_a_znode_names_is_not_opened(group: SealedGroup, run: Any,
     segment = replace(group.segment(whole[1]), segments_dir=url)
     group.store.commit([SetData(group.paths.segment(whole[1]), segment.to_bytes())])
 
-    assert verify(run) == (5, [("unreadable file", whole[1], segment.file)])
-    assert f"only its znode names '{url}': give --segments-dir to read it" in problem(run)
+    result = run("segments", "verify", "g")
+
+    assert (result.exit_code, "4 segments, 0 problems" in result.stderr) == (1, True)
+    assert f"1 segments were not checked: znodes alone name '{url}': give --segments-dir" in result.stderr
+    group.path(whole[2]).unlink()
+    assert verify(run) == (5, [("missing file", whole[2], group.segment(whole[2]).file)])
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,9 @@ from consumer.config import ConsumerConfig
 from consumer.consumer import Callbacks
 from consumer.membership.context import MemberContext
 from consumer.operator.region import RegionMember
-from coordinator.admin.inactive_group import GroupNotEmpty
-from coordinator.admin.unbinding import remove_group
 from coordinator.zk.batching import ensure
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.store import Create, Delete, Node, Operation, SetData, Store, Watch
+from coordinator.zk.store import Create, Delete, Node, Operation, Store, Watch
 from coordinator.zk.znodes.group_state import FAILED
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import Channel, OffsetRecord
@@ -153,34 +151,6 @@ def test_deleted_group_leaves_nothing_in_its_region_for_a_group_of_the_same_name
     running(world, above=before)
     exact(log, 2, again)
     exact(log, 2, one)
-
-
-class _RegistersFirst(FrontStore):
-    """A member registers between the last read of a group and the multi that removes it from its region."""
-
-    def commit(self, operations: Sequence[Operation]) -> list[str]:
-        if any(isinstance(each, SetData) and each.path == PATHS.root for each in operations):
-            self.behind.commit([Create(GROUP.id("c9"), b"{}")])
-        return self.behind.commit(operations)
-
-
-def test_a_member_that_registers_beside_the_removal_keeps_its_group_in_the_region(
-    world: World, log: MemoryLog, counting: Callable[..., Counting]
-) -> None:
-    world.coordinator()
-    world.topic("t", 1)
-    one = counting("c1")
-    running(world)
-    one.close()
-    emptied(world, "g")
-    store: Store = _RegistersFirst(world.store)
-
-    with pytest.raises(GroupNotEmpty, match="consumer c9 is registered"):
-        remove_group(store, "r", "g")
-
-    assert region(world).groups == ("g",)
-    bound = world.state("g").region
-    assert bound is not None and bound.name == "r"
 
 
 def aged(folder: Path) -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Listing, Node, Operation, Store, Watch
+from tests.simulation.store import SimStore
 from tests.support.stores import FrontStore
 from tests.support.virtual_time import HOSTS, VirtualTime
 
@@ -27,6 +29,7 @@ class Point:
     :ivar is_last: whether the sequence was over before.
     :ivar events_s: so long after it watches have fired.
     :ivar request: the request before (or after) which the change came.
+    :ivar sessions: those of the sequence.
     """
 
     def __init__(self, number: int, is_after: bool = False) -> None:
@@ -35,11 +38,14 @@ class Point:
         self.is_last = False
         self.events_s = 0.0
         self.request = "the end"
+        self.sessions: list[SimStore] = []
         self._left = number
         self._happens: Callable[[], object] | None = None
 
     def wrap(self, store: Store) -> Store:
         """The session whose requests are the sequence's."""
+        assert isinstance(store, SimStore)
+        self.sessions.append(store)
         return _Pointed(store, self)
 
     @contextmanager
@@ -68,6 +74,41 @@ class Point:
         happens, self._happens, self.request = self._happens, None, request
         assert happens is not None
         happens()
+
+
+class Scenery(Protocol):
+    """A world with a sequence in it."""
+
+    point: Point
+
+
+# ---- changes of any sequence
+
+
+def nothing(scene: Scenery) -> None:
+    """The sequence alone."""
+
+
+def session_ends(scene: Scenery) -> None:
+    """Its newest one, where it has begun."""
+    for session in scene.point.sessions[-1:]:
+        session.expire()
+
+
+def reply_is_lost(scene: Scenery) -> None:
+    for session in scene.point.sessions[-1:]:
+        session.lose_next_reply()
+
+
+def reply_to_a_commit_is_lost(scene: Scenery) -> None:
+    """Of the next one, where there is one left."""
+    for session in scene.point.sessions[-1:]:
+        session.lose_next_reply(only_commit=True)
+
+
+def request_is_lost(scene: Scenery) -> None:
+    for session in scene.point.sessions[-1:]:
+        session.lose_next_request()
 
 
 class _Pointed(FrontStore):

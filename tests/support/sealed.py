@@ -7,13 +7,19 @@ from pathlib import Path
 import pyarrow as pa
 
 from consumer.sealing.segment_files import SegmentFolder
+from coordinator.planning.backpressure import Bounds, Retention
+from coordinator.retention.segments import SegmentCollector, SegmentRules
+from coordinator.term.server_clock import ServerClock
 from coordinator.zk.batching import ensure
-from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.runtime import Runtime, ThreadRuntime
 from coordinator.zk.store import Create, Delete, SetData, Store
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import Channel
 from coordinator.zk.znodes.segments import Query, SealedRange, Segment
 from tests.support.memlog import MemoryLog
+from tests.support.terms import a_term
+
+RULES = SegmentRules(Bounds(1000, 1 << 30), Retention(0, 0), 500, 7 * 86_400_000, sweep_interval_ms=0)
 
 
 class SealedGroup:
@@ -86,6 +92,12 @@ class SealedGroup:
         node = self.store.get(self.paths.queries)
         assert node is not None
         return node.stat.version
+
+
+def a_collector(store: Store, runtime: Runtime | None = None) -> SegmentCollector:
+    """Of a coordinator that retains no finished segment. The epoch's znode has version 0."""
+    runtime = runtime or ThreadRuntime()
+    return SegmentCollector(a_term(store, runtime), ServerClock(store, runtime), RULES)
 
 
 def batches(partition: int, first: int, rows: int) -> list[pa.RecordBatch]:

@@ -51,3 +51,16 @@ def test_group_that_changes_all_the_time_delays_neither_others_nor_long_work() -
 
     assert order.index("long") <= 2
     assert order.index("other") <= 5
+
+
+def test_change_that_is_put_off_is_taken_at_its_time_and_once() -> None:
+    runtime = ManualRuntime()
+    agenda, began = Agenda(runtime), runtime.monotonic()
+    agenda.put_at(Event("late"), began + 2)
+    agenda.put_at(Event("late"), began + 1)
+    agenda.put(Event("a"))
+
+    assert (taken(agenda, 1), runtime.monotonic()) == (["a"], began)
+    assert (taken(agenda, 1), runtime.monotonic()) == (["late"], began + 1)
+    with pytest.raises(Forever):
+        agenda.take()

@@ -158,31 +158,24 @@ def test_batch_is_judged_by_the_run_that_planned_it() -> None:
     assert "100 should be next" in only(spoilt("joined", happen), "S5").why
 
 
-def test_reset_that_the_log_did_not_have_is_a_gap() -> None:
+@pytest.mark.parametrize(
+    ("resets", "read_from"),
+    [((150,), 170), ((150, 130), 150)],
+    ids=["the log did not have it", "a later one has replaced it"],
+)
+def test_reset_elsewhere_is_no_reason_to_begin_there(resets: tuple[int, ...], read_from: int) -> None:
     def happen(history: StoryHistory) -> None:
-        reset(history, 150)
-        for position in (None, 150):
+        for offset in resets:
+            reset(history, offset)
+        for position in (None, resets[-1]):
             stand(history, position)
-        jump(history, 170, before=150)
+        jump(history, read_from, before=resets[-1])
         restart(history)
         deliver(history)
         raise Enough
 
-    assert "from 170 on in segment-0000000006, and 100 should be next" in only(spoilt("joined", happen), "S5").why
-
-
-def test_reset_that_a_later_one_has_replaced_is_no_reason_to_begin_there() -> None:
-    def happen(history: StoryHistory) -> None:
-        reset(history, 150)
-        reset(history, 130)
-        for position in (None, 130):
-            stand(history, position)
-        jump(history, 150, before=130)
-        restart(history)
-        deliver(history)
-        raise Enough
-
-    assert "from 150 on in segment-0000000006, and 100 should be next" in only(spoilt("joined", happen), "S5").why
+    why = only(spoilt("joined", happen), "S5").why
+    assert f"from {read_from} on in segment-0000000006, and 100 should be next" in why
 
 
 # ---- partitions that are new to a query

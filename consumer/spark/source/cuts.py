@@ -31,6 +31,8 @@ class QueryCuts:
         self._store: Store | None = None
         self._listed: tuple[Cut, ...] = ()
         self._newest: tuple[Cut, ...] = ()
+        self._newest_of = 0
+        """The newest segment listed when `_newest` was read."""
         self.last: int | None = None
 
     def around(self, store: Store, segments: SealedSegments) -> tuple[Sequence[Cut], Sequence[Cut]]:
@@ -38,7 +40,7 @@ class QueryCuts:
 
         A group without a region has none.
         """
-        now, before = self._runtime.monotonic(), segments.listed
+        now = self._runtime.monotonic()
         is_due = now - self._read_at >= LOOK_S or store is not self._store
         if is_due:
             listed = self._read(store)
@@ -46,8 +48,8 @@ class QueryCuts:
             self._listed, self._read_at = listed, now
         else:
             segments.refresh(store)
-        if is_due or segments.listed != before:
-            self._newest = self._read(store)
+        if is_due or segments.listed != self._newest_of:  # others list them, too
+            self._newest, self._newest_of = self._read(store), segments.listed
         known = [cut for cut in self._listed if self.last is None or cut.czxid <= self.last]
         return known, self._newest
 
