@@ -15,6 +15,21 @@ aimed scenes has a factor in common with the length of `MIXTURE`, so that each o
 
 
 @dataclass(frozen=True, slots=True)
+class Beside:
+    """Faults that come on top of the others, from a stream of their own.
+
+    :ivar share: of the runs; the others tell the story that they told before.
+    :ivar weights: as those of a profile.
+    :ivar faults: how many, at least and at most.
+    """
+
+    stream: str
+    share: float
+    weights: Mapping[str, float]
+    faults: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """
     :ivar seconds: virtual time of a run.
@@ -36,6 +51,7 @@ class Profile:
     :ivar liars: the share of runs in which members join that lie (`liars.py`).
     :ivar gaps: the share of runs in which a query may find a gap, or records twice (`gaps.py`); `gap_weights` and
         `gap_faults` likewise.
+    :ivar beside: more faults, each from a stream of its own and in some of the runs.
     :ivar kinds: how many kinds of `weights` a run draws its faults from, at least and at most; all without it. Few
         kinds that come often meet where many kinds seldom do (swarm testing, Groce et al. 2012).
     :ivar together: kinds of which two out of three runs with `kinds` draw one tuple, and the others beside it.
@@ -80,6 +96,7 @@ class Profile:
     gaps: float = 0.0
     gap_weights: Mapping[str, float] = field(default_factory=dict)
     gap_faults: tuple[int, int] = (0, 0)
+    beside: tuple[Beside, ...] = ()
     kinds: tuple[int, int] | None = None
     together: tuple[tuple[str, ...], ...] = ()
     scenes: tuple[Plan, ...] = ()
@@ -251,6 +268,8 @@ GAPS = {
     "file-replaced": 0.5,
 }
 
+PAIRS = Beside("pairs", 0.25, {"reply-then-sync": 2.0, "cooperative-stop-reply": 3.0}, (1, 4))
+
 _LIARS = 0.2
 CALM = Profile(
     "calm",
@@ -279,6 +298,7 @@ STORM = Profile(
     region_weights=REGIONS,
     region_faults=(4, 10),
     liars=_LIARS,
+    beside=(PAIRS,),
 )
 PAUSES = Profile(
     "pauses",
@@ -292,6 +312,7 @@ PAUSES = Profile(
     region_weights=_PAUSING_REGIONS,
     region_faults=(3, 8),
     liars=_LIARS,
+    beside=(PAIRS,),
 )
 SCALE = replace(
     STORM,
@@ -548,6 +569,7 @@ WATCHFUL = replace(
         ("resubscribes",),
     ),
     poll_intervals_ms=(60_000,),
+    beside=(),
     sweeps=False,
     circumstances={"groups": (1, 2, 4), "consumers": (2, 3, 4), "led": (0.0, 0.0, 1.0), "tick_s": (0.5, 0.9)},
 )
