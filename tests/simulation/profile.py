@@ -268,6 +268,7 @@ GAPS = {
     "file-replaced": 0.5,
 }
 
+LAGGING = Beside("lagging", 0.25, {"listing-lags": 1.0}, (1, 3))
 PAIRS = Beside("pairs", 0.25, {"reply-then-sync": 2.0, "cooperative-stop-reply": 3.0}, (1, 4))
 
 _LIARS = 0.2
@@ -502,6 +503,7 @@ SEALING = replace(
     gaps=0.6,
     gap_weights=GAPS,
     gap_faults=(2, 6),
+    beside=(PAIRS, LAGGING),
 )
 """Slots that seal, queries that come and go, and coordinators that collect slowly."""
 
