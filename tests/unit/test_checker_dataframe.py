@@ -290,3 +290,21 @@ def test_what_a_registration_holds_back_is_not_collected() -> None:
 
     assert "query n of group g failed, though its registration after 0 held back what it lacks" in finding.why
     held(collected(expires=True))
+
+
+def test_registration_of_a_run_that_was_replaced_holds_nothing_back() -> None:
+    """What its successor finishes is collected; it may hear of that before it hears of its successor."""
+
+    def happen(history: StoryHistory) -> None:
+        history.session("n#1")
+        history.session("n#2")
+        history.query("n#1", "g", "n", "n1", history.finished_by("q"))
+        history.query("n#2", "g", "n", "n2", history.finished_by("q"))
+        why = "segments are gone: collected while query n was silent"
+        history.event("query-failed", who, group="g", query="n", why=why)
+        raise Enough
+
+    who = "n#1"
+    held(spoilt("joined", happen))
+    who = "n#2"
+    assert names(only(spoilt("joined", happen), "S5")) == ["n#2 commit g/queries", "n#2 query-failed"]

@@ -44,9 +44,10 @@ class DataFrames:
     missing or duplicated. Of a range with `missing` offsets all but so many are delivered, whichever these are: no
     znode has that. Batches over manually created or removed segments are not judged. Nor may a query fail because a
     segment that was not collected has lost its file, unless a fault has damaged that; nor because segments were
-    collected that its registration holds back, as long as that is neither removed nor expired. A run that another one
-    has replaced writes the query's znode no more. A run with `failOnDataLoss=false` may leave out segments that are
-    removed by then or whose files a fault has damaged, and no other. `Deliveries` judges whether the ranges continue.
+    collected that its registration holds back, as long as that is neither removed, expired nor replaced. A run that
+    another one has replaced writes the query's znode no more. A run with `failOnDataLoss=false` may leave out segments
+    that are removed by then or whose files a fault has damaged, and no other. `Deliveries` judges whether the ranges
+    continue.
     """
 
     def __init__(self, world: Replay, ends: Ends, report: Report) -> None:
@@ -89,9 +90,10 @@ class DataFrames:
             before.data if before is not None else None,
             after.data if after is not None else None,
         )
-        if now is None or now.expired_ms:
+        if now is None or now.expired_ms or (was is not None and was.run != now.run):
             for key in [key for key in self._registered if key[:2] == (group.name, name)]:
                 del self._registered[key]
+        if now is None or now.expired_ms:
             return
         if not commit.by_hand:
             self.deliveries.on_query(group, name, now, commit)
