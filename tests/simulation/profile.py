@@ -268,6 +268,7 @@ GAPS = {
     "file-replaced": 0.5,
 }
 
+HANDS = Beside("hands", 0.25, {"pause-while-collecting": 2.0, "owners-removed-beside-stop": 3.0}, (1, 4))
 LAGGING = Beside("lagging", 0.25, {"listing-lags": 1.0}, (1, 3))
 PAIRS = Beside("pairs", 0.25, {"reply-then-sync": 2.0, "cooperative-stop-reply": 3.0}, (1, 4))
 
@@ -299,7 +300,7 @@ STORM = Profile(
     region_weights=REGIONS,
     region_faults=(4, 10),
     liars=_LIARS,
-    beside=(PAIRS,),
+    beside=(PAIRS, HANDS),
 )
 PAUSES = Profile(
     "pauses",
@@ -503,7 +504,7 @@ SEALING = replace(
     gaps=0.6,
     gap_weights=GAPS,
     gap_faults=(2, 6),
-    beside=(PAIRS, LAGGING),
+    beside=(PAIRS, LAGGING, HANDS),
 )
 """Slots that seal, queries that come and go, and coordinators that collect slowly."""
 

@@ -16,6 +16,7 @@ from tests.simulation.aimed import AIMED
 from tests.simulation.coverage import coverage
 from tests.simulation.faults import FAULTS
 from tests.simulation.gaps import GAPS, supervise
+from tests.simulation.hands import HANDS
 from tests.simulation.lagging import LAGGING
 from tests.simulation.leaders import LEADERS
 from tests.simulation.liars import draw_liars
@@ -29,7 +30,7 @@ from tests.simulation.world import Alarm, SimulatedWorld
 
 FIRST_FAULT_S = 4.0
 STEP_S = 0.01
-ALL_FAULTS = {**FAULTS, **AIMED, **LEADERS, **REGIONS, **GAPS, **SCENES, **PAIRS, **LAGGING}
+ALL_FAULTS = {**FAULTS, **AIMED, **LEADERS, **REGIONS, **GAPS, **SCENES, **PAIRS, **LAGGING, **HANDS}
 
 LONGEST_STANDSTILL_S = 12.0
 """Only in a world that hangs nothing happens for so long: leases are renewed, and ZooKeeper is away for 8 s at most."""
