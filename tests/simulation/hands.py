@@ -1,6 +1,6 @@
 """An operator's hand beside something that takes its time: a collection, or a member that is to stop.
 
-Drawn besides the others, and in some of the runs (`Profile.beside`); what they draw is from `world.beside`.
+Drawn besides the others, in every eleventh run (`Profile.beside`); what they draw is from `world.beside`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A query that lists its segments at a server that lags: what a newer run of it has planned is not there yet.
 
-Drawn besides the others, and in some of the runs (`Profile.beside`); what it draws is from `world.beside`.
+Drawn besides the others, in every eleventh run (`Profile.beside`); what it draws is from `world.beside`.
 """
 
 from __future__ import annotations

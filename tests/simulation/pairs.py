@@ -1,6 +1,6 @@
 """Two faults that follow each other on one session: the answer to a commit is lost, and to what asks for its outcome.
 
-They are drawn besides the others, and in some of the runs (`Profile.beside`); what they draw is from `world.beside`.
+They are drawn besides the others, in every eleventh run (`Profile.beside`); what they draw is from `world.beside`.
 """
 
 from __future__ import annotations

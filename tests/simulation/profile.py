@@ -9,6 +9,9 @@ from typing import Any
 
 from tests.simulation.corpus import Plan, known, load
 
+BESIDE_EVERY, BESIDE_AT = 11, 8
+"""Which seeds have the faults of `Profile.beside`: the others tell the story that they told before there were any."""
+
 SCENE_EVERY, SCENE_AT = 5, 3
 """Which seeds have a scene: the others draw what they drew before there were any. (Neither this nor the number of the
 aimed scenes has a factor in common with the length of `MIXTURE`, so that each of them comes there, too.)"""
@@ -16,15 +19,13 @@ aimed scenes has a factor in common with the length of `MIXTURE`, so that each o
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Faults that come on top of the others, from a stream of their own.
+    """Faults that come on top of the others in every eleventh run (`BESIDE_EVERY`), from a stream of their own.
 
-    :ivar share: of the runs; the others tell the story that they told before.
     :ivar weights: as those of a profile.
     :ivar faults: how many, at least and at most.
     """
 
     stream: str
-    share: float
     weights: Mapping[str, float]
     faults: tuple[int, int]
 
@@ -51,7 +52,7 @@ class Profile:
     :ivar liars: the share of runs in which members join that lie (`liars.py`).
     :ivar gaps: the share of runs in which a query may find a gap, or records twice (`gaps.py`); `gap_weights` and
         `gap_faults` likewise.
-    :ivar beside: more faults, each from a stream of its own and in some of the runs.
+    :ivar beside: more faults, in some of the runs.
     :ivar kinds: how many kinds of `weights` a run draws its faults from, at least and at most; all without it. Few
         kinds that come often meet where many kinds seldom do (swarm testing, Groce et al. 2012).
     :ivar together: kinds of which two out of three runs with `kinds` draw one tuple, and the others beside it.
@@ -268,9 +269,9 @@ GAPS = {
     "file-replaced": 0.5,
 }
 
-HANDS = Beside("hands", 0.25, {"pause-while-collecting": 2.0, "owners-removed-beside-stop": 3.0}, (1, 4))
-LAGGING = Beside("lagging", 0.25, {"listing-lags": 1.0}, (1, 3))
-PAIRS = Beside("pairs", 0.25, {"reply-then-sync": 2.0, "cooperative-stop-reply": 3.0}, (1, 4))
+HANDS = Beside("hands", {"pause-while-collecting": 2.0, "owners-removed-beside-stop": 3.0}, (1, 4))
+LAGGING = Beside("lagging", {"listing-lags": 1.0}, (2, 4))
+PAIRS = Beside("pairs", {"reply-then-sync": 2.0, "cooperative-stop-reply": 3.0}, (2, 5))
 
 _LIARS = 0.2
 CALM = Profile(

@@ -21,7 +21,7 @@ from tests.simulation.lagging import LAGGING
 from tests.simulation.leaders import LEADERS
 from tests.simulation.liars import draw_liars
 from tests.simulation.pairs import PAIRS, favour_cooperation
-from tests.simulation.profile import Profile
+from tests.simulation.profile import BESIDE_AT, BESIDE_EVERY, Profile
 from tests.simulation.regions import REGIONS
 from tests.simulation.scenes import SCENES
 from tests.simulation.scheduler import SimulationFailure
@@ -159,12 +159,8 @@ def draw_faults(world: SimulatedWorld) -> None:
     of_gaps = draw_besides(world, "gap faults", profile.gap_weights, profile.gap_faults) if world.has_gaps else []
     if world.has_gaps:
         supervise(world)
-    more = [
-        each
-        for one in profile.beside
-        if Random(f"whether {one.stream} {world.seed}").random() < one.share
-        for each in draw_besides(world, one.stream, one.weights, one.faults)
-    ]
+    beside = profile.beside if world.seed % BESIDE_EVERY == BESIDE_AT else ()
+    more = [each for one in beside for each in draw_besides(world, one.stream, one.weights, one.faults)]
     if any(kind == "cooperative-stop-reply" for _, kind in more):
         favour_cooperation(world)
     for at, kind in [*draw(world), *of_leaders, *of_regions, *of_gaps, *more]:
