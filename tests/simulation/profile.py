@@ -9,9 +9,25 @@ from typing import Any
 
 from tests.simulation.corpus import Plan, known, load
 
+BESIDE_EVERY, BESIDE_AT = 11, 8
+"""Which seeds have the faults of `Profile.beside`: the others tell the story that they told before there were any."""
+
 SCENE_EVERY, SCENE_AT = 5, 3
 """Which seeds have a scene: the others draw what they drew before there were any. (Neither this nor the number of the
 aimed scenes has a factor in common with the length of `MIXTURE`, so that each of them comes there, too.)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Faults that come on top of the others in every eleventh run (`BESIDE_EVERY`), from a stream of their own.
+
+    :ivar weights: as those of a profile.
+    :ivar faults: how many, at least and at most.
+    """
+
+    stream: str
+    weights: Mapping[str, float]
+    faults: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +52,7 @@ class Profile:
     :ivar liars: the share of runs in which members join that lie (`liars.py`).
     :ivar gaps: the share of runs in which a query may find a gap, or records twice (`gaps.py`); `gap_weights` and
         `gap_faults` likewise.
+    :ivar beside: more faults, in some of the runs.
     :ivar kinds: how many kinds of `weights` a run draws its faults from, at least and at most; all without it. Few
         kinds that come often meet where many kinds seldom do (swarm testing, Groce et al. 2012).
     :ivar together: kinds of which two out of three runs with `kinds` draw one tuple, and the others beside it.
@@ -80,6 +97,7 @@ class Profile:
     gaps: float = 0.0
     gap_weights: Mapping[str, float] = field(default_factory=dict)
     gap_faults: tuple[int, int] = (0, 0)
+    beside: tuple[Beside, ...] = ()
     kinds: tuple[int, int] | None = None
     together: tuple[tuple[str, ...], ...] = ()
     scenes: tuple[Plan, ...] = ()
@@ -251,6 +269,10 @@ GAPS = {
     "file-replaced": 0.5,
 }
 
+HANDS = Beside("hands", {"pause-while-collecting": 2.0, "owners-removed-beside-stop": 3.0}, (1, 4))
+LAGGING = Beside("lagging", {"listing-lags": 1.0}, (2, 4))
+PAIRS = Beside("pairs", {"reply-then-sync": 2.0, "cooperative-stop-reply": 3.0}, (2, 5))
+
 _LIARS = 0.2
 CALM = Profile(
     "calm",
@@ -279,6 +301,7 @@ STORM = Profile(
     region_weights=REGIONS,
     region_faults=(4, 10),
     liars=_LIARS,
+    beside=(PAIRS, HANDS),
 )
 PAUSES = Profile(
     "pauses",
@@ -292,6 +315,7 @@ PAUSES = Profile(
     region_weights=_PAUSING_REGIONS,
     region_faults=(3, 8),
     liars=_LIARS,
+    beside=(PAIRS,),
 )
 SCALE = replace(
     STORM,
@@ -481,6 +505,7 @@ SEALING = replace(
     gaps=0.6,
     gap_weights=GAPS,
     gap_faults=(2, 6),
+    beside=(PAIRS, LAGGING, HANDS),
 )
 """Slots that seal, queries that come and go, and coordinators that collect slowly."""
 
@@ -548,6 +573,7 @@ WATCHFUL = replace(
         ("resubscribes",),
     ),
     poll_intervals_ms=(60_000,),
+    beside=(),
     sweeps=False,
     circumstances={"groups": (1, 2, 4), "consumers": (2, 3, 4), "led": (0.0, 0.0, 1.0), "tick_s": (0.5, 0.9)},
 )

@@ -16,9 +16,12 @@ from tests.simulation.aimed import AIMED
 from tests.simulation.coverage import coverage
 from tests.simulation.faults import FAULTS
 from tests.simulation.gaps import GAPS, supervise
+from tests.simulation.hands import HANDS
+from tests.simulation.lagging import LAGGING
 from tests.simulation.leaders import LEADERS
 from tests.simulation.liars import draw_liars
-from tests.simulation.profile import Profile
+from tests.simulation.pairs import PAIRS, favour_cooperation
+from tests.simulation.profile import BESIDE_AT, BESIDE_EVERY, Profile
 from tests.simulation.regions import REGIONS
 from tests.simulation.scenes import SCENES
 from tests.simulation.scheduler import SimulationFailure
@@ -27,7 +30,7 @@ from tests.simulation.world import Alarm, SimulatedWorld
 
 FIRST_FAULT_S = 4.0
 STEP_S = 0.01
-ALL_FAULTS = {**FAULTS, **AIMED, **LEADERS, **REGIONS, **GAPS, **SCENES}
+ALL_FAULTS = {**FAULTS, **AIMED, **LEADERS, **REGIONS, **GAPS, **SCENES, **PAIRS, **LAGGING, **HANDS}
 
 LONGEST_STANDSTILL_S = 12.0
 """Only in a world that hangs nothing happens for so long: leases are renewed, and ZooKeeper is away for 8 s at most."""
@@ -156,7 +159,11 @@ def draw_faults(world: SimulatedWorld) -> None:
     of_gaps = draw_besides(world, "gap faults", profile.gap_weights, profile.gap_faults) if world.has_gaps else []
     if world.has_gaps:
         supervise(world)
-    for at, kind in [*draw(world), *of_leaders, *of_regions, *of_gaps]:
+    beside = profile.beside if world.seed % BESIDE_EVERY == BESIDE_AT else ()
+    more = [each for one in beside for each in draw_besides(world, one.stream, one.weights, one.faults)]
+    if any(kind == "cooperative-stop-reply" for _, kind in more):
+        favour_cooperation(world)
+    for at, kind in [*draw(world), *of_leaders, *of_regions, *of_gaps, *more]:
         world.scheduler.after(at, lambda kind=kind: _do(world, kind))  # type: ignore[misc]
     for at, join in draw_liars(world):
         world.scheduler.after(at, lambda join=join: join(world))  # type: ignore[misc]

@@ -128,6 +128,18 @@ def _unknown_is_done(original: Any) -> Any:
     return send
 
 
+def _known_at_once(_: Any) -> Any:
+    def settle(self: FencedChannel) -> None:
+        if self.over is not None:
+            raise self.over
+        if self._is_unsure:
+            self._is_unsure = self.is_ending = False
+            self._store.sync()
+            self._read()
+
+    return settle
+
+
 # ---- the lease, and signs of life
 
 
@@ -297,6 +309,13 @@ LIFE: tuple[Mutation, ...] = (
         "a consumer's unknown outcome is taken for done",
         "Life 7",
         (replaced(FencedChannel, "_send", _unknown_is_done),),
+        of("S1", "S5", "S6"),
+        ("aimed", "storm"),
+    ),
+    Mutation(
+        "an outcome counts as known before its sync is answered",
+        "Life 7",
+        (replaced(FencedChannel, "_settle", _known_at_once),),
         of("S1", "S5", "S6"),
         ("aimed", "storm"),
     ),

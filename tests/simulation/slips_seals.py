@@ -177,6 +177,17 @@ def _registers_beside_the_set(original: Any) -> Any:
     return register
 
 
+def _without_sync(original: Any) -> Any:
+    def refresh(self: SealedSegments, store: Any, force: bool = False) -> None:
+        vars(store)["sync"] = nothing
+        try:
+            original(self, store, force)
+        finally:
+            del vars(store)["sync"]
+
+    return refresh
+
+
 def _lists_first(original: Any) -> Any:
     def initial(self: Planner, store: Any) -> Any:
         if self._initial_offset is not None:
@@ -296,6 +307,13 @@ SEALS: tuple[Mutation, ...] = (
         "a query lists before it registers",
         "A query reads 1",
         (replaced(Planner, "_initial", _lists_first),),
+        of("S5"),
+        ("sealing", "storm"),
+    ),
+    Mutation(
+        "a query lists without a sync",
+        "A query reads 2",
+        (replaced(SealedSegments, "refresh", _without_sync),),
         of("S5"),
         ("sealing", "storm"),
     ),

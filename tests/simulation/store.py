@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coordinator.zk.errors import (
     ConnectionLost,
@@ -44,6 +44,33 @@ _CALLED_WHEN_CLOSED = 0.05
 """It is a race in kazoo whether its watches are still called when a session is closed; mostly they are not."""
 
 
+class Loss(NamedTuple):
+    """What a client is to lose.
+
+    :ivar kind: `lose-request`, `lose-reply` or `late-commit`.
+    :ivar is_it: of which request; of several it is the next.
+    :ivar then: called when it is lost.
+    """
+
+    kind: str
+    is_it: Callable[[LinkRequest], bool]
+    then: Callable[[], object] | None = None
+
+
+def is_commit(request: LinkRequest) -> bool:
+    """Whether it writes."""
+    return request.kind == COMMIT
+
+
+def is_sync(request: LinkRequest) -> bool:
+    """Whether it is a `sync`."""
+    return request.kind == SYNC
+
+
+def _is_any(request: LinkRequest) -> bool:
+    return True
+
+
 class SimStore(Store):
     """One session of one process. Made by `Ensemble.open`.
 
@@ -67,7 +94,7 @@ class SimStore(Store):
         self.slow_s = 0.0
         self.slow_until = 0.0
         self.slow_is_told = True
-        self._losing: list[tuple[str, bool]] = []
+        self._losing: list[Loss] = []
         self._behind_late: list[Callable[[], None]] = []
         self._slowing: list[tuple[float, float]] = []
         self._slow_link: SimulatedLink | None = None
@@ -387,12 +414,15 @@ class SimStore(Store):
 
     def lose_next_request(self, only_commit: bool = False) -> bool:
         """The next request (or commit) never reaches the server, and the connection breaks."""
-        self._losing.append(("lose-request", only_commit))
-        return not self._is_over
+        return self.lose(Loss("lose-request", is_commit if only_commit else _is_any))
 
     def lose_next_reply(self, only_commit: bool = False) -> bool:
         """The next request (or commit) is done, its answer never comes, and the connection breaks."""
-        self._losing.append(("lose-reply", only_commit))
+        return self.lose(Loss("lose-reply", is_commit if only_commit else _is_any))
+
+    def lose(self, loss: Loss) -> bool:
+        """Lose the next request of a kind, or the answer to it; the connection breaks."""
+        self._losing.append(loss)
         return not self._is_over
 
     def delay_next_commit(self, then: Callable[[], None] | None = None) -> bool:
@@ -402,8 +432,7 @@ class SimStore(Store):
         """
         if then is not None:
             self._behind_late.append(then)
-        self._losing.append(("late-commit", True))
-        return not self._is_over
+        return self.lose(Loss("late-commit", is_commit))
 
     def slow_next_commit(self, reply_s: float, cut_s: float) -> bool:
         """The next commit is done, its answer takes `reply_s` seconds, and the connection breaks after `cut_s`."""
@@ -432,10 +461,12 @@ class SimStore(Store):
         return bool(self._losing) and self._loses("lose-reply", request)
 
     def _loses(self, kind: str, request: LinkRequest) -> bool:
-        for order in self._losing:
-            if order[0] == kind and (request.kind == COMMIT or not order[1]):
-                self._losing.remove(order)
+        for loss in self._losing:
+            if loss.kind == kind and loss.is_it(request):
+                self._losing.remove(loss)
                 self._ensemble.on_fault(kind)
+                if loss.then is not None:
+                    loss.then()
                 return True
         return False
 

@@ -18,7 +18,7 @@ from consumer.spark.fetchers import orphan_sweep, slot
 from coordinator.rebalance import group_reader
 from drills.checker import BROKEN, NOT_DECIDED, Verdict, Verdicts, check_file
 from tests.simulation.decided import PURPOSES, Decisions, reasons
-from tests.simulation.profile import CALM, PROFILES, STORM, profile_of
+from tests.simulation.profile import CALM, PROFILES, STORM, Profile, profile_of
 from tests.simulation.run import ALL_FAULTS, Outcome, history_text, simulate, tidy, without_garbage_collection
 from tests.simulation.world import SimulatedWorld
 
@@ -85,13 +85,15 @@ def _run(seed: int) -> Run:
     return seed, outcome.profile, text, outcome.fired, reasons(outcome.verdicts)
 
 
+def drawn_by(profile: Profile) -> set[str]:
+    """The kinds of faults that runs of a profile draw, but for its scenes."""
+    own = (profile.weights, profile.leader_weights, profile.region_weights, profile.gap_weights)
+    return {kind for weights in (*own, *(each.weights for each in profile.beside)) for kind in weights}
+
+
 def took_effect(kind: str) -> bool:
     """Whether a fault that no seed of the mixture has drawn in time does in other runs of a profile that draws it."""
-    profile = next(
-        profile
-        for profile in reversed(PROFILES.values())
-        if kind in {*profile.weights, *profile.leader_weights, *profile.region_weights, *profile.gap_weights}
-    )
+    profile = next(profile for profile in reversed(PROFILES.values()) if kind in drawn_by(profile))
     return any(simulate(seed, profile).fired[kind] for seed in range(RARE_SEEDS))
 
 
@@ -196,12 +198,7 @@ def test_a_world_that_hangs_is_a_livelock_with_every_thread_s_position() -> None
 
 
 def test_every_fault_that_a_profile_may_draw_is_known_and_drawn() -> None:
-    drawn = {
-        kind
-        for profile in PROFILES.values()
-        for weights in (profile.weights, profile.leader_weights, profile.region_weights, profile.gap_weights)
-        for kind in weights
-    }
+    drawn = {kind for profile in PROFILES.values() for kind in drawn_by(profile)}
     drawn |= {kind for profile in PROFILES.values() for scene in profile.scenes for kind in scene.kinds}
     assert drawn == ALL_FAULTS.keys()
     assert {kind for profile in PROFILES.values() for each in profile.together for kind in each} <= drawn

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from coordinator.zk.errors import ConnectionLost, OutcomeUnknown, Refused, SessionLost, ZooKeeperUnreachable
 from coordinator.zk.store import Create, Delete, Node, SetData
 from tests.simulation.alone import Alone, Heard, alone
 from tests.simulation.links import COMMIT, LinkRequest, SimulatedLink
-from tests.simulation.store import SimStore
+from tests.simulation.store import Loss, SimStore, is_commit, is_sync
 from tests.simulation.znodes import Event, Znode
 
 SEEDS = range(1, 13)
@@ -495,6 +497,23 @@ def test_faults_that_were_ordered_are_counted_when_they_have_an_effect() -> None
         assert world.faults == {"lose-request": 1}
         world.call(store.sync, store.process)
         assert world.call(lambda: store.get("/a"), store.process) is None
+
+
+@pytest.mark.parametrize("kind", ["lose-request", "lose-reply"])
+def test_a_sync_behind_a_lost_reply_is_lost_too_and_no_other_request(kind: str) -> None:
+    with alone() as world:
+        store = world.open()
+        store.lose(Loss("lose-reply", is_commit, lambda: store.lose(Loss(kind, is_sync))))
+        world.call(store.sync, store.process)
+        with pytest.raises(OutcomeUnknown):
+            world.call(lambda: store.commit([Create("/a")]), store.process)
+
+        world.call(lambda: store.get("/a"), store.process)
+        with pytest.raises(ConnectionLost):
+            world.call(store.sync, store.process)
+
+        assert world.faults == Counter(("lose-reply", kind))
+        world.call(store.sync, store.process)
 
 
 def test_nothing_that_was_sent_behind_a_lost_request_is_answered() -> None:

@@ -173,6 +173,7 @@ class SimulatedWorld:
         self.out_of_range = self.gaps.choice((EARLIEST, EARLIEST, LATEST)) if self.has_gaps else EARLIEST
         self.unions: dict[str, int] = {}
         self.held_back: set[str] = set()
+        self.beside = Random(f"beside {self.seed}")
 
     # ---- the history
 

@@ -99,6 +99,44 @@ def test_a_batch_without_one_of_its_segments_breaks_it() -> None:
     assert "batch 0 of query q of group g" in finding.why and "leaves out segment-0000000001" in finding.why
 
 
+def without_last(batch: Made) -> None:
+    """A batch of a run with `failOnDataLoss=false` leaves out its last segment, which has one range."""
+    batch.update(fail_on_data_loss=False)
+    batch["segments"].pop()
+    batch["rows"].pop()
+
+
+def test_run_that_bears_data_loss_leaves_out_no_segment_that_exists() -> None:
+    finding = only(with_batch(0, without_last), "S5")
+
+    assert names(finding) == ["s1#1 commit channel/s1", "q#1 batch"]
+    assert "leaves out segment-0000000001" in finding.why
+
+
+def test_run_that_bears_data_loss_may_leave_out_a_segment_with_a_damaged_file() -> None:
+    def damage(events: list[Made]) -> None:
+        made = [op for e in events if e["event"] == "commit" for op in e["ops"] if op["path"].endswith("-0000000001")]
+        batch = next(event for event in events if event["event"] == "batch")
+        fault = {"at": batch["at"], "who": "server", "event": "fault", "kind": "file-replaced"}
+        events.insert(events.index(batch), {**fault, "file": json.loads(made[0]["data"])["file"]})
+        without_last(batch)
+
+    held(changed(damage))
+
+
+def test_run_that_bears_data_loss_delivers_what_is_left_beside_removed_segments() -> None:
+    def happen(history: StoryHistory, **more: object) -> None:
+        first, *_ = sorted(path for path in history.tree if path.startswith(G.segment_prefix))
+        history.hand(Delete(first))
+        history.batch("q#1", "g", "q", "r2", 2, history.finished_by("q"), fail_on_data_loss=False, **more)
+        raise Enough
+
+    held(spoilt("joined", happen))
+    finding = only(spoilt("joined", lambda history: happen(history, segments=[], rows=[])), "S5")
+
+    assert "leaves out segment-0000000005" in finding.why
+
+
 def test_new_query_has_the_segments_that_existed_when_it_registered() -> None:
     """`collected`, which it begins after, may be lower by a hand: what was gone before is no loss of its own."""
 
@@ -192,6 +230,24 @@ def test_a_query_that_fails_because_a_segment_has_lost_its_file_breaks_it() -> N
     assert "segment-0000000003 is missing" in finding.why
 
 
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_a_query_fails_because_of_segments_that_are_gone_only_if_one_is(is_removed: bool) -> None:
+    def happen(history: StoryHistory) -> None:
+        first, last = sorted(path for path in history.tree if path.startswith(G.segment_prefix))
+        if is_removed:
+            history.hand(Delete(first))
+        lost = f"query q of group g has lost records: {last}, the last segment of the batch, is gone"
+        history.event("query-failed", "q#1", group="g", query="q", batch=2, why=lost)
+        raise Enough
+
+    verdicts = spoilt("joined", happen)
+
+    if is_removed:
+        held(verdicts)
+    else:
+        assert names(only(verdicts, "S5")) == ["q#1 batch", "q#1 query-failed"]
+
+
 def test_query_may_fail_if_its_segments_were_collected_while_it_was_silent() -> None:
     def fail(events: list[Made]) -> None:
         last = [event for event in events if event["event"] == "batch"][-1]
@@ -234,3 +290,21 @@ def test_what_a_registration_holds_back_is_not_collected() -> None:
 
     assert "query n of group g failed, though its registration after 0 held back what it lacks" in finding.why
     held(collected(expires=True))
+
+
+def test_registration_of_a_run_that_was_replaced_holds_nothing_back() -> None:
+    """What its successor finishes is collected; it may hear of that before it hears of its successor."""
+
+    def happen(history: StoryHistory) -> None:
+        history.session("n#1")
+        history.session("n#2")
+        history.query("n#1", "g", "n", "n1", history.finished_by("q"))
+        history.query("n#2", "g", "n", "n2", history.finished_by("q"))
+        why = "segments are gone: collected while query n was silent"
+        history.event("query-failed", who, group="g", query="n", why=why)
+        raise Enough
+
+    who = "n#1"
+    held(spoilt("joined", happen))
+    who = "n#2"
+    assert names(only(spoilt("joined", happen), "S5")) == ["n#2 commit g/queries", "n#2 query-failed"]

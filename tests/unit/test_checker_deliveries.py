@@ -86,9 +86,10 @@ def test_a_run_that_bears_data_loss_delivers_anything_and_later_ones_continue() 
     held(spoilt("joined", happen))
 
 
-def test_a_run_that_bears_data_loss_passes_a_segment_whose_file_is_missing() -> None:
+def test_a_run_that_bears_data_loss_passes_segments_whose_files_are_missing() -> None:
     def happen(history: StoryHistory) -> None:
         sealed_at(history, 100, 100)
+        history.event("fault", "server", kind="folder-lost", file="g/s")
         restart(history)
         deliver(history, fail_on_data_loss=False, segments=[], rows=[])
         sealed_at(history, 110, 110)

@@ -31,7 +31,8 @@ LOST = ("is missing", " bytes, not ", "cannot be read")
 COLLECTED = "collected while query"
 
 GAP = "has lost records"
-GONE = (" gone", COLLECTED, *LOST)
+MISSING = " gone"
+GONE = (MISSING, COLLECTED, *LOST)
 """In a query's error about lost records; and what is in those that no offset shows."""
 
 
@@ -43,9 +44,10 @@ class DataFrames:
     missing or duplicated. Of a range with `missing` offsets all but so many are delivered, whichever these are: no
     znode has that. Batches over manually created or removed segments are not judged. Nor may a query fail because a
     segment that was not collected has lost its file, unless a fault has damaged that; nor because segments were
-    collected that its registration holds back, as long as that is neither removed nor expired. A run that another one
-    has replaced writes the query's znode no more. A run with `failOnDataLoss=false` may leave out segments.
-    `Deliveries` judges whether the ranges continue.
+    collected that its registration holds back, as long as that is neither removed, expired nor replaced. A run that
+    another one has replaced writes the query's znode no more. A run with `failOnDataLoss=false` may leave out segments
+    that are removed by then or whose files a fault has damaged, and no other. `Deliveries` judges whether the ranges
+    continue.
     """
 
     def __init__(self, world: Replay, ends: Ends, report: Report) -> None:
@@ -66,8 +68,12 @@ class DataFrames:
             self._report(f"query {event['query']} of group {event['group']} failed: {why}", event)
         self._judge_collected(event, why)
         group = self._world.groups.get(event["group"])
-        if group is not None and GAP in why and not any(text in why for text in GONE):
+        if group is None or GAP not in why:
+            return
+        if not any(text in why for text in GONE):
             self.deliveries.on_failed(group, event)
+        elif MISSING in why and COLLECTED not in why:
+            self.deliveries.on_missing(group, event)
 
     def on_fault(self, event: Event) -> None:
         """A fault has damaged a file."""
@@ -84,9 +90,10 @@ class DataFrames:
             before.data if before is not None else None,
             after.data if after is not None else None,
         )
-        if now is None or now.expired_ms:
+        if now is None or now.expired_ms or (was is not None and was.run != now.run):
             for key in [key for key in self._registered if key[:2] == (group.name, name)]:
                 del self._registered[key]
+        if now is None or now.expired_ms:
             return
         if not commit.by_hand:
             self.deliveries.on_query(group, name, now, commit)
@@ -142,9 +149,8 @@ class DataFrames:
 
     def _promised(self, group: GroupView, event: Event) -> list[SegmentView]:
         """Those that a batch has, and those that it must have."""
-        named, is_strict = set(event["segments"]), _is_strict(event)
-        segments = _between(group, event["after"], event["upto"])
-        return [each for each in segments if each.name in named or (is_strict and self._is_promised(each, event))]
+        named, segments = set(event["segments"]), _between(group, event["after"], event["upto"])
+        return [each for each in segments if each.name in named or self._is_promised(each, event)]
 
     def _judge(self, group: GroupView, event: Event, segments: list[SegmentView]) -> None:
         if any(segment.is_lost or segment.ranges is None for segment in segments):
@@ -168,11 +174,18 @@ class DataFrames:
             self._report_difference(what, segments, delivered, expected, event)
 
     def _is_promised(self, segment: SegmentView, batch: Event) -> bool:
-        """Whether the batch must have it: a new query must have the segments that existed when its run registered."""
+        """Whether the batch must have it: with `failOnDataLoss=false` if it exists; a new query must have the segments
+        that existed when its run registered."""
+        if not _is_strict(batch):
+            return segment.gone is None and not self._is_damaged(segment)
         if batch["batch"] > 0 or segment.gone is None:
             return True
         gone: int = segment.gone["zxid"]
         return gone > self.deliveries.registered(batch)
+
+    def _is_damaged(self, segment: SegmentView) -> bool:
+        made = str(segment.made["ops"])
+        return any(file in made for file in self._damaged)
 
     def _report_difference(
         self, what: str, segments: list[SegmentView], delivered: Rows, expected: Rows, event: Event

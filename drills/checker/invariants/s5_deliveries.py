@@ -64,7 +64,8 @@ class Deliveries:
     the batch had registered. A partition that is new to the query begins where that has set it, or anywhere if the
     group began with it, unless the log had lost what was before, or at 0; anywhere too, in a segment sealed before the
     query's first run registered. A run with `failOnDataLoss=false` may deliver any. No query fails because of lost
-    records while all ranges continue, those sealed before it began included.
+    records while all ranges continue, those sealed before it began included; nor because of removed segments while none
+    is.
     """
 
     def __init__(self, ends: Ends, report: Callable[..., None]) -> None:
@@ -131,6 +132,17 @@ class Deliveries:
         run = Run(chain.began, self.registered(event), is_failing=True)
         if not any(self._problems(group, segments, {**known, **reached}, run)):
             what = f"query {event['query']} of group {group.name} failed, and nothing is missing or sealed twice"
+            self._report(f"{what}: {event.get('why')}", last, event)
+
+    def on_missing(self, group: GroupView, event: Event) -> None:
+        """A query failed because segments between its finished batch and the end of the next one were removed."""
+        chain = self._chains.get((group.name, event["query"]))
+        if chain is None or "batch" not in event:
+            return
+        _, last = chain.reached.get(event["batch"] - 1, ({}, None))
+        upto = last["upto"] if last is not None else 0
+        if all(each.gone is None for each in group.sealed if each.czxid > upto):
+            what = f"query {event['query']} of group {group.name} failed, and no segment after {upto} was removed"
             self._report(f"{what}: {event.get('why')}", last, event)
 
     def _is_edited(self, segment: SegmentView) -> bool:
