@@ -89,6 +89,22 @@ def test_silence_of_a_stuck_consumer_counts_from_an_election_after_the_calm() ->
     assert not is_late(87.9) and is_late(88.1)
 
 
+def test_silence_of_a_stuck_liar_counts_from_a_sweep_after_the_calm() -> None:
+    """It does not leave by itself, and its last write is read with the next sweep at the latest."""
+
+    def is_late(at: float) -> bool:
+        def happen(history: StoryHistory) -> None:
+            history.events[-1]["stuck"] = ["g/s1"]
+            history.hand(SetData(G.channel("s1"), history.lives["s1"].channel.to_bytes()))
+            begin(history)
+            history.to(at)
+            history.stable("g")
+
+        return any("was not settled" in each.why for each in spoilt("calm", happen)["L1"].findings)
+
+    assert not is_late(88.9) and is_late(89.1)
+
+
 def test_owner_znode_that_an_evicted_liar_has_left_is_not_judged() -> None:
     def is_late(who: str) -> bool:
         def happen(history: StoryHistory) -> None:

@@ -84,8 +84,13 @@ class Settled(Invariant):
         elif group.name in self._marked or any(view.by_hand for view in group.channels.values()):
             # The next coordinator waits for a mark from its own election on; a member that lies gives no sign of life.
             found += bounds["lease"]
-        if self._stuck is not None and any(self._is_stuck(group, name) for name in {*group.members, *group.channels}):
+        stuck = [name for name in {*group.members, *group.channels} if self._stuck and self._is_stuck(group, name)]
+        if stuck:
             found = max(found, bounds["poll_interval"] + bounds["lease"] + 1 + self._silent_after_s)
+        if any(name in group.channels and group.channels[name].by_hand for name in stuck):
+            found += bounds[
+                "sweep"
+            ]  # it does not leave by itself: its silence counts once a sweep has read its channel
         if self.is_led(group):
             found += longest_ask_s(self.world) * (1 + self._may_not_answer(group))
         return found + hold_s(self.world, group)
