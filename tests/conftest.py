@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import resource
+import shlex
 import signal
+from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from tests.support.clients import fresh_chroot
@@ -17,8 +20,10 @@ from tests.support.kafka import Kafka, a_kafka
 
 SERVER_FIXTURES = {"zookeeper", "zk", "ensemble3", "kafka"}
 QUIET_FIXTURES = {"quiet_set", "kafka_drill"}
-LANES = ("main", "drills", "spark", "quiet")
-HERE = Path(__file__).parent
+NEIGHBOURS = {"tests/drills/test_drills.py": "tests/drills/test_short_set.py"}
+"""Files that look at what the fixture of another file has run."""
+ONE_BY_ONE = "tests/simulation/"
+"""Its tests share nothing and some take long."""
 
 settings.register_profile(
     "a busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -28,7 +33,6 @@ settings.load_profile("a busy machine")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=0, help="another order of what happens in tests in virtual time")
-    parser.addoption("--lane", choices=LANES, help="only the tests of this lane of scripts/test: each is in one")
 
 
 def pytest_configure() -> None:
@@ -45,32 +49,38 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         is_virtual = item.get_closest_marker("virtual_time") is not None
         if SERVER_FIXTURES & set(getattr(item, "fixturenames", ())) and not is_virtual:
             item.add_marker(pytest.mark.integration)
-    lane = config.getoption("lane")
-    if lane is not None:
-        config.hook.pytest_deselected(items=[item for item in items if lane_of(item) != lane])
-        items[:] = [item for item in items if lane_of(item) == lane]
+        if QUIET_FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.quiet)
 
 
-def lane_of(item: pytest.Item) -> str:
-    """Spark executors are a lane beside the main one, and so are drills, and Docker.
+class Queue(LoadScopeScheduling):
+    """One queue for all workers of pytest-xdist, in the order of collection: a file at a time, or a single test."""
 
-    They take about as long as each other: so the histories of the simulation are with the executors, and so is what
-    reads a Kafka broker. Drills whose promises need a quiet machine are a lane of their own, after the others.
-    """
-    fixtures = set(getattr(item, "fixturenames", ()))
-    if QUIET_FIXTURES & fixtures:
-        return "quiet"
-    folder = item.path.relative_to(HERE).parts[0]
-    if folder in ("docker", "drills"):
-        return "drills"
-    is_kafka = folder == "integration" and item.path.name.startswith("test_kafka_")
-    return "spark" if folder == "spark" or is_kafka or item.get_closest_marker("histories") is not None else "main"
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return nodeid if file.startswith(ONE_BY_ONE) else NEIGHBOURS.get(file, file)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """The lanes of scripts/test share the cores: how much of them this one took."""
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Queue:
+    return Queue(config, log)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """The processor's time, that of each folder, and how to repeat what has failed."""
     spent = [sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     terminalreporter.write_line(f"CPU time: {spent[0]:.0f} s here, {spent[1]:.0f} s in processes that were waited for")
+    folders: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                folders["/".join(report.nodeid.split("/")[:2])] += report.duration
+    terminalreporter.section("time by folder, in all workers")
+    for folder, seconds in folders.most_common():
+        terminalreporter.write_line(f"{seconds:8.1f} s  {folder}")
+    seed = f" --seed {config.getoption('seed')}" if config.getoption("seed") else ""
+    for nodeid in {report.nodeid: None for kind in ("failed", "error") for report in terminalreporter.getreports(kind)}:
+        terminalreporter.write_line(f"repeat: scripts/test {shlex.quote(nodeid)}{seed}")
 
 
 @pytest.fixture(autouse=True)
