@@ -6,9 +6,12 @@ import logging
 import resource
 import shlex
 import signal
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,6 +27,8 @@ NEIGHBOURS = {"tests/drills/test_drills.py": "tests/drills/test_short_set.py"}
 """Files that look at what the fixture of another file has run."""
 ONE_BY_ONE = "tests/simulation/"
 """Its tests share nothing and some take long."""
+
+PARTS = 8
 
 settings.register_profile(
     "a busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -45,12 +50,25 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Whatever asks for a server is marked `integration`, in whichever folder it stands."""
+    part = part_of_this_commit()
     for item in items:
         is_virtual = item.get_closest_marker("virtual_time") is not None
         if SERVER_FIXTURES & set(getattr(item, "fixturenames", ())) and not is_virtual:
             item.add_marker(pytest.mark.integration)
+        if item.path.parent.name == "docker":
+            item.add_marker(pytest.mark.full("each environment"))
+        if item.get_closest_marker("rotates") is not None and crc32(item.name.encode()) % PARTS != part:
+            item.add_marker(pytest.mark.full("the other parts"))
         if QUIET_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.quiet)
+
+
+def part_of_this_commit() -> int:
+    """So each commit looks at other cases. 0 without git."""
+    git = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    )
+    return int(git.stdout[:8] or "0", 16) % PARTS
 
 
 class Queue(LoadScopeScheduling):

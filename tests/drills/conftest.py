@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from drills.scenarios.leaders import LEADERS
-from tests.support.drills import BESIDE_OTHERS, PATIENT, QUIET, drilled
+from tests.support.drills import PATIENT, QUIET, asked_for, drilled
 
 
 @pytest.fixture(scope="session")
-def short_set(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def short_set(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """Drill -> its report, on three servers."""
     runs = tmp_path_factory.mktemp("short")
-    _, said, _ = drilled(runs, *BESIDE_OTHERS, *PATIENT, servers=3, is_read_by_spark=True)
+    _, said, _ = drilled(runs, *asked_for(request, "name"), *PATIENT, servers=3, is_read_by_spark=True)
     return {drill["drill"]: drill for drill in said["drills"]}
 
 

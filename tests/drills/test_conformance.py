@@ -67,6 +67,7 @@ def java_consumer(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"java -Xmx128m {' '.join(QUICK)} -cp {classes}:{JARS} ZkConsumer"
 
 
+@pytest.mark.full("consumers of others")
 def test_a_consumer_in_java_passes_every_scenario_it_does_not_leave_out(java_consumer: str, tmp_path: Path) -> None:
     code, result = tried(tmp_path, "--consumer", java_consumer, "--without", ",".join(OPTIONAL))
 
@@ -74,6 +75,7 @@ def test_a_consumer_in_java_passes_every_scenario_it_does_not_leave_out(java_con
     assert (code, result["passed"], result["left_out"]) == (0, True, ["static-member", "wildcard"])
 
 
+@pytest.mark.full("consumers of others")
 def test_the_java_consumer_is_one_file_that_the_pages_command_runs(java_consumer: str, tmp_path: Path) -> None:
     printed = re.search(r'"(java .*)"', (REPOSITORY / "docs" / "conformance.md").read_text())
     assert printed is not None
@@ -99,6 +101,7 @@ WRONG = {
 """Scenario -> a mutation of the consumer, and a part of the reason for which it fails."""
 
 
+@pytest.mark.full("consumers of others")
 def test_a_consumer_that_breaks_a_rule_fails_the_scenario_of_that_rule(tmp_path: Path) -> None:
     breaks = {name: mutation for name, (mutation, _) in WRONG.items()}
     code, result = tried(tmp_path, *breaks, breaks=breaks)
@@ -113,6 +116,7 @@ def test_a_consumer_that_breaks_a_rule_fails_the_scenario_of_that_rule(tmp_path:
     assert f"{len({*breaks.values()})} mutations of ours fail {len(breaks)} scenarios" in page
 
 
+@pytest.mark.full("consumers of others")
 def test_a_coordinator_that_ends_is_an_abort_of_the_kit_and_no_failure(tmp_path: Path) -> None:
     code, result = tried(tmp_path, "leave", breaks={"leave": "ends_at_once"})
 
@@ -121,6 +125,7 @@ def test_a_coordinator_that_ends_is_an_abort_of_the_kit_and_no_failure(tmp_path:
     assert scenario["aborted"] == ["the coordinator node-1 has ended unexpectedly"]
 
 
+@pytest.mark.full("consumers of others")
 def test_a_kit_that_is_interrupted_ends_its_processes(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "coordinator.cli", "conformance", "eviction", "lease", "--runs", str(tmp_path)]
     with subprocess.Popen(

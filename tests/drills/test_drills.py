@@ -13,7 +13,7 @@ import pytest
 
 from coordinator.zk.embedded.processes import command_line, descendants
 from drills.checker import check_file
-from tests.support.drills import REPOSITORY, started
+from tests.support.drills import ALL_DRILLS, REPOSITORY, started
 from tests.support.wait import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -39,6 +39,7 @@ def test_everything_that_a_verdict_was_decided_from_is_kept(short_set: dict[str,
     assert (folder / "report.md").read_text().startswith(f"# {drill['verdict']}: {document['title']}")
 
 
+@ALL_DRILLS
 @pytest.mark.timeout(1200)
 def test_a_killed_consumers_history_has_the_standstill_that_the_drill_measured(
     short_set: dict[str, dict[str, Any]],

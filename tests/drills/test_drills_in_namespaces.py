@@ -15,7 +15,7 @@ from drills.environments.namespaces import NETWORKS, Namespaces
 from tests.support.ci import in_ci
 from tests.support.drills import drilled
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.full("each environment and kind of drill"), pytest.mark.integration, pytest.mark.timeout(300)]
 
 CUT_OFF = ("zookeeper-leader-cut-off", "--namespaces", "--session-timeout-ms", "6000")
 REFUSALS = ("needs root", "install iproute2", "no network namespaces here")

@@ -18,7 +18,7 @@ from tests.support.drills import PATIENT, environment
 from tests.support.wait import eventually
 
 REPOSITORY = Path(__file__).parents[2]
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.full("each environment and kind of drill"), pytest.mark.integration, pytest.mark.timeout(300)]
 
 
 def started(zk: str, runs: Path, *words: str) -> subprocess.Popen[str]:

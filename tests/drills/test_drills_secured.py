@@ -23,7 +23,7 @@ from drills.environments.base import ENFORCED_SASL
 from drills.evidence.files import znodes
 from tests.support.drills import PATIENT, REPOSITORY, drilled, environment, require_pass
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.full("each environment and kind of drill"), pytest.mark.integration, pytest.mark.timeout(300)]
 OWN_SECRET = re.compile(rb"zk-group-drill-(coordinator|member|operator):[0-9a-f]{32}")
 
 

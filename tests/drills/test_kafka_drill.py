@@ -13,7 +13,7 @@ import pytest
 from tests.support.drills import PATIENT, REPOSITORY, drilled, environment, require_pass
 from tests.support.kafka import require_kafka
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.full("each environment and kind of drill"), pytest.mark.integration, pytest.mark.timeout(300)]
 
 NAME = "kafka-broker-sigkill"
 IVY_WITHOUT_ANYTHING = """<ivysettings>

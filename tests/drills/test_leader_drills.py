@@ -21,7 +21,7 @@ from drills.scenarios.promises import (
 from tests.drills.broken import consumers, nodes
 from tests.support.drills import drilled, require_pass
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.full("each environment and kind of drill"), pytest.mark.integration, pytest.mark.timeout(900)]
 
 NAMES = [drill.name for drill in LEADERS]
 BACKOFF_S = 0.2

@@ -13,7 +13,7 @@ from drills.base.waiting import NotReached
 from drills.testbed.dataframe_reader import DataFrameReader
 from tests.support.wait import eventually
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.full("each environment and kind of drill"), pytest.mark.integration, pytest.mark.timeout(600)]
 
 
 def test_reader_that_exits_reports_its_error_without_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

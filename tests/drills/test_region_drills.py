@@ -35,6 +35,7 @@ def passed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]
         return {drill["drill"]: drill for some in pool.map(run, AT_ONCE) for drill in some}
 
 
+@pytest.mark.full("each drill once")
 @pytest.mark.integration
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", NAMES)
@@ -49,6 +50,7 @@ def test_every_count_is_that_of_one_uninterrupted_run(passed: dict[str, dict[str
     assert (Path(drill["folder"]) / "report.html").exists()
 
 
+@pytest.mark.full("each drill once")
 @pytest.mark.integration
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", NAMES)

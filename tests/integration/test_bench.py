@@ -44,6 +44,7 @@ def test_rebalance_bench_prints_every_figure_in_its_last_line(
     assert {"busy_before_percent", "load_1m_before", "cpus", "coordinator_peak_mb"} <= set(report)
 
 
+@pytest.mark.full("benches")
 def test_rebalance_bench_of_both_sides_compares_their_joins() -> None:
     sizes = ("--members", "2", "--partitions", "8", "--rounds", "1", "--session-timeout-ms", "2000")
 
@@ -56,6 +57,7 @@ def test_rebalance_bench_of_both_sides_compares_their_joins() -> None:
     assert report["client"]["commands"]["median"] == report["coordinator"]["commands"]["median"] + 1, "the ask"
 
 
+@pytest.mark.full("benches")
 def test_region_bench_measures_pauses_and_compares_resets_with_rebalances() -> None:
     sizes = ("--members", "2", "--partitions", "8", "--rounds", "1", "--session-timeout-ms", "2000")
 
@@ -71,6 +73,7 @@ def test_region_bench_measures_pauses_and_compares_resets_with_rebalances() -> N
     assert report["pause_ms"]["max"] < 60_000, "the pause of a checkpoint, not the time between two"
 
 
+@pytest.mark.full("benches")
 def test_a_skewed_backlog_is_balanced_by_the_protocol_lag_on_a_real_log() -> None:
     done = bench("lag", "--consumers", "3", "--partitions", "12", "--records", "3000", "--json")
 
@@ -80,6 +83,7 @@ def test_a_skewed_backlog_is_balanced_by_the_protocol_lag_on_a_real_log() -> Non
     assert report["spread_after"] < 0.2 < report["spread_before"]
 
 
+@pytest.mark.full("benches")
 def test_poll_bench_measures_times_and_the_memory_of_another_process() -> None:
     done = bench("poll", "--polls", "100", "--partitions", "10", "--json")
 

@@ -37,7 +37,10 @@ from tests.support.hand import Hand, ManualStage
 from tests.support.made_group import MadeGroup
 from tests.support.world import World
 
-pytestmark = pytest.mark.real_zookeeper("a server that has room for large groups")
+pytestmark = [
+    pytest.mark.full("groups of the largest size"),
+    pytest.mark.real_zookeeper("a server that has room for large groups"),
+]
 STEP_S = 5.0
 """CPU seconds of one step, at most: 0.32 were measured."""
 

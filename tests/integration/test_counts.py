@@ -8,12 +8,15 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "scripts" / "lib"))
 
 from counts.__main__ import wrong_keys  # noqa: E402
 
 
+@pytest.mark.full("examples")
 def test_counts_in_memory_are_exact_when_workers_and_a_coordinator_are_killed() -> None:
     done = subprocess.run([ROOT / "scripts" / "counts", "--json"], capture_output=True, text=True, timeout=290)
 

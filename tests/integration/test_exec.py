@@ -90,6 +90,7 @@ def is_gone(pid: int) -> bool:
     return not command_line(pid)
 
 
+@pytest.mark.full("examples")
 @pytest.mark.real_zookeeper("processes")
 def test_command_counts_are_exact_when_it_and_its_consumers_are_killed_or_stopped(
     world: World, tmp_path: Path, start: Callable[[str], ProjectProcess]

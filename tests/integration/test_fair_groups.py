@@ -83,6 +83,7 @@ def test_a_member_of_a_small_group_is_seen_while_a_big_group_is_still_being_read
     assert store.count == registrations
 
 
+@pytest.mark.full("groups of the largest size")
 @pytest.mark.real_zookeeper("the time that ZooKeeper's answers take is part of it")
 def test_three_thousand_new_empty_groups_delay_no_member_of_another_group(world: World) -> None:
     world.topic("t", 2)

@@ -15,6 +15,7 @@ sys.path.append(str(ROOT / "scripts" / "lib"))
 from jobs.__main__ import Step, in_two_places  # noqa: E402
 
 
+@pytest.mark.full("examples")
 def test_every_job_runs_in_one_place_when_workers_are_killed_frozen_and_stopped() -> None:
     done = subprocess.run([ROOT / "scripts" / "jobs", "--json"], capture_output=True, text=True, timeout=170)
 

@@ -213,6 +213,7 @@ def test_only_the_partitions_of_a_killed_broker_wait_for_it(
         )
 
 
+@pytest.mark.full("one of two brokers fails")
 @either
 def test_only_the_partitions_of_a_suspended_broker_wait_for_it(
     brokers: TwoBrokers, world: World, caplog: pytest.LogCaptureFixture, is_controller: bool
@@ -229,6 +230,7 @@ def test_only_the_partitions_of_a_suspended_broker_wait_for_it(
         only_its_partitions_wait(world, brokers, ["c1"], victim, broker.pause, resume, Said(caplog, broker.address))
 
 
+@pytest.mark.full("one of two brokers fails")
 @pytest.mark.parametrize("is_cut", [False, True], ids=["open-connections", "new-connections"])
 @either
 def test_only_the_partitions_of_a_broker_that_never_answers_wait_for_it(
@@ -259,6 +261,7 @@ def test_only_the_partitions_of_a_broker_that_never_answers_wait_for_it(
         )
 
 
+@pytest.mark.full("one of two brokers fails")
 @pytest.mark.parametrize("refuses", BROKERS)
 def test_a_broker_that_refuses_credentials_is_named_and_only_its_partitions_wait(
     brokers: TwoBrokers, world: World, caplog: pytest.LogCaptureFixture, refuses: int
@@ -292,6 +295,7 @@ def test_a_broker_that_refuses_credentials_is_named_and_only_its_partitions_wait
     assert [line for line in caplog.messages if line.startswith(ALL_DOWN)] == []
 
 
+@pytest.mark.full("one of two brokers fails")
 @either
 def test_a_consumer_that_joins_while_a_broker_hangs_begins_with_the_others(
     brokers: TwoBrokers, world: World, is_controller: bool
@@ -319,6 +323,7 @@ def test_a_consumer_that_joins_while_a_broker_hangs_begins_with_the_others(
     all_delivered(brokers, [consumer], topic, len(LEADERS))
 
 
+@pytest.mark.full("one of two brokers fails")
 def test_a_replicated_partition_goes_on_at_its_next_leader_when_one_is_killed(
     brokers: TwoBrokers, world: World
 ) -> None:
@@ -334,6 +339,7 @@ def test_a_replicated_partition_goes_on_at_its_next_leader_when_one_is_killed(
     all_delivered(brokers, [consumer], topic, 2)
 
 
+@pytest.mark.full("one of two brokers fails")
 def test_slots_seal_every_record_of_two_brokers_when_one_and_a_slot_are_killed(
     brokers: TwoBrokers, world: World, tmp_path: Path
 ) -> None:

@@ -23,6 +23,7 @@ SESSION_S = 1.5
 STRATEGIES = ("range", "round-robin", "sticky", "cooperative-sticky")
 
 
+@pytest.mark.full("members as processes")
 @pytest.mark.parametrize("together", [True, False], ids=["all", "rolling"])
 def test_consumer_bounce_all_rejoin_and_consume_each_time_without_duplicates(group: EventGroup, together: bool) -> None:
     group.node("a")
@@ -64,6 +65,7 @@ def test_consumer_failure_reassigns_partitions_in_time_and_consumption_continues
     assert {events.consumers[name].lost for name in NAMES} == {0}
 
 
+@pytest.mark.full("members as processes")
 def test_group_consumption_continues_while_consumers_start_and_stop_one_by_one(group: EventGroup) -> None:
     group.node("a")
     for count in range(1, len(NAMES) + 1):
@@ -80,6 +82,7 @@ def test_group_consumption_continues_while_consumers_start_and_stop_one_by_one(g
     assert events.committed == events.position
 
 
+@pytest.mark.full("members as processes")
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_valid_assignment_gives_each_partition_one_owner_after_each_join(group: EventGroup, strategy: str) -> None:
     group.world.coordinator()
@@ -91,6 +94,7 @@ def test_valid_assignment_gives_each_partition_one_owner_after_each_join(group: 
         assert {len(seen.assignment) for seen in events.consumers.values()} == {PARTITIONS // count}
 
 
+@pytest.mark.full("members as processes")
 def test_rolling_coordinator_restart_rebalances_no_consumer_and_stops_no_fetching(group: EventGroup) -> None:
     nodes = {name: group.node(name) for name in ("a", "b")}
     group.start(NAMES)
@@ -123,6 +127,7 @@ def elected(world: World, epoch: int) -> str:
     return eventually(look, 10, f"a node is elected in epoch {epoch}") or ""
 
 
+@pytest.mark.full("members as processes")
 def test_fenced_consumer_prints_the_reason_and_its_shutdown(group: EventGroup) -> None:
     group.world.coordinator()
     group.start(["c1"])

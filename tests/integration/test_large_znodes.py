@@ -18,7 +18,10 @@ from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
 from tests.support.world import World
 
-pytestmark = pytest.mark.real_zookeeper("a server with a heap that one answer of 210 MB exceeds")
+pytestmark = [
+    pytest.mark.full("groups of the largest size"),
+    pytest.mark.real_zookeeper("a server with a heap that one answer of 210 MB exceeds"),
+]
 PATHS = GroupPaths("g")
 LARGE = b"x" * 1_000_000
 COUNT = 210

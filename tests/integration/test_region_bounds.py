@@ -21,7 +21,10 @@ from tests.support.made_region import CountingStore, MadeMembers
 from tests.support.region import PATHS, contributions, region
 from tests.support.world import World
 
-pytestmark = pytest.mark.real_zookeeper("a server that has room for large groups")
+pytestmark = [
+    pytest.mark.full("groups of the largest size"),
+    pytest.mark.real_zookeeper("a server that has room for large groups"),
+]
 
 TURN_S = 2.0
 """CPU seconds of one turn, at most: 0.3 were measured."""

@@ -53,6 +53,7 @@ def test_static_member_restart_stops_no_other_and_makes_no_generation(
     assert sum(events.position.values()) == events.consumed
 
 
+@pytest.mark.full("members as processes")
 def test_a_bounce_of_dynamic_members_stops_the_others(group: EventGroup) -> None:
     group.node("a")
     group.start(NAMES, *LONG)
@@ -65,6 +66,7 @@ def test_a_bounce_of_dynamic_members_stops_the_others(group: EventGroup) -> None
     assert after.consumers["c3"].revoked > before.consumers["c3"].revoked
 
 
+@pytest.mark.full("members as processes")
 def test_static_members_return_after_a_failover(group: EventGroup) -> None:
     first = group.node("a")
     static(group, NAMES)
@@ -86,6 +88,7 @@ def test_static_members_return_after_a_failover(group: EventGroup) -> None:
     assert callbacks(after.consumers["c2"]) == callbacks(before.consumers["c2"])
 
 
+@pytest.mark.full("members as processes")
 def test_second_live_holder_of_a_seat_fences_the_first_without_a_rebalance(group: EventGroup) -> None:
     group.node("a")
     static(group, NAMES)
@@ -102,6 +105,7 @@ def test_second_live_holder_of_a_seat_fences_the_first_without_a_rebalance(group
     assert callbacks(after.consumers["c2"]) == callbacks(before.consumers["c2"])
 
 
+@pytest.mark.full("members as processes")
 def test_unclaimed_seat_is_released_after_the_session_timeout(group: EventGroup) -> None:
     group.node("a")
     group.start(["c1"], "--group-instance-id", "c1")
@@ -115,6 +119,7 @@ def test_unclaimed_seat_is_released_after_the_session_timeout(group: EventGroup)
     assert group.world.names(PATHS.seats) == ["c2"]
 
 
+@pytest.mark.full("members as processes")
 def test_remove_members_removes_seats_and_moves_their_partitions_at_once(group: EventGroup) -> None:
     group.node("a")
     static(group, NAMES)
@@ -135,6 +140,7 @@ def test_remove_members_removes_seats_and_moves_their_partitions_at_once(group: 
     )
 
 
+@pytest.mark.full("members as processes")
 def test_static_member_removed_while_running_is_notified_and_rejoins(group: EventGroup) -> None:
     group.node("a")
     group.start(["c1"], "--group-instance-id", "c1")
@@ -151,6 +157,7 @@ def test_static_member_removed_while_running_is_notified_and_rejoins(group: Even
 # ---- changing the strategy without downtime
 
 
+@pytest.mark.full("members as processes")
 def test_a_rolling_change_to_round_robin_switches_when_the_last_member_has_it(group: EventGroup) -> None:
     group.node("a")
     group.start(["c1", "c2"], "--protocols", "range")
@@ -178,6 +185,7 @@ def test_a_rolling_change_to_round_robin_switches_when_the_last_member_has_it(gr
     assert sum(events.position.values()) == events.consumed
 
 
+@pytest.mark.full("members as processes")
 def test_switch_to_cooperative_sticky_stops_only_partitions_that_move(
     group: EventGroup,
 ) -> None:

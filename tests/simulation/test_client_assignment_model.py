@@ -53,6 +53,7 @@ NEEDED = {
 TOGETHER = {"reuse": "reuse,nocommand"}  # the check of the command alone makes it harmless
 
 
+@pytest.mark.full("every order of what a model can do")
 @pytest.mark.parametrize("faults", SMALL)
 def test_every_interleaving_keeps_the_rules_and_settles(faults: str) -> None:
     found = search(SMALL[faults])

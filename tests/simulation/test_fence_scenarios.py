@@ -14,8 +14,6 @@ from tests.simulation.run import simulate
 from tests.simulation.test_scenarios import APPLICATIONS, life_of, passed, server_of
 from tests.simulation.world import SimulatedWorld
 
-pytestmark = pytest.mark.histories
-
 SEEDS = range(6)
 AT_S = 14.0
 

@@ -7,6 +7,7 @@ import pytest
 from tests.model.lease import MUTATIONS, Config, model
 
 
+@pytest.mark.full("every order of what a model can do")
 @pytest.mark.parametrize("config", [Config(transit=0), Config(transit=1, deep=1, syncs=3), Config(syncs=3, silent=9)])
 def test_no_interleaving_ends_a_session_before_its_lease(config: Config) -> None:
     found = model(config)

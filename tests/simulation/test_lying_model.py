@@ -27,6 +27,7 @@ NEEDED = {
 }
 
 
+@pytest.mark.full("every order of what a model can do")
 @pytest.mark.parametrize("faults", SMALL)
 def test_a_lying_member_costs_honest_members_no_record_and_no_partition(faults: str) -> None:
     found = run(SMALL[faults])

@@ -9,14 +9,13 @@ import pytest
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.search import found_by, last_found, order
 
-pytestmark = pytest.mark.histories
-
 LEAST = 60
 """Of all that `scripts/simulate --mutations` tries, so many and more are found; it names the others, and fails."""
 
 FOUND = {name: run for name, run in last_found().items() if name in MUTATIONS}
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", FOUND)
 def test_the_stock_simulation_finds_that(name: str) -> None:
     mutation = MUTATIONS[name]

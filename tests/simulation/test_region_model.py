@@ -44,6 +44,7 @@ NEEDED = {
 }
 
 
+@pytest.mark.full("every order of what a model can do")
 @pytest.mark.parametrize("faults", SMALL)
 def test_every_interleaving_keeps_the_states_exact_and_comes_to_a_new_cut(faults: str) -> None:
     found = run(SMALL[faults])
@@ -51,6 +52,7 @@ def test_every_interleaving_keeps_the_states_exact_and_comes_to_a_new_cut(faults
     assert found.exhausted
 
 
+@pytest.mark.full("every order of what a model can do")
 @pytest.mark.parametrize("rule", NEEDED)
 def test_a_rule_that_is_taken_out_is_missed(rule: str) -> None:
     faults, violation = NEEDED[rule]
@@ -59,6 +61,7 @@ def test_a_rule_that_is_taken_out_is_missed(rule: str) -> None:
     assert found.violation.startswith(violation), (found.violation, found.states, found.exhausted)
 
 
+@pytest.mark.full("every order of what a model can do")
 @pytest.mark.parametrize("faults", [Config(groups="ab", leave=1), Config(take=1)], ids=["two groups", "a name"])
 def test_what_the_product_checks_besides_is_not_needed(faults: Config) -> None:
     found = run(replace(faults, start="running", cuts=1, progress=400, mut=",".join(SPARE)))
@@ -72,6 +75,7 @@ def test_every_rule_of_the_model_has_a_case() -> None:
 # ---- regions of slots
 
 
+@pytest.mark.full("every order of what a model can do")
 def test_sealed_segments_below_a_checkpoint_equal_contributions_in_any_interleaving() -> None:
     found = slots.run(slots.Config(progress=400))
     assert found.exhausted and not found.violation, "\n".join([found.violation, *found.trace])

@@ -13,7 +13,7 @@ from tests.support.spark import ContinuousRecords
 from tests.support.wait import eventually
 from tests.support.world import World
 
-pytestmark = pytest.mark.timeout(1700)
+pytestmark = [pytest.mark.full("applications, as users run them"), pytest.mark.timeout(1700)]
 
 LOOK_S = 0.3
 """How often is looked for what was delivered: all of it is read."""

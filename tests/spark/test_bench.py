@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.full("benches")
+
 BENCH = Path(__file__).resolve().parents[2] / "scripts" / "bench"
 
 

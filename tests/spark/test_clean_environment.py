@@ -17,7 +17,7 @@ import pytest
 from tests.support.spark import produce
 from tests.support.world import World
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.full("applications, as users run them"), pytest.mark.timeout(1800)]
 
 REPOSITORY = Path(__file__).parents[2]
 APPLICATION = REPOSITORY / "tests" / "support" / "clean_application.py"

@@ -65,7 +65,10 @@ def demonstrated(runs: Path, *options: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("options", "servers"),
-    [(("--secure",), 1), (("--servers", "3", "--kafka"), 3)],
+    [
+        (("--secure",), 1),
+        pytest.param(("--servers", "3", "--kafka"), 3, marks=pytest.mark.full("the ways to run the demo")),
+    ],
     ids=["with the embedded log, secured", "three servers and kafka"],
 )
 def test_the_demo_loses_and_repeats_nothing_and_leaves_no_process_behind(
@@ -91,6 +94,7 @@ def test_the_demo_loses_and_repeats_nothing_and_leaves_no_process_behind(
         assert verdict["intruder_refused"] == verdict["intruder_attempts"]
 
 
+@pytest.mark.full("the ways to run the demo")
 def test_interrupted_demo_stops_all_processes_that_it_has_started(tmp_path: Path) -> None:
     with demo(tmp_path) as process:
         assert process.stderr is not None

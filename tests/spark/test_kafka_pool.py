@@ -17,7 +17,7 @@ from tests.support.spark import Delivered, pool, query, read
 from tests.support.wait import eventually
 from tests.support.world import World, a_world
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.full("applications, as users run them"), pytest.mark.timeout(400)]
 
 PARTITIONS = 4
 ((_USER, _PASSWORD),) = USERS.items()

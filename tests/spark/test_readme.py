@@ -15,7 +15,7 @@ import pytest
 from coordinator.zk.embedded.directory import choose_ports
 from coordinator.zk.embedded.ensemble import Ensemble, has_ensemble
 
-pytestmark = pytest.mark.timeout(500)
+pytestmark = [pytest.mark.full("applications, as users run them"), pytest.mark.timeout(500)]
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

@@ -19,7 +19,7 @@ from tests.support.spark_processes import executors, slots
 from tests.support.wait import eventually
 from tests.support.world import SESSION_MS, World
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.full("applications, as users run them"), pytest.mark.timeout(400)]
 
 NAMES = ("one", "two", "three")
 Rows = list[tuple[str, int, int]]

@@ -19,7 +19,7 @@ from tests.support.world import World
 
 from .test_region import complete
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.full("applications, as users run them"), pytest.mark.timeout(400)]
 
 PARTITIONS = 4
 PROVIDERS = {

@@ -31,7 +31,7 @@ from tests.support.secured import (
 from tests.support.spark import SESSION_MS, Delivered, query
 from tests.support.wait import eventually
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.full("applications, as users run them"), pytest.mark.timeout(400)]
 RECORDS = 200
 
 

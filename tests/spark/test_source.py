@@ -317,6 +317,7 @@ def test_a_stream_without_an_end_takes_no_end(spark: SparkSession, sealed: World
 # ---- the whole application
 
 
+@pytest.mark.full("applications, as users run them")
 def test_killed_application_continues_from_its_checkpoint_with_the_same_batches(world: World, tmp_path: Path) -> None:
     world.coordinator()
     world.topic("t", 4)

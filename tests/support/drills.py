@@ -6,9 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from drills.catalog import DRILLS
 from drills.environments.base import Embedded
@@ -28,7 +30,9 @@ QUIET = (
     "member-lies-keeps-what-was-stopped",
 )
 """Drills of the short set with promises in tenths of a second, with a Spark application on the same cores, or with
-several turns in a promise: they run alone, in the last lane of scripts/test."""
+several turns in a promise: they are `quiet`."""
+FEW = ("coordinator-sigkill", "consumer-cut", "disk-full", "zookeeper-leader-sigkill")
+"""Drills of a node, a consumer, a seal and a server: those of `scripts/test` without `full`."""
 BESIDE_OTHERS = [
     name for name, drill in DRILLS.items() if drill.is_short and not drill.lacks(Embedded.can) and name not in QUIET
 ]
@@ -37,7 +41,20 @@ IN_DOCKER = ("zookeeper-leader-sigkill", "zookeeper-leader-pause", "zookeeper-le
 """Drills on servers in containers."""
 RUN_BY_TESTS = {*BESIDE_OTHERS, *QUIET, *IN_DOCKER, *(drill.name for drill in (*LEADERS, *REGIONS, *KAFKA))}
 """The others are run before each release: docs/evidence.md has their verdicts."""
+ALL_DRILLS = pytest.mark.full("each drill once")
 BROKEN = REPOSITORY / "tests" / "drills" / "broken"
+
+
+def drill_names(names: Sequence[str]) -> list[Any]:
+    """As parameters: `FEW`, and others in `scripts/test full`."""
+    return [name if name in FEW else pytest.param(name, marks=ALL_DRILLS) for name in names]
+
+
+def asked_for(request: pytest.FixtureRequest, parameter: str) -> list[Any]:
+    """The values of a parameter of those tests of this run that use the fixture, each once, in order."""
+    items = [item for item in request.session.items if request.fixturename in getattr(item, "fixturenames", ())]
+    calls = [item.callspec.params for item in items if isinstance(item, pytest.Function) and hasattr(item, "callspec")]
+    return list(dict.fromkeys(params[parameter] for params in calls if parameter in params))
 
 
 def require_pass(drill: dict[str, Any]) -> None:
