@@ -262,7 +262,7 @@ class DeafAndSeen(DeafStore):
 def test_an_elector_whose_watch_was_lost_looks_again(
     world: World, stage: ManualStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coordinator.term.elector, "_LOOK_AGAIN_S", 0.1, raising=False)
+    monkeypatch.setattr(coordinator.term.elector, "_LOOK_AGAIN_S", 0.1)
     elected = stage.hand("elected")
     stopping = ThreadRuntime().event()
     deaf = DeafAndSeen(world.store)

@@ -1,4 +1,4 @@
-"""Slots without Spark, on a real ZooKeeper: replies get lost, partitions move, drivers die, and all is sealed once."""
+"""Slots without Spark: replies get lost, partitions move, drivers die, and all is sealed once."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.support.world import World, a_world
 
 
 @pytest.fixture
-def bench(world: World, zookeeper_proxy: Proxy, tmp_path: Path) -> Iterator[SlotBench]:
-    """Closed before the proxy is, through which some slots leave."""
+def bench(world: World, tmp_path: Path) -> Iterator[SlotBench]:
+    """Tests ask for a proxy before it: slots leave through that."""
     bench = SlotBench(world, tmp_path)
     bench.post.keep(10)
     yield bench
@@ -43,7 +43,7 @@ def is_seal(request: bytes) -> bool:
 
 @pytest.mark.parametrize("is_reply", [True, False])
 def test_a_seal_whose_reply_or_request_is_lost_is_done_once(
-    bench: SlotBench, zookeeper_proxy: Proxy, is_reply: bool
+    zookeeper_proxy: Proxy, bench: SlotBench, is_reply: bool
 ) -> None:
     chroot = bench.world.zk[bench.world.zk.index("/") :]
     bench.slot(0, zk=zookeeper_proxy.hosts + chroot)
@@ -56,7 +56,7 @@ def test_a_seal_whose_reply_or_request_is_lost_is_done_once(
 
 
 def test_seal_is_done_once_after_lost_replies_of_the_seal_and_its_check(
-    bench: SlotBench, zookeeper_proxy: Proxy
+    zookeeper_proxy: Proxy, bench: SlotBench
 ) -> None:
     chroot = bench.world.zk[bench.world.zk.index("/") :]
     bench.slot(0, zk=zookeeper_proxy.hosts + chroot)
@@ -68,7 +68,7 @@ def test_seal_is_done_once_after_lost_replies_of_the_seal_and_its_check(
         bench.all_sealed(4, records)
 
 
-def test_a_connection_that_is_cut_again_and_again_costs_no_record(bench: SlotBench, zookeeper_proxy: Proxy) -> None:
+def test_a_connection_that_is_cut_again_and_again_costs_no_record(zookeeper_proxy: Proxy, bench: SlotBench) -> None:
     chroot = bench.world.zk[bench.world.zk.index("/") :]
     bench.slot(0, zk=zookeeper_proxy.hosts + chroot)
     for records in range(100, 1600, 100):
