@@ -15,6 +15,7 @@ from coordinator.zk.store import Delete, SetData
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.segments import Query, Segment, SegmentsRecord
 from tests.support.applications import application, batches, delivered_exactly, total
+from tests.support.sealed import SealedGroup
 from tests.support.spark import Delivered, pool, produce, query, read
 from tests.support.wait import eventually
 from tests.support.world import World
@@ -31,16 +32,13 @@ def segments(world: World) -> dict[str, Segment]:
 
 
 @pytest.fixture
-def sealed(spark: SparkSession, world: World, tmp_path: Path) -> World:
-    """A group with 100 records in each of two partitions, sealed in several segments by a pool that has stopped."""
+def sealed(world: World, tmp_path: Path) -> World:
+    """A group with 100 records in each of two partitions, in eight segments."""
     world.coordinator()
     world.topic("t", 2)
-    with pool(spark, world, "g", tmp_path, {"t": 1}, seal_interval_ms=10):
-        world.stable("g", 2, timeout_s=90)
-        for done in range(25, 101, 25):
-            produce(world, tmp_path / "log", "t", 25)
-            rows = 2 * done
-            eventually(lambda: sum(s.rows for s in segments(world).values()) == rows, 30, "sealed")  # noqa: B023
+    group = SealedGroup(world.store, tmp_path / "segments")
+    for number in range(8):
+        group.seal(25, partition=number % 2)
     return world
 
 
@@ -248,9 +246,9 @@ def test_batch_read_has_the_sealed_records_with_the_streams_columns(
 ) -> None:
     frame = batch(spark, sealed, readers="3")
     assert frame.schema == read(spark, sealed, "g").schema
-    rows = sorted((row.partition, row.offset, bytes(row.value)[:6]) for row in frame.collect())
+    rows = sorted((row.partition, row.offset, bytes(row.value)) for row in frame.collect())
     assert rows == [
-        (n, offset, f"t-{n}-{offset % 25}".encode().ljust(6, b".")[:6]) for n in (0, 1) for offset in range(100)
+        (n, offset, f"t-{n}-{offset}".encode()) for n in (0, 1) for offset in range(100)
     ]
     assert frame.where("partition = 1 and offset >= 50").count() == 50
     assert batch(spark, sealed, includeHeaders="true").columns == [*frame.columns, "headers"]
@@ -286,13 +284,17 @@ def test_a_batch_read_from_a_start_that_makes_no_sense_is_refused(
 
 
 def test_query_that_starts_at_the_latest_segment_delivers_later_records(
-    spark: SparkSession, sealed: World, tmp_path: Path
+    spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
+    world.coordinator()
+    world.topic("t", 2)
     sink = Delivered()
-    stream = query(read(spark, sealed, "g", startingSegments="latest"), sink, tmp_path / "checkpoint")
-    eventually(lambda: stream.lastProgress is not None, 60, "it has begun")
-    produce(sealed, tmp_path / "log", "t", 30)
-    with pool(spark, sealed, "g", tmp_path, {"t": 1}):
+    produce(world, tmp_path / "log", "t", 100)
+    with pool(spark, world, "g", tmp_path, {"t": 1}, seal_interval_ms=10):
+        eventually(lambda: sum(segment.rows for segment in segments(world).values()) == 200, 90, "sealed")
+        stream = query(read(spark, world, "g", startingSegments="latest"), sink, tmp_path / "checkpoint")
+        eventually(lambda: stream.lastProgress is not None, 60, "it has begun")
+        produce(world, tmp_path / "log", "t", 30)
         eventually(lambda: sink.count >= 60, 90, "the later ones are delivered")
     stream.stop()
     assert {partition: sorted(offsets) for (_, partition), offsets in sink.offsets.items()} == {
@@ -301,7 +303,7 @@ def test_query_that_starts_at_the_latest_segment_delivers_later_records(
     }
     again = Delivered()  # with a checkpoint, it continues there
     ended = query(
-        read(spark, sealed, "g", startingSegments="earliest"), again, tmp_path / "checkpoint", availableNow=True
+        read(spark, world, "g", startingSegments="earliest"), again, tmp_path / "checkpoint", availableNow=True
     )
     assert ended.awaitTermination(120)
     assert again.count <= 60
