@@ -9,6 +9,7 @@ import signal
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -25,6 +26,8 @@ SERVER_FIXTURES = {"zookeeper", "zk", "ensemble3", "kafka"}
 QUIET_FIXTURES = {"quiet_set", "kafka_drill"}
 NEIGHBOURS = {"tests/drills/test_drills.py": "tests/drills/test_short_set.py"}
 """Files that look at what the fixture of another file has run."""
+SHARED = ("spark: SparkSession", "kafka: Kafka")
+"""Parameters for which a process starts a cluster or a broker once: the files with one of these are one worker's."""
 ONE_BY_ONE = "tests/simulation/"
 """Its tests share nothing and some take long."""
 
@@ -71,12 +74,19 @@ def part_of_this_commit() -> int:
     return int(git.stdout[:8] or "0", 16) % PARTS
 
 
+@cache
+def scope_of(file: str) -> str:
+    """What one worker runs on end: a file, or all files with one of `SHARED`."""
+    text = Path(__file__).parents[1].joinpath(file).read_text()
+    return next((parameter for parameter in SHARED if parameter in text), NEIGHBOURS.get(file, file))
+
+
 class Queue(LoadScopeScheduling):
-    """One queue for all workers of pytest-xdist, in the order of collection: a file at a time, or a single test."""
+    """One queue for all workers of pytest-xdist, in the order of collection: a scope at a time, or a single test."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return nodeid if file.startswith(ONE_BY_ONE) else NEIGHBOURS.get(file, file)
+        return nodeid if file.startswith(ONE_BY_ONE) else scope_of(file)
 
 
 @pytest.hookimpl(optionalhook=True)
