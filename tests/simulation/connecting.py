@@ -107,8 +107,7 @@ class _Attempt:
             after(self._hop_s(), self._fail)
             return
         session = store.session
-        # The leader confirms a session behind all that it has sent before: that has come, if it is not all applied.
-        delay_s = max(0.0, server.behind_s - ensemble.lag_spread_s)
+        delay_s = server.confirms_in_s
         if session is None:
             session = ensemble.new_session(store.process, store.wanted_timeout_s)
             delay_s = server.behind_s  # it is welcome when the server has applied that

@@ -20,6 +20,8 @@ Fault = Callable[[SimulatedWorld], bool]
 
 NODES_SHARE = 0.3
 STUCK_FOR_GOOD = 0.2
+SLOW_DISKS = 0.5
+"""Of the servers that lag; the others lag because their link to the leader is slow."""
 
 
 def _any(world: SimulatedWorld, *kinds: str) -> SimulatedLife | None:
@@ -124,7 +126,7 @@ def late_watches(world: SimulatedWorld) -> bool:
 def lag_server(world: SimulatedWorld) -> bool:
     server = world.random.choice(world.followers())
     until = _lasting(world, "lag-server", world.random.uniform(1, 8))
-    server.lag(world.random.choice((0.05, 0.3, 1.0)))
+    server.lag(world.random.choice((0.05, 0.3, 1.0)), has_slow_disk=world.disks.random() < SLOW_DISKS)
     world.scheduler.after(until - world.scheduler.now, lambda: server.lag(0.0))
     return False  # counted where it takes effect
 

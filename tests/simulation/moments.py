@@ -10,7 +10,7 @@ from coordinator.zk.store import Create, Delete, Operation
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GROUPS, GroupPaths
 from coordinator.zk.znodes.records import OwnerRecord
 from tests.simulation.actors import ApplicationActor
-from tests.simulation.faults import Fault, _any, _group, _lasting, _note, _store, again
+from tests.simulation.faults import SLOW_DISKS, Fault, _any, _group, _lasting, _note, _store, again
 from tests.simulation.links import LinkRequest
 from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.turnovers import TURNOVERS
@@ -232,7 +232,7 @@ def long_lag(world: SimulatedWorld) -> bool:
         if server.is_able:
             server.hurry()
 
-    if server.lag(lag_s):
+    if server.lag(lag_s, has_slow_disk=world.disks.random() < SLOW_DISKS):
         world.scheduler.after(until - world.scheduler.now, end)
         return True
     server.lag(0.0)

@@ -24,6 +24,7 @@ class SimulatedServer:
     """A server. Faults are its public methods; each says whether it changed anything.
 
     :ivar lag_s: how much later than usual it applies what the leader sends.
+    :ivar has_slow_disk: what it applies so late has arrived in time, as when only its disk is slow.
     :ivar is_cut: it and the other servers do not hear each other.
     :ivar has_given_up: it has noticed that it is cut off, and serves nobody.
     :ivar resets: how often it has closed every connection.
@@ -39,6 +40,7 @@ class SimulatedServer:
         self.is_cut = False
         self.has_given_up = False
         self.lag_s = 0.0
+        self.has_slow_disk = False
         self.resets = 0
         self._lag_is_told = True
         self._scheduler = ensemble.scheduler
@@ -59,6 +61,11 @@ class SimulatedServer:
     def is_able(self) -> bool:
         """Whether it can take part in an election."""
         return self.is_running and not self.is_paused and not self.is_cut
+
+    @property
+    def confirms_in_s(self) -> float:
+        """How long it takes until the leader's word about a session is here: behind all that was sent before."""
+        return 0.0 if self.has_slow_disk else max(0.0, self.behind_s - self.ensemble.lag_spread_s)
 
     @property
     def behind_s(self) -> float:
@@ -209,9 +216,10 @@ class SimulatedServer:
 
     # ---- faults
 
-    def lag(self, seconds: float) -> bool:
+    def lag(self, seconds: float, has_slow_disk: bool = False) -> bool:
         """Apply what the leader sends so much later from now on."""
         self.lag_s = seconds
+        self.has_slow_disk = has_slow_disk
         self._lag_is_told = seconds == 0.0
         return self.is_running and self is not self.ensemble.leader
 

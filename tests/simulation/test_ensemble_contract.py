@@ -75,7 +75,7 @@ def test_write_through_a_lagging_follower_waits_until_it_can_be_read_there(serve
     assert slow.read("/a") == b"1"
 
 
-def test_session_moves_to_a_lagging_follower_only_once_it_has_caught_up(servers: Servers) -> None:
+def test_session_moves_to_a_lagging_follower_only_once_that_has_what_it_has_seen(servers: Servers) -> None:
     leader, follower = servers.leader(), servers.followers[0]
     writer, ahead, behind = servers.open(leader), servers.open(leader), servers.open(leader)
     writer.create("/a", b"old")
@@ -94,7 +94,10 @@ def test_session_moves_to_a_lagging_follower_only_once_it_has_caught_up(servers:
     servers.catch_up(follower)
 
     servers.until(lambda: all(read), "they are let in")
-    assert [one[0].data for one in read] == [b"new", b"new"]
+    assert read[0][0].data == b"new"
+    assert read[1][0].data in (b"old", b"new"), "the leader's word may be there before all is applied"
+    behind.sync()
+    assert behind.read("/a") == b"new"
     assert [client.store.session_id for client in (ahead, behind)] == ids
     assert ahead.states == behind.states == ["suspended", "connected"]
 

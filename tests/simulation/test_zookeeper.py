@@ -180,6 +180,30 @@ def test_write_through_a_lagging_follower_is_answered_once_it_can_be_read_there(
             assert world.call(lambda n=number: store.get(f"/{n}"), store.process) is not None  # type: ignore[misc]
 
 
+@pytest.mark.parametrize("has_slow_disk", [True, False])
+def test_session_that_has_seen_less_is_let_in_before_what_a_slow_disk_delays(has_slow_disk: bool) -> None:
+    with alone() as world:
+        store = world.open_at(1)
+        world.ensemble.by_hand([Create("/a", b"old")])
+        world.wait(1.0)
+        assert _data(world.call(lambda: store.get("/a"), store.process)) == b"old"
+        slow = world.followers[0]
+        slow.lag(3.0, has_slow_disk)
+        world.followers[1].lag(3.0)
+        world.ensemble.by_hand([SetData("/a", b"new")])
+        store.hosts = [slow]
+        heard = Heard(store)
+
+        world.followers[1].drop_links()
+
+        world.wait(2.0)
+        if not has_slow_disk:
+            assert heard.all == ["suspended"], "the leader's word about it is late as well"
+            return
+        assert heard.all == ["suspended", "connected"]
+        assert _data(world.call(lambda: store.get("/a"), store.process)) == b"old"
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_event_of_a_watch_is_sent_before_an_answer_that_shows_what_happened(seed: int) -> None:
     with alone(seed) as world:

@@ -159,7 +159,7 @@ class Storm:
             (lambda: ensemble.cut(server, random.choice([None, 4.0])), lambda: ensemble.heal(server)),
             (server.stop, server.start),
             (server.pause, server.resume),
-            (lambda: server.lag(random.choice([0.0, 0.1, 2.0])), None),
+            (lambda: server.lag(random.choice([0.0, 0.1, 2.0]), random.choice([False, True])), None),
             (ensemble.stop, ensemble.start),
             (ensemble.change_leader, None),
         ]

@@ -168,6 +168,7 @@ class SimulatedWorld:
         self.in_region: dict[str, bool] = {}
         self.pool_starts = self.starts.choice(self.profile.starts)
         self._topic_ids = 0
+        self.disks = Random(f"disks {self.seed}")
         self.gaps = Random(f"gaps {self.seed}")
         self.has_gaps = self.gaps.random() < self.profile.gaps
         self.out_of_range = self.gaps.choice((EARLIEST, EARLIEST, LATEST)) if self.has_gaps else EARLIEST
