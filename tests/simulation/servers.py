@@ -228,6 +228,7 @@ class SimulatedServer:
         now = self._scheduler.now
         self._pending = deque((min(due, now), *rest) for due, *rest in self._pending)  # type: ignore[misc]
         self._last_due = now
+        self._is_armed = False  # for a moment that is too late
         if not self.is_paused:
             self.catch_up()
 

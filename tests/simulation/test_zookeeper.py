@@ -171,6 +171,24 @@ def test_a_follower_that_lags_answers_from_its_past_until_it_has_synced() -> Non
         assert world.faults["lag"] == 1
 
 
+def test_follower_whose_lag_is_over_answers_what_comes_later_at_once() -> None:
+    with alone() as world:
+        store = world.open_at(0)
+        follower = world.followers[0]
+        follower.lag(6.0)
+        synced = world.start(store.sync, store.process)
+        world.wait(1.0)
+        follower.lag(0.0)
+        follower.hurry()
+        world.wait(0.1)
+        assert synced == [None]
+
+        began = world.now
+        world.call(store.sync, store.process)
+
+        assert world.now - began < 0.1
+
+
 def test_write_through_a_lagging_follower_is_answered_once_it_can_be_read_there() -> None:
     with alone() as world:
         store = world.open_at(0)
