@@ -1,4 +1,4 @@
-"""How many examples a property is tried with: hundreds on every run, PROPERTY_EFFORT times as many when asked.
+"""How many examples a property is tried with: hundreds, or PROPERTY_EFFORT times as many.
 
 Hypothesis takes milliseconds to draw a small group, plain Python a hundredth of that: so worlds are built from seeds.
 It draws for tests that ask real servers, where its time makes no difference.
@@ -18,7 +18,7 @@ from hypothesis import settings
 
 T = TypeVar("T")
 
-TIMES = int(os.environ.get("PROPERTY_EFFORT", "1"))
+TIMES = float(os.environ.get("PROPERTY_EFFORT", "1"))
 SEED = os.environ.get("PROPERTY_SEED", "")
 ODD = '\x00\t\n\x1b\x7f"\\/%{}²٣\u0301\u2028\ufeff\uffff😀'
 ANY = 3 * (string.printable + ODD) + "".join(map(chr, (*range(0x80, 0xD800, 997), *range(0xE000, 0x110000, 9973))))
@@ -26,7 +26,7 @@ ANY = 3 * (string.printable + ODD) + "".join(map(chr, (*range(0x80, 0xD800, 997)
 
 def effort(examples: int) -> settings:
     """Settings for a property that Hypothesis draws for, and that is worth `examples` on every run."""
-    return settings(max_examples=examples * TIMES)
+    return settings(max_examples=round(examples * TIMES))
 
 
 class Draw(Random):
@@ -99,7 +99,7 @@ def tried(examples: int, *builders: Callable[..., Any]) -> Callable[[Callable[..
 
         @wraps(test)
         def run(**given: Any) -> None:
-            count = examples * TIMES
+            count = round(examples * TIMES)
             try:
                 try_sizes((min(1.0, 2 * number / count) for number in range(count)), given)
             except Exception:

@@ -185,6 +185,7 @@ for name in OWN:
 """
 
 
+@pytest.mark.long
 def test_assignments_of_two_processes_are_equal_for_any_hash_seed() -> None:
     root = Path(__file__).parents[2]
     said = [

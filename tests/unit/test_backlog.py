@@ -157,6 +157,7 @@ def test_groups_over_their_share_seal_the_same_number_of_times() -> None:
 
 
 @given(st.dictionaries(st.text(max_size=2), st.lists(st.integers(10, 60_000), max_size=20)), st.integers(1, 1000))
+@pytest.mark.long
 def test_shares_keep_the_bound_and_no_group_gets_less_than_an_equal_share(own: dict[str, list[int]], most: int) -> None:
     shortest = shortest_intervals_ms(own, most)
 

@@ -79,6 +79,7 @@ def test_unresponsive_peer_is_killed_after_the_timeout(bench: Any, monkeypatch: 
         assert worker._process.exitcode is not None
 
 
+@pytest.mark.long
 def test_failing_peer_is_reported_and_the_others_are_measured(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     class Failing(Worker):
         def seconds(self, names: list[str], is_first: bool, limit_s: float) -> float:

@@ -120,6 +120,7 @@ def test_unknown_events_and_fields_are_ignored() -> None:
     assert {verdict.outcome for verdict in changed(add).verdicts.values()} == {HELD}
 
 
+@pytest.mark.long
 def test_incomplete_or_shuffled_history_still_gives_a_verdict() -> None:
     events, random = story(), Random(7)
     for round_ in range(30):

@@ -254,6 +254,7 @@ def test_batch_read_in_small_pieces_is_checked_once_and_the_others_not_at_all(
     assert len([size for size in sizes if size > 50_000]) == 1
 
 
+@pytest.mark.long
 def test_reader_of_one_batch_of_a_segment_reads_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     segment, path = seal(tmp_path, stored_batches([b"x" * 1000] * 1000), stored_batches([b"y" * 1000] * 1000))
     flip(path, b"y" * 1000)

@@ -62,6 +62,7 @@ def test_different_result_is_a_finding(story: Any) -> None:
 
 
 @pytest.mark.usefixtures("story")
+@pytest.mark.long
 def test_pyarrow_replaces_no_signal_handler_while_the_flights_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     from demo.flights import load_flights
 

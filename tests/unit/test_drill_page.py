@@ -287,6 +287,7 @@ def test_ticks_are_round_and_far_enough_apart(length: float) -> None:
     assert (found[1] - found[0]) * axis.per_second >= 69
 
 
+@pytest.mark.long
 def test_narrow_or_adjacent_bars_are_merged() -> None:
     axis = Axis(0, 1000, 1000)
     narrow = [Bar(number / 20, number / 20 + 0.02, FETCH, f"c{number}") for number in range(20_000)]
@@ -511,6 +512,7 @@ def many(count: int) -> list[dict[str, Any]]:
     return [*events, event(117.0, "drill", "end")]
 
 
+@pytest.mark.long
 def test_long_history_does_not_lengthen_the_page() -> None:
     short, long = len(page(run(), many(1_000))), len(page(run(), many(4_000)))
 

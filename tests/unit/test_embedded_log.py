@@ -75,6 +75,7 @@ print(*sorted(set(sys.modules) - before))
 """
 
 
+@pytest.mark.long
 def test_the_first_fetch_loads_no_modules_while_partitions_wait_for_it(tmp_path: Path) -> None:
     append(tmp_path / "log", b"a", b"b")
 
@@ -410,6 +411,7 @@ def test_a_log_is_opened_by_path_or_file_url_and_by_nothing_else(tmp_path: Path)
     max_records=st.integers(1, 12),
     start=st.integers(0, 47),
 )
+@pytest.mark.long
 def test_fetches_join_without_gap_or_overlap_and_keep_their_limits(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[list[int]], max_bytes: int, max_records: int, start: int
 ) -> None:

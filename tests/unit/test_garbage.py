@@ -32,6 +32,7 @@ assert gc.get_freeze_count() <= frozen
 """
 
 
+@pytest.mark.long
 def test_worker_collects_only_objects_created_after_its_modules_were_loaded() -> None:
     done = subprocess.run([sys.executable, "-c", IN_A_WORKER], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

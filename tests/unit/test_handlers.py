@@ -91,6 +91,7 @@ class RefusedRebalancer:
         return Turn(0.05, is_refused=True)
 
 
+@pytest.mark.long
 def test_requests_during_a_back_off_bring_no_turn_before_its_end() -> None:
     runtime = ManualRuntime()
     handlers = Handlers(a_term(ELSEWHERE, runtime), RANGE, print, NothingAsked())  # type: ignore[arg-type]
@@ -208,6 +209,7 @@ def test_an_operators_requests_in_a_loop_are_paced_a_single_one_is_not() -> None
 
 
 @pytest.mark.parametrize("error", [LeaseLapsed, RebalanceFailed])
+@pytest.mark.long
 def test_log_record_of_a_failed_turn_retains_no_objects_of_the_group(
     error: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:

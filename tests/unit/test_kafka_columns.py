@@ -32,6 +32,7 @@ RECORDS = st.tuples(
 
 
 @given(st.lists(RECORDS, min_size=1, max_size=20))
+@pytest.mark.long
 def test_batches_are_equal_to_those_of_single_records(records: list[tuple[Any, ...]]) -> None:
     topics, partitions, keys, values, kinds, times, headers = (list(column) for column in zip(*records, strict=True))
     numbers = np.array(partitions, np.int32), np.arange(len(records)) + 7

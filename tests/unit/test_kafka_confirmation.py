@@ -87,6 +87,7 @@ PASSES = [controller_is_away, answers_are_late, leader_is_down]
 
 
 @pytest.mark.parametrize("change", [*ENDS, *PASSES])
+@pytest.mark.long
 def test_change_between_any_two_requests_to_kafka_mixes_up_no_topics(
     change: Change, monkeypatch: pytest.MonkeyPatch
 ) -> None:

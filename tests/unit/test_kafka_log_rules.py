@@ -375,6 +375,7 @@ def test_source_without_partitions_is_idle(kafka: Brokers, reader: Reader) -> No
 # ---- fairness
 
 
+@pytest.mark.long
 def test_slow_application_fetches_each_record_once_while_another_partition_is_idle(
     kafka: Brokers, reader: Reader
 ) -> None:
@@ -421,6 +422,7 @@ def test_end_offsets_are_not_requested_again_while_all_partitions_are_idle(kafka
 
 
 @pytest.mark.parametrize("kind", [CORRUPT, OTHER])
+@pytest.mark.long
 def test_no_partition_yields_to_one_with_an_error(kafka: Brokers, reader: Reader, kind: str) -> None:
     kafka.ends = {("t", 0): 100_000, ("t", 1): 10}
     kafka.begins["t", 1] = 10
@@ -436,6 +438,7 @@ def test_no_partition_yields_to_one_with_an_error(kafka: Brokers, reader: Reader
     assert "it broke" not in reader.problem(0)
 
 
+@pytest.mark.long
 def test_no_partition_yields_to_one_without_a_leader(kafka: Brokers, reader: Reader) -> None:
     kafka.ends = {("t", 0): 100_000, ("t", 1): 10}
     kafka.leaders["t", 1] = "b:2"

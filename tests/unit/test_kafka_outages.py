@@ -302,6 +302,7 @@ def test_end_of_a_topic_unknown_to_a_broker_is_neither_reported_as_0_nor_sought(
     assert consumer.end_offsets([t0]) == {t0: 100}
 
 
+@pytest.mark.long
 def test_several_threads_look_up_offsets_while_records_are_read(kafka: Brokers, reader: Reader) -> None:
     kafka.ends = {("t", number): 1000 for number in range(4)}
     found: list[int] = []

@@ -42,6 +42,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[Requests]:
         found.close()
 
 
+@pytest.mark.long
 def test_request_of_a_closed_client_ends_with_an_error(requests: Requests) -> None:
     pending = requests.offsets({("t", 0): LATEST})
     requests.close()
@@ -63,6 +64,7 @@ def test_controller_that_does_not_answer_is_connected_anew(requests: Requests) -
     assert requests.is_mute
 
 
+@pytest.mark.long
 def test_requests_behind_one_without_an_answer_are_still_answered(requests: Requests) -> None:
     offsets, topics = requests.offsets({("t", 0): LATEST}), requests.describe(["t"])
     assert topics.wait(10)

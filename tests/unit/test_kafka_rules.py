@@ -39,6 +39,7 @@ def test_options_pass_through_with_their_prefix_and_from_the_environment() -> No
 
 
 @pytest.mark.parametrize("module", ["confluent_kafka", "numpy"])
+@pytest.mark.long
 def test_missing_dependency_of_kafka_is_named_with_the_extra_that_has_it(module: str) -> None:
     code = f"import sys; sys.modules[{module!r}] = None; from consumer.cli import main; main()"
     arguments = ["run", "--zk", "127.0.0.1:1", "--group", "g", "--topics", "t", "--log-dir", "kafka://127.0.0.1:1"]

@@ -85,6 +85,7 @@ def test_coordinator_failing_over_amid_a_large_end_leaves_the_rest_to_the_next(b
     assert_everything_is_assigned(world)
 
 
+@pytest.mark.long
 def test_a_large_consumer_that_is_evicted_half_way_keeps_its_partitions_marked() -> None:
     world = a_large_world()
     world.processes[0].stuck = True

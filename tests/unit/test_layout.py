@@ -314,6 +314,7 @@ def loaded_by(program: str) -> set[str]:
 
 
 @pytest.mark.parametrize("program", ["import coordinator.service", EVERY_COMMAND])
+@pytest.mark.long
 def test_the_coordinator_loads_neither_pyarrow_nor_pyspark(program: str) -> None:
     packages = {module.split(".")[0] for module in loaded_by(program)}
 
@@ -321,6 +322,7 @@ def test_the_coordinator_loads_neither_pyarrow_nor_pyspark(program: str) -> None
     assert "coordinator" in packages
 
 
+@pytest.mark.long
 def test_a_node_loads_nothing_of_drills_and_of_the_checker() -> None:
     modules = loaded_by("from coordinator.cli import main; main.get_command(None, 'run')")
 
@@ -329,6 +331,7 @@ def test_a_node_loads_nothing_of_drills_and_of_the_checker() -> None:
 
 
 @pytest.mark.parametrize("program", ["import consumer.spark.fetchers.config", "import consumer.cli.rewind"])
+@pytest.mark.long
 def test_slot_preparation_and_query_rewind_load_neither_pyspark_nor_re2(program: str) -> None:
     assert {"pyspark", "re2"} & loaded_by(program) == set()
 

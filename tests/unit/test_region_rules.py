@@ -353,6 +353,7 @@ def test_obsolete_request_is_removed() -> None:
 @pytest.mark.parametrize(
     "data", [RegionRequest("reset", "c1").to_bytes(), RegionRequest("fail", "c1").to_bytes(), b"x"]
 )
+@pytest.mark.long
 def test_requests_in_a_loop_are_answered_later_and_later(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
     runtime, tree = ManualRuntime(), a_tree(RUNNING)
     region = turns(tree, runtime)

@@ -11,6 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 COMMANDS = ("coordinator.cli --help", "coordinator.cli drill list", "consumer.cli run --help")
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(params=["", "1"], ids=["buffered", "unbuffered"], autouse=True)
 def buffering(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
