@@ -247,9 +247,7 @@ def test_batch_read_has_the_sealed_records_with_the_streams_columns(
     frame = batch(spark, sealed, readers="3")
     assert frame.schema == read(spark, sealed, "g").schema
     rows = sorted((row.partition, row.offset, bytes(row.value)) for row in frame.collect())
-    assert rows == [
-        (n, offset, f"t-{n}-{offset}".encode()) for n in (0, 1) for offset in range(100)
-    ]
+    assert rows == [(n, offset, f"t-{n}-{offset}".encode()) for n in (0, 1) for offset in range(100)]
     assert frame.where("partition = 1 and offset >= 50").count() == 50
     assert batch(spark, sealed, includeHeaders="true").columns == [*frame.columns, "headers"]
     assert sealed.names(PATHS.queries) == []
