@@ -61,6 +61,7 @@ def test_every_interleaving_keeps_the_rules_and_settles(faults: str) -> None:
     assert found.exhausted
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("rule", NEEDED)
 def test_a_rule_that_is_taken_out_is_missed(rule: str) -> None:
     faults, violation = NEEDED[rule]

@@ -15,6 +15,7 @@ def test_no_interleaving_ends_a_session_before_its_lease(config: Config) -> None
     assert found.exhausted
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("rule", MUTATIONS)
 def test_lease_outlasts_its_session_without_the_rule(rule: str) -> None:
     found = model(Config(transit=int(rule == "sent"), syncs=3, silent=7, mut=rule))

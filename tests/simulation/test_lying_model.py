@@ -35,6 +35,7 @@ def test_a_lying_member_costs_honest_members_no_record_and_no_partition(faults: 
     assert found.exhausted
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("rule", NEEDED)
 def test_a_rule_that_is_taken_out_is_missed(rule: str) -> None:
     faults, violation = NEEDED[rule]

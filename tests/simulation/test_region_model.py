@@ -52,7 +52,7 @@ def test_every_interleaving_keeps_the_states_exact_and_comes_to_a_new_cut(faults
     assert found.exhausted
 
 
-@pytest.mark.full("every order of what a model can do")
+@pytest.mark.rotates
 @pytest.mark.parametrize("rule", NEEDED)
 def test_a_rule_that_is_taken_out_is_missed(rule: str) -> None:
     faults, violation = NEEDED[rule]
@@ -81,12 +81,14 @@ def test_sealed_segments_below_a_checkpoint_equal_contributions_in_any_interleav
     assert found.exhausted and not found.violation, "\n".join([found.violation, *found.trace])
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("rule", sorted(slots.MUTATIONS.keys() - set(slots.SPARE)))
 def test_a_rule_of_slots_that_is_taken_out_is_missed(rule: str) -> None:
     found = slots.run(slots.Config(mut=rule, progress=0))
     assert found.violation.startswith("S11"), (found.states, found.exhausted)
 
 
+@pytest.mark.full("every order of what a model can do")
 def test_what_slots_check_besides_is_not_needed() -> None:
     found = slots.run(slots.Config(mut=",".join(slots.SPARE), progress=400))
     assert found.exhausted and not found.violation, "\n".join([found.violation, *found.trace])
