@@ -49,10 +49,11 @@ class Alone:
         timeout_s: float = 10.0,
         process: SimulatedProcess | None = None,
         hosts: Sequence[SimulatedServer] | None = None,
+        identities: Sequence[str] = (),
     ) -> SimStore:
         """A session, of a process of its own unless one is given, with those servers in its connect string."""
         process = process or self.scheduler.process("p")
-        return self.call(lambda: self.ensemble.open(process, timeout_s, hosts=hosts), process)
+        return self.call(lambda: self.ensemble.open(process, timeout_s, hosts=hosts, identities=identities), process)
 
     def open_at(self, number: int, timeout_s: float = 10.0) -> SimStore:
         """A session whose connection is with that server: the follower's number among the followers; -1, the leader."""

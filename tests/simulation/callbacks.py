@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from coordinator.zk.store import Watch
-from tests.simulation.links import EXISTS, LIST, LinkRequest
+from tests.simulation.links import LIST, LinkRequest, leaves_watch
 from tests.simulation.scheduler import Scheduler, SimulatedProcess
 from tests.simulation.znodes import CHILDREN, DELETED, Event
 
@@ -65,10 +65,10 @@ class Watches:
         self._on_children: dict[str, dict[Watch, None]] = {}
 
     def add(self, request: LinkRequest, watch: Watch) -> None:
-        """An answer has come: it left a watch where there was something, or its absence was the question."""
+        """An answer has come."""
         table = self._on_children if request.kind == LIST else self._on_data
         for path, found in zip(request.what, request.result, strict=True):
-            if found is not None or request.kind == EXISTS:
+            if leaves_watch(request.kind, found):
                 table.setdefault(path, {})[watch] = None
 
     def fire(self, events: list[Event]) -> None:

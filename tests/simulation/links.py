@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from coordinator.zk.store import Watch
+from coordinator.zk.store import Listing, Node, Watch
+from tests.simulation.acls import REFUSED
 from tests.simulation.latency import WIDE, WideLatency
 from tests.simulation.scheduler import SimulatedProcess, Thread
 from tests.simulation.znodes import Event
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from tests.simulation.servers import SimulatedServer
     from tests.simulation.sessions import SimulatedSession
 
-GET, LIST, EXISTS, READ, SYNC, COMMIT, CLOSE = range(7)
-"""Kinds of requests. The first three read each of some paths and may leave a watch, the fourth is a multiRead."""
+GET, LIST, EXISTS, READ, ACLS, SYNC, COMMIT, CLOSE = range(8)
+"""Kinds of requests. The first three read each of some paths and may leave a watch; READ is a multiRead."""
 
 _STEP_S = 1e-9
 """So much later, at least, comes what comes behind something else."""
@@ -30,6 +31,7 @@ class LinkClient(Protocol):
     """What a connection knows of the one who holds it."""
 
     process: SimulatedProcess
+    identities: Sequence[str]
     lose_watches: float
     late_watches_s: float
     slow_s: float
@@ -254,6 +256,13 @@ class SimulatedLink:
             return
         self.is_connected = False
         self.client.on_end(self)
+
+
+def leaves_watch(kind: int, found: Node | Listing | None) -> bool:
+    """Whether a read leaves its watch: where there was something, or its absence was the question."""
+    if found is None:
+        return kind == EXISTS
+    return found is not REFUSED and not (isinstance(found, Listing) and found.denied)
 
 
 class _Events:

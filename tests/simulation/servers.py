@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from coordinator.zk.security import rights
 from coordinator.zk.store import Listing
-from tests.simulation.links import EXISTS, LIST, READ, SYNC, LinkRequest, SimulatedLink
+from coordinator.zk.wire import OPEN_ACL
+from tests.simulation.acls import REFUSED, allows
+from tests.simulation.links import ACLS, LIST, READ, SYNC, LinkRequest, SimulatedLink, leaves_watch
 from tests.simulation.sessions import SimulatedSession
 from tests.simulation.znodes import CHILDREN, DELETED, Delta, Event, ServerTree
 
@@ -115,26 +119,30 @@ class SimulatedServer:
 
     def _read(self, request: LinkRequest) -> None:
         kind, watch = request.kind, request.watch
-        tree = self.tree
+        tree, identities = self.tree, request.link.client.identities
         for observer in tuple(self.ensemble.on_read):
             observer(request)
         if kind == LIST:
-            request.result = [self._listing(path) for path in request.what]
+            request.result = [self._listing(path, identities) for path in request.what]
+        elif kind == ACLS:
+            request.result = [tree.acl(path, identities) for path in request.what]
         else:
-            request.result = [tree.get(path) for path in request.what]
+            request.result = [tree.read(path, identities) for path in request.what]
         if watch is None or kind == READ:
             return
         table = self._child_watches if kind == LIST else self._data_watches
         for path, found in zip(request.what, request.result, strict=True):
-            if found is not None or kind == EXISTS:
+            if leaves_watch(kind, found):
                 table.setdefault(path, {})[request.link] = None
         if self._pending and not self._is_armed:
             self._arm(self._pending[0][0])
 
-    def _listing(self, path: str) -> Listing | None:
-        node = self.tree.get(path)
+    def _listing(self, path: str, identities: Sequence[str]) -> Listing | None:
+        node = self.tree.read(path, identities)
         if node is None:
             return None
+        if node is REFUSED:
+            return Listing([], node.stat, denied=path)
         names, random = self.tree.names(path), self._scheduler.random
         if len(names) > 8:
             first = int(random.random() * len(names))
@@ -173,7 +181,7 @@ class SimulatedServer:
         if delta is not None:
             self.tree.apply(delta)
             if self._data_watches or self._child_watches:
-                self._fire(delta.events)
+                self._fire(delta)
         if request is not None:
             self.done(request)
         if session is not None and session.link is not None and session.link.server is self:
@@ -200,16 +208,17 @@ class SimulatedServer:
         data, child = self._data_watches, self._child_watches
         return any(path in data or path in child for _, path in delta.events)
 
-    def _fire(self, events: list[Event]) -> None:
+    def _fire(self, delta: Delta) -> None:
         told: dict[SimulatedLink, list[Event]] = {}
-        for event in events:
+        for event, acl in zip(delta.events, delta.acls, strict=True):
             kind, path = event
             links = (self._child_watches if kind == CHILDREN else self._data_watches).pop(path, None)
             if kind == DELETED:
                 more = self._child_watches.pop(path, None)
                 links = {**links, **more} if links and more else links or more
             for link in links or ():
-                told.setdefault(link, []).append(event)
+                if acl is OPEN_ACL or allows(acl, rights.READ, link.client.identities):
+                    told.setdefault(link, []).append(event)
         for link, its in told.items():
             if link.is_open:
                 link.tell(its)

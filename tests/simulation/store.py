@@ -9,29 +9,35 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from coordinator.zk.errors import (
     ConnectionLost,
     OutcomeUnknown,
+    Refused,
     SessionLost,
     StoreError,
     TooLarge,
+    UsageError,
+    WriteDenied,
     ZooKeeperUnreachable,
 )
+from coordinator.zk.security.source import AclSource
 from coordinator.zk.store import (
+    Acl,
+    AclStore,
     Listing,
     Node,
     Operation,
     SessionState,
     StateListener,
-    Store,
     Watch,
     operation_bytes,
 )
 from coordinator.zk.wire import MOST_PATHS
+from tests.simulation.acls import SetAcl
 from tests.simulation.callbacks import CallbackThread, Watches
 from tests.simulation.connecting import Connector
-from tests.simulation.links import CLOSE, COMMIT, EXISTS, GET, LIST, READ, SYNC, LinkRequest, SimulatedLink
+from tests.simulation.links import ACLS, CLOSE, COMMIT, EXISTS, GET, LIST, READ, SYNC, LinkRequest, SimulatedLink
 from tests.simulation.scheduler import SimulatedProcess, Thread
 from tests.simulation.servers import SimulatedServer
 from tests.simulation.sessions import SimulatedSession
-from tests.simulation.znodes import Event
+from tests.simulation.znodes import INVALID_ACL, Event
 
 if TYPE_CHECKING:
     from tests.simulation.zookeeper import SimulatedEnsemble
@@ -71,23 +77,33 @@ def _is_any(request: LinkRequest) -> bool:
     return True
 
 
-class SimStore(Store):
+class SimStore(AclStore):
     """One session of one process. Made by `Ensemble.open`.
 
     :ivar session: as the servers have it; None before the first server has answered.
     :ivar hosts: the servers in its connect string.
+    :ivar identities: of its credentials, as ACLs have them.
+    :ivar policy: gives each znode that it creates the ACL of the access policy; None for open ones.
     :ivar last_zxid: the newest state that it has seen.
     :ivar lose_watches: how likely the event of a watch is lost.
     :ivar late_watches_s: events of watches, and all behind them, come up to this much later.
     """
 
-    def __init__(self, ensemble: SimulatedEnsemble, process: SimulatedProcess, timeout_s: float) -> None:
+    def __init__(
+        self,
+        ensemble: SimulatedEnsemble,
+        process: SimulatedProcess,
+        timeout_s: float,
+        identities: Sequence[str] = (),
+    ) -> None:
         self._ensemble = ensemble
         self._scheduler = ensemble.scheduler
         self.process = process
         self.wanted_timeout_s = timeout_s
         self.session: SimulatedSession | None = None
         self.hosts: Sequence[SimulatedServer] = ensemble.servers
+        self.identities = identities
+        self.policy: AclSource | None = None
         self.last_zxid = 0
         self.lose_watches = 0.0
         self.late_watches_s = 0.0
@@ -217,12 +233,52 @@ class SimStore(Store):
     # ---- writing
 
     def commit(self, operations: Sequence[Operation]) -> list[str]:
+        if self.policy is None:
+            return self._commit(operations)
+        try:
+            operations = self.policy.applied(operations)
+        except ConnectionLost as error:
+            raise OutcomeUnknown("the access policy could not be read") from error
+        try:
+            return self._commit(operations)
+        except WriteDenied as denied:
+            raise WriteDenied(denied.index, denied.path, self.policy.missing(denied.path)) from denied
+
+    def _commit(self, operations: Sequence[Operation]) -> list[str]:
         self._scheduler.seam()
         size = sum([operation_bytes(operation) for operation in operations])
         if size > _LARGEST_COMMIT:
             raise TooLarge(f"a commit of {len(operations)} operations has {size} bytes, over {_LARGEST_COMMIT}")
         result: list[str] = self._answer(self._sent_now(LinkRequest(COMMIT, tuple(operations))))
         return result
+
+    # ---- ACLs
+
+    def get_acls(self, paths: Sequence[str]) -> list[Acl | None]:
+        self._scheduler.seam()
+        return self._answers([self._sent_now(LinkRequest(ACLS, paths))]) if paths else []
+
+    def set_acl(self, path: str, acl: Acl) -> bool:
+        (is_set,) = self.set_acls([(path, acl)])
+        if is_set is False:
+            raise WriteDenied(0, path)
+        return bool(is_set)
+
+    def set_acls(self, acls: Sequence[tuple[str, Acl]]) -> list[bool | None]:
+        self._scheduler.seam()
+        sent = [self._sent_now(LinkRequest(COMMIT, (SetAcl(path, acl),))) for path, acl in acls]
+        return [self._is_set(request) for request in sent]
+
+    def _is_set(self, request: LinkRequest) -> bool | None:
+        try:
+            self._answer(request)
+        except WriteDenied:
+            return False
+        except Refused as refused:
+            if refused.reason == INVALID_ACL:
+                raise UsageError(f"the ACL of {refused.path} is invalid") from refused
+            return None
+        return True
 
     # ---- requests
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from coordinator.zk.errors import CoordinatorError, Refused
-from coordinator.zk.store import Listing, Node, Stat, Store, Watch
+from coordinator.zk.security.access import digest_identity
+from coordinator.zk.store import DENIED, AclStore, Listing, Node, Stat, Store, Watch
 from tests.simulation.alone import Alone
 from tests.simulation.store import SimStore
 
@@ -42,7 +43,7 @@ class Twin:
     :ivar fired: what the watches of either were called for and not yet compared: (their name, path).
     """
 
-    def __init__(self, number: int, modelled: SimStore, real: Store) -> None:
+    def __init__(self, number: int, modelled: SimStore, real: AclStore) -> None:
         self.number = number
         self.modelled = modelled
         self.real = real
@@ -66,22 +67,26 @@ class Twin:
 class Twins:
     """Sessions with the modelled ZooKeeper, each with its twin on a real one.
 
-    :param open_real: opens a session with the real one.
+    :param open_real: opens a session with the real one, which has the credentials of a `user:password`, or none.
     """
 
-    def __init__(self, world: Alone, open_real: Callable[[], Store]) -> None:
+    def __init__(self, world: Alone, open_real: Callable[[str], AclStore]) -> None:
         self.world = world
         self.all: list[Twin] = []
         self._open_real = open_real
         self._zxids = TwinNumbers()
 
-    def open(self) -> Twin:
-        """A new session with either."""
-        twin = Twin(len(self.all), self.world.open(), self._open_real())
+    def open(self, digest: str = "") -> Twin:
+        """A new session with either.
+
+        :param digest: `user:password` of both; empty for none.
+        """
+        modelled = self.world.open(identities=[digest_identity(digest)] if digest else [])
+        twin = Twin(len(self.all), modelled, self._open_real(digest))
         self.all.append(twin)
         return twin
 
-    def same(self, twin: Twin, ask: Callable[[Store, Watch | None], Any], watch: str | None = None) -> Any:
+    def same(self, twin: Twin, ask: Callable[[AclStore, Watch | None], Any], watch: str | None = None) -> Any:
         """Ask both; what the model said, which is what the real one said.
 
         :param ask: gets a store, and that side's watch of the name `watch`.
@@ -102,10 +107,12 @@ class Twins:
             assert its == reals, f"model: {its}, ZooKeeper: {reals}"
         elif isinstance(modelled, Node):
             assert modelled.data == real.data
-            self._compare_stats(modelled.stat, real.stat)
+            if modelled.data != DENIED:
+                self._compare_stats(modelled.stat, real.stat)
         elif isinstance(modelled, Listing):
-            assert sorted(modelled.names) == sorted(real.names)
-            self._compare_stats(modelled.stat, real.stat)
+            assert (sorted(modelled.found), modelled.denied) == (sorted(real.found), real.denied)
+            if not modelled.denied:
+                self._compare_stats(modelled.stat, real.stat)
         elif isinstance(modelled, list):
             assert len(modelled) == len(real)
             for one, other in zip(modelled, real, strict=True):

@@ -9,8 +9,11 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from coordinator.zk.errors import Refused
-from coordinator.zk.store import Check, Create, Delete, Node, Operation, SetData, Stat
+from coordinator.zk.errors import Refused, WriteDenied
+from coordinator.zk.security.rights import ADMIN, CREATE, DELETE, READ, WRITE
+from coordinator.zk.store import Acl, Check, Create, Delete, Node, Operation, SetData, Stat
+from coordinator.zk.wire import OPEN_ACL
+from tests.simulation.acls import REFUSED, SetAcl, allows, kept, masked
 
 CREATED, DELETED, CHANGED, CHILDREN = 1, 2, 3, 4
 """Kinds of events, by ZooKeeper's own numbers."""
@@ -22,6 +25,10 @@ _VALID_PATH = re.compile(
     r"/|(/(?!\.{1,2}(/|$))[^/\x00-\x1e\x80-\x9e\ud801-\uf8fe\ufff1-\ufffe\U00010000-\U0010ffff]+)+"
 )
 _LARGEST = 0x7FFFFFFF
+NO_AUTH = "no-auth"
+INVALID_ACL = "InvalidACLError"
+
+Change = Operation | SetAcl
 
 
 class Znode(NamedTuple):
@@ -33,6 +40,7 @@ class Znode(NamedTuple):
 
     node: Node
     creates: int
+    acl: Acl = OPEN_ACL
 
 
 class Delta:
@@ -40,16 +48,18 @@ class Delta:
 
     :ivar changed: path -> what stands there now, None for nothing.
     :ivar events: what there is to tell those who watch, in order.
+    :ivar acls: for each event the ACL of its znode: a session that may not read that is not told.
     :ivar paths: for each operation the path that it created, or "".
     :ivar versions: for each operation the data version that it left behind, 0 where there is none.
     """
 
-    __slots__ = ("changed", "events", "paths", "versions", "zxid")
+    __slots__ = ("acls", "changed", "events", "paths", "versions", "zxid")
 
     def __init__(self, zxid: int) -> None:
         self.zxid = zxid
         self.changed: dict[str, Znode | None] = {}
         self.events: list[Event] = []
+        self.acls: list[Acl] = []
         self.paths: list[str] = []
         self.versions: list[int] = []
 
@@ -72,6 +82,22 @@ class ServerTree:
         found = self.nodes.get(path)
         return found.node if found is not None else None
 
+    def read(self, path: str, identities: Sequence[str]) -> Node | None:
+        """A znode as a session with these identities reads it."""
+        found = self.nodes.get(path)
+        if found is None:
+            return None
+        return found.node if found.acl is OPEN_ACL or allows(found.acl, READ, identities) else REFUSED
+
+    def acl(self, path: str, identities: Sequence[str]) -> Acl | None:
+        """A znode's ACL as such a session reads it, empty where it may not; None without the znode."""
+        found = self.nodes.get(path)
+        if found is None:
+            return None
+        if allows(found.acl, ADMIN, identities):
+            return found.acl
+        return masked(found.acl) if allows(found.acl, READ, identities) else ()
+
     def names(self, path: str) -> list[str]:
         """The names of a znode's children, in the order in which they came."""
         return list(self._names.get(path, ()))
@@ -80,12 +106,14 @@ class ServerTree:
         """What a session's end would take with it."""
         return [path for path, found in self.nodes.items() if found.node.stat.ephemeral_owner == session]
 
-    def transaction(self, operations: Sequence[Operation], zxid: int, now_ms: int, session: int) -> Delta:
+    def transaction(
+        self, operations: Sequence[Change], zxid: int, now_ms: int, session: int, identities: Sequence[str] = ()
+    ) -> Delta:
         """Work out a multi; nothing is changed here before the delta is applied.
 
-        :raises Refused: when one of the operations cannot be done.
+        :raises Refused: when one of the operations cannot be done. `WriteDenied` when an ACL refuses it.
         """
-        work = _Work(self.nodes, zxid, now_ms, session)
+        work = _Work(self.nodes, zxid, now_ms, session, identities)
         for index, operation in enumerate(operations):
             kind = type(operation)
             if kind is Create:
@@ -94,15 +122,19 @@ class ServerTree:
                 reason = work.set_data(operation)  # type: ignore[arg-type]
             elif kind is Delete:
                 reason = work.delete(operation.path, operation.version)  # type: ignore[union-attr]
+            elif kind is SetAcl:
+                reason = work.set_acl(operation)  # type: ignore[arg-type]
             else:
                 reason = work.check(operation)  # type: ignore[arg-type]
+            if reason == NO_AUTH:
+                raise WriteDenied(index, operation.path)
             if reason:
                 raise Refused(index, operation.path, reason)
         return work.delta
 
     def removal(self, paths: Sequence[str], zxid: int) -> Delta:
         """Work out the end of a session, which takes these znodes with it."""
-        work = _Work(self.nodes, zxid, 0, 0)
+        work = _Work(self.nodes, zxid, 0, 0, None)
         for path in paths:
             work.delete(path, -1)
         return work.delta
@@ -124,12 +156,18 @@ class ServerTree:
 
 
 class _Work:
-    """A transaction that is being worked out. What it does to a znode, its later operations see."""
+    """A transaction that is being worked out. What it does to a znode, its later operations see.
 
-    __slots__ = ("_changed", "_nodes", "_now_ms", "_overflown", "_session", "_zxid", "delta")
+    :param identities: of its session; None for the servers themselves, whom no ACL refuses.
+    """
 
-    def __init__(self, nodes: dict[str, Znode], zxid: int, now_ms: int, session: int) -> None:
+    __slots__ = ("_changed", "_identities", "_nodes", "_now_ms", "_overflown", "_session", "_zxid", "delta")
+
+    def __init__(
+        self, nodes: dict[str, Znode], zxid: int, now_ms: int, session: int, identities: Sequence[str] | None
+    ) -> None:
         self._nodes = nodes
+        self._identities = identities
         self._zxid = zxid
         self._now_ms = now_ms
         self._session = session
@@ -146,13 +184,26 @@ class _Work:
         self.delta.versions.append(version)
         return ""
 
+    def _denies(self, znode: Znode, permission: int) -> bool:
+        acl, identities = znode.acl, self._identities
+        return acl is not OPEN_ACL and identities is not None and not allows(acl, permission, identities)
+
+    def _tell(self, kind: int, path: str, acl: Acl) -> None:
+        self.delta.events.append((kind, path))
+        self.delta.acls.append(acl)
+
     def create(self, operation: Create) -> str:
         """Do it; why not, or ""."""
         path, zxid = operation.path, self._zxid
+        acl = OPEN_ACL if operation.acl is None else kept(operation.acl, self._identities or ())
+        if acl is None:
+            return INVALID_ACL
         parent_path = path.rpartition("/")[0] or "/"
         parent = self._find(parent_path)
         if parent is None or not path.startswith("/"):
             return "no-node" if path.startswith("/") else "BadArgumentsError"
+        if self._denies(parent, CREATE):
+            return NO_AUTH
         number = self._overflown.get(parent_path, parent.creates) if self._overflown else parent.creates
         if operation.sequential:
             path = f"{path}{number:010d}"
@@ -165,7 +216,7 @@ class _Work:
             return "NoChildrenForEphemeralsError"
         owner = self._session if operation.ephemeral else 0
         self._changed[path] = Znode(
-            Node(operation.data, Stat(zxid, zxid, zxid, 0, 0, owner, 0, self._now_ms, self._now_ms)), 0
+            Node(operation.data, Stat(zxid, zxid, zxid, 0, 0, owner, 0, self._now_ms, self._now_ms)), 0, acl
         )
         creates, pzxid = _signed(number + 1), zxid
         if creates < parent.creates:
@@ -173,7 +224,8 @@ class _Work:
             self._overflown[parent_path] = creates
             creates, pzxid = parent.creates, stat.pzxid
         self._changed[parent_path] = _with_children(parent, creates, stat.children + 1, pzxid)
-        self.delta.events += ((CREATED, path), (CHILDREN, parent_path))
+        self._tell(CREATED, path, acl)
+        self._tell(CHILDREN, parent_path, parent.acl)
         return self._did(path, 0)
 
     def set_data(self, operation: SetData) -> str:
@@ -182,13 +234,15 @@ class _Work:
         found = self._find(path)
         if found is None:
             return "no-node" if _VALID_PATH.fullmatch(path) else "BadArgumentsError"
+        if self._denies(found, WRITE):
+            return NO_AUTH
         czxid, _, pzxid, version, cversion, owner, children, ctime, _ = found.node.stat
         if operation.version not in (-1, version):
             return "bad-version"
         version = _signed(version + 1)
         stat = Stat(czxid, self._zxid, pzxid, version, cversion, owner, children, ctime, self._now_ms)
-        self._changed[path] = Znode(Node(operation.data, stat), found.creates)
-        self.delta.events.append((CHANGED, path))
+        self._changed[path] = Znode(Node(operation.data, stat), found.creates, found.acl)
+        self._tell(CHANGED, path, found.acl)
         return self._did("", version)
 
     def delete(self, path: str, version: int) -> str:
@@ -197,6 +251,8 @@ class _Work:
             return "BadArgumentsError"
         parent_path = path.rpartition("/")[0] or "/"
         parent, found = self._find(parent_path), self._find(path)
+        if parent is not None and self._denies(parent, DELETE):
+            return NO_AUTH
         if parent is None or found is None:
             return "no-node"
         if version not in (-1, found.node.stat.version):
@@ -205,7 +261,8 @@ class _Work:
             return "not-empty"
         self._changed[path] = None
         self._changed[parent_path] = _with_children(parent, parent.creates, parent.node.stat.children - 1, self._zxid)
-        self.delta.events += ((DELETED, path), (CHILDREN, parent_path))
+        self._tell(DELETED, path, found.acl)
+        self._tell(CHILDREN, parent_path, parent.acl)
         return self._did("", 0)
 
     def check(self, operation: Check) -> str:
@@ -213,9 +270,23 @@ class _Work:
         found = self._find(operation.path)
         if found is None:
             return "no-node" if _VALID_PATH.fullmatch(operation.path) else "BadArgumentsError"
+        if self._denies(found, READ):
+            return NO_AUTH
         if operation.version not in (-1, found.node.stat.version):
             return "bad-version"
         return self._did("", found.node.stat.version)
+
+    def set_acl(self, operation: SetAcl) -> str:
+        """Do it; why not, or ""."""
+        acl, found = kept(operation.acl, self._identities or ()), self._find(operation.path)
+        if acl is None:
+            return INVALID_ACL
+        if found is None:
+            return "no-node"
+        if self._denies(found, ADMIN):
+            return NO_AUTH
+        self._changed[operation.path] = found._replace(acl=acl)
+        return self._did("", 0)
 
 
 def _with_children(znode: Znode, creates: int, children: int, pzxid: int) -> Znode:
@@ -225,6 +296,7 @@ def _with_children(znode: Znode, creates: int, children: int, pzxid: int) -> Zno
     return Znode(
         Node(data, Stat(czxid, mzxid, pzxid, version, cversion, owner, children, ctime, mtime)),
         creates,
+        znode.acl,
     )
 
 

@@ -11,13 +11,14 @@ from typing import Any
 
 from coordinator.zk.errors import Refused, ZooKeeperUnreachable
 from coordinator.zk.store import Check, Create, Operation, SetData
+from tests.simulation.acls import SetAcl
 from tests.simulation.latency import EVEN
 from tests.simulation.links import CLOSE, COMMIT, SYNC, LinkRequest
 from tests.simulation.scheduler import Scheduler, SimulatedProcess
 from tests.simulation.servers import SimulatedServer
 from tests.simulation.sessions import SimulatedSession, boundary_after
 from tests.simulation.store import SimStore
-from tests.simulation.znodes import Delta
+from tests.simulation.znodes import Change, Delta
 
 Record = Callable[[str, str, dict[str, Any]], None]
 """Puts an event (who, what, its fields) into the history."""
@@ -81,13 +82,15 @@ class SimulatedEnsemble:
         timeout_s: float,
         connect_timeout_s: float = 15.0,
         hosts: Sequence[SimulatedServer] | None = None,
+        identities: Sequence[str] = (),
     ) -> SimStore:
         """Open a session; the calling thread waits for it.
 
         :param hosts: the servers in its connect string; None for all.
+        :param identities: of its credentials, as ACLs have them.
         :raises ZooKeeperUnreachable: when no server answers within `connect_timeout_s` of the process's clock.
         """
-        store = SimStore(self, process, timeout_s)
+        store = SimStore(self, process, timeout_s, identities)
         store.hosts = hosts if hosts is not None else self.servers
         store.open(connect_timeout_s)
         return store
@@ -163,9 +166,12 @@ class SimulatedEnsemble:
         self._tell(who, "closed", session=session.id, zxid=zxid, why=why, paths=paths)
         self._publish(delta, request, session)
 
-    def _commit(self, operations: Sequence[Operation], session: SimulatedSession, request: LinkRequest | None) -> Delta:
+    def _commit(self, operations: Sequence[Change], session: SimulatedSession, request: LinkRequest | None) -> Delta:
         assert self.leader is not None
-        delta = self.leader.tree.transaction(operations, self._zxid + 1, self.scheduler.wall_ms(), session.id)
+        identities = request.link.client.identities if request is not None else ()
+        delta = self.leader.tree.transaction(
+            operations, self._zxid + 1, self.scheduler.wall_ms(), session.id, identities
+        )
         self._zxid += 1
         if self._record is not None:
             steps = zip(operations, delta.paths, delta.versions, strict=True)
@@ -292,7 +298,7 @@ class SimulatedEnsemble:
         return any(started)
 
 
-def _told(operation: Operation, path: str, version: int) -> dict[str, Any]:
+def _told(operation: Change, path: str, version: int) -> dict[str, Any]:
     """An operation as a history has it."""
     if isinstance(operation, Create):
         data = operation.data.decode(errors="backslashreplace")
@@ -302,4 +308,4 @@ def _told(operation: Operation, path: str, version: int) -> dict[str, Any]:
         return {"op": "set", "path": operation.path, "data": data, "version": version}
     if isinstance(operation, Check):
         return {"op": "check", "path": operation.path, "version": version}
-    return {"op": "delete", "path": operation.path}
+    return {"op": "acl" if isinstance(operation, SetAcl) else "delete", "path": operation.path}

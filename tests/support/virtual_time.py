@@ -16,6 +16,8 @@ from unittest.mock import patch
 
 from coordinator.zk.errors import ZooKeeperUnreachable
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.security.access import ZooKeeperAccess, digest_identity
+from coordinator.zk.security.source import AclSource
 from coordinator.zk.session import kazoo_store
 from coordinator.zk.store import Store
 from tests.simulation.runtime import SimRuntime
@@ -91,7 +93,13 @@ class VirtualTime:
     def _threads(self) -> list[Thread]:
         return [thread for thread in self._scheduler.threads if thread.is_alive()]
 
-    def _open(self, hosts: str, session_timeout_ms: int, connect_timeout_s: float, *_: object) -> Store:
+    def _open(
+        self, hosts: str, session_timeout_ms: int, connect_timeout_s: float, _: bool, access: ZooKeeperAccess
+    ) -> Store:
         if hosts != HOSTS:
             raise ZooKeeperUnreachable(f"no ZooKeeper server answered at {hosts}: {HOSTS} is modelled, and no other")
-        return self.ensemble.open(self._process, session_timeout_ms / 1000, connect_timeout_s)
+        identities = [digest_identity(digest) for digest in access.credentials().digests]
+        timeout_s = session_timeout_ms / 1000
+        store = self.ensemble.open(self._process, timeout_s, connect_timeout_s, identities=identities)
+        store.policy = AclSource(store)
+        return store
