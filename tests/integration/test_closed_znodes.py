@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from kazoo.security import ACL, Id, Permissions, make_digest_acl
 
 from consumer.membership.registration import register
 from coordinator.admin.status import read_status
@@ -17,8 +16,10 @@ from coordinator.retention.offsets import OffsetCollector
 from coordinator.service import CoordinatorService
 from coordinator.term.elector import listed
 from coordinator.zk.errors import AccessDenied, BadData, StoreError
+from coordinator.zk.security.rights import READ, WORLD
 from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.store import DENIED, Create, Delete, SetData
+from coordinator.zk.store import DENIED, Acl, AclEntry, AclStore, Create, Delete, SetData
+from coordinator.zk.wire import OPEN_ACL
 from coordinator.zk.znodes.commands import START_FETCHER, Command
 from coordinator.zk.znodes.group_state import FAILED, GroupState
 from coordinator.zk.znodes.paths import (
@@ -33,28 +34,26 @@ from coordinator.zk.znodes.paths import (
 )
 from coordinator.zk.znodes.records import Channel, EpochRecord, NodeRecord, Registration
 from tests.support.cli import run_json
-from tests.support.clients import connected
 from tests.support.listening import Listening
 from tests.support.memlog import MemoryLog
+from tests.support.parties import Parties, owned_by
 from tests.support.terms import a_term
 from tests.support.wait import eventually
 from tests.support.world import PollingConsumer, World
 from tests.unit.manual import ManualRuntime
 
-pytestmark = pytest.mark.real_zookeeper("it is about ACLs")
 PATHS = GroupPaths("g")
-CLOSED = [make_digest_acl("mallory", "secret", all=True)]
+CLOSED = owned_by("mallory")
 """Only their owner may read, write or list below."""
-OPEN = [ACL(Permissions.ALL, Id("world", "anyone"))]
-READ_ONLY = [ACL(Permissions.READ, Id("world", "anyone"))]
+READ_ONLY = (AclEntry(READ, WORLD),)
 
 
 @pytest.fixture
-def mallory(world: World) -> Iterator[Any]:
+def mallory(world: World, tmp_path: Path) -> Iterator[AclStore]:
     """A member that closes znodes."""
-    with connected(world.zk) as client:
-        client.add_auth("digest", "mallory:secret")
-        yield client
+    store = Parties(world.zk, tmp_path).session("mallory")
+    yield store
+    store.close()
 
 
 @pytest.fixture
@@ -69,14 +68,13 @@ def reads_on(log: MemoryLog, *consumers: PollingConsumer) -> None:
         assert consumer.error is None
 
 
-def close(mallory: Any, path: str, data: bytes = b"", ephemeral: bool = False) -> None:
-    if mallory.exists(path):
-        mallory.set_acls(path, CLOSED)
-    else:
-        mallory.create(path, data, acl=CLOSED, ephemeral=ephemeral)
+def close(mallory: AclStore, path: str, data: bytes = b"") -> None:
+    if not mallory.set_acl(path, CLOSED):
+        mallory.commit([Create(path, data, acl=CLOSED)])
 
 
-def test_store_reads_a_closed_znode_as_bad_data(world: World, mallory: Any) -> None:
+@pytest.mark.real_zookeeper("one that refuses to read, and one that refuses to write")
+def test_store_reads_a_closed_znode_as_bad_data(world: World, mallory: AclStore) -> None:
     world.store.commit([Create("/open", b"1"), Create("/open/child")])
     close(mallory, "/closed", b"secret")
 
@@ -108,7 +106,7 @@ def test_store_reads_a_closed_znode_as_bad_data(world: World, mallory: Any) -> N
     ],
 )
 def test_znode_that_may_not_be_read_leaves_everything_else_going(
-    world: World, service: CoordinatorService, mallory: Any, path: str
+    world: World, service: CoordinatorService, mallory: AclStore, path: str
 ) -> None:
     world.topic("t", 4)
     consumers = [world.consumer(group, "c1", {"t": 1}, log=(log := MemoryLog(10))) for group in ("g", "other")]
@@ -132,10 +130,10 @@ def test_znode_that_may_not_be_read_leaves_everything_else_going(
 
 @pytest.mark.parametrize("path", [PATHS.pools, PATHS.pool("mallory")])
 def test_pools_that_may_not_be_read_do_not_keep_a_group_from_starting(
-    world: World, service: CoordinatorService, mallory: Any, path: str
+    world: World, service: CoordinatorService, mallory: AclStore, path: str
 ) -> None:
     world.topic("t", 4)
-    mallory.ensure_path(PATHS.pools)
+    world.put(PATHS.pools)
     close(mallory, path)
 
     world.consumer("g", "c1", {"t": 1}, log=MemoryLog(10))
@@ -145,7 +143,7 @@ def test_pools_that_may_not_be_read_do_not_keep_a_group_from_starting(
 
 @pytest.mark.parametrize("path", [PATHS.ids, PATHS.channels, PATHS.owners, PATHS.owners_of("t"), PATHS.state])
 def test_closed_parent_fails_its_own_group_and_no_other(
-    world: World, service: CoordinatorService, mallory: Any, path: str
+    world: World, service: CoordinatorService, mallory: AclStore, path: str
 ) -> None:
     world.topic("t", 4)
     log = MemoryLog(10)
@@ -163,7 +161,7 @@ def test_closed_parent_fails_its_own_group_and_no_other(
     world.stable("other", 2)
     reads_on(log, other, late)
     assert service.term is not None and service.term.epoch == epoch
-    mallory.set_acls(path, [ACL(Permissions.ALL, Id("world", "anyone"))])
+    mallory.set_acl(path, OPEN_ACL)
     eventually(lambda: path not in service.problems.current(), 40, "the next turn finds it open")
 
 
@@ -192,7 +190,7 @@ def test_closed_parent_fails_its_own_group_and_no_other(
     ],
 )
 def test_znode_that_a_member_closes_stops_no_other_group_and_ends_no_term(
-    world: World, service: CoordinatorService, mallory: Any, path: str, acl: list[ACL]
+    world: World, service: CoordinatorService, mallory: AclStore, path: str, acl: Acl
 ) -> None:
     world.topic("t", 4)
     log = MemoryLog(10)
@@ -202,9 +200,9 @@ def test_znode_that_a_member_closes_stops_no_other_group_and_ends_no_term(
     assert service.term is not None
     epoch = service.term.epoch
 
-    if not mallory.exists(path):
-        mallory.create(path, b"", makepath=True)
-    mallory.set_acls(path, acl)
+    if world.store.get(path) is None:
+        world.put(path)
+    mallory.set_acl(path, acl)
     mine.close()  # a turn of the group has to write
     late = world.consumer("other", "late", {"t": 1}, log=log)
 
@@ -215,7 +213,7 @@ def test_znode_that_a_member_closes_stops_no_other_group_and_ends_no_term(
     assert service.term is not None and service.term.epoch == epoch
 
 
-def test_node_runs_although_the_list_of_nodes_is_closed_to_it(world: World, mallory: Any) -> None:
+def test_node_runs_although_the_list_of_nodes_is_closed_to_it(world: World, mallory: AclStore) -> None:
     world.store.commit([Create(CONSUMERS)])
     close(mallory, NODES)
 
@@ -226,13 +224,12 @@ def test_node_runs_although_the_list_of_nodes_is_closed_to_it(world: World, mall
 
 
 def test_node_runs_although_nothing_can_be_created_in_the_list_of_nodes(world: World) -> None:
-    with connected(world.zk) as other:
-        other.create(NODES, b"", ephemeral=True, makepath=True)
+    world.store.commit([Create(CONSUMERS), Create(NODES, ephemeral=True)])
 
-        store = listed(kazoo_factory(world.zk, 10_000), "a", "host")()
+    store = listed(kazoo_factory(world.zk, 10_000), "a", "host")()
 
-        assert not store.lost
-        store.close()
+    assert not store.lost
+    store.close()
 
 
 def test_only_what_a_session_of_its_name_has_listed_is_on_standby(world: World) -> None:
@@ -246,7 +243,7 @@ def test_only_what_a_session_of_its_name_has_listed_is_on_standby(world: World) 
 
 @pytest.mark.parametrize("path", [GROUPS, Brokers().topics])
 def test_closed_list_of_groups_or_topics_leaves_the_known_ones_going(
-    world: World, service: CoordinatorService, mallory: Any, path: str
+    world: World, service: CoordinatorService, mallory: AclStore, path: str
 ) -> None:
     world.topic("t", 4)
     log = MemoryLog(10)
@@ -256,15 +253,16 @@ def test_closed_list_of_groups_or_topics_leaves_the_known_ones_going(
     close(mallory, path)
 
     eventually(lambda: path in service.problems.current(), 5, "it is reported")
-    mallory.set_acls(path, [ACL(Permissions.ALL, Id("world", "anyone"))])
+    mallory.set_acl(path, OPEN_ACL)
     late = world.consumer("g", "late", {"t": 1}, log=log)
     world.stable("g", 2)
     reads_on(log, late)
     eventually(lambda: path not in service.problems.current(), 5, "it is open again")
 
 
+@pytest.mark.real_zookeeper("one that refuses to read, and one that refuses to write")
 def test_turn_goes_on_without_a_member_whose_channel_refuses_commands(
-    world: World, service: CoordinatorService, mallory: Any
+    world: World, service: CoordinatorService, mallory: AclStore
 ) -> None:
     world.topic("t", 4)
     log = MemoryLog(10)
@@ -272,8 +270,8 @@ def test_turn_goes_on_without_a_member_whose_channel_refuses_commands(
     world.stable("g", 1)
 
     registration = Registration("m1", {"t": 1}, host="here")
-    mallory.create(PATHS.channel("mallory"), Channel("m1").to_bytes(), acl=READ_ONLY)
-    mallory.create(PATHS.id("mallory"), registration.to_bytes(), ephemeral=True, acl=READ_ONLY)
+    mallory.commit([Create(PATHS.channel("mallory"), Channel("m1").to_bytes(), acl=READ_ONLY)])
+    mallory.commit([Create(PATHS.id("mallory"), registration.to_bytes(), ephemeral=True, acl=READ_ONLY)])
 
     eventually(lambda: "mallory" in world.state("g").left_out, 10, "it is left out")
     late = world.consumer("g", "late", {"t": 1}, log=log)
@@ -283,12 +281,12 @@ def test_turn_goes_on_without_a_member_whose_channel_refuses_commands(
 
 
 def test_group_whose_owners_refuse_writes_fails_with_their_path(
-    world: World, service: CoordinatorService, mallory: Any
+    world: World, service: CoordinatorService, mallory: AclStore
 ) -> None:
     world.topic("t", 4)
     world.consumer("g", "good", {"t": 1}, log=MemoryLog(10))
     world.stable("g", 1)
-    mallory.set_acls(PATHS.history, READ_ONLY)
+    mallory.set_acl(PATHS.history, READ_ONLY)
 
     world.consumer("g", "late", {"t": 1}, log=MemoryLog(10))
 
@@ -297,7 +295,7 @@ def test_group_whose_owners_refuse_writes_fails_with_their_path(
 
 
 def test_command_that_may_not_be_read_is_removed_and_nothing_stops(
-    world: World, service: CoordinatorService, mallory: Any
+    world: World, service: CoordinatorService, mallory: AclStore
 ) -> None:
     world.topic("t", 2)
     log = MemoryLog(10)
@@ -305,9 +303,9 @@ def test_command_that_may_not_be_read_is_removed_and_nothing_stops(
     world.stable("g", 1)
 
     data = Command(START_FETCHER, 1, 1, "x").to_bytes()
-    made = mallory.create(PATHS.command_prefix("good"), data, acl=CLOSED, sequence=True)
+    (made,) = mallory.commit([Create(PATHS.command_prefix("good"), data, sequential=True, acl=CLOSED)])
 
-    eventually(lambda: not mallory.exists(made), 10, "a command that nobody can read is removed")
+    eventually(lambda: mallory.get(made) is None, 10, "a command that nobody can read is removed")
     reads_on(log, good)
 
 
@@ -343,7 +341,7 @@ COMMANDS = [
     ],
 )
 def test_every_command_ends_with_its_table_or_one_sentence_beside_a_closed_znode(
-    world: World, mallory: Any, path: str
+    world: World, mallory: AclStore, path: str
 ) -> None:
     service = world.coordinator(sweep_interval_ms=60_000)
     world.topic("t", 2)
@@ -362,11 +360,11 @@ def test_every_command_ends_with_its_table_or_one_sentence_beside_a_closed_znode
             assert result.exit_code == 5 and f"{path}: " in result.output
 
 
-def test_consumer_whose_channel_was_closed_by_another_names_the_reason(world: World, mallory: Any) -> None:
+def test_consumer_whose_channel_was_closed_by_another_names_the_reason(world: World, mallory: AclStore) -> None:
     world.topic("t", 2)
     world.consumer("g", "other", {"t": 1}, log=MemoryLog(10))
     eventually(lambda: world.registrations("g"), 5, "the group exists")
-    mallory.create(PATHS.channel("c1"), b"", acl=READ_ONLY)
+    mallory.commit([Create(PATHS.channel("c1"), acl=READ_ONLY)])
 
     with pytest.raises(StoreError, match=r"c1 cannot register: the ACL of .*/channel/c1"):
         register(world.store, PATHS, "c1", Registration("i1", {"t": 1}), None)
@@ -377,7 +375,7 @@ def test_consumer_whose_channel_was_closed_by_another_names_the_reason(world: Wo
 
 @pytest.mark.parametrize("closed", ["offsets", "owners/gone"])
 def test_offsets_of_one_group_that_are_closed_stop_no_others_collection(
-    world: World, mallory: Any, closed: str
+    world: World, mallory: AclStore, closed: str
 ) -> None:
     world.topic("kept", 1)
     for group in ("evil", "g"):
@@ -415,7 +413,7 @@ def listening(world: World) -> tuple[Listening, Callable[..., None]]:
 
 
 def test_registration_that_is_open_again_is_read_although_its_group_always_changes(
-    world: World, mallory: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, mallory: AclStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("coordinator.listeners.members.REGISTRATIONS_AT_ONCE", 2)
     monkeypatch.setattr("coordinator.listeners.members.READ_AT_ONCE", 2)
@@ -426,7 +424,7 @@ def test_registration_that_is_open_again_is_read_although_its_group_always_chang
     close(mallory, PATHS.id("c0"))
     some, handle = listening(world)
     assert PATHS.id("c0") in some.problems.current()
-    mallory.set_acls(PATHS.id("c0"), OPEN)
+    mallory.set_acl(PATHS.id("c0"), OPEN_ACL)
     known = some.listeners._members._groups["g"]
 
     def has_changed(names: set[str]) -> bool:
@@ -445,7 +443,7 @@ def test_registration_that_is_open_again_is_read_although_its_group_always_chang
 
 
 def test_problems_of_deleted_groups_and_topics_are_forgotten(
-    world: World, mallory: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, mallory: AclStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("coordinator.listeners.members.REGISTRATIONS_AT_ONCE", 2)
     monkeypatch.setattr("coordinator.listeners.members.READ_AT_ONCE", 2)
@@ -461,8 +459,8 @@ def test_problems_of_deleted_groups_and_topics_are_forgotten(
     handle(Event("everything"))
     assert some.problems.current()
 
-    mallory.delete(world.brokers.topic("doomed"), recursive=True)
-    mallory.delete(PATHS.root, recursive=True)
+    mallory.commit([Delete(world.brokers.topic("doomed"))])
+    world.remove(PATHS.root)
     handle(Event("groups"), Event("everything"))
 
     assert not some.problems.current()

@@ -7,11 +7,19 @@ from pathlib import Path
 from click.testing import CliRunner, Result
 
 from coordinator.cli import main
-from coordinator.zk.security.access import ZooKeeperAccess, identities_of
+from coordinator.zk.security.access import ZooKeeperAccess, digest_identity, identities_of
+from coordinator.zk.security.rights import ALL, WORLD
 from coordinator.zk.session.kazoo_store import KazooStore, open_kazoo
+from coordinator.zk.store import Acl, AclEntry
 
 SECURE = ("--acl", "secure")
 OPEN = ("--acl", "open")
+
+
+def owned_by(name: str, others: int = 0) -> Acl:
+    """Every right for a party, and some for everybody else."""
+    owner = AclEntry(ALL, digest_identity(f"{name}:secret-of-{name}"))
+    return (owner, AclEntry(others, WORLD)) if others else (owner,)
 
 
 class Parties:
