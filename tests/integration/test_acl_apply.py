@@ -1,35 +1,50 @@
-"""`acl apply`, `check` and `members` on a real server: lock-outs, interruptions, two operators, znodes of others."""
+"""`acl apply`, `check` and `members`: lock-outs, interruptions, two operators, znodes of others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kazoo.security import ACL, Id, Permissions, make_digest_acl
 
 from coordinator.admin.acl import apply, check
 from coordinator.admin.acl_policy import group_policies, read_policy, set_members
 from coordinator.zk.errors import CoordinatorError, NotAuthorized, UsageError, WriteDenied
+from coordinator.zk.security.access import digest_identity
 from coordinator.zk.security.policy import AclPolicy
-from coordinator.zk.store import Acl, AclStore, Create, Operation
+from coordinator.zk.security.rights import CREATE, READ, WORLD
+from coordinator.zk.store import Acl, AclEntry, AclStore, Create, Operation
 from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.paths import ACL_POLICY, CONSUMERS, GROUPS, NODES, Brokers, GroupPaths
 from coordinator.zk.znodes.regions import GroupRegion
-from tests.support.clients import connected
-from tests.support.parties import OPEN, SECURE, Parties
+from tests.support.parties import OPEN, SECURE, Parties, owned_by
 from tests.support.stores import FrontStore
 from tests.support.world import World
 
-pytestmark = pytest.mark.real_zookeeper("it is about ACLs")
 BROKERS = Brokers()
 
 
 @pytest.fixture
 def parties(zk: str, tmp_path: Path) -> Parties:
     return Parties(zk, tmp_path)
+
+
+@contextmanager
+def session(parties: Parties, name: str) -> Iterator[AclStore]:
+    store = parties.session(name)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def acl_of(store: AclStore, path: str) -> Acl:
+    (acl,) = store.get_acls([path])
+    assert acl is not None
+    return acl
 
 
 @pytest.fixture
@@ -98,9 +113,8 @@ def killed() -> None:
 
 def test_check_of_a_chroot_without_policy_finds_it_open(groups: World, parties: Parties) -> None:
     assert "acl: open" in parties.run_ok("", "acl", "check")
-    with connected(parties.zk) as mallory:
-        mallory.add_auth("digest", "mallory:secret")
-        mallory.set_acls(GroupPaths("g").channel("c1"), [make_digest_acl("mallory", "secret", all=True)])
+    with session(parties, "mallory") as mallory:
+        mallory.set_acl(GroupPaths("g").channel("c1"), owned_by("mallory"))
 
     result = parties.run("", "acl", "check")
 
@@ -135,6 +149,7 @@ def test_dry_run_names_an_operator_that_is_none(groups: World, parties: Parties)
     assert groups.store.get(ACL_POLICY) is None and groups.names(CONSUMERS) == ["groups"]
 
 
+@pytest.mark.real_zookeeper("it is about the server's schemes")
 def test_scheme_that_the_server_lacks_is_refused_before_anything_changes(groups: World, parties: Parties) -> None:
     prepared(parties)
 
@@ -170,9 +185,8 @@ def test_group_whose_region_is_not_permitted_is_refused_and_named(groups: World,
 
 def test_znode_that_an_operator_may_not_set_is_passed_over_and_named(groups: World, parties: Parties) -> None:
     prepared(parties)
-    with connected(parties.zk) as mallory:
-        mallory.add_auth("digest", "mallory:secret")
-        mallory.set_acls(GroupPaths("g").channels, [make_digest_acl("mallory", "secret", all=True)])
+    with session(parties, "mallory") as mallory:
+        mallory.set_acl(GroupPaths("g").channels, owned_by("mallory"))
 
     done = parties.applies(*SECURE)
 
@@ -186,10 +200,8 @@ def test_digests_that_the_server_masks_deviate_only_where_rights_do(groups: Worl
     assert parties.applies(*SECURE).exit_code == 0
     coordinator = parties.session("coordinator")
     assert list(check(coordinator, BROKERS)) == []
-    with connected(parties.zk) as operator:
-        operator.add_auth("digest", "operator:secret-of-operator")
-        acl, _ = operator.get_acls(NODES)
-        operator.set_acls(NODES, [one for one in acl if one.id.scheme != "world"])
+    with session(parties, "operator") as operator:
+        operator.set_acl(NODES, tuple(one for one in acl_of(operator, NODES) if one.identity != WORLD))
 
     (found,) = check(coordinator, BROKERS)
 
@@ -202,12 +214,10 @@ def test_znode_with_the_operators_name_and_another_password_deviates(groups: Wor
     prepared(parties)
     assert parties.applies(*SECURE).exit_code == 0
     path = GroupPaths("g").id("c1")
-    with connected(parties.zk) as operator:
-        operator.add_auth("digest", "operator:secret-of-operator")
-        acl, _ = operator.get_acls(path)
-        others = [make_digest_acl(one.id.id.split(":")[0], "guessed") for one in acl if one.id.scheme == "digest"]
-        forged = [ACL(one.perms, fake.id) for one, fake in zip(acl, others, strict=False)]
-        operator.set_acls(path, [*forged, ACL(Permissions.READ, Id("world", "anyone"))])
+    with session(parties, "operator") as operator:
+        digests = [one for one in acl_of(operator, path) if one.identity.startswith("digest:")]
+        forged = [one._replace(identity=digest_identity(f"{one.identity.split(':')[1]}:guessed")) for one in digests]
+        operator.set_acl(path, (*forged, AclEntry(READ, WORLD)))
 
     assert [line.split()[0] for line in parties.deviations().splitlines() if line.startswith("/")] == [path]
     assert "may not administer it" in parties.deviations()
@@ -220,24 +230,21 @@ def test_topics_of_a_kafka_whose_brokers_are_down_keep_its_acls(
     prepared(parties)
     groups.put(BROKERS.topic("t"))
     groups.put(BROKERS.ids)
-    with connected(parties.zk) as kafka:
-        kafka.add_auth("digest", "kafka:secret")
-        closed = [make_digest_acl("kafka", "secret", all=True), ACL(Permissions.READ, Id("world", "anyone"))]
-        kafka.set_acls(BROKERS.topic("t"), closed)
+    with session(parties, "kafka") as kafka:
+        closed = owned_by("kafka", others=READ)
+        kafka.set_acl(BROKERS.topic("t"), closed)
 
         assert parties.applies(*options).exit_code == 0
-        assert kafka.get_acls(BROKERS.topic("t"))[0] == closed
+        assert acl_of(kafka, BROKERS.topic("t")) == closed
 
 
 def test_chroot_that_an_administrator_has_closed_is_not_opened(groups: World, parties: Parties) -> None:
-    with connected(parties.zk) as administrator:
-        administrator.add_auth("digest", "operator:secret-of-operator")
-        closed = [make_digest_acl("operator", "secret-of-operator", all=True)]
-        closed.append(ACL(Permissions.READ | Permissions.CREATE, Id("world", "anyone")))
-        administrator.set_acls("/", closed)
+    with session(parties, "operator") as administrator:
+        closed = owned_by("operator", others=READ | CREATE)
+        administrator.set_acl("/", closed)
 
         prepared(parties)
-        assert administrator.get_acls("/")[0] == closed
+        assert acl_of(administrator, "/") == closed
 
 
 def test_members_named_again_keep_their_regions_unless_there_shall_be_none(groups: World, parties: Parties) -> None:
@@ -378,6 +385,7 @@ def test_identity_that_is_named_later_is_used_by_the_session_that_runs(groups: W
     team.close()
 
 
+@pytest.mark.real_zookeeper("it is about the server's schemes")
 def test_unknown_scheme_in_an_acl_is_one_sentence(groups: World, parties: Parties) -> None:
     operator = parties.session("operator")
     (entry,) = operator.get_acls([GROUPS])[0] or ()
