@@ -35,7 +35,6 @@ from tests.support.stores import FrontStore
 from tests.support.wait import eventually
 from tests.support.world import World, parts
 
-pytestmark = pytest.mark.real_zookeeper("it is about ACLs")
 SESSION_MS = 20_000
 """Nothing here waits for the end of a session, and a machine that stalls for seconds shall end none."""
 
@@ -268,6 +267,7 @@ def test_both_releases_work_in_an_open_chroot_whose_policy_is_prepared(
     assert parties.deviations() == ""
 
 
+@pytest.mark.real_zookeeper("it starts a process")
 def test_earlier_release_is_refused_by_a_secured_chroot_and_harms_nothing(
     world: World, parties: Parties, tmp_path: Path
 ) -> None:
