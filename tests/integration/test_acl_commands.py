@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import pytest
 from click.testing import CliRunner
-from kazoo.exceptions import NoAuthError
 
 from coordinator.cli import main
+from coordinator.zk.errors import WriteDenied
 from coordinator.zk.security.policy import AclPolicy
+from coordinator.zk.session.kazoo_store import open_kazoo
+from coordinator.zk.store import DENIED, AclStore, Delete, SetData
 from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.paths import ACL_POLICY, CONSUMERS, GroupPaths
 from tests.support.cli import run, run_json, run_ok
-from tests.support.clients import connected
 
-pytestmark = pytest.mark.real_zookeeper("it is about ACLs")
 SECRET = "correct-horse"
 OPERATOR = "digest:ann:514PHe2pPkv3b0xL92bbg/3f3a0="
 TEAM = "ip:127.0.0.9"
@@ -27,6 +28,24 @@ G = GroupPaths("g")
 def _operator(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every command has an operator's credentials."""
     monkeypatch.setenv("ZK_GROUP_ZK_AUTH", f"digest:ann:{SECRET}")
+
+
+@pytest.fixture
+def ann(zk: str) -> Iterator[AclStore]:
+    """An operator's session."""
+    store = open_kazoo(zk, 10_000)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def intruder(zk: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[AclStore]:
+    """A session without credentials."""
+    with monkeypatch.context() as without:
+        without.delenv("ZK_GROUP_ZK_AUTH", raising=False)
+        store = open_kazoo(zk, 10_000)
+    yield store
+    store.close()
 
 
 @pytest.fixture
@@ -59,33 +78,30 @@ def test_identity_is_that_of_the_credentials_without_a_secret(monkeypatch: pytes
     assert code == 2 and "there are no credentials" in output
 
 
-def test_dry_run_prints_the_policy_and_changes_nothing(zk: str) -> None:
+def test_dry_run_prints_the_policy_and_changes_nothing(zk: str, ann: AclStore) -> None:
     result = run_ok(zk, "acl", "apply", "--acl", "secure", *POLICY)
 
     assert f"operators: {OPERATOR}" in result.stdout and "acl: secure" in result.stdout
     assert "nothing was changed" in result.stderr
-    with connected(zk) as client:
-        assert client.exists(CONSUMERS) is None
+    assert ann.get(CONSUMERS) is None
 
 
-def test_group_of_a_secured_chroot_begins_with_its_members(secured: str) -> None:
+def test_group_of_a_secured_chroot_begins_with_its_members(secured: str, ann: AclStore) -> None:
     run_ok(secured, "groups", "create", "g", "--members", TEAM, "--regions", "r")
 
-    with connected(secured) as client:
-        client.add_auth("digest", f"ann:{SECRET}")
-        policy = AclPolicy.parse(G.acl, client.get(G.acl)[0])
-        assert GroupState.parse(G.state, client.get(G.state)[0]) == GroupState()
+    found, state = ann.get_many([G.acl, G.state])
+    assert found is not None and state is not None
+    policy = AclPolicy.parse(G.acl, found.data)
+    assert GroupState.parse(G.state, state.data) == GroupState()
     assert (policy.members, policy.regions, policy.operators) == ((TEAM,), ("r",), (OPERATOR,))
-    found = run_json(secured, "acl", "check")
-    assert (found["groups"], found["deviations"]) == ({"g": [TEAM]}, [])
+    checked = run_json(secured, "acl", "check")
+    assert (checked["groups"], checked["deviations"]) == ({"g": [TEAM]}, [])
 
 
-def test_deviation_is_named_with_what_it_means(secured: str) -> None:
+def test_deviation_is_named_with_what_it_means(secured: str, ann: AclStore) -> None:
     run_ok(secured, "groups", "create", "g", "--members", TEAM)
-    with connected(secured) as client:
-        client.add_auth("digest", f"ann:{SECRET}")
-        entries, _ = client.get_acls(G.state)
-        client.set_acls(G.state, [each._replace(perms=31) for each in entries])
+    (entries,) = ann.get_acls([G.state])
+    ann.set_acl(G.state, tuple(each._replace(permissions=31) for each in entries or ()))
 
     result = run(secured, "acl", "check", "-o", "json")
 
@@ -142,26 +158,23 @@ def test_command_without_an_operators_identity_ends_with_its_exit_code(
     assert run(secured, "topics", "create", "t", "--partitions", "1").exit_code == 77
 
 
-def test_policy_of_an_open_chroot_is_closed_but_may_be_removed_by_everybody(zk: str) -> None:
+def test_policy_of_an_open_chroot_is_closed_but_may_be_removed_by_everybody(zk: str, intruder: AclStore) -> None:
     """DELETE is a right on the parent, which is open."""
     run_ok(zk, "groups", "create", "g")
     run_ok(zk, "acl", "apply", *POLICY, "--execute")
     run_ok(zk, "acl", "members", "g", "--members", TEAM)
 
-    with connected(zk) as intruder:
-        for path in (ACL_POLICY, G.acl):
-            for refused in (lambda path: intruder.get(path), lambda path: intruder.set(path, b"{}")):
-                with pytest.raises(NoAuthError):
-                    refused(path)
-        intruder.set(G.state, intruder.get(G.state)[0])
-        intruder.delete(G.acl)
-        intruder.delete(ACL_POLICY)
+    for path in (ACL_POLICY, G.acl):
+        found = intruder.get(path)
+        assert found is not None and found.data == DENIED
+        with pytest.raises(WriteDenied):
+            intruder.commit([SetData(path, b"{}")])
+    intruder.commit([SetData(G.state, b"{}"), Delete(G.acl), Delete(ACL_POLICY)])
 
 
-def test_policy_of_a_secured_chroot_may_be_removed_by_nobody_else(secured: str) -> None:
+def test_policy_of_a_secured_chroot_may_be_removed_by_nobody_else(secured: str, intruder: AclStore) -> None:
     run_ok(secured, "groups", "create", "g", "--members", TEAM)
 
-    with connected(secured) as intruder:
-        for path in (ACL_POLICY, G.acl):
-            with pytest.raises(NoAuthError):
-                intruder.delete(path)
+    for path in (ACL_POLICY, G.acl):
+        with pytest.raises(WriteDenied):
+            intruder.commit([Delete(path)])
