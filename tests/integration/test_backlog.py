@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from kazoo.security import ACL, Id, Permissions, make_digest_acl
 
 from coordinator.planning.backpressure import HURRY_BYTES, Bounds, Retention
 from coordinator.retention.segments import SegmentCollector, SegmentRules
@@ -15,11 +15,12 @@ from coordinator.zk.batching import ensure
 from coordinator.zk.lease import Lease
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Create, Delete, Operation, SetData, Store
+from coordinator.zk.wire import OPEN_ACL
 from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GroupPaths
 from coordinator.zk.znodes.records import EpochRecord, Registration
 from coordinator.zk.znodes.segments import QUERY_ABSENCE_S, Query, Segment, SegmentsRecord
-from tests.support.clients import connected
 from tests.support.cuts import HandMadeRegion
+from tests.support.parties import Parties, owned_by
 from tests.support.stores import FrontStore
 from tests.support.terms import a_term
 from tests.support.wait import eventually
@@ -711,19 +712,17 @@ def test_unread_collection_record_is_written_only_with_a_collection(world: World
     assert backlog.record.collected == czxid and backlog.record.paused
 
 
-@pytest.mark.real_zookeeper("it is about ACLs")
 def test_segment_that_was_closed_and_is_open_again_is_collected(world: World, tmp_path: Path) -> None:
     backlog = Backlog(world, tmp_path)
     names = backlog.seal(3)
     path = PATHS.segment(names[1])
     collector = collector_on(world)
     backlog.query("q", 0)
-    with connected(world.zk) as mallory:
-        mallory.add_auth("digest", "mallory:secret")
-        mallory.set_acls(path, [make_digest_acl("mallory", "secret", all=True)])
+    with closing(Parties(world.zk, tmp_path).session("mallory")) as mallory:
+        mallory.set_acl(path, owned_by("mallory"))
         collector.collect(["g"])
         assert path in collector._term.problems.current()
-        mallory.set_acls(path, [ACL(Permissions.ALL, Id("world", "anyone"))])
+        mallory.set_acl(path, OPEN_ACL)
 
     backlog.query("q", backlog.czxid(names[2]))
     for _ in range(3):

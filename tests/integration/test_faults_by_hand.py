@@ -252,7 +252,6 @@ def test_generation_that_leaves_no_room_stops_no_group(world: World, log: Memory
     eventually(lambda: frozenset().union(*(c.held for c in (*pair, three))) == ALL, 60, "every partition is held")
 
 
-@pytest.mark.real_zookeeper("it is about ACLs")
 def test_scribbled_access_policy_stops_no_consumer_no_term_and_no_election(world: World, log: MemoryLog) -> None:
     world.put(ACL_POLICY, b"x")
     services = [world.coordinator(**SWEEP), world.coordinator(**SWEEP)]

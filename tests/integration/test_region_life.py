@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl
 
 from consumer.config import ConsumerConfig
 from consumer.consumer import Callbacks
@@ -17,15 +17,18 @@ from consumer.membership.context import MemberContext
 from consumer.operator.region import RegionMember
 from coordinator.zk.batching import ensure
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.store import Create, Delete, Node, Operation, Store, Watch
+from coordinator.zk.security.rights import CREATE, READ, WORLD
+from coordinator.zk.session.kazoo_store import open_kazoo
+from coordinator.zk.store import AclEntry, Create, Delete, Node, Operation, Store, Watch
+from coordinator.zk.wire import OPEN_ACL
 from coordinator.zk.znodes.group_state import FAILED
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import Channel, OffsetRecord
 from coordinator.zk.znodes.region_requests import CHECKPOINT, RESET, RegionRequest
 from coordinator.zk.znodes.regions import COMPLETED
 from tests.support.cli import run, run_json, run_ok
-from tests.support.clients import connected
 from tests.support.memlog import MemoryLog
+from tests.support.parties import Parties, owned_by
 from tests.support.region import PATHS, Counting, checkpoint, contributions, exact, region, running
 from tests.support.stores import FrontStore
 from tests.support.wait import eventually
@@ -196,9 +199,8 @@ def test_members_remove_state_files_of_retired_checkpoints_and_no_others(
     exact(log, 2, one)
 
 
-@pytest.mark.real_zookeeper("it is about ACLs")
 def test_old_checkpoint_that_is_closed_does_not_hinder_the_next_ones(
-    world: World, log: MemoryLog, counting: Callable[..., Counting]
+    world: World, log: MemoryLog, counting: Callable[..., Counting], tmp_path: Path
 ) -> None:
     service = world.coordinator(checkpoints_kept=2)
     world.topic("t", 2)
@@ -206,9 +208,8 @@ def test_old_checkpoint_that_is_closed_does_not_hinder_the_next_ones(
     running(world)
     old = PATHS.checkpoint(checkpoint(world))
     checkpoint(world)
-    with connected(world.zk) as mallory:
-        mallory.add_auth("digest", "mallory:secret")
-        mallory.set_acls(old, [make_digest_acl("mallory", "secret", all=True)])
+    with closing(Parties(world.zk, tmp_path).session("mallory")) as mallory:
+        mallory.set_acl(old, owned_by("mallory"))
 
         checkpoint(world)
         log.end += 10
@@ -216,13 +217,12 @@ def test_old_checkpoint_that_is_closed_does_not_hinder_the_next_ones(
 
         exact(log, 2, one)
         eventually(lambda: any("ACL" in each for each in service.problems.current().values()), 10, "it is reported")
-        mallory.set_acls(old, OPEN_ACL_UNSAFE)
+        mallory.set_acl(old, OPEN_ACL)
     last = [PATHS.checkpoint(checkpoint(world)).rsplit("/", 1)[1] for _ in range(2)]
     eventually(lambda: world.names(PATHS.checkpoints) == last, 15, "the old ones are removed")
     assert not service.problems.current()
 
 
-@pytest.mark.real_zookeeper("it is about ACLs")
 def test_region_that_may_not_be_written_is_tried_again_only_after_a_while(
     world: World, log: MemoryLog, counting: Callable[..., Counting], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -230,15 +230,15 @@ def test_region_that_may_not_be_written_is_tried_again_only_after_a_while(
     world.topic("t", 2)
     one = counting("c1")
     running(world)
-    with connected(world.zk) as mallory:
-        mallory.set_acls(PATHS.root, [make_acl("world", "anyone", read=True, create=True)])
+    with closing(open_kazoo(world.zk, 10_000)) as mallory:
+        mallory.set_acl(PATHS.root, (AclEntry(READ | CREATE, WORLD),))
 
-        with caplog.at_level(logging.INFO, "coordinator"):
-            world.store.commit([Create(PATHS.request, RegionRequest("checkpoint", "a test").to_bytes())])
-            eventually(lambda: "region turn deferred" in caplog.text, 10, "it was tried")
-            two = counting("c2")  # a change of its group requests the region's turn, too
-            log.end += 10
-            exact(log, 2, one, two)
+    with caplog.at_level(logging.INFO, "coordinator"):
+        world.store.commit([Create(PATHS.request, RegionRequest("checkpoint", "a test").to_bytes())])
+        eventually(lambda: "region turn deferred" in caplog.text, 10, "it was tried")
+        two = counting("c2")  # a change of its group requests the region's turn, too
+        log.end += 10
+        exact(log, 2, one, two)
 
     assert caplog.text.count("region turn deferred") == 1
     assert "the ACL of /consumers/regions/r, or of its parent" in caplog.text
