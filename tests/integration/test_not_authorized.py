@@ -8,10 +8,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from kazoo.security import ACL, Id, Permissions, make_digest_acl
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer
@@ -32,34 +30,34 @@ from coordinator.zk.errors import (
 )
 from coordinator.zk.outages import LONGEST_BACKOFF_S, OutageLog
 from coordinator.zk.runtime import Event, ThreadRuntime
+from coordinator.zk.security.rights import READ
 from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Create, Node, Store, Watch
+from coordinator.zk.store import AclStore, Create, Node, Store, Watch
+from coordinator.zk.wire import OPEN_ACL
 from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, PAUSED, GroupPaths
 from tests.property.tree import MemoryTree, MemoryTreeStore
-from tests.support.clients import connected
 from tests.support.memlog import MemoryLog
 from tests.support.parties import OPEN as OPEN_STEP
 from tests.support.parties import SECURE as SECURE_STEP
-from tests.support.parties import Parties
+from tests.support.parties import Parties, owned_by
 from tests.support.stores import FrontStore
 from tests.support.wait import eventually
 from tests.support.world import World
 from tests.unit.manual import ManualRuntime
 
-pytestmark = pytest.mark.real_zookeeper("it is about ACLs")
-CLOSED = [make_digest_acl("boss", "secret", all=True)]
-READ_ONLY = [*CLOSED, ACL(Permissions.READ, Id("world", "anyone"))]
-OPEN = [ACL(Permissions.ALL, Id("world", "anyone"))]
+CLOSED = owned_by("boss")
+READ_ONLY = owned_by("boss", others=READ)
+STARTS_PROCESS = pytest.mark.real_zookeeper("it starts a process")
 NODE = ["coordinator.cli", "run", "--node", "a"]
 CONSUMER = ["consumer.cli", "run", "--group", "g", "--topics", "t", "--log-dir", "/tmp"]
 
 
 @pytest.fixture
-def boss(world: World) -> Iterator[Any]:
+def boss(world: World, tmp_path: Path) -> Iterator[AclStore]:
     """A client with credentials that the product does not have here."""
-    with connected(world.zk) as client:
-        client.add_auth("digest", "boss:secret")
-        yield client
+    store = Parties(world.zk, tmp_path).session("boss")
+    yield store
+    store.close()
 
 
 def run(zk: str, words: list[str]) -> tuple[int, str]:
@@ -71,9 +69,10 @@ def run(zk: str, words: list[str]) -> tuple[int, str]:
     return done.returncode, done.stderr.splitlines()[-1]
 
 
+@STARTS_PROCESS
 @pytest.mark.parametrize("chroot", ["/closed", "/closed/below"])
-def test_closed_chroot_ends_every_command_with_its_own_exit_code(world: World, boss: Any, chroot: str) -> None:
-    boss.create("/closed", acl=CLOSED)
+def test_closed_chroot_ends_every_command_with_its_own_exit_code(world: World, boss: AclStore, chroot: str) -> None:
+    boss.commit([Create("/closed", acl=CLOSED)])
 
     with pytest.raises(NotAuthorized, match="the ACL of the chroot, or of its parent, refuses"):
         open_kazoo(world.zk + chroot, 2000)
@@ -83,15 +82,14 @@ def test_closed_chroot_ends_every_command_with_its_own_exit_code(world: World, b
         assert GRANT in line and "Error(" not in line
 
 
+@STARTS_PROCESS
 @pytest.mark.parametrize(
     ("words", "path"),
     [(NODE, ""), (NODE, CONSUMERS), (CONSUMER, ""), (CONSUMER, CONSUMERS), (CONSUMER, GROUPS)],
 )
-def test_start_ends_where_an_acl_refuses_to_write(world: World, boss: Any, words: list[str], path: str) -> None:
-    boss.create("/chroot")
-    if path:
-        boss.ensure_path(f"/chroot{path}")
-    boss.set_acls(f"/chroot{path}", READ_ONLY)
+def test_start_ends_where_an_acl_refuses_to_write(world: World, boss: AclStore, words: list[str], path: str) -> None:
+    world.put(f"/chroot{path}")
+    boss.set_acl(f"/chroot{path}", READ_ONLY)
 
     code, line = run(f"{world.zk}/chroot", words)
 
@@ -99,6 +97,7 @@ def test_start_ends_where_an_acl_refuses_to_write(world: World, boss: Any, words
     assert f"or of its parent, refuses to write it: {GRANT}" in line
 
 
+@STARTS_PROCESS
 def test_restarted_consumer_without_its_groups_identity_ends(world: World, tmp_path: Path) -> None:
     """Its channel is there, and may not be read."""
     parties = Parties(world.zk, tmp_path)
@@ -114,6 +113,7 @@ def test_restarted_consumer_without_its_groups_identity_ends(world: World, tmp_p
     assert code == 77 and "c1 cannot register" in line
 
 
+@STARTS_PROCESS
 def test_node_without_a_coordinators_identity_does_not_stand_by(world: World, tmp_path: Path) -> None:
     """On standby it would notice only when it is needed."""
     parties = Parties(world.zk, tmp_path)
@@ -137,9 +137,10 @@ def a_node(zk: str, auth_file: str) -> Iterator[None]:
             process.terminate()
 
 
-def test_node_ends_where_an_acl_refuses_its_election(world: World, boss: Any) -> None:
-    boss.ensure_path(GROUPS)
-    boss.create(COORDINATOR_EPOCH, b'{"version":1,"epoch":3}', acl=READ_ONLY)
+@STARTS_PROCESS
+def test_node_ends_where_an_acl_refuses_its_election(world: World, boss: AclStore) -> None:
+    world.put(GROUPS)
+    boss.commit([Create(COORDINATOR_EPOCH, b'{"version":1,"epoch":3}', acl=READ_ONLY)])
 
     code, line = run(world.zk, NODE)
 
@@ -161,34 +162,34 @@ class Seen(FrontStore):
 
 
 def test_node_that_stood_by_outlasts_an_acl_that_refuses(
-    world: World, boss: Any, caplog: pytest.LogCaptureFixture
+    world: World, boss: AclStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     first, has_looked = world.coordinator("a"), ThreadRuntime().event()
     eventually(lambda: first.term is not None, 5, "the first is elected")
     second = world.coordinator("b", wrap=lambda store: Seen(store, has_looked))
     eventually(has_looked.is_set, 5, "the second stands by")
-    boss.set_acls(COORDINATOR_EPOCH, READ_ONLY)
+    boss.set_acl(COORDINATOR_EPOCH, READ_ONLY)
 
     world.stop_coordinator(first)
     eventually(lambda: "election failed, retrying: node=b" in caplog.text, 5, "the second is refused")
-    boss.set_acls(COORDINATOR_EPOCH, OPEN)
+    boss.set_acl(COORDINATOR_EPOCH, OPEN_ACL)
 
     eventually(lambda: second.term is not None, 10, "the second is elected")
 
 
 def test_node_that_was_elected_before_keeps_its_session_while_an_acl_refuses(
-    world: World, boss: Any, caplog: pytest.LogCaptureFixture
+    world: World, boss: AclStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     node = world.coordinator("a")
     eventually(lambda: node.term is not None, 5, "it is elected")
-    boss.set_acls(COORDINATOR_EPOCH, READ_ONLY)
-    boss.delete(COORDINATOR)
+    boss.set_acl(COORDINATOR_EPOCH, READ_ONLY)
+    world.remove(COORDINATOR)
 
     eventually(lambda: "election failed, retrying: node=a" in caplog.text, 10, "its next election is refused")
     assert "resigned: node=a reason=the ACL" not in caplog.text
-    boss.set_acls(COORDINATOR_EPOCH, OPEN)
+    boss.set_acl(COORDINATOR_EPOCH, OPEN_ACL)
 
     eventually(lambda: node.term is not None, 10, "it is elected again")
 
@@ -309,9 +310,10 @@ def test_query_at_work_waits_for_its_credentials_and_a_new_one_does_not() -> Non
     assert servers.asked <= 20
 
 
-def test_command_is_refused_at_once_and_not_tried_again(world: World, boss: Any) -> None:
-    boss.ensure_path(GROUPS)
-    boss.create(PAUSED, b"", acl=READ_ONLY)
+@STARTS_PROCESS
+def test_command_is_refused_at_once_and_not_tried_again(world: World, boss: AclStore) -> None:
+    world.put(GROUPS)
+    boss.commit([Create(PAUSED, acl=READ_ONLY)])
 
     code, line = run(world.zk, ["coordinator.cli", "pause"])
 
@@ -319,8 +321,8 @@ def test_command_is_refused_at_once_and_not_tried_again(world: World, boss: Any)
     assert line.startswith(f"error: the ACL of {PAUSED}, or of its parent, refuses")
 
 
-def test_commit_that_an_acl_refuses_is_a_refusal_too(world: World, boss: Any) -> None:
-    boss.create("/closed", acl=CLOSED)
+def test_commit_that_an_acl_refuses_is_a_refusal_too(world: World, boss: AclStore) -> None:
+    boss.commit([Create("/closed", acl=CLOSED)])
 
     with pytest.raises(WriteDenied) as raised:
         world.store.commit([Create("/open"), Create("/closed/child")])
@@ -331,7 +333,7 @@ def test_commit_that_an_acl_refuses_is_a_refusal_too(world: World, boss: Any) ->
 
 
 def test_consumer_that_was_a_member_outlasts_an_acl_that_refuses(
-    world: World, boss: Any, caplog: pytest.LogCaptureFixture
+    world: World, boss: AclStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     paths = GroupPaths("g")
@@ -339,12 +341,12 @@ def test_consumer_that_was_a_member_outlasts_an_acl_that_refuses(
     world.topic("t", 1)
     consumer = world.consumer("g", "c1", {"t": 1}, log=MemoryLog(10))
     world.stable("g", 1)
-    boss.set_acls(paths.ids, READ_ONLY)
-    boss.delete(paths.channel("c1"), recursive=True)
+    boss.set_acl(paths.ids, READ_ONLY)
+    world.remove(paths.channel("c1"))
 
     eventually(lambda: "c1 cannot register: the ACL of" in caplog.text, 20, "it is refused")
     assert consumer.error is None
-    boss.set_acls(paths.ids, OPEN)
+    boss.set_acl(paths.ids, OPEN_ACL)
 
     world.stable("g", 1)
     assert consumer.error is None
@@ -368,9 +370,9 @@ def test_ensemble_that_requires_credentials_is_named(strict: Ensemble, words: li
     assert "ZooKeeper refuses the credentials of this client, or requires some" in line
 
 
-def test_first_poll_of_an_application_raises_not_authorized(world: World, boss: Any) -> None:
-    boss.create("/closed", acl=READ_ONLY)
-    config = ConsumerConfig(f"{world.zk}/closed", "g", "c1")
+def test_first_poll_of_an_application_raises_not_authorized(world: World, boss: AclStore) -> None:
+    boss.set_acl("/", READ_ONLY)
+    config = ConsumerConfig(world.zk, "g", "c1")
     consumer = Consumer(config, Subscription({"t": 1}), source=MemoryLog())
 
     with pytest.raises(NotAuthorized, match="c1 cannot register: the ACL of /consumers, or of its parent"):
