@@ -22,12 +22,12 @@ from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from tests.support.clients import fresh_chroot
 from tests.support.kafka import Kafka, a_kafka
 
-SERVER_FIXTURES = {"zookeeper", "zk", "ensemble3", "kafka"}
+SERVER_FIXTURES = {"zookeeper", "zk", "ensemble3", "kafka", "sasl_server"}
 QUIET_FIXTURES = {"quiet_set", "kafka_drill"}
 NEIGHBOURS = {"tests/drills/test_drills.py": "tests/drills/test_short_set.py"}
 """Files that look at what the fixture of another file has run."""
-SHARED = ("spark: SparkSession", "kafka: Kafka")
-"""Parameters for which a process starts a cluster or a broker once: the files with one of these are one worker's."""
+SHARED = ("spark: SparkSession", "kafka: Kafka", "sasl_server: Ensemble")
+"""Parameters for which a process starts a cluster, a broker or a server once: files with one of them are one worker's."""
 ONE_BY_ONE = "tests/simulation/"
 """Its tests share nothing and some take long."""
 
@@ -125,6 +125,14 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
     """One server that stands alone. Sessions of 0.4 s and more; nothing is synced to disk."""
     config = EnsembleConfig(servers=1, tick_ms=200, durable=False)
     with Ensemble(tmp_path_factory.mktemp("zookeeper"), config) as ensemble:
+        yield ensemble
+
+
+@pytest.fixture(scope="session")
+def sasl_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+    """One server that clients may authenticate to by SASL."""
+    config = EnsembleConfig(servers=1, tick_ms=200, durable=False, auth=True)
+    with Ensemble(tmp_path_factory.mktemp("sasl"), config) as ensemble:
         yield ensemble
 
 

@@ -18,7 +18,7 @@ from tests.support.hand import ManualStage, a_stage
 from tests.support.virtual_time import HOSTS, VirtualTime
 from tests.support.world import World, a_world
 
-REAL = {"zookeeper", "ensemble3", "kafka"}
+REAL = {"zookeeper", "ensemble3", "kafka", "sasl_server"}
 """Fixtures that are real servers."""
 
 VIRTUAL = pytest.StashKey[VirtualTime]()

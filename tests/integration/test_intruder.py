@@ -9,7 +9,7 @@ import pytest
 from kazoo import exceptions as kz
 from kazoo.security import ACL, Id, Permissions
 
-from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
+from coordinator.zk.embedded.ensemble import Ensemble
 from coordinator.zk.security.rights import RIGHTS, pattern_of
 from coordinator.zk.store import Stat
 from coordinator.zk.znodes.paths import ROOT, TURN_TIMES
@@ -40,24 +40,16 @@ WRITES: Final[dict[str, Attempt]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
-    """A server that clients may authenticate to by SASL."""
-    config = EnsembleConfig(servers=1, tick_ms=200, durable=False, auth=True)
-    with Ensemble(tmp_path_factory.mktemp("secured"), config) as ensemble:
-        yield ensemble
-
-
 @pytest.fixture(scope="module", params=["open", "closed"])
 def acl_read(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def chroot(ensemble: Ensemble, acl_read: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredChroot]:
+def chroot(sasl_server: Ensemble, acl_read: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredChroot]:
     """A secured chroot in full use, which stands still: coordinator and members live, and nobody writes."""
-    zk, folder = fresh_chroot(ensemble.hosts), tmp_path_factory.mktemp("segments")
-    with a_secured_chroot(ensemble, zk, folder, acl_read == "open") as chroot:
+    zk, folder = fresh_chroot(sasl_server.hosts), tmp_path_factory.mktemp("segments")
+    with a_secured_chroot(sasl_server, zk, folder, acl_read == "open") as chroot:
         yield chroot
 
 
@@ -200,8 +192,8 @@ def test_member_can_close_what_it_creates_below_its_group_to_operators(chroot: S
             operator.delete(closed)
 
 
-def test_quotas_beside_the_chroot_are_everybodys_by_default(ensemble: Ensemble) -> None:
-    with connected(ensemble.hosts) as intruder:
+def test_quotas_beside_the_chroot_are_everybodys_by_default(sasl_server: Ensemble) -> None:
+    with connected(sasl_server.hosts) as intruder:
         assert intruder.get_acls("/zookeeper/quota")[0] == OPEN
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from consumer.spark.source.query_znode import QueryPost
 from coordinator.admin.control import request_turn
-from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
+from coordinator.zk.embedded.ensemble import Ensemble
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.paths import REGIONS, TURN_TIMES, GroupPaths
 from tests.support.cli import run_ok
@@ -23,19 +23,12 @@ pytestmark = pytest.mark.real_zookeeper("it is about ACLs")
 G = GroupPaths("g")
 
 
-@pytest.fixture(scope="module")
-def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
-    config = EnsembleConfig(servers=1, tick_ms=200, durable=False, auth=True)
-    with Ensemble(tmp_path_factory.mktemp("secured"), config) as ensemble:
-        yield ensemble
-
-
 @pytest.fixture
 def chroot(
-    ensemble: Ensemble, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    sasl_server: Ensemble, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[SecuredChroot]:
     """A secured chroot, closed to readers. In the end no ACL has refused anything, and none deviates."""
-    made = SecuredChroot(ensemble, fresh_chroot(ensemble.hosts), tmp_path)
+    made = SecuredChroot(sasl_server, fresh_chroot(sasl_server.hosts), tmp_path)
     monkeypatch.setenv("ZK_GROUP_ZK_AUTH_FILE", made.access("operator").zk_auth_file)  # of commands
     try:
         made.secure(is_read_open=False)
