@@ -27,7 +27,7 @@ QUIET_FIXTURES = {"quiet_set", "kafka_drill"}
 NEIGHBOURS = {"tests/drills/test_drills.py": "tests/drills/test_short_set.py"}
 """Files that look at what the fixture of another file has run."""
 SHARED = ("spark: SparkSession", "kafka: Kafka", "sasl_server: Ensemble")
-"""Parameters for which a process starts a cluster, a broker or a server once: files with one of them are one worker's."""
+"""Parameters for which a process starts a cluster, a broker or a server once: files with one are one worker's."""
 ONE_BY_ONE = "tests/simulation/"
 """Its tests share nothing and some take long."""
 

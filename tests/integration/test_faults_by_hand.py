@@ -100,7 +100,6 @@ def test_an_owner_that_gets_in_the_way_of_a_start_is_refused_and_then_mended(wor
     assert (puppet.running, world.channel("g", "c1").refused) == (parts("t", 0, 1), frozenset())
 
 
-@pytest.mark.both_zookeepers
 @pytest.mark.parametrize(
     "removed",
     [[PATHS.owner("t", 2), PATHS.offset("t", 3)], [PATHS.offsets]],

@@ -20,8 +20,6 @@ from tests.support.terms import with_config, with_store
 from tests.support.wait import eventually
 from tests.support.world import World
 
-pytestmark = pytest.mark.both_zookeepers
-
 PATHS = GroupPaths("g")
 
 

@@ -89,7 +89,6 @@ def test_lift_mark_that_cannot_be_says_why(zk: str, group: MadeGroup, args: list
     assert state(group).marks == MARKS
 
 
-@pytest.mark.both_zookeepers
 def test_partitions_of_a_lifted_mark_are_started_at_once(world: World, zk: str) -> None:
     world.coordinator()
     world.topic("t", 4)

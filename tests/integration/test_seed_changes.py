@@ -15,8 +15,6 @@ from tests.support.listening import Listening, listening_on
 from tests.support.wait import eventually
 from tests.support.world import World, parts
 
-pytestmark = pytest.mark.both_zookeepers
-
 
 @pytest.fixture
 def listening(world: World) -> Iterator[Listening]:

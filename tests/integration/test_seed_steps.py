@@ -18,8 +18,6 @@ from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
 from tests.support.world import World, expire, parts
 
-pytestmark = pytest.mark.both_zookeepers
-
 
 @pytest.fixture
 def listening(world: World) -> Iterator[Listening]:
