@@ -17,8 +17,10 @@ from consumer.membership import contributor
 from coordinator.term.metrics import CoordinatorMetrics
 from coordinator.zk.errors import OutcomeUnknown, Refused, UsageError
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.security.access import AUTH_VARIABLE, digest_identity
 from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.store import Create, Operation, SetData, Store
+from coordinator.zk.wire import OPEN_ACL
 from coordinator.zk.znodes.paths import ACL_POLICY, REGIONS, GroupPaths
 from coordinator.zk.znodes.region_requests import RegionRequest
 from coordinator.zk.znodes.regions import Region
@@ -75,16 +77,17 @@ def test_a_group_whose_members_name_a_region_is_bound_to_it_and_runs(
 
 @pytest.mark.parametrize("has_own", [True, False], ids=["policy", "no policy of its own"])
 def test_secured_group_is_bound_only_to_a_region_that_an_operator_permits(
-    world: World, log: MemoryLog, counting: Callable[..., Counting], has_own: bool
+    world: World, log: MemoryLog, counting: Callable[..., Counting], monkeypatch: pytest.MonkeyPatch, has_own: bool
 ) -> None:
+    monkeypatch.setenv(AUTH_VARIABLE, "digest:all:secret")
+    one_party = (digest_identity("all:secret"),)
     world.coordinator(sweep_interval_ms=200)
     world.topic("t", 4)
-    closed = AclPolicy(is_secure=True, coordinators=("sasl:c",), operators=("sasl:o",), members=("sasl:m",))
-    parents = ("/consumers", "/consumers/groups", "/consumers/groups/g")
-    world.store.commit([*(Create(path) for path in parents if world.store.get(path) is None)])
-    world.store.commit([Create(ACL_POLICY, replace(closed, members=()).to_bytes())])
+    closed = AclPolicy(is_secure=True, coordinators=one_party, operators=one_party, members=one_party)
+    world.put(GroupPaths("g").root)
+    world.store.commit([Create(ACL_POLICY, replace(closed, members=()).to_bytes(), acl=OPEN_ACL)])
     if has_own:
-        world.store.commit([Create(GroupPaths("g").acl, closed.to_bytes())])
+        world.store.commit([Create(GroupPaths("g").acl, closed.to_bytes(), acl=OPEN_ACL)])
 
     one = counting("c1")
 
