@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from coordinator.term.config import CoordinatorConfig
 from coordinator.zk.errors import Refused
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.error_codes import UNKNOWN_MEMBER_ID
 from coordinator.zk.znodes.group_state import STABLE
-from tests.support.hand import ManualStage
+from tests.support.hand import ManualStage, Puppet
 from tests.support.wait import eventually
 from tests.support.world import World, parts
 
@@ -35,7 +37,14 @@ def test_a_hundred_consumers_within_a_second_cost_three_generations_at_most(worl
     world.topic("t", 100)
     runtime = ThreadRuntime()
     started = runtime.monotonic()
-    members = [stage.puppet("g", f"c{number:03}", {"t": 1}) for number in range(100)]
+    members: list[Puppet] = []
+
+    def join(number: int) -> None:
+        members.append(stage.puppet("g", f"c{number:03}", {"t": 1}))
+
+    joining = [runtime.spawn(partial(join, number), "joins") for number in range(100)]
+    for one in joining:
+        one.join(10)
     assert runtime.monotonic() - started < 1
     assert len({member.store.session_id for member in members}) == 100
 
