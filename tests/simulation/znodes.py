@@ -184,13 +184,8 @@ class _Work:
         self.delta.versions.append(version)
         return ""
 
-    def _denies(self, znode: Znode, permission: int) -> bool:
-        acl, identities = znode.acl, self._identities
-        return acl is not OPEN_ACL and identities is not None and not allows(acl, permission, identities)
-
-    def _tell(self, kind: int, path: str, acl: Acl) -> None:
-        self.delta.events.append((kind, path))
-        self.delta.acls.append(acl)
+    def _denies(self, acl: Acl, permission: int) -> bool:
+        return self._identities is not None and not allows(acl, permission, self._identities)
 
     def create(self, operation: Create) -> str:
         """Do it; why not, or ""."""
@@ -202,7 +197,7 @@ class _Work:
         parent = self._find(parent_path)
         if parent is None or not path.startswith("/"):
             return "no-node" if path.startswith("/") else "BadArgumentsError"
-        if self._denies(parent, CREATE):
+        if parent.acl is not OPEN_ACL and self._denies(parent.acl, CREATE):
             return NO_AUTH
         number = self._overflown.get(parent_path, parent.creates) if self._overflown else parent.creates
         if operation.sequential:
@@ -224,8 +219,8 @@ class _Work:
             self._overflown[parent_path] = creates
             creates, pzxid = parent.creates, stat.pzxid
         self._changed[parent_path] = _with_children(parent, creates, stat.children + 1, pzxid)
-        self._tell(CREATED, path, acl)
-        self._tell(CHILDREN, parent_path, parent.acl)
+        self.delta.events += ((CREATED, path), (CHILDREN, parent_path))
+        self.delta.acls += (acl, parent.acl)
         return self._did(path, 0)
 
     def set_data(self, operation: SetData) -> str:
@@ -234,7 +229,7 @@ class _Work:
         found = self._find(path)
         if found is None:
             return "no-node" if _VALID_PATH.fullmatch(path) else "BadArgumentsError"
-        if self._denies(found, WRITE):
+        if found.acl is not OPEN_ACL and self._denies(found.acl, WRITE):
             return NO_AUTH
         czxid, _, pzxid, version, cversion, owner, children, ctime, _ = found.node.stat
         if operation.version not in (-1, version):
@@ -242,7 +237,8 @@ class _Work:
         version = _signed(version + 1)
         stat = Stat(czxid, self._zxid, pzxid, version, cversion, owner, children, ctime, self._now_ms)
         self._changed[path] = Znode(Node(operation.data, stat), found.creates, found.acl)
-        self._tell(CHANGED, path, found.acl)
+        self.delta.events.append((CHANGED, path))
+        self.delta.acls.append(found.acl)
         return self._did("", version)
 
     def delete(self, path: str, version: int) -> str:
@@ -251,7 +247,7 @@ class _Work:
             return "BadArgumentsError"
         parent_path = path.rpartition("/")[0] or "/"
         parent, found = self._find(parent_path), self._find(path)
-        if parent is not None and self._denies(parent, DELETE):
+        if parent is not None and parent.acl is not OPEN_ACL and self._denies(parent.acl, DELETE):
             return NO_AUTH
         if parent is None or found is None:
             return "no-node"
@@ -261,8 +257,8 @@ class _Work:
             return "not-empty"
         self._changed[path] = None
         self._changed[parent_path] = _with_children(parent, parent.creates, parent.node.stat.children - 1, self._zxid)
-        self._tell(DELETED, path, found.acl)
-        self._tell(CHILDREN, parent_path, parent.acl)
+        self.delta.events += ((DELETED, path), (CHILDREN, parent_path))
+        self.delta.acls += (found.acl, parent.acl)
         return self._did("", 0)
 
     def check(self, operation: Check) -> str:
@@ -270,7 +266,7 @@ class _Work:
         found = self._find(operation.path)
         if found is None:
             return "no-node" if _VALID_PATH.fullmatch(operation.path) else "BadArgumentsError"
-        if self._denies(found, READ):
+        if found.acl is not OPEN_ACL and self._denies(found.acl, READ):
             return NO_AUTH
         if operation.version not in (-1, found.node.stat.version):
             return "bad-version"
@@ -283,7 +279,7 @@ class _Work:
             return INVALID_ACL
         if found is None:
             return "no-node"
-        if self._denies(found, ADMIN):
+        if self._denies(found.acl, ADMIN):
             return NO_AUTH
         self._changed[operation.path] = found._replace(acl=acl)
         return self._did("", 0)
