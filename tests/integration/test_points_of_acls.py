@@ -1,13 +1,11 @@
-"""What happens between any two requests of `acl apply` is neither undone nor left with an ACL of before.
-
-The modelled ZooKeeper has no ACLs: a table beside it has those of its znodes, and nothing is refused by them.
-"""
+"""What happens between any two requests of `acl apply` is neither undone nor left with an ACL of before."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
@@ -18,47 +16,36 @@ from coordinator.admin.inactive_group import GroupIdNotFound
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.security.rights import WORLD, acl_of
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Acl, AclEntry, AclStore, Create, Operation, SetData, Store
+from coordinator.zk.store import Acl, AclEntry, AclStore, Create, SetData
 from coordinator.zk.znodes.paths import CONSUMERS, Brokers, GroupPaths
 from tests.support.made_group import MadeGroup
+from tests.support.parties import Parties, identity_of
 from tests.support.points import Point, at_every_point, in_virtual_time, nothing, reply_to_a_commit_is_lost
 from tests.support.stores import FrontStore
-from tests.support.world import World, a_world
+from tests.support.world import a_world
 
 PATHS = GroupPaths("g")
 OPEN: Acl = (AclEntry(31, WORLD),)
-BEFORE = AclPolicy(False, False, ("sasl:coordinator",), ("sasl:ann",), ())
+BEFORE = AclPolicy(False, False, (identity_of("coordinator"),), (identity_of("operator"),), ())
 SECURE = replace(BEFORE, is_secure=True)
-OTHER = replace(SECURE, operators=("sasl:ann", "sasl:bob"))
+OTHER = replace(SECURE, operators=(identity_of("operator"), identity_of("bob")))
 
 
-class TabledStore(FrontStore, AclStore):
-    """A session with ACLs.
+class PointedStore(FrontStore, AclStore):
+    """A session at a point, requests for ACLs included."""
 
-    :param table: path -> ACL, of all sessions.
-    """
-
-    def __init__(self, store: Store, table: dict[str, Acl], point: Point | None = None) -> None:
-        super().__init__(store if point is None else point.wrap(store))
-        self._table = table
+    def __init__(self, store: AclStore, point: Point) -> None:
+        super().__init__(point.wrap(store))
+        self._acls = store
         self._point = point
 
-    def commit(self, operations: Sequence[Operation]) -> list[str]:
-        created = self.behind.commit(operations)
-        for path, each in zip(created, operations, strict=True):
-            if isinstance(each, Create):
-                self._table[path] = each.acl or OPEN
-        return created
-
     def get_acls(self, paths: Sequence[str]) -> list[Acl | None]:
-        there = self.behind.get_many(paths)
-        return [self._table.get(path, OPEN) if node else None for path, node in zip(paths, there, strict=True)]
+        with self._point.asked("get ACLs"):
+            return self._acls.get_acls(paths)
 
     def set_acls(self, acls: Sequence[tuple[str, Acl]]) -> list[bool | None]:
-        there = self.behind.get_many([path for path, _ in acls])
-        self._table.update(one for one, node in zip(acls, there, strict=True) if node)
-        return [True if node else None for node in there]
+        with self._point.asked("set ACLs"):
+            return self._acls.set_acls(acls)
 
     def set_acl(self, path: str, acl: Acl) -> bool:
         return self.set_acls([(path, acl)]) == [True]
@@ -68,7 +55,6 @@ class TabledStore(FrontStore, AclStore):
 class Scene:
     """A chroot with a policy that is open still, and groups `g` and `h`; `store` is another operator's session."""
 
-    world: World
     point: Point
     store: AclStore
 
@@ -78,11 +64,11 @@ def another_applies_another_policy(scene: Scene) -> None:
 
 
 def another_names_other_members(scene: Scene) -> None:
-    set_members(scene.store, "g", ["sasl:team-b"])
+    set_members(scene.store, "g", [identity_of("team-b")])
 
 
 def group_is_created(scene: Scene) -> None:
-    create_group(scene.store, "i", ["sasl:team-c"], ())
+    create_group(scene.store, "i", [identity_of("team-c")], ())
 
 
 def group_is_deleted(scene: Scene) -> None:
@@ -119,20 +105,21 @@ MAY_FAIL = (reply_to_a_commit_is_lost, another_applies_another_policy, group_is_
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_all_znodes_are_by_the_policy_whatever_happens_meanwhile(change: Callable[[Scene], None]) -> None:
+def test_all_znodes_are_by_the_policy_whatever_happens_meanwhile(
+    change: Callable[[Scene], None], tmp_path: Path
+) -> None:
     def play(zk: str, point: Point) -> None:
-        table = dict[str, Acl]()
-        with a_world(zk) as world, closing(open_kazoo(zk, 30_000)) as session:
-            store = TabledStore(world.store, table)
+        operator = Parties(zk, tmp_path).session
+        with a_world(zk), closing(operator("operator")) as store, closing(operator("operator")) as session:
             apply(store, BEFORE, Brokers())
             for name in "gh":
                 MadeGroup(store, name).member("c1", {"t": 1})
                 MadeGroup(store, name).leaves("c1")
-                set_members(store, name, ["sasl:team-a"])
-            scene, failed = Scene(world, point, store), None
+                set_members(store, name, [identity_of("team-a")])
+            scene, failed = Scene(point, store), None
             with point.sequence(lambda: change(scene)):
                 try:
-                    apply(TabledStore(session, table, point), SECURE, Brokers())
+                    apply(PointedStore(session, point), SECURE, Brokers())
                 except CoordinatorError as error:
                     failed = error
             if change is another_applies_another_policy:
@@ -144,10 +131,10 @@ def test_all_znodes_are_by_the_policy_whatever_happens_meanwhile(change: Callabl
                 apply(store, SECURE, Brokers())
             assert list(check(store, Brokers())) == []
             groups = group_policies(store)
-            members = "sasl:team-b" if change is another_names_other_members else "sasl:team-a"
+            members = identity_of("team-b") if change is another_names_other_members else identity_of("team-a")
             assert groups["g"] is not None and groups["g"].members == (members,)
             assert ("h" in groups) == (change is not group_is_deleted)
             if change is node_is_elected:
-                assert world.data(CONSUMERS) == b'{"version":1,"epoch":7}'
+                assert [node.data for node in store.get_many([CONSUMERS]) if node] == [b'{"version":1,"epoch":7}']
 
     assert at_every_point(in_virtual_time(play), answers=False) > 20

@@ -16,9 +16,14 @@ SECURE = ("--acl", "secure")
 OPEN = ("--acl", "open")
 
 
+def identity_of(name: str) -> str:
+    """The identity of a party."""
+    return digest_identity(f"{name}:secret-of-{name}")
+
+
 def owned_by(name: str, others: int = 0) -> Acl:
     """Every right for a party, and some for everybody else."""
-    owner = AclEntry(ALL, digest_identity(f"{name}:secret-of-{name}"))
+    owner = AclEntry(ALL, identity_of(name))
     return (owner, AclEntry(others, WORLD)) if others else (owner,)
 
 
