@@ -267,6 +267,7 @@ def test_both_releases_work_in_an_open_chroot_whose_policy_is_prepared(
     assert parties.deviations() == ""
 
 
+@pytest.mark.full("processes, beside the same in virtual time")
 @pytest.mark.real_zookeeper("it starts a process")
 def test_earlier_release_is_refused_by_a_secured_chroot_and_harms_nothing(
     world: World, parties: Parties, tmp_path: Path

@@ -17,6 +17,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.full("benches")
 @pytest.mark.parametrize(
     ("strategy", "options", "commands", "stopped"),
     [("range", (), 5, 10), ("cooperative-sticky", ("--processes",), 3, 3)],

@@ -321,6 +321,7 @@ def test_process_with_lag_and_sticky_has_a_leader_and_reports_it(
     assert len(owned) == 4 and all(target.partitions for target in state.target.values())  # by lag, 1 and 3 are right
 
 
+@pytest.mark.full("processes, beside the same in virtual time")
 @pytest.mark.real_zookeeper("processes")
 @pytest.mark.parametrize("events", [True, False], ids=["events", "records"])
 def test_process_reports_a_failed_assignment_and_continues(

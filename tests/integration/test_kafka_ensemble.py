@@ -25,6 +25,7 @@ def ensemble(*arguments: str, lines: str = "") -> subprocess.CompletedProcess[st
     return subprocess.run(command, cwd=REPOSITORY, timeout=120, check=False, **streams)  # type: ignore[call-overload,no-any-return]
 
 
+@pytest.mark.full("each way to run a broker")
 def test_broker_is_started_on_the_ensemble_reported_and_stopped(kafka: Kafka, zookeeper: Ensemble) -> None:
     """`kafka` is asked for so that its jars are there, or the test is skipped with the reason."""
     directory = ["--dir", str(zookeeper.directory)]
@@ -47,6 +48,7 @@ def test_broker_is_started_on_the_ensemble_reported_and_stopped(kafka: Kafka, zo
     assert "down" in down.stdout
 
 
+@pytest.mark.full("each way to run a broker")
 def test_a_trial_of_kafka_needs_no_tools_of_kafka(kafka: Kafka, zookeeper: Ensemble) -> None:
     directory = ["--dir", str(zookeeper.directory)]
     try:
@@ -89,6 +91,7 @@ def test_a_trial_of_kafka_needs_no_tools_of_kafka(kafka: Kafka, zookeeper: Ensem
         ensemble("kafka", "stop", *directory)
 
 
+@pytest.mark.full("each way to run a broker")
 def test_a_broker_needs_an_ensemble_that_runs(tmp_path: Path) -> None:
     Ensemble(tmp_path)
 
@@ -98,6 +101,7 @@ def test_a_broker_needs_an_ensemble_that_runs(tmp_path: Path) -> None:
     assert "scripts/ensemble start" in done.stderr
 
 
+@pytest.mark.full("each way to run a broker")
 def test_unreachable_jars_are_reported_with_a_remedy_and_leave_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +115,7 @@ def test_unreachable_jars_are_reported_with_a_remedy_and_leave_no_files(
     assert [path.name for path in (tmp_path / "zk-group-coordinator").iterdir()] == ["kafka.lock"]
 
 
+@pytest.mark.full("each way to run a broker")
 def test_options_that_librdkafka_does_not_know_are_a_usage_error() -> None:
     with pytest.raises(UsageError, match=r"no\.such\.option"):
         open_log("kafka://127.0.0.1:1", KafkaPlace(options={"no.such.option": "1"}))

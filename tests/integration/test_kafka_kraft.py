@@ -15,7 +15,7 @@ from tests.support.processes import ProjectProcess
 from tests.support.wait import eventually
 from tests.support.world import World
 
-pytestmark = pytest.mark.real_zookeeper("the commands are processes")
+pytestmark = [pytest.mark.full("each way to run a broker"), pytest.mark.real_zookeeper("the commands are processes")]
 
 
 @pytest.fixture(scope="module")

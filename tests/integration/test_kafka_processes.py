@@ -17,7 +17,7 @@ from tests.support.processes import ProjectProcess, consumer_process
 from tests.support.wait import PATIENCE, eventually
 from tests.support.world import World, a_world
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.full("each way to run a broker"), pytest.mark.timeout(180)]
 
 PARTITIONS = 4
 AUTO_COMMIT = ("--enable-auto-commit", "--auto-commit-interval-ms", "1000")

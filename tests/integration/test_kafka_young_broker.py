@@ -16,7 +16,7 @@ from consumer.logs.kafka.options import kafka_options
 from consumer.logs.kafka.topics import TopicLookup
 from tests.support.wait import within
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.full("each way to run a broker"), pytest.mark.integration]
 
 YOUNG_S = 1.5
 """librdkafka itself asks again once, a second after its start, and then after ten."""

@@ -112,6 +112,7 @@ def write(world: World, log_dir: Path, records: int, partitions: int = 4) -> Non
             producer.send_batch("t", partition, [b"x"] * records)
 
 
+@pytest.mark.full("processes, beside the same in virtual time")
 def test_a_scrape_follows_joins_a_kill_and_more_partitions(world: World, processes: ExitStack, tmp_path: Path) -> None:
     world.topic("t", 4)
     write(world, tmp_path / "log", 50)
@@ -160,6 +161,7 @@ def test_a_scrape_follows_joins_a_kill_and_more_partitions(world: World, process
     at_node.shows(1, "rebalances_total", group="g", trigger="partitions", result="completed")
 
 
+@pytest.mark.full("processes, beside the same in virtual time")
 def test_elected_metric_is_set_on_the_next_node_and_cleared_on_the_deposed_one(
     world: World, processes: ExitStack, tmp_path: Path
 ) -> None:
@@ -190,6 +192,7 @@ def test_elected_metric_is_set_on_the_next_node_and_cleared_on_the_deposed_one(
     assert any(line["event"] == "resigned" and line["reason"] for line in said)
 
 
+@pytest.mark.full("processes, beside the same in virtual time")
 def test_eviction_is_counted_and_a_deleted_groups_metrics_are_removed(
     world: World, processes: ExitStack, tmp_path: Path
 ) -> None:
@@ -266,6 +269,7 @@ def test_a_port_that_is_taken_is_one_sentence_and_exit_code_1(
     )
 
 
+@pytest.mark.full("processes, beside the same in virtual time")
 def test_a_consumers_json_log_is_json_from_the_first_line_to_the_last(
     world: World, processes: ExitStack, tmp_path: Path
 ) -> None:

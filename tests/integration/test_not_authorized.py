@@ -82,6 +82,7 @@ def test_closed_chroot_ends_every_command_with_its_own_exit_code(world: World, b
         assert GRANT in line and "Error(" not in line
 
 
+@pytest.mark.full("processes, beside the same in virtual time")
 @STARTS_PROCESS
 @pytest.mark.parametrize(
     ("words", "path"),
@@ -97,6 +98,7 @@ def test_start_ends_where_an_acl_refuses_to_write(world: World, boss: AclStore, 
     assert f"or of its parent, refuses to write it: {GRANT}" in line
 
 
+@pytest.mark.full("processes, beside the same in virtual time")
 @STARTS_PROCESS
 def test_restarted_consumer_without_its_groups_identity_ends(world: World, tmp_path: Path) -> None:
     """Its channel is there, and may not be read."""
@@ -113,6 +115,7 @@ def test_restarted_consumer_without_its_groups_identity_ends(world: World, tmp_p
     assert code == 77 and "c1 cannot register" in line
 
 
+@pytest.mark.full("processes, beside the same in virtual time")
 @STARTS_PROCESS
 def test_node_without_a_coordinators_identity_does_not_stand_by(world: World, tmp_path: Path) -> None:
     """On standby it would notice only when it is needed."""
@@ -137,6 +140,7 @@ def a_node(zk: str, auth_file: str) -> Iterator[None]:
             process.terminate()
 
 
+@pytest.mark.full("processes, beside the same in virtual time")
 @STARTS_PROCESS
 def test_node_ends_where_an_acl_refuses_its_election(world: World, boss: AclStore) -> None:
     world.put(GROUPS)

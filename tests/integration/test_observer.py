@@ -108,6 +108,7 @@ def read(watched: Watched) -> set[str]:
     return {node.data for node in watched.tap.taken().reads.values()}
 
 
+@pytest.mark.full("each environment and kind of drill")
 def test_observer_agrees_with_the_transaction_log(watched: Watched, zookeeper: Ensemble) -> None:
     a_little_of_everything(watched, zookeeper)
 
@@ -120,6 +121,7 @@ def test_observer_agrees_with_the_transaction_log(watched: Watched, zookeeper: E
     assert {e["why"] for e in said if e["event"] == "closed"} == {"closed", "expired"}
 
 
+@pytest.mark.full("each environment and kind of drill")
 def test_transaction_is_found_without_its_reply(watched: Watched, zookeeper: Ensemble) -> None:
     a_little_of_everything(watched, zookeeper)
     watched.observer.events(watched.who)
@@ -134,6 +136,7 @@ def test_transaction_is_found_without_its_reply(watched: Watched, zookeeper: Ens
     assert watched.said(replace(whole, answered=[], unanswered=nothing_heard)) == (truth, "")
 
 
+@pytest.mark.full("each environment and kind of drill")
 def test_observer_that_loses_its_connection_reports_it_and_no_later_change(
     watched: Watched, zookeeper: Ensemble
 ) -> None:
@@ -155,6 +158,7 @@ def test_observer_that_loses_its_connection_reports_it_and_no_later_change(
     assert [op["path"] for event in known for op in event["ops"]] == ["/a"]
 
 
+@pytest.mark.full("each environment and kind of drill")
 def test_foreign_write_that_was_not_read_in_time_is_not_invented(watched: Watched, zookeeper: Ensemble) -> None:
     with connected(zookeeper.hosts) as hand:
         hand.create(watched.chroot)

@@ -52,6 +52,7 @@ def three_nodes(world: World, processes: ExitStack, folder: Path) -> dict[str, P
     return {name: processes.enter_context(node_process(folder, world.zk, name)) for name in ("a", "b", "c")}
 
 
+@pytest.mark.full("processes, beside the same in virtual time")
 def test_next_of_three_nodes_is_elected_after_sigterm_and_sigkill(
     world: World, processes: ExitStack, tmp_path: Path
 ) -> None:
@@ -97,6 +98,7 @@ def test_status_shows_the_nodes_on_standby_as_long_as_they_run(
     eventually(lambda: standby() == [], 20, "neither the elected node nor the killed one is on standby")
 
 
+@pytest.mark.full("processes, beside the same in virtual time")
 def test_node_beside_hostile_patterns_ends_on_sigterm_and_serves_other_groups(
     world: World, stage: ManualStage, processes: ExitStack, tmp_path: Path
 ) -> None:
@@ -136,6 +138,7 @@ def written_by_epoch(world: World, path: str, epoch: int) -> Iterator[tuple[str,
         yield from written_by_epoch(world, f"{path}/{name}", epoch)
 
 
+@pytest.mark.full("processes, beside the same in virtual time")
 def test_paused_coordinator_writes_nothing_after_the_next_one_is_elected(
     world: World, processes: ExitStack, tmp_path: Path
 ) -> None:
@@ -243,6 +246,7 @@ def test_consumers_that_are_terminated_killed_paused_and_fenced_lose_nothing(
 # ---- ZooKeeper itself
 
 
+@pytest.mark.full("processes, beside the same in virtual time")
 def test_consumers_pause_while_zookeeper_is_unavailable_and_resume_afterwards(
     tmp_path: Path,
 ) -> None:

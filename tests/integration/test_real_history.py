@@ -132,6 +132,7 @@ def history(own_ensemble: Ensemble, tmp_path_factory: pytest.TempPathFactory) ->
     return history
 
 
+@pytest.mark.full("processes, beside the same in virtual time")
 def test_killed_and_paused_processes_leave_a_history_in_which_every_invariant_holds(history: HistoryOfTest) -> None:
     verdicts = history.verdicts()
 
@@ -142,6 +143,7 @@ def test_killed_and_paused_processes_leave_a_history_in_which_every_invariant_ho
     ] * 6, verdicts.text()
 
 
+@pytest.mark.full("processes, beside the same in virtual time")
 def test_one_lie_in_the_same_history_is_found(history: HistoryOfTest) -> None:
     """As if a consumer had continued fetching revoked partitions: its `halt` is missing."""
     changed = 0
@@ -157,6 +159,7 @@ def test_one_lie_in_the_same_history_is_found(history: HistoryOfTest) -> None:
     assert {verdict.invariant for verdict in verdicts.broken} & {"S1", "S6"}, verdicts.text()
 
 
+@pytest.mark.full("processes, beside the same in virtual time")
 def test_transaction_log_has_exactly_the_committed_changes(own_ensemble: Ensemble) -> None:
     zk = fresh_chroot(own_ensemble.hosts)
     store = open_kazoo(zk, 2000)
@@ -190,6 +193,7 @@ def test_transaction_log_has_exactly_the_committed_changes(own_ensemble: Ensembl
     assert sorted(event["zxid"] for event in found[1:]) == [event["zxid"] for event in found[1:]]
 
 
+@pytest.mark.full("processes, beside the same in virtual time")
 def test_damaged_transaction_log_is_refused_and_a_truncated_one_is_read_to_its_end(
     own_ensemble: Ensemble, tmp_path: Path
 ) -> None:

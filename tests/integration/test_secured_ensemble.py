@@ -34,7 +34,10 @@ from tests.support.secured import (
 )
 from tests.support.wait import eventually
 
-pytestmark = pytest.mark.real_zookeeper("it is about TLS and credentials")
+pytestmark = [
+    pytest.mark.full("each refusal of servers"),
+    pytest.mark.real_zookeeper("it is about TLS and credentials"),
+]
 
 NODE = ["coordinator.cli", "run", "--node", "a"]
 CONSUMER = ["consumer.cli", "run", "--group", "g", "--topics", "t", "--log-dir", "/tmp"]
@@ -365,7 +368,6 @@ def test_answer_that_tls_has_decrypted_is_not_left_waiting(
         proxy.close()
 
 
-@pytest.mark.full("each refusal of servers")
 def test_processes_at_work_outlast_servers_that_know_other_users_for_a_while(tmp_path: Path) -> None:
     """They ask again at a bounded rate, and go on as soon as they are let in."""
     config = EnsembleConfig(servers=1, tick_ms=200, durable=False, auth=True, extra=ENFORCED_SASL)

@@ -16,7 +16,10 @@ from coordinator.cli.ensemble import ensemble as command
 from tests.support.processes import REPOSITORY
 from tests.support.secured import printed_secrets
 
-pytestmark = pytest.mark.real_zookeeper("it is about TLS and credentials")
+pytestmark = [
+    pytest.mark.full("each refusal of servers"),
+    pytest.mark.real_zookeeper("it is about TLS and credentials"),
+]
 
 
 def run(folder: Path, *words: str) -> Result:

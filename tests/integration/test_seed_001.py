@@ -124,6 +124,7 @@ def test_rolling_upgrade_of_a_subscription_gives_new_topics_to_updated_members_o
 # ---- Rolling Upgrades: assignment strategy changes
 
 
+@pytest.mark.full("processes, beside the same in virtual time")
 @pytest.mark.parametrize(("old", "new"), [("range", "cooperative-sticky"), ("cooperative-sticky", "lag")])
 def test_rolling_upgrade_of_the_strategy_switches_once_when_the_last_process_has_it(
     group: EventGroup, old: str, new: str
@@ -146,6 +147,7 @@ def test_rolling_upgrade_of_the_strategy_switches_once_when_the_last_process_has
     assert sum(events.position.values()) == events.consumed, "every record was consumed once"
 
 
+@pytest.mark.full("processes, beside the same in virtual time")
 def test_rolling_upgrade_to_client_side_assignment_and_back_consumes_records_once(
     group: EventGroup,
 ) -> None:
@@ -168,6 +170,7 @@ def test_rolling_upgrade_to_client_side_assignment_and_back_consumes_records_onc
     eventually(lambda: asks(group.world) == [], 5, "no ask is left")
 
 
+@pytest.mark.full("processes, beside the same in virtual time")
 def test_rolling_upgrade_of_static_members_to_client_side_switches_with_the_last(
     group: EventGroup,
 ) -> None:

@@ -658,6 +658,7 @@ def all_is_well(group: EventGroup, standing: Standing, ask: str) -> None:
     assert sum(events.position.values()) == events.consumed, "every record was consumed once"
 
 
+@pytest.mark.full("processes, beside the same in virtual time")
 def test_coordinator_failure_2_by_sigkill_before_the_leader_reads_keeps_the_ask(group: EventGroup) -> None:
     standing = processes(group)
     group.process("c1").pause()
@@ -674,6 +675,7 @@ def test_coordinator_failure_2_by_sigkill_before_the_leader_reads_keeps_the_ask(
     all_is_well(group, standing, ask)
 
 
+@pytest.mark.full("processes, beside the same in virtual time")
 def test_coordinator_failure_4_by_sigkill_in_a_paused_group_keeps_the_answer(group: EventGroup) -> None:
     standing, world = processes(group), group.world
     group.process("c1").pause()
@@ -692,6 +694,7 @@ def test_coordinator_failure_4_by_sigkill_in_a_paused_group_keeps_the_answer(gro
     all_is_well(group, standing, ask)
 
 
+@pytest.mark.full("processes, beside the same in virtual time")
 def test_coordinator_failure_4_by_sigkill_before_a_member_stops_keeps_a_generation(
     group: EventGroup,
 ) -> None:
@@ -867,6 +870,7 @@ def test_leader_failure_by_session_expiry_while_computing_gives_no_answer(world:
     assert [member.failures for member in some.members] == [[], [], []]
 
 
+@pytest.mark.full("processes, beside the same in virtual time")
 def test_leader_failure_by_sigkill_with_an_ask_out_another_member_is_asked(group: EventGroup) -> None:
     group.node("a")
     before = three_with_first(group, "--session-timeout-ms", "6000")
@@ -881,6 +885,7 @@ def test_leader_failure_by_sigkill_with_an_ask_out_another_member_is_asked(group
     goes_on(group, ["c2", "c3"])
 
 
+@pytest.mark.full("processes, beside the same in virtual time")
 def test_leader_failure_by_eviction_moves_the_ask_and_it_rejoins_as_follower(
     group: EventGroup,
 ) -> None:
@@ -1113,6 +1118,7 @@ def reported(group: EventGroup) -> GroupEvents:
     )
 
 
+@pytest.mark.full("processes, beside the same in virtual time")
 def test_assignment_failure_of_a_suspended_process_ends_no_other_process(impatient: None, group: EventGroup) -> None:
     for names in (["c1"], ["c1", "c2"]):
         group.start(names[-1:], *LONG)

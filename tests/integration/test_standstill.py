@@ -94,6 +94,7 @@ class Drill:
         return longest["standstill_ms"] - longest["uncertain_ms"], longest["standstill_ms"]
 
 
+@pytest.mark.full("processes, beside the same in virtual time")
 def test_standstill_of_a_killed_member_begins_with_its_last_sign_of_life(
     own_ensemble: Ensemble, tmp_path: Path
 ) -> None:
@@ -114,6 +115,7 @@ def test_standstill_of_a_killed_member_begins_with_its_last_sign_of_life(
     assert str(most_ms) in table and "UNCERTAIN-MS" in table
 
 
+@pytest.mark.full("processes, beside the same in virtual time")
 def test_standstill_of_an_eviction_begins_with_the_last_heartbeat(own_ensemble: Ensemble, tmp_path: Path) -> None:
     with ExitStack() as stack:
         drill = Drill(own_ensemble, tmp_path, stack, session_s=4.0, poll_s=1.5)  # 20 ticks: the longest session

@@ -29,6 +29,7 @@ def callbacks(seen: ConsumerEvents) -> tuple[int, int]:
     return seen.assigned, seen.revoked
 
 
+@pytest.mark.full("members as processes")
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 @pytest.mark.parametrize("together", [True, False], ids=["all", "rolling"])
 def test_static_member_restart_stops_no_other_and_makes_no_generation(

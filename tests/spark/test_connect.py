@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.full("pools and queries in each situation"), pytest.mark.timeout(300)]
 
 REPOSITORY = Path(__file__).parents[2]
 

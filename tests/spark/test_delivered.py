@@ -24,7 +24,7 @@ from tests.support.spark_processes import slots
 from tests.support.wait import FAR_OFF_MS, eventually
 from tests.support.world import World, a_world
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.full("pools and queries in each situation"), pytest.mark.timeout(400)]
 
 ((_USER, _PASSWORD),) = USERS.items()
 WITH_PASSWORD = {

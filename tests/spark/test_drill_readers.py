@@ -14,7 +14,7 @@ from tests.drills.broken import plain_reader
 from tests.support.sealed import SealedGroup, batches
 from tests.support.world import World
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.full("pools and queries in each situation"), pytest.mark.timeout(300)]
 
 
 def test_plain_reader_of_drills_agrees_with_spark(spark: SparkSession, world: World, tmp_path: Path) -> None:

@@ -64,6 +64,7 @@ def test_query_delivers_every_record_exactly_once(spark: SparkSession, world: Wo
             fetchers.sweep()
 
 
+@pytest.mark.full("pools and queries in each situation")
 def test_pool_is_waited_for_logs_that_it_runs_and_shows_its_slots(
     spark: SparkSession, world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -87,6 +88,7 @@ def test_pool_is_waited_for_logs_that_it_runs_and_shows_its_slots(
         fetchers.wait_until_running(90)
 
 
+@pytest.mark.full("pools and queries in each situation")
 def test_group_of_a_pool_starts_with_one_generation_once_all_slots_have_joined(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
@@ -98,6 +100,7 @@ def test_group_of_a_pool_starts_with_one_generation_once_all_slots_have_joined(
         assert world.state("g").generation == 1
 
 
+@pytest.mark.full("pools and queries in each situation")
 def test_pool_without_a_coordinator_says_so_while_it_is_waited_for(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
@@ -112,6 +115,7 @@ def test_pool_without_a_coordinator_says_so_while_it_is_waited_for(
             fetchers.wait_until_running(0.5)
 
 
+@pytest.mark.full("pools and queries in each situation")
 def test_pool_without_an_answer_of_zookeeper_is_shown_at_once_and_waited_for(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
@@ -136,6 +140,7 @@ def test_pool_without_an_answer_of_zookeeper_is_shown_at_once_and_waited_for(
         fetchers.wait_until_running(90)
 
 
+@pytest.mark.full("pools and queries in each situation")
 def test_slot_leads_a_client_assigned_pool_and_its_kill_loses_no_record(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
@@ -168,6 +173,7 @@ def test_a_killed_process_costs_no_record_and_brings_none_twice(
         eventually(lambda: sink.has_exactly("t", 4, 3000), 90, "each record is delivered once")
 
 
+@pytest.mark.full("pools and queries in each situation")
 def test_segments_may_be_on_an_object_store(spark: SparkSession, world: World, tmp_path: Path) -> None:
     world.coordinator()
     world.topic("t", 2)
@@ -180,6 +186,7 @@ def test_segments_may_be_on_an_object_store(spark: SparkSession, world: World, t
         assert not (tmp_path / "segments").exists()
 
 
+@pytest.mark.full("pools and queries in each situation")
 def test_failed_slot_is_retried_and_its_status_has_the_reason(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
@@ -192,6 +199,7 @@ def test_failed_slot_is_retried_and_its_status_has_the_reason(
         assert "is no log that can be opened" in str(fetchers.status()[0].last_error)
 
 
+@pytest.mark.full("pools and queries in each situation")
 @pytest.mark.parametrize(
     ("place", "reason"),
     [
@@ -212,6 +220,7 @@ def test_slot_without_its_folders_is_failing_and_says_why(
         assert status.reason == status.last_error
 
 
+@pytest.mark.full("pools and queries in each situation")
 def test_slot_whose_folder_belongs_to_another_chroot_is_failing_and_says_so(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
@@ -225,6 +234,7 @@ def test_slot_whose_folder_belongs_to_another_chroot_is_failing_and_says_so(
         )
 
 
+@pytest.mark.full("pools and queries in each situation")
 def test_status_of_slots_names_what_each_waits_for(spark: SparkSession, world: World, tmp_path: Path) -> None:
     with pool(spark, world, "g", tmp_path, {"t": 1, "typo": 1}) as fetchers:
         eventually(lambda: {s.state for s in fetchers.status()} == {"unassigned"}, 90, "the slots are members")
@@ -303,6 +313,7 @@ def flows_on(sink: Delivered) -> None:
     eventually(lambda: sink.count > so_far, 30, "records flow on")
 
 
+@pytest.mark.full("pools and queries in each situation")
 def test_slot_that_waits_for_its_next_attempt_leaves_too_and_restarts(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
@@ -318,6 +329,7 @@ def test_slot_that_waits_for_its_next_attempt_leaves_too_and_restarts(
         eventually(lambda: fetchers.status()[1].attempts >= 1, 30, "a second attempt")
 
 
+@pytest.mark.full("pools and queries in each situation")
 def test_resizes_at_the_same_time_are_carried_out_one_after_the_other(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
@@ -332,6 +344,7 @@ def test_resizes_at_the_same_time_are_carried_out_one_after_the_other(
         eventually(lambda: sink.has_exactly("t", 4, 500), 60, "each record is delivered once")
 
 
+@pytest.mark.full("pools and queries in each situation")
 def test_a_pool_that_a_query_resizes_outlives_that_query(spark: SparkSession, world: World, tmp_path: Path) -> None:
     world.coordinator()
     world.topic("t", 2)

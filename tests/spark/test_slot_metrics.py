@@ -14,7 +14,7 @@ from tests.support.spark import pool, produce
 from tests.support.wait import eventually
 from tests.support.world import World
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.full("pools and queries in each situation"), pytest.mark.timeout(400)]
 
 
 def two_ports() -> int:

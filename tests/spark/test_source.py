@@ -55,6 +55,7 @@ def test_available_now_query_delivers_the_available_records_and_ends(
     assert sink.count == 200
 
 
+@pytest.mark.full("pools and queries in each situation")
 def test_three_actions_of_one_batch_have_the_same_records(spark: SparkSession, sealed: World, tmp_path: Path) -> None:
     found: list[list[tuple[int, int]]] = []
 
@@ -118,6 +119,7 @@ def test_a_missing_file_fails_the_query_with_its_name_and_offsets(
         running.awaitTermination(120)
 
 
+@pytest.mark.full("pools and queries in each situation")
 def test_a_damaged_file_fails_the_query_with_its_name_and_offsets(
     spark: SparkSession, sealed: World, tmp_path: Path
 ) -> None:
@@ -129,6 +131,7 @@ def test_a_damaged_file_fails_the_query_with_its_name_and_offsets(
         running.awaitTermination(120)
 
 
+@pytest.mark.full("pools and queries in each situation")
 def test_a_flipped_bit_fails_the_query_with_its_offsets_and_checksums(
     spark: SparkSession, sealed: World, tmp_path: Path
 ) -> None:
@@ -147,6 +150,7 @@ def test_a_flipped_bit_fails_the_query_with_its_offsets_and_checksums(
         running.awaitTermination(120)
 
 
+@pytest.mark.full("pools and queries in each situation")
 def test_pool_with_a_full_backlog_pauses_and_resumes_once_a_query_has_read_it(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
@@ -180,6 +184,7 @@ class StopsAfterOne(Delivered):
         super().__call__(frame, batch)
 
 
+@pytest.mark.full("pools and queries in each situation")
 def test_query_returning_after_collection_fails_with_the_lost_segments_and_a_remedy(
     spark: SparkSession, sealed: World, tmp_path: Path
 ) -> None:
@@ -219,6 +224,7 @@ def test_removed_running_query_fails_with_the_reason(spark: SparkSession, sealed
     assert sealed.store.get(PATHS.query("q")) is None
 
 
+@pytest.mark.full("pools and queries in each situation")
 def test_unnamed_query_without_a_checkpoint_holds_nothing_back_after_its_end(
     spark: SparkSession, sealed: World
 ) -> None:
@@ -261,6 +267,7 @@ def test_a_batch_read_before_anything_is_sealed_is_empty(spark: SparkSession, wo
     assert batch(spark, world).collect() == []
 
 
+@pytest.mark.full("pools and queries in each situation")
 def test_a_batch_read_whose_segments_are_collected_after_its_plan_fails_by_name(
     spark: SparkSession, sealed: World
 ) -> None:
@@ -273,6 +280,7 @@ def test_a_batch_read_whose_segments_are_collected_after_its_plan_fails_by_name(
         frame.collect()
 
 
+@pytest.mark.full("pools and queries in each situation")
 @pytest.mark.parametrize("options", [{"startingSegments": "latest"}, {"startingSegments": "newest"}])
 def test_a_batch_read_from_a_start_that_makes_no_sense_is_refused(
     spark: SparkSession, sealed: World, options: dict[str, str]
@@ -281,6 +289,7 @@ def test_a_batch_read_from_a_start_that_makes_no_sense_is_refused(
         batch(spark, sealed, **options).collect()
 
 
+@pytest.mark.full("pools and queries in each situation")
 def test_query_that_starts_at_the_latest_segment_delivers_later_records(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
@@ -307,6 +316,7 @@ def test_query_that_starts_at_the_latest_segment_delivers_later_records(
     assert again.count <= 60
 
 
+@pytest.mark.full("pools and queries in each situation")
 def test_a_stream_without_an_end_takes_no_end(spark: SparkSession, sealed: World, tmp_path: Path) -> None:
     frame = read(spark, sealed, "g", endingSegments="segment-0000000001")
     stream = query(frame, Delivered(), tmp_path / "checkpoint", availableNow=True)
