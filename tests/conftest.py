@@ -32,6 +32,7 @@ ONE_BY_ONE = "tests/simulation/"
 """Its tests share nothing and some take long."""
 
 PARTS = 8
+SLOWEST_FILES = 30
 
 settings.register_profile(
     "a busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -43,12 +44,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=0, help="another order of what happens in tests in virtual time")
 
 
-def pytest_configure() -> None:
+class Failures:
+    """Names each failure as it happens, with the command that repeats it: the workers' output is dots."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            seed = f" --seed {self._config.getoption('seed')}" if self._config.getoption("seed") else ""
+            terminal.ensure_newline()
+            terminal.write_line(f"repeat: scripts/test {shlex.quote(report.nodeid)}{seed}", red=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """A shell lets what it runs in the background ignore SIGINT, and children inherit that: tests send it to theirs."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # Whoever terminates the tests ends them in order, with all that they have started.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    config.pluginmanager.register(Failures(config))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -95,20 +111,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Queue:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """The processor's time, that of each folder, and how to repeat what has failed."""
+    """The processor's time, that of each folder, and of the slowest files."""
     spent = [sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     terminalreporter.write_line(f"CPU time: {spent[0]:.0f} s here, {spent[1]:.0f} s in processes that were waited for")
     folders: Counter[str] = Counter()
+    files: Counter[str] = Counter()
     for reports in terminalreporter.stats.values():
         for report in reports:
             if isinstance(report, pytest.TestReport):
                 folders["/".join(report.nodeid.split("/")[:2])] += report.duration
-    terminalreporter.section("time by folder, in all workers")
-    for folder, seconds in folders.most_common():
-        terminalreporter.write_line(f"{seconds:8.1f} s  {folder}")
-    seed = f" --seed {config.getoption('seed')}" if config.getoption("seed") else ""
-    for nodeid in {report.nodeid: None for kind in ("failed", "error") for report in terminalreporter.getreports(kind)}:
-        terminalreporter.write_line(f"repeat: scripts/test {shlex.quote(nodeid)}{seed}")
+                files[report.nodeid.partition("::")[0]] += report.duration
+    terminalreporter.section("time by folder, and of the slowest files, in all workers")
+    for name, seconds in (*folders.most_common(), *files.most_common(SLOWEST_FILES)):
+        terminalreporter.write_line(f"{seconds:8.1f} s  {name}")
 
 
 @pytest.fixture(autouse=True)
