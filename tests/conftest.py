@@ -104,6 +104,12 @@ class Queue(LoadScopeScheduling):
         file = nodeid.partition("::")[0]
         return nodeid if file.startswith(ONE_BY_ONE) else scope_of(file)
 
+    def _reschedule(self, node: Any) -> None:
+        if (
+            node in self.registered_collections
+        ):  # not so one that takes a crashed worker's place, before it has collected
+            super()._reschedule(node)
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Queue:
