@@ -105,9 +105,7 @@ class Queue(LoadScopeScheduling):
         return nodeid if file.startswith(ONE_BY_ONE) else scope_of(file)
 
     def _reschedule(self, node: Any) -> None:
-        if (
-            node in self.registered_collections
-        ):  # not so one that takes a crashed worker's place, before it has collected
+        if node in self.registered_collections:  # one in a crashed worker's place has to collect first
             super()._reschedule(node)
 
 
