@@ -24,8 +24,8 @@ from tests.support.kafka import Kafka, a_kafka
 
 SERVER_FIXTURES = {"zookeeper", "zk", "ensemble3", "kafka", "sasl_server"}
 QUIET_FIXTURES = {"quiet_set", "kafka_drill"}
-NEIGHBOURS = {"tests/drills/test_drills.py": "tests/drills/test_short_set.py"}
-"""Files that look at what the fixture of another file has run."""
+ALONE = ("tests/drills/", "tests/docker/")
+"""Its files are one worker's: a drill measures times, and runs beside no other one."""
 SHARED = ("spark: SparkSession", "kafka: Kafka", "sasl_server: Ensemble")
 """Parameters for which a process starts a cluster, a broker or a server once: files with one are one worker's."""
 ONE_BY_ONE = "tests/simulation/"
@@ -92,9 +92,11 @@ def part_of_this_commit() -> int:
 
 @cache
 def scope_of(file: str) -> str:
-    """What one worker runs on end: a file, or all files with one of `SHARED`."""
+    """What one worker runs on end: a file, all drills, or all files with one of `SHARED`."""
+    if file.startswith(ALONE):
+        return "drills"
     text = Path(__file__).parents[1].joinpath(file).read_text()
-    return next((parameter for parameter in SHARED if parameter in text), NEIGHBOURS.get(file, file))
+    return next((parameter for parameter in SHARED if parameter in text), file)
 
 
 class Queue(LoadScopeScheduling):
