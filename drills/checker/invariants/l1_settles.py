@@ -88,9 +88,8 @@ class Settled(Invariant):
         if stuck:
             found = max(found, bounds["poll_interval"] + bounds["lease"] + 1 + self._silent_after_s)
         if any(name in group.channels and group.channels[name].by_hand for name in stuck):
-            found += bounds[
-                "sweep"
-            ]  # it does not leave by itself: its silence counts once a sweep has read its channel
+            # It does not leave by itself: its silence counts once a sweep has read its channel.
+            found += bounds["sweep"]
         if self.is_led(group):
             found += longest_ask_s(self.world) * (1 + self._may_not_answer(group))
         return found + hold_s(self.world, group)
