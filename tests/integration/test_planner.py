@@ -21,10 +21,10 @@ from coordinator.planning.backpressure import Bounds, Retention
 from coordinator.retention.segments import SegmentCollector, SegmentRules
 from coordinator.term.server_clock import ServerClock
 from coordinator.zk.batching import ensure
-from coordinator.zk.errors import BadData, Refused
+from coordinator.zk.errors import BadData, OutcomeUnknown, Refused
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory, open_kazoo
-from coordinator.zk.store import Check, Create, Delete, Listing, Node, SetData, Store, Watch
+from coordinator.zk.store import Check, Create, Delete, Listing, Node, Operation, SetData, Store, Watch
 from coordinator.zk.znodes.partitions import LOST, RESET, Discontinuity, TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GroupPaths
 from coordinator.zk.znodes.records import EpochRecord
@@ -446,6 +446,38 @@ def test_of_two_new_queries_of_one_name_only_the_newer_plans_a_batch(bench: Benc
     assert len(new.plan(start, new.latest(start))) == 1
 
 
+class NoReply(FrontStore):
+    """A session whose next commit is applied, and answered only after `meanwhile` by a lost connection."""
+
+    def __init__(self, store: Store, meanwhile: Callable[[], object]) -> None:
+        super().__init__(store)
+        self.meanwhile: Callable[[], object] | None = meanwhile
+
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        done = super().commit(operations)
+        if not any(isinstance(each, SetData) for each in operations) or self.meanwhile is None:
+            return done
+        meanwhile, self.meanwhile = self.meanwhile, None
+        meanwhile()
+        raise OutcomeUnknown("connection lost")
+
+
+def test_registration_without_a_reply_replaces_no_run_that_registered_after_it(bench: Bench) -> None:
+    bench.seal()
+    end = one_batch(bench)
+    new = bench.planner()
+    opener = kazoo_factory(bench.zk, SESSION_MS)
+    config = SourceConfig(zk=bench.zk, group="g", query="q")
+    old = Planner(config, lambda: NoReply(opener(), lambda: new.latest(end)), bench.clock)
+
+    with pytest.raises(QueryTakenOver, match="another run of query q"):
+        old.latest(end)
+
+    bench.seal()
+    assert later(new, end) != end
+    old.close()
+
+
 def removed(bench: Bench, query: str = "q") -> None:
     """As `zk-coordinator queries remove` does it."""
     bench.store.commit([SetData(bench.paths.queries, b""), Delete(bench.paths.query(query))])
@@ -739,12 +771,16 @@ def test_gap_or_repetition_fails_every_start_until_data_loss_is_allowed(
     assert one_batch(bench, read).ends == ends({0: first + 20, 1: 10})
 
 
-@pytest.mark.parametrize("is_collected", [True, False])
+@pytest.mark.parametrize(
+    ("before", "is_collected"), [(0, True), (0, False), (1, False)], ids=["collected", "removed", "removed in a batch"]
+)
 def test_query_goes_on_with_the_default_after_a_run_that_bore_a_missing_segment(
-    bench: Bench, is_collected: bool
+    bench: Bench, before: int, is_collected: bool
 ) -> None:
     bench.seal(10)
     read = one_batch(bench)
+    for _ in range(before):
+        bench.seal(10)
     gone = bench.seal(10)
     bench.seal(10, partition=1)
     if is_collected:
@@ -755,9 +791,10 @@ def test_query_goes_on_with_the_default_after_a_run_that_bore_a_missing_segment(
     bench.seal(10)
     read = one_batch(bench, read)
 
-    assert read.ends == ends({0: 30, 1: 10})
-    bench.seal(10, first=40)
-    with pytest.raises(SegmentError, match="t-0 from offset 40 on, and 30 should be next"):
+    end = 30 + 10 * before
+    assert read.ends == ends({0: end, 1: 10})
+    bench.seal(10, first=end + 10)
+    with pytest.raises(SegmentError, match=f"t-0 from offset {end + 10} on, and {end} should be next"):
         one_batch(bench, read)
 
 

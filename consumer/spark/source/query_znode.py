@@ -55,6 +55,8 @@ class QueryPost:
         self._is_named = is_named
         self._is_ephemeral = False
         self._has_begun = False
+        self._replaced: str | None = None
+        """The run that a registration without a reply was to replace; any other one is newer."""
         self._finished = 0
         self._rewind: Rewind | None = None
         self._published_at = float("-inf")
@@ -168,7 +170,14 @@ class QueryPost:
         else:
             operations += [Delete(self._path, node.stat.version)] if node is not None else []
             operations.append(Create(self._path, data, ephemeral=is_ephemeral))
-        store.commit(operations)
+        before = self._replaced
+        self._replaced = before if before is not None else self._parsed(node).run if node is not None else ""
+        try:
+            store.commit(operations)
+        except Refused:
+            self._replaced = before
+            raise
+        self._replaced = None
         self._watched.forget()
         self._registered_on, self._is_ephemeral, self._has_begun = store, is_ephemeral, True
         self._finished, self._published_at = finished, self._runtime.monotonic()
@@ -211,7 +220,8 @@ class QueryPost:
         self._finished, self._published_at = finished, self._runtime.monotonic()
 
     def _check_run(self, node: Node | None) -> None:
-        if self._has_begun and node is not None and self._parsed(node).run != self._run:
+        is_first = not self._has_begun and self._replaced is None
+        if node is not None and not is_first and self._parsed(node).run not in (self._run, self._replaced):
             raise QueryTakenOver(
                 f"another run of query {self.query} of group {self._paths.group} has begun: "
                 "give each query that reads the group a name of its own (option query)"

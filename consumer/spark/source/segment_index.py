@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from coordinator.zk.runtime import Runtime
@@ -84,10 +83,13 @@ class SealedSegments:
         listed = (sealed.name for sealed in self._known.values() if sealed.czxid == start.czxid)
         return gaps(start.segment or next(listed, ""), batch)
 
-    def known(self, start: SourceOffset, end: SourceOffset) -> SourceOffset:
-        """`start`, without its ends when segments between are gone: where those ended is not known."""
-        is_gone = self.record.collected > start.czxid or self.gaps(start, self.between(start.czxid, end.czxid))
-        return replace(start, ends={}) if is_gone else start
+    def ends(self, start: SourceOffset, batch: Sequence[Sealed]) -> Ends:
+        """The ends after the batch after `start`, where a segment is missing only of what follows it."""
+        names = [start.segment, *(sealed.name for sealed in batch)]
+        missing = [index for index, sealed in enumerate(batch) if gaps(names[index], [sealed])]
+        is_whole = not missing and self.record.collected <= start.czxid
+        _, ends = joined(start.ends if is_whole else {}, batch[max(missing, default=0) :])
+        return ends
 
     def _list(self, store: Store) -> None:
         for _ in range(LISTINGS):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
@@ -148,7 +148,10 @@ class Planner:
             self._report_removed(f"query {start.query}")
         segments = self._segments.between(start.czxid)
         end = at_cut(batch_end(start, segments, cuts, max_rows, self._target), start, segments, known, cuts)
-        return delivered(self._segments.known(start, end), end, segments, registered)
+        if end.czxid == start.czxid:
+            return end
+        ends = self._segments.ends(start, [sealed for sealed in segments if sealed.czxid <= end.czxid])
+        return replace(end, ends=ends, began=start.began, registered=registered)
 
     def _list_with_cuts(self, store: Store) -> tuple[Sequence[Cut], Sequence[Cut]]:
         """List the segments; the cuts up to which all of them are listed, and those that may lie between them."""
@@ -308,14 +311,6 @@ def collected_text(gone: str, query: str, is_named: bool) -> str:
         "is older than what it had finished. Start it with a new checkpoint and another name (option query); with "
         "option startingSegments it begins at the earliest existing segment or at the next one"
     )
-
-
-def delivered(start: SourceOffset, end: SourceOffset, segments: Iterable[Sealed], registered: int) -> SourceOffset:
-    """`end` with the ends of the batch after `start`; unchanged when it has no segment."""
-    if end.czxid == start.czxid:
-        return end
-    _, ends = joined(start.ends, (sealed for sealed in segments if sealed.czxid <= end.czxid))
-    return replace(end, ends=ends, began=start.began, registered=registered)
 
 
 def packed(batch: Sequence[Sealed], readers: int) -> list[list[Sealed]]:
