@@ -225,8 +225,8 @@ class RegionMember(StatefulContributor):
 
         def run() -> None:
             try:
-                sweep(store, self._runtime, folder, self.paths.region, checkpoint)
-                self._sweep_problem = ""
+                if sweep(store, self._runtime, folder, self.paths.region, checkpoint):
+                    self._sweep_problem = ""
             except Exception as error:  # noqa: BLE001  the next checkpoint tries again
                 is_new, self._sweep_problem = str(error) != self._sweep_problem, str(error)
                 if is_new:

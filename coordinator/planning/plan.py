@@ -29,7 +29,7 @@ from .rebalance_history import history_of, replaced_of
 from .reconciliation import STRAGGLER_AFTER_S, Moves, Round, Settled, has_settled, moves, with_pauses
 from .regional import RegionStep, region_step, regional_moves, sealing_moves
 from .snapshot import AskView, SeatView, SentCommand, Snapshot
-from .target import Wanted, wanted
+from .target import BEYOND, Wanted, wanted
 
 WAITING_LOOK_S = 1.0
 """Polling interval for changes without a watch: an owner znode that is in the way."""
@@ -150,7 +150,7 @@ def plan(
         topics=assignment.topics,
         marks=tuple(members.marks),
         reason=_reason(members, reconciliation, asks),
-        left_out=dict(sorted({**bounded(assignment.left_out), **bounded(unusable(snapshot, members))}.items())),
+        left_out=dict(sorted({**bounded(assignment.left_out, BEYOND), **bounded(unusable(snapshot, members))}.items())),
         client=asks.client,
         region=_group_region(snapshot, step, is_ready, tuple(sorted(assignment.target.keys() & members.away.keys()))),
         granted=next_grants(snapshot, assignment.target, reconciliation.starts),

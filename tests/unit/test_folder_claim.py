@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from consumer.errors import ForeignFolder
+from consumer.operator.region import RegionMember
 from consumer.operator.states import State, StateFiles
 from consumer.sealing.folder_claim import CLAIM_AGAIN_S, MAX_MARKER_BYTES, ClaimedFiles, chroot_of, claim, refusal
 from consumer.sealing.segment_files import MARKER, SegmentFolder
@@ -331,3 +332,31 @@ def test_a_refused_sweep_is_logged_once(caplog: pytest.LogCaptureFixture) -> Non
     pool.sweep = refuses
     sweeps()
     assert len(re.findall("orphan sweep refused", caplog.text)) == 2
+
+
+def test_a_regions_refused_sweep_is_logged_once_also_around_an_idle_one(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[int | Exception] = []
+
+    def sweeps(*_: object) -> int:
+        result = found.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    monkeypatch.setattr("consumer.operator.region.sweep", sweeps)
+    at_once = SimpleNamespace(spawn=lambda run, _: run())
+    member: Any = SimpleNamespace(
+        _files=SimpleNamespace(folder="states"), _is_sweeping=False, _sweep_problem="", _runtime=at_once
+    )
+    member.paths, member._config = SimpleNamespace(region="r"), SimpleNamespace(consumer="c")
+    store: Any = None
+    refused = ForeignFolder("the folder is another's")
+    rounds: list[tuple[list[int | Exception], int]] = [([refused, 0, refused], 1), ([3, refused], 2)]
+    for results, lines in rounds:
+        found[:] = results
+        for _ in results:
+            RegionMember._completed(member, store, 1)
+
+        assert len(re.findall("state file removal failed", caplog.text)) == lines

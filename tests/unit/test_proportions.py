@@ -99,11 +99,12 @@ def test_range_assigns_a_hundred_thousand_partitions_of_300_members() -> None:
     assert decided.state.left_out == {}
 
 
-def of_many_topics(members: int, topics: int, partitions: int, strategy: str) -> Snapshot:
-    """New members of a group, each of which subscribes to all of its topics."""
+def of_many_topics(members: int, topics: int, partitions: int, strategy: str, invented: int = 0) -> Snapshot:
+    """New members of a group, each of which subscribes to all of its topics, and to some that do not exist."""
     names = [f"w{number:05}-{'x' * 13}" for number in range(topics)]
     numbers = tuple(range(partitions))
-    snapshot = a_group(members, 1, strategy, dict.fromkeys(names, 1))
+    unknown = [f"invented-{number:05}" for number in range(invented)]
+    snapshot = a_group(members, 1, strategy, dict.fromkeys([*names, *unknown], 1))
     return replace(snapshot, topics={name: Topic(name, f"id-{name}", numbers) for name in names})
 
 
@@ -112,6 +113,7 @@ def of_many_topics(members: int, topics: int, partitions: int, strategy: str) ->
     [
         pytest.param(a_group(2, 20_000), id="more than their sessions may own"),
         pytest.param(of_many_topics(40, 1500, 10, "cooperative-sticky"), id="few of each topic"),
+        pytest.param(of_many_topics(40, 1500, 10, "cooperative-sticky", 1000), id="behind topics that do not exist"),
         pytest.param(of_many_topics(3, 400, 60, "range"), id="both"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from coordinator.zk.runtime import Runtime
@@ -83,13 +84,16 @@ class SealedSegments:
         listed = (sealed.name for sealed in self._known.values() if sealed.czxid == start.czxid)
         return gaps(start.segment or next(listed, ""), batch)
 
-    def ends(self, start: SourceOffset, batch: Sequence[Sealed]) -> Ends:
-        """The ends after the batch after `start`, where a segment is missing only of what follows it."""
+    def delivered(self, start: SourceOffset, end: SourceOffset, registered: int) -> SourceOffset:
+        """`end` with the ends of the batch after `start`; where a segment is missing, only of what follows it."""
+        batch = self.between(start.czxid, end.czxid)
+        if not batch:
+            return end
         names = [start.segment, *(sealed.name for sealed in batch)]
         missing = [index for index, sealed in enumerate(batch) if gaps(names[index], [sealed])]
         is_whole = not missing and self.record.collected <= start.czxid
         _, ends = joined(start.ends if is_whole else {}, batch[max(missing, default=0) :])
-        return ends
+        return replace(end, ends=ends, began=start.began, registered=registered)
 
     def _list(self, store: Store) -> None:
         for _ in range(LISTINGS):

@@ -148,10 +148,7 @@ class Planner:
             self._report_removed(f"query {start.query}")
         segments = self._segments.between(start.czxid)
         end = at_cut(batch_end(start, segments, cuts, max_rows, self._target), start, segments, known, cuts)
-        if end.czxid == start.czxid:
-            return end
-        ends = self._segments.ends(start, [sealed for sealed in segments if sealed.czxid <= end.czxid])
-        return replace(end, ends=ends, began=start.began, registered=registered)
+        return self._segments.delivered(start, end, registered)
 
     def _list_with_cuts(self, store: Store) -> tuple[Sequence[Cut], Sequence[Cut]]:
         """List the segments; the cuts up to which all of them are listed, and those that may lie between them."""

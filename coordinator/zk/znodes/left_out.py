@@ -31,12 +31,16 @@ def keys_of(partitions: Iterable[TopicPartition], why: str) -> dict[str, str]:
     return found
 
 
-def bounded(left_out: Mapping[str, str], most: int = MAX_BYTES) -> dict[str, str]:
-    """The first entries, as far as `most` bytes of JSON go, and the number of the others."""
+def bounded(left_out: Mapping[str, str], foremost: str = "") -> dict[str, str]:
+    """The first entries, as far as `MAX_BYTES` of JSON go, and the number of the others.
+
+    :param foremost: the reason whose entries come before all others, in their own order.
+    """
     found: dict[str, str] = {}
-    for key, why in sorted(left_out.items()):
-        most -= len(compact({key: why}))
-        if most < 0:
+    room = MAX_BYTES
+    for key, why in sorted(left_out.items(), key=lambda entry: "" if entry[1] == foremost else entry[0]):
+        room -= len(compact({key: why}))
+        if room < 0:
             break
         found[key] = why
     if len(found) < len(left_out):
@@ -62,6 +66,6 @@ def first_of(left_out: Mapping[str, str], why: str) -> TopicPartition | None:
     entries = {key: reason for key, reason in left_out.items() if reason == why}
     found = set(partitions_of(entries))
     for topic, _, number in (key.rpartition("-") for key in entries):
-        if is_name(topic) and number.isascii() and number.isdigit():
+        if is_name(topic) and ranges.is_partition(number):
             found.add(TopicPartition(topic, int(number)))
     return min(found, default=None)
