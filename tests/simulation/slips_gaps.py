@@ -11,7 +11,7 @@ import consumer.spark.source.stream_planner
 import coordinator.rebalance.plan_operations
 from consumer.membership.offsets import CommittedOffsets
 from consumer.spark.source.query_znode import QueryPost
-from consumer.spark.source.segment_index import NEVER, joined
+from consumer.spark.source.segment_index import NEVER, SealedSegments, joined
 from consumer.spark.source.stream_planner import Planner
 from coordinator.zk.znodes.records import Channel, OffsetRecord
 from tests.simulation.mutation import Mutation, Patch, constant, nothing, of, replaced
@@ -87,6 +87,17 @@ def _with_each_sign_of_life(original: Any) -> Any:
     return registered
 
 
+def _forgets_what_it_replaced(original: Any) -> Any:
+    def check(self: QueryPost, node: Any) -> None:
+        replaced_run, self._replaced = self._replaced, None
+        try:
+            original(self, node)
+        finally:
+            self._replaced = replaced_run
+
+    return check
+
+
 def _without_zxid(original: Any) -> Any:
     def standing(self: CommittedOffsets, partition: Any, channel: Any, node: Any) -> OffsetRecord | None:
         found = original(self, partition, channel, node)
@@ -133,7 +144,7 @@ def _begins_well(original: Any) -> Any:
     return found
 
 
-NO_ENDS: tuple[Patch, ...] = (replaced(_PLANNER, "delivered", _without_ends),)
+NO_ENDS: tuple[Patch, ...] = (replaced(SealedSegments, "delivered", _without_ends),)
 
 
 def _gap(name: str, rule: str, *patches: Patch) -> Mutation:
@@ -167,6 +178,11 @@ GAP_RULES: tuple[Mutation, ...] = (
         "a run registers with each sign of life",
         "A query reads 2",
         replaced(QueryPost, "registered", _with_each_sign_of_life),
+    ),
+    _gap(
+        "a registration without a reply replaces a newer run",
+        "A query reads 2",
+        replaced(QueryPost, "_check_run", _forgets_what_it_replaced),
     ),
     _gap("a reset has no time", "offsets/[topic]/[partition]", replaced(CommittedOffsets, "_standing", _without_zxid)),
     _gap(
