@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import resource
 import shlex
@@ -38,6 +39,9 @@ settings.register_profile(
     "a busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 settings.load_profile("a busy machine")
+
+
+gc.set_threshold(100_000)  # by default a tenth of the time goes into what lives to the end: the collected tests
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -7,8 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from consumer.spark.source.offset import SourceOffset
-from consumer.spark.source.segment_index import Sealed, joined
-from consumer.spark.source.stream_planner import delivered
+from consumer.spark.source.segment_index import Sealed, delivered, joined
 from coordinator.zk.znodes.partitions import LOST, RESET, Discontinuity, TopicPartition
 from coordinator.zk.znodes.segments import SealedRange, Segment
 from tests.property.effort import Draw, tried
@@ -57,8 +56,8 @@ def chain(story: Story) -> list[SourceOffset]:
     offsets = [SourceOffset(-1, 1, "q", began=story.began)]
     for end, registered in zip(story.ends, story.runs, strict=True):
         last = story.segments[end]
-        after = [sealed for sealed in story.segments if sealed.czxid > offsets[-1].czxid]
-        chosen = delivered(offsets[-1], SourceOffset(last.czxid, 1, "q", last.name), after, registered)
+        batch = [sealed for sealed in story.segments if offsets[-1].czxid < sealed.czxid <= last.czxid]
+        chosen = delivered(offsets[-1], SourceOffset(last.czxid, 1, "q", last.name), batch, registered)
         offsets.append(SourceOffset.parse(json.loads(json.dumps(chosen.to_dict()))))
     return offsets
 

@@ -254,6 +254,7 @@ def test_hostile_data_is_a_record_or_bad_data(data: bytes) -> None:
         read(kind, data)
 
 
+@pytest.mark.long
 def test_data_of_any_depth_is_a_record_or_bad_data() -> None:
     for depth in range(sys.getrecursionlimit() - 120, sys.getrecursionlimit() + 5):
         nested = "[" * depth + "]" * depth

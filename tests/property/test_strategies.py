@@ -98,6 +98,7 @@ def moved(before: Assignment, now: Assignment, members: Sequence[Subscriber]) ->
 # ---- every strategy
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_time_of_an_assignment_is_near_linear_in_topics(strategy: str) -> None:
     """One thread of all topics is the worst for a strategy that joins sets."""

@@ -11,7 +11,7 @@ import consumer.spark.source.stream_planner
 import coordinator.rebalance.plan_operations
 from consumer.membership.offsets import CommittedOffsets
 from consumer.spark.source.query_znode import QueryPost
-from consumer.spark.source.segment_index import NEVER, SealedSegments, joined
+from consumer.spark.source.segment_index import NEVER, joined
 from consumer.spark.source.stream_planner import Planner
 from coordinator.zk.znodes.records import Channel, OffsetRecord
 from tests.simulation.mutation import Mutation, Patch, constant, nothing, of, replaced
@@ -144,7 +144,7 @@ def _begins_well(original: Any) -> Any:
     return found
 
 
-NO_ENDS: tuple[Patch, ...] = (replaced(SealedSegments, "delivered", _without_ends),)
+NO_ENDS: tuple[Patch, ...] = (replaced(_PLANNER, "delivered", _without_ends),)
 
 
 def _gap(name: str, rule: str, *patches: Patch) -> Mutation:

@@ -267,6 +267,7 @@ def test_reader_of_one_batch_of_a_segment_reads_no_other(tmp_path: Path, monkeyp
         next(found)
 
 
+@pytest.mark.long
 def test_a_damaged_segment_fails_with_its_file_its_offsets_and_both_sums(tmp_path: Path) -> None:
     segment, path = seal(
         tmp_path, stored_batches([b"x" * 1000] * 1000), stored_batches([b"y" * 1000] * 1000), stored_batches([b"z"])

@@ -69,6 +69,7 @@ def run(name: str, stage: Recorded) -> None:
     DRILLS[name].run(cast(Stage, stage))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "done"),
     [
@@ -87,6 +88,7 @@ def test_fault_is_recorded_before_it_is_injected(name: str, done: list[str]) -> 
     assert stage.done == done
 
 
+@pytest.mark.long
 def test_zookeeper_is_down_for_at_least_the_recorded_time() -> None:
     stage = Recorded()
 

@@ -46,6 +46,7 @@ def test_answer_without_an_end_is_truncated(answers: Answers) -> None:
     assert len(four_letter_word("127.0.0.1", answers(endless), timeout_s=10.0)) == LONGEST_ANSWER
 
 
+@pytest.mark.long
 def test_slow_answer_ends_at_the_timeout(answers: Answers) -> None:
     over = threading.Event()
     trickle = (b"x" for _ in range(1000) if not over.wait(0.02))

@@ -52,6 +52,7 @@ def test_request_of_a_closed_client_ends_with_an_error(requests: Requests) -> No
     assert isinstance(pending.results()["t", 0], LogError)
 
 
+@pytest.mark.long
 def test_controller_that_does_not_answer_is_connected_anew(requests: Requests) -> None:
     asked = []
     for _ in range(3):
@@ -214,6 +215,7 @@ def test_while_the_controller_is_mute_a_broker_names_the_leaders_first(
     assert timeouts[0] > 3 and 2 * timeouts[0] < ANSWER_TIMEOUT_S, "it ends by itself, with the answers that came"
 
 
+@pytest.mark.long
 def test_leaders_that_a_hanging_broker_does_not_name_are_asked_for_by_a_new_client(requests: Requests) -> None:
     asked = requests._asking()
     pending = requests.offsets({("t", 0): LATEST})

@@ -70,6 +70,7 @@ def test_dead_consumer_with_more_partitions_than_one_multi_is_ended_in_one_turn(
     assert (channel(world, "a").is_live, dict(channel(world, "a").running)) == (False, {})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("before_the_last", range(5))
 def test_coordinator_failing_over_amid_a_large_end_leaves_the_rest_to_the_next(before_the_last: int) -> None:
     requests = commits_of_the_end(a_large_world())

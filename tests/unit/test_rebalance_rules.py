@@ -188,6 +188,7 @@ def test_churn_does_not_postpone_the_eviction_of_an_unresponsive_consumer(runs_s
 # ---- reads at slightly different times
 
 
+@pytest.mark.long
 def test_session_ending_between_the_reads_of_ids_and_owners_adds_no_generation() -> None:
     for requests in range(1, 40):
         world = a_world()
@@ -205,6 +206,7 @@ def test_session_ending_between_the_reads_of_ids_and_owners_adds_no_generation()
         assert world.state.generation == before + 1
 
 
+@pytest.mark.long
 def test_static_member_returning_between_reads_is_stable_only_with_its_partitions() -> None:
     for requests in range(1, 40):
         world = a_world()
@@ -221,6 +223,7 @@ def test_static_member_returning_between_reads_is_stable_only_with_its_partition
             assert channel.running.keys() == state.target["b"].partitions, requests
 
 
+@pytest.mark.long
 def test_static_member_joining_between_the_reads_of_ids_and_seats_keeps_its_seat() -> None:
     for requests in range(1, 40):
         world = a_world()
@@ -235,6 +238,7 @@ def test_static_member_joining_between_the_reads_of_ids_and_seats_keeps_its_seat
             assert world.tree.children(PATHS.seats) == ["b"], requests
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("later", range(8, 24, 2))
 def test_seat_of_a_member_that_comes_and_leaves_during_a_turn_is_kept_in_full(later: int) -> None:
     for requests in range(1, 14):
@@ -262,6 +266,7 @@ def test_seat_of_a_member_that_comes_and_leaves_during_a_turn_is_kept_in_full(la
         assert world.tree.children(PATHS.seats) == ["b"], requests
 
 
+@pytest.mark.long
 def test_static_member_joining_between_decision_and_commit_keeps_its_seat() -> None:
     """Also when it recreates the seat, which then has the version of the old one that was read."""
     for requests in range(1, 40):

@@ -39,6 +39,7 @@ print(ended.wait(float(sys.argv[1])))
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("before", "waits", "is_ended"), [("env --default-signal=HUP", "10", "True\n"), ("nohup", "0.2", "False\n")]
 )

@@ -13,6 +13,8 @@ from coordinator.zk.errors import ZooKeeperUnreachable
 from coordinator.zk.session import kazoo_client
 from coordinator.zk.session.kazoo_store import open_kazoo
 
+pytestmark = pytest.mark.long
+
 RESOLVE = socket.getaddrinfo
 
 

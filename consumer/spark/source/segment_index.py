@@ -84,17 +84,6 @@ class SealedSegments:
         listed = (sealed.name for sealed in self._known.values() if sealed.czxid == start.czxid)
         return gaps(start.segment or next(listed, ""), batch)
 
-    def delivered(self, start: SourceOffset, end: SourceOffset, registered: int) -> SourceOffset:
-        """`end` with the ends of the batch after `start`; where a segment is missing, only of what follows it."""
-        batch = self.between(start.czxid, end.czxid)
-        if not batch:
-            return end
-        names = [start.segment, *(sealed.name for sealed in batch)]
-        missing = [index for index, sealed in enumerate(batch) if gaps(names[index], [sealed])]
-        is_whole = not missing and self.record.collected <= start.czxid
-        _, ends = joined(start.ends if is_whole else {}, batch[max(missing, default=0) :])
-        return replace(end, ends=ends, began=start.began, registered=registered)
-
     def _list(self, store: Store) -> None:
         for _ in range(LISTINGS):
             listing = store.children(self._paths.segments, watch=self._on_change)
@@ -205,6 +194,19 @@ def joined(ends: Ends, batch: Iterable[Sealed], began: int = NEVER, registered: 
             if item.first != end and not _is_intended(cause, end, sealed.czxid > began, registered):
                 problems.append(f"{sealed.name} has {key} from offset {item.first} on{_why(cause, end)}")
     return problems, after
+
+
+def delivered(
+    start: SourceOffset, end: SourceOffset, batch: Sequence[Sealed], registered: int, collected: int = 0
+) -> SourceOffset:
+    """`end` with the ends of the batch after `start`; where a segment is missing, only of what follows it. Pure."""
+    if not batch:
+        return end
+    names = [start.segment, *(sealed.name for sealed in batch)]
+    missing = [index for index, sealed in enumerate(batch) if gaps(names[index], [sealed])]
+    is_whole = not missing and collected <= start.czxid
+    _, ends = joined(start.ends if is_whole else {}, batch[max(missing, default=0) :])
+    return replace(end, ends=ends, began=start.began, registered=registered)
 
 
 def _why(cause: Discontinuity | None, end: int | None) -> str:

@@ -22,7 +22,7 @@ from .offset import SourceOffset
 from .options import EARLIEST, LATEST, SourceConfig
 from .query_readers import is_reader_of
 from .query_znode import QueryPost
-from .segment_index import Sealed, SealedSegments, gone_text, joined
+from .segment_index import Sealed, SealedSegments, delivered, gone_text, joined
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -139,7 +139,6 @@ class Planner:
         if self._refused is not None and start == self._initial_offset:
             raise self._refused
         post = self._begin(store, start.query, start, is_new)
-        registered = post.registered(store)
         post.publish(store, start.czxid)
         known, cuts = self._list_with_cuts(store)
         self._check_root(start)
@@ -148,7 +147,8 @@ class Planner:
             self._report_removed(f"query {start.query}")
         segments = self._segments.between(start.czxid)
         end = at_cut(batch_end(start, segments, cuts, max_rows, self._target), start, segments, known, cuts)
-        return self._segments.delivered(start, end, registered)
+        batch = self._segments.between(start.czxid, end.czxid)
+        return delivered(start, end, batch, post.registered(store), self._segments.record.collected)
 
     def _list_with_cuts(self, store: Store) -> tuple[Sequence[Cut], Sequence[Cut]]:
         """List the segments; the cuts up to which all of them are listed, and those that may lie between them."""
