@@ -115,7 +115,8 @@ class RegionTurns:
                     copies = list(self._copies.copies(snapshot))
                 except BadData as error:  # the parts without a contributor would be lost
                     decided = aborted(snapshot, decided, f"the checkpoint before it cannot be read: {error}")
-            self._is_retired = False  # also when the reply is lost, and the next turn finds it done
+            if decided.begun is not None or decided.completed or decided.aborted:
+                self._is_retired = False  # also when the reply is lost, and the next turn finds it done
             if self._commit(read, decided, copies):
                 self._refused_turns = 0
                 if decided.is_answered:
