@@ -115,6 +115,8 @@ class RegionTurns:
                     copies = list(self._copies.copies(snapshot))
                 except BadData as error:  # the parts without a contributor would be lost
                     decided = aborted(snapshot, decided, f"the checkpoint before it cannot be read: {error}")
+            if decided.begun is not None or decided.completed or decided.aborted:
+                self._is_retired = False  # also when the reply is lost, and the next turn finds it done
             if self._commit(read, decided, copies):
                 self._refused_turns = 0
                 if decided.is_answered:
@@ -268,8 +270,6 @@ class RegionTurns:
 
     def _retire(self, decided: RegionPlan, again_s: float | None) -> float | None:
         """Remove some of the old checkpoints; `again_s`, or sooner if some are left."""
-        if decided.begun is not None or decided.completed or decided.aborted:
-            self._is_retired = False
         if self._is_retired or again_s == 0.0:
             return again_s  # this turn's writes are read first
         complete, ended = self._reader.ended(COMPLETED), self._reader.ended(ABORTED, ABANDONED)

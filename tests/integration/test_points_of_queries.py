@@ -241,6 +241,31 @@ def test_of_two_runs_of_a_query_the_newer_alone_goes_on(is_new: bool) -> None:
     assert at_every_point(in_virtual_time(play)) > 4
 
 
+def test_replaced_run_whose_segments_are_collected_ends_as_replaced() -> None:
+    def play(zk: str, point: Point) -> None:
+        with a_scene(zk, point) as scene:
+            planner = scene.planner()
+            _, start = read_on(planner, planner.initial())
+            scene.seals()
+            end = planner.latest(start)
+            scene.seals()
+
+            def happens() -> None:
+                other = scene.planner()
+                _, after = read_on(other, start)
+                scene.clock.ahead += 2  # it has something to publish
+                other.latest(after)
+                coordinator_collects_after_a_seal(scene)
+                assert scene.collected > end.czxid
+
+            with point.sequence(happens), suppress(QueryTakenOver):
+                planner.plan(start, end)
+            with pytest.raises(QueryTakenOver):
+                planner.latest(end)
+
+    assert at_every_point(in_virtual_time(play)) > 1
+
+
 def is_removed(planner: Planner, end: SourceOffset) -> bool:
     try:
         planner.latest(end)

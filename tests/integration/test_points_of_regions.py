@@ -15,11 +15,12 @@ from coordinator.zk.errors import Refused
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Create
+from coordinator.zk.znodes.paths import checkpoint_number
 from coordinator.zk.znodes.region_requests import RegionRequest
-from coordinator.zk.znodes.regions import Region
+from coordinator.zk.znodes.regions import COMPLETED, Region
 from tests.support.memlog import MemoryLog
 from tests.support.points import Point, at_every_point, in_virtual_time, reply_is_lost, request_is_lost, session_ends
-from tests.support.region import PATHS, Operating, exact, region
+from tests.support.region import PATHS, Operating, checkpoint, exact, region
 from tests.support.wait import eventually
 from tests.support.world import SESSION_MS, World, a_world
 
@@ -27,7 +28,7 @@ from tests.support.world import SESSION_MS, World, a_world
 class Scene:
     """Region `r` of operators c1 and c2; the sequence's requests are those of c1, or of the coordinator."""
 
-    def __init__(self, world: World, point: Point, is_members: bool) -> None:
+    def __init__(self, world: World, point: Point, is_members: bool, checkpoints_kept: int = 10) -> None:
         self.world = world
         self.log = MemoryLog(end=20)
         self.operators: dict[str, Operating] = {}
@@ -36,7 +37,8 @@ class Scene:
         self.opener = kazoo_factory(world.zk, SESSION_MS)
         self.point = point
         self._is_members = is_members
-        world.coordinator(wrap=lambda store: store if is_members else point.wrap(store))
+        wrap = lambda store: store if is_members else point.wrap(store)  # noqa: E731
+        world.coordinator(wrap=wrap, checkpoints_kept=checkpoints_kept)
         self.joins("c1")
         self.joins("c2")
 
@@ -164,6 +166,53 @@ def test_change_between_any_two_requests_costs_no_record(is_members: bool, chang
                 scene.checkpoint()
                 for each in scene.operators.values():
                     assert not each.operator.wait(0), "it has not ended"
+            finally:
+                scene.close()
+
+    assert at_every_point(in_virtual_time(play), answers=False) > 5
+
+
+def member_contributes_late(scene: Scene) -> None:
+    """To the oldest checkpoint."""
+    oldest = checkpoint_number(min(scene.world.names(PATHS.checkpoints)))
+    scene.world.store.commit([Create(PATHS.contribution(oldest, "g", "late"), b"{}")])
+
+
+def another_is_elected(scene: Scene) -> None:
+    scene.world.coordinator(checkpoints_kept=1)
+    session_ends(scene)
+
+
+@pytest.mark.parametrize(
+    "change", [reply_is_lost, request_is_lost, another_is_elected, member_contributes_late, application_resets]
+)
+def test_change_between_any_two_requests_of_a_retirement_leaves_one_whole_cut(change: Callable[[Scene], None]) -> None:
+    def play(zk: str, point: Point) -> None:
+        with a_world(zk) as world:
+            scene = Scene(world, point, is_members=False, checkpoints_kept=1)
+            try:
+                eventually(scene.is_settled, 20, "the region runs")
+                exact(scene.log, 2, *scene.operators.values())
+                checkpoint(world)
+                scene.log.end += 10
+                exact(scene.log, 2, *scene.operators.values())
+
+                def is_retired() -> bool:
+                    oldest = f"{PATHS.checkpoints}/{min(world.names(PATHS.checkpoints))}"
+                    return oldest == PATHS.checkpoint(region(world).sequence) and COMPLETED in world.names(oldest)
+
+                eventually(scene.is_settled, 20, "the region runs")
+                before = region(world)
+                with point.sequence(lambda: change(scene)):
+                    scene.requests("checkpoint")
+                    eventually(lambda: is_later(region(world), before), 20, "a checkpoint, or a reset")
+                    eventually(is_retired, 20, "the earlier checkpoint is gone")
+                eventually(lambda: scene.is_settled() and is_retired(), 20, "the region runs")
+                before = region(world)
+                scene.requests("reset")
+                eventually(lambda: region(world).reset > before.reset, 20, "it is reset")
+                eventually(scene.is_settled, 20, "the region runs again")
+                exact(scene.log, 2, *scene.operators.values())
             finally:
                 scene.close()
 

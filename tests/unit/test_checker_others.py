@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from coordinator.zk.store import Delete, Operation
+from coordinator.zk.store import Delete, Operation, SetData
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import OffsetRecord
+from coordinator.zk.znodes.segments import SealedRange
 from tests.support.made_story import Enough, G, StoryHistory
 from tests.support.spoilt import held, names, only, spoilt
 
@@ -25,6 +26,7 @@ def ends_liar(
         history.event("start", "s2#1", kind="liar", group="g", consumer="s2")
         lie = replace(life.channel, running={**life.channel.running, NOT_ITS: 90})
         history.set_channel(life, lie)
+        history.sealed("s0", [SealedRange("flights", "T1", 0, 110, 120)])
         history.pass_(9.5)
         own = replace(life.channel, running={part: at for part, at in lie.running.items() if part != NOT_ITS})
         life.channel = own
@@ -52,6 +54,15 @@ def test_an_offset_that_a_member_was_never_given_breaks_it() -> None:
     assert "the offset of flights-0 of group g was written" in finding.why
     assert "as s2 (incarnation s2-a) had it in `running`" in finding.why
     assert names(finding)[-1] == "b#1 commit g/state"
+
+
+def test_an_offset_that_was_never_given_may_count_once_the_state_is_lost() -> None:
+    def happen(history: StoryHistory) -> None:
+        history.hand(SetData(G.state, b"?"))
+        ends_liar(offset_written)(history)
+
+    held(spoilt("joined", happen))
+    assert [verdict.invariant for verdict in spoilt("joined", ends_liar(offset_written)).broken] == ["S5", "S12"]
 
 
 def test_the_owner_znode_of_a_living_member_that_is_removed_breaks_it() -> None:

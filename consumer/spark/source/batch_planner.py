@@ -45,7 +45,7 @@ class BatchPlanner(Planner):
             problems = [*gaps("", batch), *unjoined, *files.values()]
             if not files or not self._is_collected(store, batch):
                 break
-        self._refuse(problems)
+        self._refuse(store, problems)
         return packed([sealed for sealed in batch if sealed.name not in files], self._config.readers)
 
     def _listed(self, store: Store) -> list[Sealed]:

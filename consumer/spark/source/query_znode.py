@@ -219,6 +219,15 @@ class QueryPost:
             return
         self._finished, self._published_at = finished, self._runtime.monotonic()
 
+    def check_newest(self, store: Store) -> None:
+        """Check that no newer run has registered, as of what this session has seen: that one may read on and let
+        segments be collected before the watch has fired.
+
+        :raises QueryTakenOver: when one has.
+        :raises StoreError: when there was no answer.
+        """
+        self._check_run(store.get(self._path))
+
     def _check_run(self, node: Node | None) -> None:
         is_first = not self._has_begun and self._replaced is None
         if node is not None and not is_first and self._parsed(node).run not in (self._run, self._replaced):

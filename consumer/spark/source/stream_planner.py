@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Protocol, TypeVar
 
 from coordinator.zk.batching import ensure
@@ -73,8 +74,7 @@ class Planner:
         self._has_begun = False
         self._cuts = QueryCuts(runtime, config.group)
         self._refused: SegmentError | None = None
-        self._open_folder = open_folder
-        self._folders: dict[str, Folder] = {}
+        self._open_folder = cache(open_folder)
 
     def initial(self) -> SourceOffset:
         """Where a new query begins: at the earliest existing segment, or after the newest.
@@ -168,6 +168,7 @@ class Planner:
     def plan(self, start: SourceOffset, end: SourceOffset) -> list[list[Sealed]]:
         """The segments after `start` up to `end`, packed for the readers: each gets consecutive ones.
 
+        :raises QueryTakenOver: when a newer run of the query has begun.
         :raises SegmentError: when a segment was collected or is gone, or a file is missing or of another size.
         """
         return self._patiently(lambda store: self._plan(store, start, end))
@@ -185,7 +186,7 @@ class Planner:
         if end.czxid > start.czxid and (not batch or batch[-1].czxid != end.czxid):
             problems.append(f"{end.segment}, the last segment of the batch, is gone")
         files = self._file_problems(batch)
-        self._refuse([*problems, *files.values()])
+        self._refuse(store, [*problems, *files.values()])
         return packed([sealed for sealed in batch if sealed.name not in files], self._config.readers)
 
     def close(self) -> None:
@@ -226,9 +227,7 @@ class Planner:
         for sealed in batch:
             by_folder.setdefault(sealed.segment.segments_dir, []).append(sealed)
         for url, segments in by_folder.items():
-            if url not in self._folders:
-                self._folders[url] = self._open_folder(url)
-            folder = self._folders[url]
+            folder = self._open_folder(url)
             sizes = folder.sizes([sealed.segment.file for sealed in segments])
             for sealed, size in zip(segments, sizes, strict=True):
                 path = folder.path(sealed.segment.file)
@@ -238,9 +237,11 @@ class Planner:
                     problems[sealed.name] = f"the file of {sealed} has {size} bytes, not {sealed.segment.size}: {path}"
         return problems
 
-    def _refuse(self, problems: Sequence[str]) -> None:
+    def _refuse(self, store: Store, problems: Sequence[str]) -> None:
         if not problems:
             return
+        if self._post is not None:
+            self._post.check_newest(store)
         more = f"; and {len(problems) - MOST_PROBLEMS} more" if len(problems) > MOST_PROBLEMS else ""
         lost = f"{'; '.join(problems[:MOST_PROBLEMS])}{more}"
         what = f"query {self._post.query} of " if self._post else ""
@@ -269,7 +270,7 @@ class Planner:
                 ensure(store, self._paths.skeleton)
                 self._segments.refresh(store, force=True)
                 self._check_root(start)
-                self._refuse(self._collected(start, query))
+                self._refuse(store, self._collected(start, query))
             self._post.begin(store, start, is_new)
         if start is not None and self._post.check_start(start):
             self._post.publish(store, start.czxid)
