@@ -9,8 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 import click
 
 from coordinator.admin.groups import Reading, chosen_groups
-from coordinator.admin.offset_reset import OffsetReset
-from coordinator.admin.offsets import GROUP_SUBSCRIBED_TO_TOPIC, Deletion
+from coordinator.admin.offsets import GROUP_SUBSCRIBED_TO_TOPIC, Deletion, OffsetReset
 from coordinator.admin.offsets import delete_offsets as delete_them
 from coordinator.admin.reset_offsets import Plan, ResetRequest, parse_plans, parse_scope, to_csv
 from coordinator.admin.topics import list_topics

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from coordinator.admin.offset_reset import BoundsOf, LogBounds
+from coordinator.admin.offsets import BoundsOf, LogBounds
 from coordinator.zk.errors import CoordinatorError, UsageError
 from coordinator.zk.process.cli import EnvOption, Seconds, bootstrap_option, command_access, kafka_option
 from coordinator.zk.runtime import ENDINGS, ThreadRuntime, on_signals
