@@ -62,6 +62,7 @@ __all__ = [
     "report",
     "row_objects",
     "table_text",
+    "timeout_option",
     "zk_config_option",
     "zk_option",
 ]
@@ -77,6 +78,18 @@ EVERYTHING = "everything"
 def reason_option(command: Command) -> Command:
     """`--reason`, for later readers."""
     return click.option("--reason", help="The reason, shown with the pause or request.")(command)
+
+
+def timeout_option(what: str) -> Callable[[Command], Command]:
+    """`--timeout`, passed to the command as `timeout_s`: how long it waits for `what`."""
+    return click.option(
+        "--timeout",
+        "timeout_s",
+        type=Seconds(0.1, 3600),
+        default=30.0,
+        show_default=True,
+        help=f"Seconds to wait for the {what}.",
+    )
 
 
 def operator() -> str:

@@ -92,13 +92,13 @@ Where = tuple[str, int, str | None]
 
 CHANGES = f"{__package__}.groups_"
 PLACES = {
-    "create": f"{CHANGES}create",
+    "create": f"{CHANGES}members",
     "delete": f"{CHANGES}delete",
     "delete-offsets": f"{CHANGES}offsets",
     "export-offsets": f"{CHANGES}export",
     "reset-offsets": f"{CHANGES}offsets",
-    "lift-mark": f"{CHANGES}lift",
-    "remove-members": f"{CHANGES}remove",
+    "lift-mark": f"{CHANGES}members",
+    "remove-members": f"{CHANGES}members",
 }
 
 
