@@ -22,7 +22,7 @@ from coordinator.zk.znodes.names import shown
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.segments import Segment
 
-from .common import UNHEALTHY, EnvOption, opened, output_option, print_rows, report, zk_option
+from .common import UNHEALTHY, env_option, opened, output_option, print_rows, report, zk_option
 from .groups import report_problems
 from .queries import shown_time
 
@@ -53,12 +53,9 @@ def list_(group: str, zk: str, output: str) -> None:
 
 @segments.command()
 @click.argument("group")
-@click.option(
+@env_option(
     "--segments-dir",
     default="",
-    cls=EnvOption,
-    envvar="ZK_GROUP_SEGMENTS_DIR",
-    show_envvar=True,
     help="The segments folder on this host, if not as on the fetchers' hosts, or its URL (s3://...).",
 )
 @zk_option

@@ -11,7 +11,7 @@ import click
 
 from coordinator.admin.offsets import BoundsOf, LogBounds
 from coordinator.zk.errors import CoordinatorError, UsageError
-from coordinator.zk.process.cli import EnvOption, Seconds, bootstrap_option, command_access, kafka_option
+from coordinator.zk.process.cli import Seconds, bootstrap_option, command_access, env_option, kafka_option
 from coordinator.zk.runtime import ENDINGS, ThreadRuntime, on_signals
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
@@ -21,12 +21,9 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-brokers_needed_option = click.option(
+brokers_needed_option = env_option(
     "--bootstrap-servers",
     required=True,
-    cls=EnvOption,
-    envvar="ZK_GROUP_BOOTSTRAP_SERVERS",
-    show_envvar=True,
     metavar="HOST:PORT,...",
     help="Kafka's brokers.",
 )
@@ -81,11 +78,8 @@ def source_options(is_needed: bool) -> Callable[[Command], Command]:
 
     :param is_needed: whether the command requires the log.
     """
-    log_dir = click.option(
+    log_dir = env_option(
         "--log-dir",
-        cls=EnvOption,
-        envvar="ZK_GROUP_LOG_DIR",
-        show_envvar=True,
         required=is_needed,
         help="The log, for its end and the lag: the embedded log's folder, kafka: or kafka://HOST:PORT.",
     )
