@@ -8,8 +8,7 @@ from __future__ import annotations
 import click
 
 from coordinator import __version__
-
-from .common import Cli
+from coordinator.zk.process.cli import Cli
 
 EXIT_CODES = """\b
 Exit codes: 0 ok, 1 failed, 2 usage, 3 inconclusive, 4 ZooKeeper unreachable, 5 unhealthy,

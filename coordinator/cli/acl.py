@@ -17,20 +17,11 @@ from coordinator.admin.acl_policy import (
     set_members,
 )
 from coordinator.zk.errors import AccessDenied, BadData, UsageError
-from coordinator.zk.security.access import identities_of
-from coordinator.zk.security.policy import CLOSED, OPEN, SECURE, AclPolicy, checked_identities
-from coordinator.zk.security.rights import letters_of
-from coordinator.zk.store import Acl, AclStore
-from coordinator.zk.znodes.names import is_name, shown
-from coordinator.zk.znodes.paths import Brokers
-
-from .common import (
+from coordinator.zk.process.cli import (
     JSON,
-    UNHEALTHY,
     Cli,
     brokers_option,
     command_access,
-    echo_alarm,
     opened,
     output_option,
     print_json,
@@ -39,6 +30,15 @@ from .common import (
     zk_config_option,
     zk_option,
 )
+from coordinator.zk.process.tables import echo_alarm
+from coordinator.zk.security.access import identities_of
+from coordinator.zk.security.policy import CLOSED, OPEN, SECURE, AclPolicy, checked_identities
+from coordinator.zk.security.rights import letters_of
+from coordinator.zk.store import Acl, AclStore
+from coordinator.zk.znodes.names import is_name, shown
+from coordinator.zk.znodes.paths import Brokers
+
+from .common import UNHEALTHY
 
 DEVIATIONS = ("PATH", "ACL", "EXPECTED", "MEANING")
 members_option = click.option("--members", multiple=True, metavar="ID", help="Identity of the group's members; repeat.")

@@ -15,13 +15,7 @@ from coordinator.admin.channel_events import ChannelEvent
 from coordinator.admin.channel_watch import ChannelWatch
 from coordinator.admin.groups import Reading, ShownMember, checked_group, existing_group
 from coordinator.zk.errors import UsageError
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER
-from coordinator.zk.znodes.names import is_name
-from coordinator.zk.znodes.partitions import range_texts
-
-from .common import (
+from coordinator.zk.process.cli import (
     CONNECT_TIMEOUT_S,
     SESSION_TIMEOUT_MS,
     TABLE,
@@ -33,6 +27,12 @@ from .common import (
     printable,
     zk_option,
 )
+from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.session.kazoo_store import open_kazoo
+from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER
+from coordinator.zk.znodes.names import is_name
+from coordinator.zk.znodes.partitions import range_texts
+
 from .groups import report_problems
 
 CHANNEL = (

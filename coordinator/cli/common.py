@@ -1,4 +1,4 @@
-"""Options, printing and errors of `zk-coordinator`; shared ones are in `coordinator.zk.process.cli`."""
+"""Options and printing of `zk-coordinator` alone; those of both sides are in `coordinator.zk.process.cli`."""
 
 from __future__ import annotations
 
@@ -10,62 +10,9 @@ from typing import Any, TypeVar
 
 import click
 
-from coordinator.zk.process.cli import (
-    CONNECT_TIMEOUT_S,
-    JSON,
-    SESSION_TIMEOUT_MS,
-    TABLE,
-    Cli,
-    Seconds,
-    brokers_option,
-    command_access,
-    env_option,
-    opened,
-    output_option,
-    print_json,
-    print_rows,
-    printable,
-    report,
-    row_objects,
-    table_text,
-    zk_config_option,
-    zk_option,
-)
+from coordinator.zk.process.cli import JSON, Seconds, print_json, printable
 from coordinator.zk.process.tables import echo_alarm
 from coordinator.zk.znodes.operator_requests import LONGEST_BY, Pause, PausedRecord
-
-__all__ = [
-    "CONNECT_TIMEOUT_S",
-    "EVERYTHING",
-    "JSON",
-    "SESSION_TIMEOUT_MS",
-    "TABLE",
-    "UNHEALTHY",
-    "Cli",
-    "Seconds",
-    "at",
-    "brokers_option",
-    "command_access",
-    "echo_alarm",
-    "env_option",
-    "opened",
-    "operator",
-    "output_option",
-    "paused_json",
-    "paused_rows",
-    "paused_text",
-    "print_json",
-    "print_paused",
-    "print_rows",
-    "printable",
-    "reason_option",
-    "report",
-    "row_objects",
-    "table_text",
-    "timeout_option",
-    "zk_config_option",
-    "zk_option",
-]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -7,22 +7,11 @@ import click
 from coordinator.admin import control
 from coordinator.admin.control import GroupStanding
 from coordinator.zk.errors import CoordinatorError
+from coordinator.zk.process.cli import JSON, opened, output_option, print_json, print_rows, printable, zk_option
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.operator_requests import Pause
 
-from .common import (
-    JSON,
-    opened,
-    operator,
-    output_option,
-    print_json,
-    print_paused,
-    print_rows,
-    printable,
-    reason_option,
-    timeout_option,
-    zk_option,
-)
+from .common import operator, print_paused, reason_option, timeout_option
 
 STANDING = ("", "STATE", "GENERATION", "REASON")
 

@@ -26,17 +26,8 @@ from coordinator.admin.groups import (
 from coordinator.admin.topics import list_topics
 from coordinator.admin.verify import problems, unknown
 from coordinator.zk.errors import UsageError
-from coordinator.zk.znodes.group_state import COMPLETING, DEAD, EMPTY, FAILED, PREPARING
-from coordinator.zk.znodes.partitions import TopicPartition, by_topic
-from coordinator.zk.znodes.paths import COORDINATOR, Brokers, RegionPaths
-from coordinator.zk.znodes.records import CoordinatorRecord, Registration, Topic
-from coordinator.zk.znodes.regions import Region
-from coordinator.zk.znodes.sync import CLIENT, CONSUMER
-from coordinator.zk.znodes.turn_times import TurnTimes
-
-from .common import (
+from coordinator.zk.process.cli import (
     JSON,
-    UNHEALTHY,
     Cli,
     brokers_option,
     opened,
@@ -46,6 +37,15 @@ from .common import (
     report,
     zk_option,
 )
+from coordinator.zk.znodes.group_state import COMPLETING, DEAD, EMPTY, FAILED, PREPARING
+from coordinator.zk.znodes.partitions import TopicPartition, by_topic
+from coordinator.zk.znodes.paths import COORDINATOR, Brokers, RegionPaths
+from coordinator.zk.znodes.records import CoordinatorRecord, Registration, Topic
+from coordinator.zk.znodes.regions import Region
+from coordinator.zk.znodes.sync import CLIENT, CONSUMER
+from coordinator.zk.znodes.turn_times import TurnTimes
+
+from .common import UNHEALTHY
 from .source import LogOptions, source_options
 from .watching import Shot, show, watch_options
 

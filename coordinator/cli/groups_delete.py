@@ -7,8 +7,7 @@ import click
 from coordinator.admin.delete_group import Removable, Removed, delete_group, removable
 from coordinator.admin.groups import Reading, chosen_groups
 from coordinator.zk.errors import CoordinatorError, SessionLost
-
-from .common import JSON, opened, output_option, print_json, print_rows, printable, zk_option
+from coordinator.zk.process.cli import JSON, opened, output_option, print_json, print_rows, printable, zk_option
 
 FAILED = 1
 DRY_RUN = ("GROUP", "ZNODES", "OFFSETS", "SEGMENTS", "BYTES", "ERROR")

@@ -11,10 +11,9 @@ import click
 from coordinator.admin.export_offsets import Row, TopicWithId
 from coordinator.admin.export_offsets import export_offsets as export_them
 from coordinator.admin.groups import Reading, existing_group
-from coordinator.zk.process.cli import kafka_option
+from coordinator.zk.process.cli import kafka_option, opened, output_option, print_rows, zk_option
 from coordinator.zk.process.config_options import log_options, log_to_stderr
 
-from .common import opened, output_option, print_rows, zk_option
 from .source import brokers_needed_option, every_option, repeat
 
 if TYPE_CHECKING:

@@ -9,12 +9,13 @@ from coordinator.admin.members import Lift, SeatRemoval, marks_of
 from coordinator.admin.members import lift as lift_it
 from coordinator.admin.members import remove_members as remove_them
 from coordinator.zk.errors import UsageError
+from coordinator.zk.process.cli import opened, output_option, print_rows, zk_option
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.security.policy import checked_identities
 from coordinator.zk.znodes.partitions import PartitionSet, range_texts
 
 from .acl import checked_regions, members_option, regions_option
-from .common import opened, operator, output_option, print_rows, reason_option, timeout_option, zk_option
+from .common import operator, reason_option, timeout_option
 
 SEATS = ("GROUP", "GROUP-INSTANCE-ID", "STATUS")
 MARKS = ("GROUP", "CONSUMER", "INCARNATION", "LEASE-MS", "PARTITIONS", "LIFTED")

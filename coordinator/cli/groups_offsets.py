@@ -14,13 +14,22 @@ from coordinator.admin.offsets import delete_offsets as delete_them
 from coordinator.admin.reset_offsets import Plan, ResetRequest, parse_plans, parse_scope, to_csv
 from coordinator.admin.topics import list_topics
 from coordinator.zk.errors import CoordinatorError, SessionLost, UsageError
+from coordinator.zk.process.cli import (
+    JSON,
+    brokers_option,
+    opened,
+    output_option,
+    print_rows,
+    printable,
+    report,
+    zk_option,
+)
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Store
 from coordinator.zk.znodes.names import checked_name
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
 
-from .common import JSON, brokers_option, opened, output_option, print_rows, printable, report, zk_option
 from .source import LogOptions, bounds_in, source_options
 
 P = ParamSpec("P")

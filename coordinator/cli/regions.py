@@ -17,10 +17,11 @@ from coordinator.admin.regions import (
     request,
 )
 from coordinator.admin.unbinding import remove_group
+from coordinator.zk.process.cli import opened, output_option, print_rows, zk_option
 from coordinator.zk.znodes.region_requests import CHECKPOINT, RESET, RegionRequest
 from coordinator.zk.znodes.regions import ABORTED, COMPLETED
 
-from .common import opened, operator, output_option, print_rows, reason_option, zk_option
+from .common import operator, reason_option
 from .groups import notes_of
 from .queries import report_note, shown_time
 from .watching import Shot, show, watch_options

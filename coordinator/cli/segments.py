@@ -18,11 +18,12 @@ from coordinator.admin.segments import (
     unnamed_findings,
     znode_findings,
 )
+from coordinator.zk.process.cli import env_option, opened, output_option, print_rows, report, zk_option
 from coordinator.zk.znodes.names import shown
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.segments import Segment
 
-from .common import UNHEALTHY, env_option, opened, output_option, print_rows, report, zk_option
+from .common import UNHEALTHY
 from .groups import report_problems
 from .queries import shown_time
 

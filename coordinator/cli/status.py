@@ -6,26 +6,23 @@ import click
 
 from coordinator.admin.health import STUCK_AFTER_MS, HealthFinding, findings, summary
 from coordinator.admin.status import Status, read_status
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.znodes.paths import Brokers
-from coordinator.zk.znodes.records import CoordinatorRecord, NodeRecord
-
-from .common import (
+from coordinator.zk.process.cli import (
     JSON,
-    UNHEALTHY,
     brokers_option,
-    echo_alarm,
     opened,
     output_option,
-    paused_json,
-    paused_rows,
-    paused_text,
     print_json,
     print_rows,
     printable,
     row_objects,
     zk_option,
 )
+from coordinator.zk.process.tables import echo_alarm
+from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.znodes.paths import Brokers
+from coordinator.zk.znodes.records import CoordinatorRecord, NodeRecord
+
+from .common import UNHEALTHY, paused_json, paused_rows, paused_text
 from .groups import LIST, MOST_LISTED, list_row
 from .regions import LIST as REGION_LIST
 from .regions import list_row as region_row

@@ -19,11 +19,10 @@ from coordinator.admin.topics import (
 )
 from coordinator.zk import below
 from coordinator.zk.errors import BadData
+from coordinator.zk.process.cli import Cli, brokers_option, env_option, opened, output_option, print_rows, zk_option
 from coordinator.zk.store import Store
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
-
-from .common import Cli, brokers_option, env_option, opened, output_option, print_rows, zk_option
 
 COLUMNS = ("TOPIC", "PARTITIONS", "TOPIC-ID", "ERROR")
 

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from coordinator.admin.sync_topics import LEFT_ALONE, Change, readable_topics, sync_topics
-from coordinator.zk.process.cli import kafka_option
+from coordinator.zk.process.cli import brokers_option, kafka_option, opened, output_option, print_rows, zk_option
 from coordinator.zk.process.config_options import log_options, log_to_stderr
 from coordinator.zk.znodes.paths import Brokers
 
-from .common import brokers_option, opened, output_option, print_rows, zk_option
 from .source import brokers_needed_option, every_option, repeat
 
 if TYPE_CHECKING:

@@ -15,9 +15,10 @@ from rich.live import Live
 from rich.text import Text
 
 from coordinator.zk.errors import Retryable
+from coordinator.zk.process.cli import JSON, Seconds, print_rows, printable, row_objects, table_text
 from coordinator.zk.runtime import ThreadRuntime
 
-from .common import JSON, Seconds, at, print_rows, printable, row_objects, table_text
+from .common import at
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 EVERY_S = 2.0
