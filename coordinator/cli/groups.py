@@ -47,7 +47,7 @@ from coordinator.zk.znodes.turn_times import TurnTimes
 
 from .common import UNHEALTHY
 from .source import LogOptions, source_options
-from .watching import Shot, show, watch_options
+from .watching import Shot, show, watch_options, watched
 
 if TYPE_CHECKING:
     from consumer.logs import Log
@@ -115,25 +115,16 @@ def groups() -> None:
     flag_value="",
     default="",
     metavar="[STATE,...]",
+    callback=lambda context, option, text: parse_states(text) if text.strip(", ") else None,
     help="Only groups in one of these states, case-insensitive.",
 )
-@watch_options
-@zk_option
-@output_option
-def list_(states: str, watch: float | None, times: int | None, zk: str, output: str) -> None:
+@watched
+def list_(reading: Reading, states: frozenset[str] | None) -> Shot:
     """List all groups with their state."""
-    wanted = parse_states(states)
-    is_every = not states.strip(", ")
-    with opened(zk) as store:
-
-        def take() -> Shot:
-            reading = Reading(store)
-            found = [read_group(reading, name) for name in group_names(reading)]
-            kept = [group for group in found if is_every or group.state.state in wanted]
-            times = read_turn_times(reading)
-            return Shot(LIST, [list_row(group, times) for group in kept], notes_of(reading))
-
-        show(take, output, watch, times)
+    found = [read_group(reading, name) for name in group_names(reading)]
+    kept = [group for group in found if states is None or group.state.state in states]
+    times = read_turn_times(reading)
+    return Shot(LIST, [list_row(group, times) for group in kept], notes_of(reading))
 
 
 @groups.command()

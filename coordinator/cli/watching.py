@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any, TypeVar
 
 import click
@@ -14,8 +15,19 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from coordinator.admin.groups import Reading
 from coordinator.zk.errors import Retryable
-from coordinator.zk.process.cli import JSON, Seconds, print_rows, printable, row_objects, table_text
+from coordinator.zk.process.cli import (
+    JSON,
+    Seconds,
+    opened,
+    output_option,
+    print_rows,
+    printable,
+    row_objects,
+    table_text,
+    zk_option,
+)
 from coordinator.zk.runtime import ThreadRuntime
 
 from .common import at
@@ -45,6 +57,20 @@ def watch_options(command: Command) -> Command:
         help=f"Repeat every SECONDS ({EVERY_S:g} by default), until Ctrl-C.",
     )
     return watch(times(command))
+
+
+def watched(take: Callable[..., Shot]) -> Callable[..., None]:
+    """A command whose output can be repeated, from a function that reads it once.
+
+    :param take: called with a new `Reading` and the command's own options.
+    """
+
+    @wraps(take)
+    def command(watch: float | None, times: int | None, zk: str, output: str, **options: Any) -> None:
+        with opened(zk) as store:
+            show(lambda: take(Reading(store), **options), output, watch, times)
+
+    return watch_options(zk_option(output_option(command)))
 
 
 def show(take: Callable[[], Shot], output: str, watch: float | None, times: int | None) -> None:
