@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -114,11 +113,8 @@ def watch(group: str, consumer: str | None, for_s: float | None, count: int | No
         group,
         consumer,
     )
-    try:
+    with suppress(BrokenPipeError):  # the reader of the pipe has gone: `checked_streams` drops further output
         _follow(following, group, for_s, count, is_table=output == TABLE)
-    except BrokenPipeError:
-        # The reader of the pipe has gone: the rest of the buffer is discarded.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _follow(following: ChannelWatch, group: str, for_s: float | None, count: int | None, is_table: bool) -> None:

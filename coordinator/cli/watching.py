@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeVar
@@ -84,7 +84,7 @@ def show(take: Callable[[], Shot], output: str, watch: float | None, times: int 
         print_rows(shot.columns, shot.rows, output)
         _print_notes(shot.notes)
         return
-    try:
+    with suppress(BrokenPipeError):  # the reader of the pipe has gone: `checked_streams` drops further output
         if output == JSON:
             _repeat(take, _Lines(), watch, times)
         elif not sys.stdout.isatty():
@@ -92,9 +92,6 @@ def show(take: Callable[[], Shot], output: str, watch: float | None, times: int 
         else:
             with Live(console=Console(highlight=False), auto_refresh=False, screen=False) as live:
                 _repeat(take, lambda shot: live.update(_rendered(shot), refresh=True), watch, times)
-    except BrokenPipeError:
-        # The reader of the pipe has gone: the rest of the buffer is discarded.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _repeat(take: Callable[[], Shot], print_shot: Callable[[Shot], None], every_s: float, times: int | None) -> None:
