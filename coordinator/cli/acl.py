@@ -70,8 +70,7 @@ def identity(output: str) -> None:
 @zk_option
 @brokers_option
 @output_option
-@click.pass_context
-def check_(context: click.Context, zk: str, brokers: Brokers, output: str) -> None:
+def check_(zk: str, brokers: Brokers, output: str) -> int:
     """Print the policy, and every znode whose ACL deviates from it, with what that means; exits 5 when one does."""
     with opened(zk) as store:
         policy, groups = read_policy(store), group_policies(store)
@@ -90,7 +89,7 @@ def check_(context: click.Context, zk: str, brokers: Brokers, output: str) -> No
         if found:
             rows = [(each.path, _text(each.found), _text(each.expected), each.meaning) for each in found]
             print_rows(DEVIATIONS, rows, output)
-    context.exit(UNHEALTHY if found else 0)
+    return UNHEALTHY if found else 0
 
 
 @acl.command("apply")
@@ -102,9 +101,7 @@ def check_(context: click.Context, zk: str, brokers: Brokers, output: str) -> No
 @click.option("--execute", is_flag=True, help="Without it nothing is changed: what would be is shown.")
 @zk_option
 @brokers_option
-@click.pass_context
 def apply_(
-    context: click.Context,
     mode: str | None,
     acl_read: str | None,
     coordinators: tuple[str, ...],
@@ -113,7 +110,7 @@ def apply_(
     execute: bool,
     zk: str,
     brokers: Brokers,
-) -> None:
+) -> int:
     """Set the policy, and the ACLs of all znodes by it, while groups run; exits 5 when some could not be set.
 
     First with --acl open and the identities, then the members of each group (acl members), then --acl secure.
@@ -133,12 +130,12 @@ def apply_(
         checked_size("the new policy", policy)
         if not execute:
             _print_changes(store, policy, brokers)
-            return
+            return 0
         applied = apply(store, policy, brokers)
     click.echo(f"{applied.count} ACLs set; the chroot is {SECURE if policy.is_secure else OPEN}")
     if applied.refused:
         echo_alarm(f"{len(applied.refused)} znodes have an ACL that this client may not set, see acl check", "red")
-        context.exit(UNHEALTHY)
+    return UNHEALTHY if applied.refused else 0
 
 
 @acl.command()

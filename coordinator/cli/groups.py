@@ -188,8 +188,7 @@ def describe(
 @zk_option
 @brokers_option
 @output_option
-@click.pass_context
-def verify(context: click.Context, group: str, zk: str, brokers: Brokers, output: str) -> None:
+def verify(group: str, zk: str, brokers: Brokers, output: str) -> int:
     """Check that every subscribed partition of GROUP has a live owner that subscribed to it; exits 5 when not.
 
     Prints one line for each problem, with the coordinator's reason for a partition that it has left out.
@@ -211,7 +210,7 @@ def verify(context: click.Context, group: str, zk: str, brokers: Brokers, output
     if (message := state_message(found)) is not None:
         click.echo(message, err=True)
     report_problems(reading.problems)
-    context.exit(UNHEALTHY if wrong else 0)
+    return UNHEALTHY if wrong else 0
 
 
 def list_row(group: ShownGroup, times: TurnTimes | None) -> tuple[object, ...]:

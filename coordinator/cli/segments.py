@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 
 import click
@@ -61,7 +60,7 @@ def list_(group: str, zk: str, output: str) -> None:
 )
 @zk_option
 @output_option
-def verify(group: str, segments_dir: str, zk: str, output: str) -> None:
+def verify(group: str, segments_dir: str, zk: str, output: str) -> int:
     """Check every segment of GROUP: its znode, its file, its offsets, and that the ranges of a partition join.
 
     Reads all files, and checks their checksums; says how many files have none, as those of an earlier release. Lists
@@ -83,8 +82,7 @@ def verify(group: str, segments_dir: str, zk: str, output: str) -> None:
     click.echo(f"{len(listed)} segments, {damaged} problems, {len(findings) - damaged} files left over", err=True)
     for why in unchecked:
         report(why)
-    if damaged or unchecked:
-        sys.exit(UNHEALTHY if damaged else UNCHECKED)
+    return UNHEALTHY if damaged else UNCHECKED if unchecked else 0
 
 
 def _file_findings(

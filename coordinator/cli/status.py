@@ -42,8 +42,7 @@ COLUMNS = (*LIST, "PAUSED")
 @zk_option
 @brokers_option
 @output_option
-@click.pass_context
-def status(context: click.Context, check: bool, stuck_after_ms: int, zk: str, brokers: Brokers, output: str) -> None:
+def status(check: bool, stuck_after_ms: int, zk: str, brokers: Brokers, output: str) -> int:
     """Show the elected coordinator, the nodes on standby, every group, and unreadable znodes.
 
     With --check, unhealthy is: no elected node, or a coordinator's znode that no elected node holds; a group that is
@@ -59,11 +58,12 @@ def status(context: click.Context, check: bool, stuck_after_ms: int, zk: str, br
     if check:
         unhealthy = findings(found, now_ms, stuck_after_ms)
         _print_check(found, unhealthy, output)
-        context.exit(UNHEALTHY if unhealthy else 0)
+        return UNHEALTHY if unhealthy else 0
     if output == JSON:
         print_json(_document(found))
     else:
         _print(found, output)
+    return 0
 
 
 def _print_check(found: Status, unhealthy: list[HealthFinding], output: str) -> None:
