@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -18,6 +19,7 @@ from coordinator.zk.znodes.records import Topic
 
 if TYPE_CHECKING:
     from consumer.logs import Log
+    from consumer.logs.kafka.requests import Requests
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -49,6 +51,18 @@ class LogOptions:
 
         place = KafkaPlace(zk, brokers.brokers_path, self.bootstrap_servers, self.kafka, command_access())
         return open_log(self.log_dir, place)
+
+
+def kafka_client(servers: str, options: Mapping[str, str] | None) -> closing[Requests]:
+    """A client of these brokers.
+
+    :param options: of librdkafka.
+    """
+    from consumer.logs.kafka.open import bootstrap_servers
+    from consumer.logs.kafka.options import kafka_options
+    from consumer.logs.kafka.requests import Requests  # loads pyarrow, needed only here
+
+    return closing(Requests(bootstrap_servers("kafka:", servers), kafka_options(options or {})))
 
 
 def repeat(act: Callable[[], object], every_s: float, on_problem: Callable[[str], None]) -> None:
