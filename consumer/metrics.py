@@ -7,6 +7,7 @@ One `ConsumerMetrics` for a process owns the registry, which the process may ser
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
@@ -15,6 +16,8 @@ from prometheus_client.registry import Collector
 import coordinator
 from coordinator.zk.znodes.commands import OPTIONS
 from coordinator.zk.znodes.partitions import TopicPartition
+
+Family = TypeVar("Family", Gauge, Counter, Histogram)
 
 LABELS = ("group", "consumer")
 BUCKETS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -61,53 +64,19 @@ def furthest_behind(lags: Mapping[TopicPartition, int]) -> list[tuple[TopicParti
     return sorted(sorted(lags.items(), key=lambda item: (-item[1], item[0]))[:MOST_PARTITIONS])
 
 
-# Large: an attribute for each metric, so that a wrong name is a type error.
 class ConsumerMetrics:
     """The metrics of all consumers in this process."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.leases: dict[tuple[str, str], Callable[[], float]] = {}
-        self._families: list[Gauge | Counter | Histogram] = []
+        self._families: dict[str, Gauge | Counter | Histogram] = {}
         version = ("version",)
         build = Gauge("zk_group_build_info", "1, with the version of this project.", version, registry=self.registry)
         build.labels(coordinator.__version__).set(1)
-        self.assigned = self._gauge("assigned_partitions", "Assigned partitions.")
-        self.consumed_topics = self._gauge("consumed_topics", "Topics of the assigned partitions.")
-        self.refused = self._gauge("refused_partitions", "Partitions not claimed: an owner znode exists.")
-        self.failing = self._gauge("failing_partitions", "Assigned partitions that cannot be fetched.")
-        self.outages = self._gauge("log_outages", "Outages of all brokers of the log.")
-        self.generation = self._gauge("generation", "The generation of the last applied command.")
-        self.lag = self._gauge("records_lag", "Records between the position and the end of the log.")
-        self.lag_max = self._gauge("records_lag_max", "The largest lag of a partition.")
         self.partition_lags = PartitionLags()
         self.registry.register(self.partition_lags)
-        self.lease_left = self._gauge("lease_left_seconds", "Seconds until the lease expires.")
-        self.last_poll = self._gauge("last_poll_age_seconds", "Seconds since the last poll.")
-        self.waiting = self._gauge("retained_records", "Records fetched and not returned yet.")
-        self.waiting_bytes = self._gauge("retained_bytes", "Memory of the retained records.")
-        self.paused = self._gauge("paused_partitions", "Partitions paused by the application.")
-        self.queued = self._gauge("queued_records", "Records in a consumer operator's message queue.")
-        self.last_drain_s = self._gauge("last_drain_seconds", "Duration of the last drain, in a consistent region.")
-        self.longest_drain_s = self._gauge("longest_drain_seconds", "Duration of the longest drain.")
-        self.region_resets = self._counter("region_resets", "States restored, in a consistent region.")
-        self.polls = self._counter("polls", "Polls of the application, or rounds of a slot.")
-        self.records = self._counter("records_consumed", "Records fetched.")
-        self.bytes = self._counter("bytes_consumed", "Arrow memory of the records fetched.")
-        self.commit_s = self._histogram("commit_duration_seconds", "Commits that moved offsets, seals included.")
-        self.seal_s = self._histogram("seal_duration_seconds", "From the writing of a file to its seal.")
-        self.sealed_records = self._counter("sealed_records", "Records sealed.")
-        self.sealed_bytes = self._counter("sealed_bytes", "Bytes of the files sealed.")
-        self.seal_failures = self._counter("seal_failures", "Failed seals.")
-        self.refetched = self._counter("refetched_records", "Records dropped before their seal, and fetched again.")
-        self.offset_resets = self._counter("offset_resets", "Positions out of range that were reset.")
-        self.registrations = self._counter("registrations", "Incarnations that began.")
-        self.rebalances = self._counter("rebalances", "Generations that the consumer joined.")
-        self.assignments = self._counter("assignments", "Assignment requests answered as the leader.", "result")
-        self.assignment_s = self._histogram("assignment_duration_seconds", "From an assignment request to its answer.")
-        self.failed_assignments = self._counter("failed_assignments", "Reported failures of the leader.")
-        self.applied = self._counter("commands_applied", "Commands applied.", "option")
-        self.stale = self._counter("commands_stale", "Commands removed unapplied.")
+        self.of("", "").gone()  # every family exists before the first consumer
 
     def of(self, group: str, consumer: str) -> Meter:
         """The meter of one consumer."""
@@ -123,26 +92,21 @@ class ConsumerMetrics:
         """Remove a consumer's series."""
         self.leases.pop((group, consumer), None)
         self.partition_lags.forget(group, consumer)
-        for family in self._families:
+        for family in self._families.values():
             family.remove_by_labels({"group": group, "consumer": consumer})
 
-    def _gauge(self, name: str, meaning: str) -> Gauge:
-        made = Gauge(f"zk_group_consumer_{name}", meaning, LABELS, registry=self.registry)
-        self._families.append(made)
-        return made
+    def family(self, kind: type[Family], name: str, meaning: str, *labels: str, **options: Any) -> Family:
+        """A family, the same for each consumer.
 
-    def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
-        made = Counter(f"zk_group_consumer_{name}", meaning, (*LABELS, *labels), registry=self.registry)
-        self._families.append(made)
-        return made
-
-    def _histogram(self, name: str, meaning: str) -> Histogram:
-        made = Histogram(f"zk_group_consumer_{name}", meaning, LABELS, buckets=BUCKETS, registry=self.registry)
-        self._families.append(made)
-        return made
+        :param labels: those after `LABELS`.
+        """
+        if name not in self._families:
+            full = f"zk_group_consumer_{name}"
+            self._families[name] = kind(full, meaning, (*LABELS, *labels), registry=self.registry, **options)
+        return cast(Family, self._families[name])
 
 
-# Large: an attribute for each series of the consumer, looked up once.
+# Large: an attribute for each metric, so that a wrong name is a type error; its series is looked up once.
 class Meter:
     """The metrics of one consumer, until it is `gone`.
 
@@ -150,36 +114,55 @@ class Meter:
     """
 
     def __init__(self, metrics: ConsumerMetrics, group: str, consumer: str) -> None:
-        own = (group, consumer)
         self._metrics = metrics
-        self._own = own
-        self._assigned, self._refused = metrics.assigned.labels(*own), metrics.refused.labels(*own)
-        self._consumed_topics, self._queued = metrics.consumed_topics.labels(*own), metrics.queued.labels(*own)
-        self._last_drain_s, self._longest_drain_s = (
-            family.labels(*own) for family in (metrics.last_drain_s, metrics.longest_drain_s)
-        )
-        self._region_resets = metrics.region_resets.labels(*own)
-        self._failing, self._generation = metrics.failing.labels(*own), metrics.generation.labels(*own)
-        self._outages = metrics.outages.labels(*own)
-        self._lag, self._lag_max = metrics.lag.labels(*own), metrics.lag_max.labels(*own)
-        self._lease_left, self._last_poll = metrics.lease_left.labels(*own), metrics.last_poll.labels(*own)
-        self._waiting, self._waiting_bytes = metrics.waiting.labels(*own), metrics.waiting_bytes.labels(*own)
-        self._paused = metrics.paused.labels(*own)
-        self._polls, self._records, self._bytes = (
-            family.labels(*own) for family in (metrics.polls, metrics.records, metrics.bytes)
-        )
-        self._commit_s, self._seal_s = metrics.commit_s.labels(*own), metrics.seal_s.labels(*own)
-        self._sealed_records = metrics.sealed_records.labels(*own)
-        self._sealed_bytes = metrics.sealed_bytes.labels(*own)
-        self._seal_failures, self._refetched = metrics.seal_failures.labels(*own), metrics.refetched.labels(*own)
-        self._offset_resets = metrics.offset_resets.labels(*own)
-        self._registrations, self._rebalances = metrics.registrations.labels(*own), metrics.rebalances.labels(*own)
-        self._applied = {option: metrics.applied.labels(*own, option) for option in OPTIONS}
-        self._stale = metrics.stale.labels(*own)
-        self._assignments = {result: metrics.assignments.labels(*own, result) for result in (ASSIGNED, ERROR)}
-        self._assignment_s = metrics.assignment_s.labels(*own)
-        self._failed_assignments = metrics.failed_assignments.labels(*own)
+        self._own = own = (group, consumer)
         self._last_held = (0, 0, 0, 0)
+
+        def gauge(name: str, meaning: str) -> Gauge:
+            return metrics.family(Gauge, name, meaning).labels(*own)
+
+        def counter(name: str, meaning: str) -> Counter:
+            return metrics.family(Counter, name, meaning).labels(*own)
+
+        def histogram(name: str, meaning: str) -> Histogram:
+            return metrics.family(Histogram, name, meaning, buckets=BUCKETS).labels(*own)
+
+        self._assigned = gauge("assigned_partitions", "Assigned partitions.")
+        self._consumed_topics = gauge("consumed_topics", "Topics of the assigned partitions.")
+        self._refused = gauge("refused_partitions", "Partitions not claimed: an owner znode exists.")
+        self._failing = gauge("failing_partitions", "Assigned partitions that cannot be fetched.")
+        self._outages = gauge("log_outages", "Outages of all brokers of the log.")
+        self._generation = gauge("generation", "The generation of the last applied command.")
+        self._lag = gauge("records_lag", "Records between the position and the end of the log.")
+        self._lag_max = gauge("records_lag_max", "The largest lag of a partition.")
+        self._lease_left = gauge("lease_left_seconds", "Seconds until the lease expires.")
+        self._last_poll = gauge("last_poll_age_seconds", "Seconds since the last poll.")
+        self._waiting = gauge("retained_records", "Records fetched and not returned yet.")
+        self._waiting_bytes = gauge("retained_bytes", "Memory of the retained records.")
+        self._paused = gauge("paused_partitions", "Partitions paused by the application.")
+        self._queued = gauge("queued_records", "Records in a consumer operator's message queue.")
+        self._last_drain_s = gauge("last_drain_seconds", "Duration of the last drain, in a consistent region.")
+        self._longest_drain_s = gauge("longest_drain_seconds", "Duration of the longest drain.")
+        self._region_resets = counter("region_resets", "States restored, in a consistent region.")
+        self._polls = counter("polls", "Polls of the application, or rounds of a slot.")
+        self._records = counter("records_consumed", "Records fetched.")
+        self._bytes = counter("bytes_consumed", "Arrow memory of the records fetched.")
+        self._commit_s = histogram("commit_duration_seconds", "Commits that moved offsets, seals included.")
+        self._seal_s = histogram("seal_duration_seconds", "From the writing of a file to its seal.")
+        self._sealed_records = counter("sealed_records", "Records sealed.")
+        self._sealed_bytes = counter("sealed_bytes", "Bytes of the files sealed.")
+        self._seal_failures = counter("seal_failures", "Failed seals.")
+        self._refetched = counter("refetched_records", "Records dropped before their seal, and fetched again.")
+        self._offset_resets = counter("offset_resets", "Positions out of range that were reset.")
+        self._registrations = counter("registrations", "Incarnations that began.")
+        self._rebalances = counter("rebalances", "Generations that the consumer joined.")
+        answered = metrics.family(Counter, "assignments", "Assignment requests answered as the leader.", "result")
+        self._assignments = {result: answered.labels(*own, result) for result in (ASSIGNED, ERROR)}
+        self._assignment_s = histogram("assignment_duration_seconds", "From an assignment request to its answer.")
+        self._failed_assignments = counter("failed_assignments", "Reported failures of the leader.")
+        applied = metrics.family(Counter, "commands_applied", "Commands applied.", "option")
+        self._applied = {option: applied.labels(*own, option) for option in OPTIONS}
+        self._stale = counter("commands_stale", "Commands removed unapplied.")
 
     # ---- read at a scrape
 

@@ -14,10 +14,9 @@ from typing import Any
 import click
 from rich.console import Console
 
-from coordinator.cli.common import TABLE, output_option, print_json, print_rows
-from coordinator.cli.common import report as say_error
 from coordinator.zk.errors import MissingProgram, NotAuthorized, UsageError, ZooKeeperUnreachable
-from coordinator.zk.process.cli import command_access, zk_config_option
+from coordinator.zk.process.cli import TABLE, command_access, output_option, print_json, print_rows, zk_config_option
+from coordinator.zk.process.cli import report as say_error
 from drills.base import signals
 from drills.base.settings import Settings
 from drills.catalog import DRILLS

@@ -15,7 +15,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from consumer.logs.embedded.producer import Producer, TopicsInStore
 from coordinator.zk.errors import BadData, UsageError
-from coordinator.zk.process.cli import EnvOption, brokers_option, opened, report, zk_option
+from coordinator.zk.process.cli import brokers_option, env_option, opened, report, zk_option
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
@@ -51,13 +51,10 @@ Parse = Callable[[int, bytes], InputRecord | None]
     help="With jsonl: pass over topic, partition and offset of a line, as zk-consumer run prints them.",
 )
 @click.option("--bad-lines", type=click.Path(dir_okay=False, path_type=Path), help="A new file for bad lines.")
-@click.option(
+@env_option(
     "--log-dir",
     type=click.Path(file_okay=False, path_type=Path),
     required=True,
-    cls=EnvOption,
-    envvar="ZK_GROUP_LOG_DIR",
-    show_envvar=True,
     help="The folder of the embedded log.",
 )
 @zk_option

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from coordinator.zk.errors import UsageError
 from coordinator.zk.process.config import require
-from coordinator.zk.process.times import as_text, epoch_ms
+from coordinator.zk.values import epoch_ms, time_text
 from coordinator.zk.znodes.names import shown
 
 BEGINNING, END, COMMITTED = "beginning", "end", "committed"
@@ -38,7 +38,7 @@ class OffsetSpec:
     @property
     def text(self) -> str:
         """The recorded and logged form: `beginning`, `end`, or the time in UTC."""
-        return self.name if self.timestamp_ms is None else as_text(self.timestamp_ms)
+        return self.name if self.timestamp_ms is None else time_text(self.timestamp_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,9 @@ from ..planning.backpressure import UNKNOWN, finished_by_all
 from ..zk.errors import UsageError
 from ..zk.store import Delete, Node, SetData, Store
 from ..zk.update import Change, update
-from ..zk.znodes.names import is_name
 from ..zk.znodes.paths import GroupPaths
 from ..zk.znodes.segments import Query, SegmentsRecord
-from .groups import Reading
+from .groups import Reading, checked_group
 from .segments import ListedSegment, newest_segments, read_record, read_segments
 
 SILENT_AFTER_MS = 180_000
@@ -146,8 +145,7 @@ def removal(reading: Reading, group: str, query: str, now_ms: int) -> Removal:
 
     :raises UsageError: when there is no such group or query.
     """
-    if not is_name(group) or reading.store.get(GroupPaths(group).root) is None:
-        raise UsageError(f"Consumer group '{group}' does not exist.")
+    checked_group(reading, group)
     queries = read_queries(reading, group, now_ms)
     shown = next((one for one in queries if one.query == query), None)
     if shown is None:

@@ -11,8 +11,7 @@ from decimal import ROUND_FLOOR, Decimal
 from pathlib import Path
 
 from ..zk.errors import CoordinatorError, UsageError
-from ..zk.process.times import epoch_ms
-from ..zk.values import whole
+from ..zk.values import epoch_ms, whole
 from ..zk.znodes import ranges
 from ..zk.znodes.names import is_name, shown
 from ..zk.znodes.partitions import TopicPartition

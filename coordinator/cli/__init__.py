@@ -8,21 +8,17 @@ from __future__ import annotations
 import click
 
 from coordinator import __version__
-
-from .common import Cli
+from coordinator.zk.process.cli import Cli
 
 EXIT_CODES = """\b
 Exit codes: 0 ok, 1 failed, 2 usage, 3 inconclusive, 4 ZooKeeper unreachable, 5 unhealthy,
 69 a needed program is missing, 77 not authorized, 78 not authenticated."""
 
-COMMANDS = (
-    "acl", "channel", "groups", "history", "pause", "queries", "rebalance", "regions", "resign", "run", "segments",
-    "status", "topics",
-)  # fmt: skip
+COMMANDS = ("acl", "channel", "groups", "history", "queries", "regions", "run", "segments", "status", "topics")
 PLACES = {command: f"{__name__}.{command}" for command in COMMANDS} | {
     "conformance": "drills.conformance.cli",
     "drill": "drills.cli",
-    "resume": f"{__name__}.pause",
+    **dict.fromkeys(("pause", "rebalance", "resign", "resume"), f"{__name__}.control"),
 }
 
 

@@ -17,20 +17,11 @@ from coordinator.admin.acl_policy import (
     set_members,
 )
 from coordinator.zk.errors import AccessDenied, BadData, UsageError
-from coordinator.zk.security.access import identities_of
-from coordinator.zk.security.policy import CLOSED, OPEN, SECURE, AclPolicy, checked_identities
-from coordinator.zk.security.rights import letters_of
-from coordinator.zk.store import Acl, AclStore
-from coordinator.zk.znodes.names import is_name, shown
-from coordinator.zk.znodes.paths import Brokers
-
-from .common import (
+from coordinator.zk.process.cli import (
     JSON,
-    UNHEALTHY,
     Cli,
     brokers_option,
     command_access,
-    echo_alarm,
     opened,
     output_option,
     print_json,
@@ -39,6 +30,15 @@ from .common import (
     zk_config_option,
     zk_option,
 )
+from coordinator.zk.process.tables import echo_alarm
+from coordinator.zk.security.access import identities_of
+from coordinator.zk.security.policy import CLOSED, OPEN, SECURE, AclPolicy, checked_identities
+from coordinator.zk.security.rights import letters_of
+from coordinator.zk.store import Acl, AclStore
+from coordinator.zk.znodes.names import is_name, shown
+from coordinator.zk.znodes.paths import Brokers
+
+from .common import UNHEALTHY
 
 DEVIATIONS = ("PATH", "ACL", "EXPECTED", "MEANING")
 members_option = click.option("--members", multiple=True, metavar="ID", help="Identity of the group's members; repeat.")
@@ -70,8 +70,7 @@ def identity(output: str) -> None:
 @zk_option
 @brokers_option
 @output_option
-@click.pass_context
-def check_(context: click.Context, zk: str, brokers: Brokers, output: str) -> None:
+def check_(zk: str, brokers: Brokers, output: str) -> int:
     """Print the policy, and every znode whose ACL deviates from it, with what that means; exits 5 when one does."""
     with opened(zk) as store:
         policy, groups = read_policy(store), group_policies(store)
@@ -90,7 +89,7 @@ def check_(context: click.Context, zk: str, brokers: Brokers, output: str) -> No
         if found:
             rows = [(each.path, _text(each.found), _text(each.expected), each.meaning) for each in found]
             print_rows(DEVIATIONS, rows, output)
-    context.exit(UNHEALTHY if found else 0)
+    return UNHEALTHY if found else 0
 
 
 @acl.command("apply")
@@ -102,9 +101,7 @@ def check_(context: click.Context, zk: str, brokers: Brokers, output: str) -> No
 @click.option("--execute", is_flag=True, help="Without it nothing is changed: what would be is shown.")
 @zk_option
 @brokers_option
-@click.pass_context
 def apply_(
-    context: click.Context,
     mode: str | None,
     acl_read: str | None,
     coordinators: tuple[str, ...],
@@ -113,7 +110,7 @@ def apply_(
     execute: bool,
     zk: str,
     brokers: Brokers,
-) -> None:
+) -> int:
     """Set the policy, and the ACLs of all znodes by it, while groups run; exits 5 when some could not be set.
 
     First with --acl open and the identities, then the members of each group (acl members), then --acl secure.
@@ -133,12 +130,12 @@ def apply_(
         checked_size("the new policy", policy)
         if not execute:
             _print_changes(store, policy, brokers)
-            return
+            return 0
         applied = apply(store, policy, brokers)
     click.echo(f"{applied.count} ACLs set; the chroot is {SECURE if policy.is_secure else OPEN}")
     if applied.refused:
         echo_alarm(f"{len(applied.refused)} znodes have an ACL that this client may not set, see acl check", "red")
-        context.exit(UNHEALTHY)
+    return UNHEALTHY if applied.refused else 0
 
 
 @acl.command()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -15,13 +14,7 @@ from coordinator.admin.channel_events import ChannelEvent
 from coordinator.admin.channel_watch import ChannelWatch
 from coordinator.admin.groups import Reading, ShownMember, checked_group, existing_group
 from coordinator.zk.errors import UsageError
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER
-from coordinator.zk.znodes.names import is_name
-from coordinator.zk.znodes.partitions import range_texts
-
-from .common import (
+from coordinator.zk.process.cli import (
     CONNECT_TIMEOUT_S,
     SESSION_TIMEOUT_MS,
     TABLE,
@@ -33,6 +26,12 @@ from .common import (
     printable,
     zk_option,
 )
+from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.session.kazoo_store import open_kazoo
+from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER
+from coordinator.zk.znodes.names import is_name
+from coordinator.zk.znodes.partitions import range_texts
+
 from .groups import report_problems
 
 CHANNEL = (
@@ -114,11 +113,8 @@ def watch(group: str, consumer: str | None, for_s: float | None, count: int | No
         group,
         consumer,
     )
-    try:
+    with suppress(BrokenPipeError):  # the reader of the pipe has gone: `checked_streams` drops further output
         _follow(following, group, for_s, count, is_table=output == TABLE)
-    except BrokenPipeError:
-        # The reader of the pipe has gone: the rest of the buffer is discarded.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _follow(following: ChannelWatch, group: str, for_s: float | None, count: int | None, is_table: bool) -> None:

@@ -1,4 +1,4 @@
-"""Options, printing and errors of `zk-coordinator`; shared ones are in `coordinator.zk.process.cli`."""
+"""Options and printing of `zk-coordinator` alone; those of both sides are in `coordinator.zk.process.cli`."""
 
 from __future__ import annotations
 
@@ -10,61 +10,9 @@ from typing import Any, TypeVar
 
 import click
 
-from coordinator.zk.process.cli import (
-    CONNECT_TIMEOUT_S,
-    JSON,
-    SESSION_TIMEOUT_MS,
-    TABLE,
-    Cli,
-    EnvOption,
-    Seconds,
-    brokers_option,
-    command_access,
-    opened,
-    output_option,
-    print_json,
-    print_rows,
-    printable,
-    report,
-    row_objects,
-    table_text,
-    zk_config_option,
-    zk_option,
-)
+from coordinator.zk.process.cli import JSON, Seconds, print_json, printable
 from coordinator.zk.process.tables import echo_alarm
 from coordinator.zk.znodes.operator_requests import LONGEST_BY, Pause, PausedRecord
-
-__all__ = [
-    "CONNECT_TIMEOUT_S",
-    "EVERYTHING",
-    "JSON",
-    "SESSION_TIMEOUT_MS",
-    "TABLE",
-    "UNHEALTHY",
-    "Cli",
-    "EnvOption",
-    "Seconds",
-    "at",
-    "brokers_option",
-    "command_access",
-    "echo_alarm",
-    "opened",
-    "operator",
-    "output_option",
-    "paused_json",
-    "paused_rows",
-    "paused_text",
-    "print_json",
-    "print_paused",
-    "print_rows",
-    "printable",
-    "reason_option",
-    "report",
-    "row_objects",
-    "table_text",
-    "zk_config_option",
-    "zk_option",
-]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -77,6 +25,18 @@ EVERYTHING = "everything"
 def reason_option(command: Command) -> Command:
     """`--reason`, for later readers."""
     return click.option("--reason", help="The reason, shown with the pause or request.")(command)
+
+
+def timeout_option(what: str) -> Callable[[Command], Command]:
+    """`--timeout`, passed to the command as `timeout_s`: how long it waits for `what`."""
+    return click.option(
+        "--timeout",
+        "timeout_s",
+        type=Seconds(0.1, 3600),
+        default=30.0,
+        show_default=True,
+        help=f"Seconds to wait for the {what}.",
+    )
 
 
 def operator() -> str:

@@ -24,9 +24,10 @@ from coordinator.zk.embedded.ensemble import (
 from coordinator.zk.embedded.identities import IDENTITIES
 from coordinator.zk.embedded.kafka import Broker, has_broker
 from coordinator.zk.errors import CoordinatorError, UsageError, ZooKeeperUnreachable
+from coordinator.zk.process.cli import Seconds
 from coordinator.zk.security.access import environment_of
 
-from .common import UNHEALTHY, Seconds
+from .common import UNHEALTHY
 from .ensemble_kafka import EXIT_CODES, KAFKA, dir_argument, directory_option, kafka
 
 identity_option = click.option(

@@ -16,9 +16,10 @@ from coordinator.zk.embedded.directory import EnsembleError
 from coordinator.zk.embedded.ensemble import Ensemble
 from coordinator.zk.embedded.kafka import Broker, KafkaConfig, has_broker
 from coordinator.zk.errors import UsageError, ZooKeeperUnreachable
+from coordinator.zk.process.cli import Seconds
 from coordinator.zk.znodes.names import checked_name, shown
 
-from .common import UNHEALTHY, Seconds
+from .common import UNHEALTHY
 
 if TYPE_CHECKING:
     from coordinator.zk.embedded.kafka_client import TrialKafka

@@ -26,17 +26,8 @@ from coordinator.admin.groups import (
 from coordinator.admin.topics import list_topics
 from coordinator.admin.verify import problems, unknown
 from coordinator.zk.errors import UsageError
-from coordinator.zk.znodes.group_state import COMPLETING, DEAD, EMPTY, FAILED, PREPARING
-from coordinator.zk.znodes.partitions import TopicPartition, by_topic
-from coordinator.zk.znodes.paths import COORDINATOR, Brokers, RegionPaths
-from coordinator.zk.znodes.records import CoordinatorRecord, Registration, Topic
-from coordinator.zk.znodes.regions import Region
-from coordinator.zk.znodes.sync import CLIENT, CONSUMER
-from coordinator.zk.znodes.turn_times import TurnTimes
-
-from .common import (
+from coordinator.zk.process.cli import (
     JSON,
-    UNHEALTHY,
     Cli,
     brokers_option,
     opened,
@@ -46,8 +37,17 @@ from .common import (
     report,
     zk_option,
 )
+from coordinator.zk.znodes.group_state import COMPLETING, DEAD, EMPTY, FAILED, PREPARING
+from coordinator.zk.znodes.partitions import TopicPartition, by_topic
+from coordinator.zk.znodes.paths import COORDINATOR, Brokers, RegionPaths
+from coordinator.zk.znodes.records import CoordinatorRecord, Registration, Topic
+from coordinator.zk.znodes.regions import Region
+from coordinator.zk.znodes.sync import CLIENT, CONSUMER
+from coordinator.zk.znodes.turn_times import TurnTimes
+
+from .common import UNHEALTHY
 from .source import LogOptions, source_options
-from .watching import Shot, show, watch_options
+from .watching import Shot, show, watch_options, watched
 
 if TYPE_CHECKING:
     from consumer.logs import Log
@@ -92,13 +92,13 @@ Where = tuple[str, int, str | None]
 
 CHANGES = f"{__package__}.groups_"
 PLACES = {
-    "create": f"{CHANGES}create",
+    "create": f"{CHANGES}members",
     "delete": f"{CHANGES}delete",
     "delete-offsets": f"{CHANGES}offsets",
     "export-offsets": f"{CHANGES}export",
     "reset-offsets": f"{CHANGES}offsets",
-    "lift-mark": f"{CHANGES}lift",
-    "remove-members": f"{CHANGES}remove",
+    "lift-mark": f"{CHANGES}members",
+    "remove-members": f"{CHANGES}members",
 }
 
 
@@ -115,25 +115,16 @@ def groups() -> None:
     flag_value="",
     default="",
     metavar="[STATE,...]",
+    callback=lambda context, option, text: parse_states(text) if text.strip(", ") else None,
     help="Only groups in one of these states, case-insensitive.",
 )
-@watch_options
-@zk_option
-@output_option
-def list_(states: str, watch: float | None, times: int | None, zk: str, output: str) -> None:
+@watched
+def list_(reading: Reading, states: frozenset[str] | None) -> Shot:
     """List all groups with their state."""
-    wanted = parse_states(states)
-    is_every = not states.strip(", ")
-    with opened(zk) as store:
-
-        def take() -> Shot:
-            reading = Reading(store)
-            found = [read_group(reading, name) for name in group_names(reading)]
-            kept = [group for group in found if is_every or group.state.state in wanted]
-            times = read_turn_times(reading)
-            return Shot(LIST, [list_row(group, times) for group in kept], notes_of(reading))
-
-        show(take, output, watch, times)
+    found = [read_group(reading, name) for name in group_names(reading)]
+    kept = [group for group in found if states is None or group.state.state in states]
+    times = read_turn_times(reading)
+    return Shot(LIST, [list_row(group, times) for group in kept], notes_of(reading))
 
 
 @groups.command()
@@ -197,8 +188,7 @@ def describe(
 @zk_option
 @brokers_option
 @output_option
-@click.pass_context
-def verify(context: click.Context, group: str, zk: str, brokers: Brokers, output: str) -> None:
+def verify(group: str, zk: str, brokers: Brokers, output: str) -> int:
     """Check that every subscribed partition of GROUP has a live owner that subscribed to it; exits 5 when not.
 
     Prints one line for each problem, with the coordinator's reason for a partition that it has left out.
@@ -220,7 +210,7 @@ def verify(context: click.Context, group: str, zk: str, brokers: Brokers, output
     if (message := state_message(found)) is not None:
         click.echo(message, err=True)
     report_problems(reading.problems)
-    context.exit(UNHEALTHY if wrong else 0)
+    return UNHEALTHY if wrong else 0
 
 
 def list_row(group: ShownGroup, times: TurnTimes | None) -> tuple[object, ...]:

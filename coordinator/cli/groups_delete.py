@@ -7,8 +7,7 @@ import click
 from coordinator.admin.delete_group import Removable, Removed, delete_group, removable
 from coordinator.admin.groups import Reading, chosen_groups
 from coordinator.zk.errors import CoordinatorError, SessionLost
-
-from .common import JSON, opened, output_option, print_json, print_rows, printable, zk_option
+from coordinator.zk.process.cli import JSON, opened, output_option, print_json, print_rows, printable, zk_option
 
 FAILED = 1
 DRY_RUN = ("GROUP", "ZNODES", "OFFSETS", "SEGMENTS", "BYTES", "ERROR")
@@ -20,10 +19,7 @@ DRY_RUN = ("GROUP", "ZNODES", "OFFSETS", "SEGMENTS", "BYTES", "ERROR")
 @click.option("--dry-run", is_flag=True, help="Delete nothing: show what would be, and what would be refused.")
 @zk_option
 @output_option
-@click.pass_context
-def delete(
-    context: click.Context, names: tuple[str, ...], all_groups: bool, dry_run: bool, zk: str, output: str
-) -> None:
+def delete(names: tuple[str, ...], all_groups: bool, dry_run: bool, zk: str, output: str) -> int:
     """Delete each GROUP: its offsets, its history, and its sealed segments with their files.
 
     A group is refused while consumers are registered, a static member's seat is kept, an evicted consumer's lease may
@@ -54,7 +50,7 @@ def delete(
         if removed.elsewhere:
             note = f"{removed.elsewhere} segment files of group {group} cannot be reached from this host"
             click.echo(f"{note}: a fetcher pool of that group removes them, or an operator", err=True)
-    context.exit(FAILED if failed else 0)
+    return FAILED if failed else 0
 
 
 def _print_dry_run(would: dict[str, Removable], failed: dict[str, str], output: str) -> None:

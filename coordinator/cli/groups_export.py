@@ -11,15 +11,14 @@ import click
 from coordinator.admin.export_offsets import Row, TopicWithId
 from coordinator.admin.export_offsets import export_offsets as export_them
 from coordinator.admin.groups import Reading, existing_group
-from coordinator.zk.process.cli import kafka_option
+from coordinator.zk.process.cli import kafka_option, opened, output_option, print_rows, zk_option
 from coordinator.zk.process.config_options import log_options, log_to_stderr
 
-from .common import opened, output_option, print_rows, zk_option
-from .source import brokers_needed_option, every_option, repeat
+from .source import brokers_needed_option, every_option, kafka_client, repeat
 
 if TYPE_CHECKING:
     from consumer.logs import LogError
-    from consumer.logs.kafka.requests import Described
+    from consumer.logs.kafka.requests import Described, Requests
 
 log = logging.getLogger(__name__)
 
@@ -51,35 +50,28 @@ def export_offsets(
     Kafka's own tools then show its lag. The offsets in Kafka are never read back: those in ZooKeeper are valid. A group
     with members in Kafka is refused: they own its offsets.
     """
-    client = _Kafka(bootstrap_servers, kafka or {})
+    with kafka_client(bootstrap_servers, kafka) as client:
 
-    def export() -> list[Row]:
-        with opened(zk) as store:
-            found = existing_group(Reading(store), group)
-        return export_them(client, name or group, found)
+        def export() -> list[Row]:
+            with opened(zk) as store:
+                found = existing_group(Reading(store), group)
+            return export_them(_Kafka(client), name or group, found)
 
-    def warn(problem: str) -> None:
-        log.warning("offset export failed, retrying: group=%s reason=%s", group, problem)
+        def warn(problem: str) -> None:
+            log.warning("offset export failed, retrying: group=%s reason=%s", group, problem)
 
-    try:
         if every_s is None:
             print_rows(COLUMNS, export(), output)
         else:
             log_to_stderr(log_level, log_format)
             repeat(export, every_s, warn)
-    finally:
-        client.close()
 
 
 class _Kafka:
     """See `KafkaGroups`."""
 
-    def __init__(self, servers: str, options: Mapping[str, str]) -> None:
-        from consumer.logs.kafka.open import bootstrap_servers
-        from consumer.logs.kafka.options import kafka_options
-        from consumer.logs.kafka.requests import Requests  # loads pyarrow, needed only here
-
-        self._client = Requests(bootstrap_servers("kafka:", servers), kafka_options(options))
+    def __init__(self, client: Requests) -> None:
+        self._client = client
 
     def group(self, group: str) -> tuple[str, int]:
         return self._client.group(group)
@@ -90,9 +82,6 @@ class _Kafka:
     def partitions(self, topics: Collection[TopicWithId]) -> Mapping[TopicWithId, frozenset[int] | str]:
         answers = self._client.describe({name for name, _ in topics}).results() if topics else {}
         return {(name, topic_id): _partitions(name, topic_id, answers[name]) for name, topic_id in topics}
-
-    def close(self) -> None:
-        self._client.close()
 
 
 def _partitions(topic: str, topic_id: str, answer: Described | LogError) -> frozenset[int] | str:

@@ -9,19 +9,27 @@ from typing import Any, ParamSpec, TypeVar
 import click
 
 from coordinator.admin.groups import Reading, chosen_groups
-from coordinator.admin.offset_reset import OffsetReset
-from coordinator.admin.offsets import GROUP_SUBSCRIBED_TO_TOPIC, Deletion
+from coordinator.admin.offsets import GROUP_SUBSCRIBED_TO_TOPIC, Deletion, OffsetReset
 from coordinator.admin.offsets import delete_offsets as delete_them
 from coordinator.admin.reset_offsets import Plan, ResetRequest, parse_plans, parse_scope, to_csv
 from coordinator.admin.topics import list_topics
 from coordinator.zk.errors import CoordinatorError, SessionLost, UsageError
+from coordinator.zk.process.cli import (
+    JSON,
+    brokers_option,
+    opened,
+    output_option,
+    print_rows,
+    printable,
+    report,
+    zk_option,
+)
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Store
 from coordinator.zk.znodes.names import checked_name
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
 
-from .common import JSON, brokers_option, opened, output_option, print_rows, printable, report, zk_option
 from .source import LogOptions, bounds_in, source_options
 
 P = ParamSpec("P")
@@ -67,10 +75,7 @@ topic_option = click.option(
 @zk_option
 @brokers_option
 @output_option
-@click.pass_context
 def reset_offsets(
-    context: click.Context,
-    /,
     names: tuple[str, ...],
     all_groups: bool,
     export: bool,
@@ -79,7 +84,7 @@ def reset_offsets(
     brokers: Brokers,
     output: str,
     **options: Any,
-) -> None:
+) -> int:
     """Show, or with --execute set, the offsets at which GROUP continues. The group must have no members.
 
     Give the partitions (--topic, --all-topics, or the file's) and exactly one --to-..., --by-duration, --shift-by or
@@ -101,7 +106,7 @@ def reset_offsets(
         click.echo(to_csv(rows, with_group=all_groups or len(groups) > 1), nl=False)
     else:
         print_rows(RESET, [(group, *partition, offset) for group, partition, offset in rows], output)
-    context.exit(FAILED if len(done) < len(groups) else 0)
+    return FAILED if len(done) < len(groups) else 0
 
 
 def _warn(text: str) -> None:
@@ -144,10 +149,7 @@ def _topics(store: Store, brokers: Brokers) -> dict[str, Topic]:
 @zk_option
 @brokers_option
 @output_option
-@click.pass_context
-def delete_offsets(
-    context: click.Context, group: str, topics: tuple[str, ...], zk: str, brokers: Brokers, output: str
-) -> None:
+def delete_offsets(group: str, topics: tuple[str, ...], zk: str, brokers: Brokers, output: str) -> int:
     """Delete the offsets of GROUP for topics that none of its members subscribes to.
 
     A consumer that subscribes to one later starts at its start_position, by default at the earliest record.
@@ -165,7 +167,7 @@ def delete_offsets(
     print_rows(DELETED, [_deleted_row(each, output) for each in done], output)
     if any(each.error == GROUP_SUBSCRIBED_TO_TOPIC for each in failed):
         click.echo(printable(f"stop the consumers of group {group} that subscribe to it first"), err=True)
-    context.exit(FAILED if failed else 0)
+    return FAILED if failed else 0
 
 
 def _deleted_row(each: Deletion, output: str) -> tuple[object, ...]:

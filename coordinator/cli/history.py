@@ -5,9 +5,10 @@ from __future__ import annotations
 import click
 
 from coordinator.admin.groups import Reading, checked_group, read_history
+from coordinator.zk.process.cli import JSON, opened, output_option, print_json, print_rows, zk_option
 from coordinator.zk.znodes.group_state import Rebalance
 
-from .common import JSON, at, opened, output_option, print_json, print_rows, zk_option
+from .common import at
 from .groups import report_problems
 
 COLUMNS = (

@@ -9,9 +9,9 @@ import click
 
 from coordinator.admin.groups import Reading, existing_group, group_names
 from coordinator.admin.queries import ACTIVE, Removal, ShownQuery, read_queries, removal, remove_query
+from coordinator.zk.process.cli import JSON, opened, output_option, print_rows, zk_option
 from coordinator.zk.runtime import ThreadRuntime
 
-from .common import JSON, opened, output_option, print_rows, zk_option
 from .groups import report_problems
 
 LIST = ("GROUP", "QUERY", "STATE", "RUN", "FINISHED", "SEGMENTS", "BYTES", "LAG", "LAST-SEEN", "PAUSED")

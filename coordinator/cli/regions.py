@@ -17,13 +17,14 @@ from coordinator.admin.regions import (
     request,
 )
 from coordinator.admin.unbinding import remove_group
+from coordinator.zk.process.cli import opened, output_option, print_rows, zk_option
 from coordinator.zk.znodes.region_requests import CHECKPOINT, RESET, RegionRequest
 from coordinator.zk.znodes.regions import ABORTED, COMPLETED
 
-from .common import opened, operator, output_option, print_rows, reason_option, zk_option
+from .common import operator, reason_option
 from .groups import notes_of
 from .queries import report_note, shown_time
-from .watching import Shot, show, watch_options
+from .watching import Shot, watched
 
 LIST = ("REGION", "STATE", "CHECKPOINT", "COMPLETED", "OPEN", "RESET", "GROUPS", "MEMBERS", "SINCE", "REASON")
 HISTORY = ("REGION", "CHECKPOINT", "STATE", "TRIGGER", "BEGAN", "MS", "CONTRIBUTIONS", "PARTICIPANTS", "REASON")
@@ -38,73 +39,49 @@ def regions() -> None:
 
 
 @regions.command("list")
-@watch_options
-@zk_option
-@output_option
-def list_(watch: float | None, times: int | None, zk: str, output: str) -> None:
+@watched
+def list_(reading: Reading) -> Shot:
     """List the regions.
 
     CHECKPOINT is a region's current one, 0 for its initial state; OPEN the one in progress.
     """
-    with opened(zk) as store:
-
-        def take() -> Shot:
-            reading = Reading(store)
-            found = [read_region(reading, name, newest=0) for name in region_names(reading)]
-            return Shot(LIST, [list_row(each) for each in found], notes_of(reading))
-
-        show(take, output, watch, times)
+    found = [read_region(reading, name, newest=0) for name in region_names(reading)]
+    return Shot(LIST, [list_row(each) for each in found], notes_of(reading))
 
 
 @regions.command()
 @click.argument("region")
-@watch_options
-@zk_option
-@output_option
-def describe(region: str, watch: float | None, times: int | None, zk: str, output: str) -> None:
+@watched
+def describe(reading: Reading, region: str) -> Shot:
     """Show the contributions to the current checkpoint of REGION."""
-    with opened(zk) as store:
-
-        def take() -> Shot:
-            reading = Reading(store)
-            found = existing_region(reading, region)
-            sequence = found.region.sequence if found.region is not None else 0
-            given = read_contributions(reading, region, sequence) if sequence else {}
-            rows = [
-                (
-                    region,
-                    sequence,
-                    name,
-                    one.incarnation[:8] if one is not None else None,
-                    len(one.offsets) if one is not None else None,
-                    len(one.states) if one is not None and one.file is None else None,
-                    one.file.name if one is not None and one.file is not None else None,
-                    one.drain_ms if one is not None else None,
-                )
-                for name, one in given.items()
-            ]
-            reason = found.region.reason if found.region is not None else None
-            state = f"region {region} is {found.state}" + (f": {reason}" if reason else "")
-            return Shot(MEMBERS, rows, [state, *notes_of(reading)])
-
-        show(take, output, watch, times)
+    found = existing_region(reading, region)
+    sequence = found.region.sequence if found.region is not None else 0
+    given = read_contributions(reading, region, sequence) if sequence else {}
+    rows = [
+        (
+            region,
+            sequence,
+            name,
+            one.incarnation[:8] if one is not None else None,
+            len(one.offsets) if one is not None else None,
+            len(one.states) if one is not None and one.file is None else None,
+            one.file.name if one is not None and one.file is not None else None,
+            one.drain_ms if one is not None else None,
+        )
+        for name, one in given.items()
+    ]
+    reason = found.region.reason if found.region is not None else None
+    state = f"region {region} is {found.state}" + (f": {reason}" if reason else "")
+    return Shot(MEMBERS, rows, [state, *notes_of(reading)])
 
 
 @regions.command()
 @click.argument("region")
-@watch_options
-@zk_option
-@output_option
-def history(region: str, watch: float | None, times: int | None, zk: str, output: str) -> None:
+@watched
+def history(reading: Reading, region: str) -> Shot:
     """Show the kept checkpoints of REGION, oldest first. MS is from begin to end."""
-    with opened(zk) as store:
-
-        def take() -> Shot:
-            reading = Reading(store)
-            found = existing_region(reading, region)
-            return Shot(HISTORY, [_history_row(region, each) for each in found.checkpoints], notes_of(reading))
-
-        show(take, output, watch, times)
+    found = existing_region(reading, region)
+    return Shot(HISTORY, [_history_row(region, each) for each in found.checkpoints], notes_of(reading))
 
 
 def _history_row(region: str, shown: ShownCheckpoint) -> tuple[object, ...]:

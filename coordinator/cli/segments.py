@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 
 import click
@@ -18,11 +17,12 @@ from coordinator.admin.segments import (
     unnamed_findings,
     znode_findings,
 )
+from coordinator.zk.process.cli import env_option, opened, output_option, print_rows, report, zk_option
 from coordinator.zk.znodes.names import shown
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.segments import Segment
 
-from .common import UNHEALTHY, EnvOption, opened, output_option, print_rows, report, zk_option
+from .common import UNHEALTHY
 from .groups import report_problems
 from .queries import shown_time
 
@@ -53,17 +53,14 @@ def list_(group: str, zk: str, output: str) -> None:
 
 @segments.command()
 @click.argument("group")
-@click.option(
+@env_option(
     "--segments-dir",
     default="",
-    cls=EnvOption,
-    envvar="ZK_GROUP_SEGMENTS_DIR",
-    show_envvar=True,
     help="The segments folder on this host, if not as on the fetchers' hosts, or its URL (s3://...).",
 )
 @zk_option
 @output_option
-def verify(group: str, segments_dir: str, zk: str, output: str) -> None:
+def verify(group: str, segments_dir: str, zk: str, output: str) -> int:
     """Check every segment of GROUP: its znode, its file, its offsets, and that the ranges of a partition join.
 
     Reads all files, and checks their checksums; says how many files have none, as those of an earlier release. Lists
@@ -85,8 +82,7 @@ def verify(group: str, segments_dir: str, zk: str, output: str) -> None:
     click.echo(f"{len(listed)} segments, {damaged} problems, {len(findings) - damaged} files left over", err=True)
     for why in unchecked:
         report(why)
-    if damaged or unchecked:
-        sys.exit(UNHEALTHY if damaged else UNCHECKED)
+    return UNHEALTHY if damaged else UNCHECKED if unchecked else 0
 
 
 def _file_findings(

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from coordinator.admin.offset_reset import BoundsOf, LogBounds
+from coordinator.admin.offsets import BoundsOf, LogBounds
 from coordinator.zk.errors import CoordinatorError, UsageError
-from coordinator.zk.process.cli import EnvOption, Seconds, bootstrap_option, command_access, kafka_option
+from coordinator.zk.process.cli import Seconds, bootstrap_option, command_access, env_option, kafka_option
 from coordinator.zk.runtime import ENDINGS, ThreadRuntime, on_signals
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
 
 if TYPE_CHECKING:
     from consumer.logs import Log
+    from consumer.logs.kafka.requests import Requests
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-brokers_needed_option = click.option(
+brokers_needed_option = env_option(
     "--bootstrap-servers",
     required=True,
-    cls=EnvOption,
-    envvar="ZK_GROUP_BOOTSTRAP_SERVERS",
-    show_envvar=True,
     metavar="HOST:PORT,...",
     help="Kafka's brokers.",
 )
@@ -52,6 +51,18 @@ class LogOptions:
 
         place = KafkaPlace(zk, brokers.brokers_path, self.bootstrap_servers, self.kafka, command_access())
         return open_log(self.log_dir, place)
+
+
+def kafka_client(servers: str, options: Mapping[str, str] | None) -> closing[Requests]:
+    """A client of these brokers.
+
+    :param options: of librdkafka.
+    """
+    from consumer.logs.kafka.open import bootstrap_servers
+    from consumer.logs.kafka.options import kafka_options
+    from consumer.logs.kafka.requests import Requests  # loads pyarrow, needed only here
+
+    return closing(Requests(bootstrap_servers("kafka:", servers), kafka_options(options or {})))
 
 
 def repeat(act: Callable[[], object], every_s: float, on_problem: Callable[[str], None]) -> None:
@@ -81,11 +92,8 @@ def source_options(is_needed: bool) -> Callable[[Command], Command]:
 
     :param is_needed: whether the command requires the log.
     """
-    log_dir = click.option(
+    log_dir = env_option(
         "--log-dir",
-        cls=EnvOption,
-        envvar="ZK_GROUP_LOG_DIR",
-        show_envvar=True,
         required=is_needed,
         help="The log, for its end and the lag: the embedded log's folder, kafka: or kafka://HOST:PORT.",
     )

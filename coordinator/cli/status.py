@@ -6,26 +6,23 @@ import click
 
 from coordinator.admin.health import STUCK_AFTER_MS, HealthFinding, findings, summary
 from coordinator.admin.status import Status, read_status
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.znodes.paths import Brokers
-from coordinator.zk.znodes.records import CoordinatorRecord, NodeRecord
-
-from .common import (
+from coordinator.zk.process.cli import (
     JSON,
-    UNHEALTHY,
     brokers_option,
-    echo_alarm,
     opened,
     output_option,
-    paused_json,
-    paused_rows,
-    paused_text,
     print_json,
     print_rows,
     printable,
     row_objects,
     zk_option,
 )
+from coordinator.zk.process.tables import echo_alarm
+from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.znodes.paths import Brokers
+from coordinator.zk.znodes.records import CoordinatorRecord, NodeRecord
+
+from .common import UNHEALTHY, paused_json, paused_rows, paused_text
 from .groups import LIST, MOST_LISTED, list_row
 from .regions import LIST as REGION_LIST
 from .regions import list_row as region_row
@@ -45,8 +42,7 @@ COLUMNS = (*LIST, "PAUSED")
 @zk_option
 @brokers_option
 @output_option
-@click.pass_context
-def status(context: click.Context, check: bool, stuck_after_ms: int, zk: str, brokers: Brokers, output: str) -> None:
+def status(check: bool, stuck_after_ms: int, zk: str, brokers: Brokers, output: str) -> int:
     """Show the elected coordinator, the nodes on standby, every group, and unreadable znodes.
 
     With --check, unhealthy is: no elected node, or a coordinator's znode that no elected node holds; a group that is
@@ -62,11 +58,12 @@ def status(context: click.Context, check: bool, stuck_after_ms: int, zk: str, br
     if check:
         unhealthy = findings(found, now_ms, stuck_after_ms)
         _print_check(found, unhealthy, output)
-        context.exit(UNHEALTHY if unhealthy else 0)
+        return UNHEALTHY if unhealthy else 0
     if output == JSON:
         print_json(_document(found))
     else:
         _print(found, output)
+    return 0
 
 
 def _print_check(found: Status, unhealthy: list[HealthFinding], output: str) -> None:

@@ -19,11 +19,10 @@ from coordinator.admin.topics import (
 )
 from coordinator.zk import below
 from coordinator.zk.errors import BadData
+from coordinator.zk.process.cli import Cli, brokers_option, env_option, opened, output_option, print_rows, zk_option
 from coordinator.zk.store import Store
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
-
-from .common import Cli, EnvOption, brokers_option, opened, output_option, print_rows, zk_option
 
 COLUMNS = ("TOPIC", "PARTITIONS", "TOPIC-ID", "ERROR")
 
@@ -74,12 +73,9 @@ def alter(name: str, partitions: int, zk: str, brokers: Brokers, output: str) ->
 @topics.command()
 @click.argument("name")
 @click.option("--execute", is_flag=True, help="Delete; without it, only show what would be removed.")
-@click.option(
+@env_option(
     "--log-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    cls=EnvOption,
-    envvar="ZK_GROUP_LOG_DIR",
-    show_envvar=True,
     help="The embedded log; the topic's data is removed from it too.",
 )
 @zk_option

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING
 import click
 
 from coordinator.admin.sync_topics import LEFT_ALONE, Change, readable_topics, sync_topics
-from coordinator.zk.process.cli import kafka_option
+from coordinator.zk.process.cli import brokers_option, kafka_option, opened, output_option, print_rows, zk_option
 from coordinator.zk.process.config_options import log_options, log_to_stderr
 from coordinator.zk.znodes.paths import Brokers
 
-from .common import brokers_option, opened, output_option, print_rows, zk_option
-from .source import brokers_needed_option, every_option, repeat
+from .source import brokers_needed_option, every_option, kafka_client, repeat
 
 if TYPE_CHECKING:
     from consumer.logs import LogError
-    from consumer.logs.kafka.requests import Described
+    from consumer.logs.kafka.requests import Described, Requests
 
 log = logging.getLogger(__name__)
 
@@ -50,23 +49,20 @@ def sync(
     Prints the changes; with --every it continues until SIGTERM or Ctrl-C, logs each change, and retries while Kafka or
     ZooKeeper is unavailable. Topics that no sync has created are left alone.
     """
-    source = _Source(bootstrap_servers, kafka or {})
+    with kafka_client(bootstrap_servers, kafka) as client:
 
-    def changes() -> list[Change]:
-        with opened(zk, make_chroot=True) as store:
-            cluster, answers = source.read()
-            there, unreadable = readable_topics(answers)
-            return sync_topics(store, brokers, there, cluster, unreadable)
+        def changes() -> list[Change]:
+            with opened(zk, make_chroot=True) as store:
+                cluster, answers = _metadata(client)
+                there, unreadable = readable_topics(answers)
+                return sync_topics(store, brokers, there, cluster, unreadable)
 
-    try:
         if every_s is None:
             print_rows(COLUMNS, [(c.topic, c.what, c.partitions, c.id, c.reason) for c in changes()], output)
         else:
             log_to_stderr(log_level, log_format)
             change_log = _ChangeLog()
             repeat(lambda: change_log.write(changes()), every_s, _warn)
-    finally:
-        source.close()
 
 
 def _warn(problem: str) -> None:
@@ -91,26 +87,13 @@ class _ChangeLog:
         self._left_alone = {change for change in changes if change.what == LEFT_ALONE}
 
 
-class _Source:
-    """The brokers' metadata."""
+def _metadata(client: Requests) -> tuple[str, dict[str, Described | LogError]]:
+    """The cluster's id, and the metadata of all its topics.
 
-    def __init__(self, servers: str, options: Mapping[str, str]) -> None:
-        from consumer.logs.kafka.open import bootstrap_servers
-        from consumer.logs.kafka.options import kafka_options
-        from consumer.logs.kafka.requests import Requests  # loads pyarrow, needed only here
-
-        self._client = Requests(bootstrap_servers("kafka:", servers), kafka_options(options))
-
-    def read(self) -> tuple[str, dict[str, Described | LogError]]:
-        """The cluster's id, and the metadata of all its topics.
-
-        :raises LogError: when no broker answers.
-        """
-        cluster, names = self._client.cluster()
-        answers: dict[str, Described | LogError] = {}
-        for first in range(0, len(names), AT_ONCE):
-            answers |= self._client.describe(names[first : first + AT_ONCE]).results()
-        return cluster, answers
-
-    def close(self) -> None:
-        self._client.close()
+    :raises LogError: when no broker answers.
+    """
+    cluster, names = client.cluster()
+    answers: dict[str, Described | LogError] = {}
+    for first in range(0, len(names), AT_ONCE):
+        answers |= client.describe(names[first : first + AT_ONCE]).results()
+    return cluster, answers

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any, TypeVar
 
 import click
@@ -14,10 +15,22 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from coordinator.admin.groups import Reading
 from coordinator.zk.errors import Retryable
+from coordinator.zk.process.cli import (
+    JSON,
+    Seconds,
+    opened,
+    output_option,
+    print_rows,
+    printable,
+    row_objects,
+    table_text,
+    zk_option,
+)
 from coordinator.zk.runtime import ThreadRuntime
 
-from .common import JSON, Seconds, at, print_rows, printable, row_objects, table_text
+from .common import at
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 EVERY_S = 2.0
@@ -46,6 +59,20 @@ def watch_options(command: Command) -> Command:
     return watch(times(command))
 
 
+def watched(take: Callable[..., Shot]) -> Callable[..., None]:
+    """A command whose output can be repeated, from a function that reads it once.
+
+    :param take: called with a new `Reading` and the command's own options.
+    """
+
+    @wraps(take)
+    def command(watch: float | None, times: int | None, zk: str, output: str, **options: Any) -> None:
+        with opened(zk) as store:
+            show(lambda: take(Reading(store), **options), output, watch, times)
+
+    return watch_options(zk_option(output_option(command)))
+
+
 def show(take: Callable[[], Shot], output: str, watch: float | None, times: int | None) -> None:
     """Print the result of `take`: once, or every `watch` seconds until Ctrl-C, or `times` times.
 
@@ -57,7 +84,7 @@ def show(take: Callable[[], Shot], output: str, watch: float | None, times: int 
         print_rows(shot.columns, shot.rows, output)
         _print_notes(shot.notes)
         return
-    try:
+    with suppress(BrokenPipeError):  # the reader of the pipe has gone: `checked_streams` drops further output
         if output == JSON:
             _repeat(take, _Lines(), watch, times)
         elif not sys.stdout.isatty():
@@ -65,9 +92,6 @@ def show(take: Callable[[], Shot], output: str, watch: float | None, times: int 
         else:
             with Live(console=Console(highlight=False), auto_refresh=False, screen=False) as live:
                 _repeat(take, lambda shot: live.update(_rendered(shot), refresh=True), watch, times)
-    except BrokenPipeError:
-        # The reader of the pipe has gone: the rest of the buffer is discarded.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _repeat(take: Callable[[], Shot], print_shot: Callable[[Shot], None], every_s: float, times: int | None) -> None:

@@ -53,8 +53,7 @@ class CoordinatorMetrics:
         self._states: dict[str, str] = {}
         self._cheap: dict[str, float] = {}
         self._costly: set[str] = set()
-        self._queue: Queue | None = None
-        self._lease: HasLease | None = None
+        self._is_elected = False
 
         def gauge(name: str, meaning: str, *labels: str) -> Gauge:
             return Gauge(f"zk_group_{name}", meaning, labels, registry=registry)
@@ -69,12 +68,11 @@ class CoordinatorMetrics:
         self._active = gauge("active_coordinator", "1 on the node that is elected, 0 on the others.")
         self._epoch = gauge("coordinator_epoch", "The epoch of this node's term, 0 when it is not elected.")
         self._elections = counter("coordinator_elections", "Times that this node was elected.")
-        lease = gauge("coordinator_lease_left_seconds", "Seconds until the lease expires.")
-        lease.set_function(self._lease_left_s)
-        size = gauge("event_queue_size", "Groups waiting for a turn, including those in backoff.")
-        size.set_function(self._queue_size)
-        age = gauge("event_queue_age_seconds", "Seconds for which the oldest request has been due, 0 without one.")
-        age.set_function(self._queue_age_s)
+        self._lease_left_s = gauge("coordinator_lease_left_seconds", "Seconds until the lease expires.")
+        self._queue_size = gauge("event_queue_size", "Groups waiting for a turn, including those in backoff.")
+        self._queue_age_s = gauge(
+            "event_queue_age_seconds", "Seconds for which the oldest request has been due, 0 without one."
+        )
 
         self._turns = counter("turns", "Turns by result.", "group", "result")
         self._group_turns = counter("group_turn_seconds", "Seconds that the turns of the group took.", "group")
@@ -135,7 +133,10 @@ class CoordinatorMetrics:
         self._states.clear()
         self._cheap.clear()
         self._costly.clear()
-        self._queue, self._lease = queue, lease
+        self._is_elected = True
+        self._lease_left_s.set_function(lambda: lease.left_s)
+        self._queue_size.set_function(lambda: len(queue))
+        self._queue_age_s.set_function(queue.oldest_due_s)
         self._elections.inc()
         self._epoch.set(epoch)
         self._active.set(1)
@@ -144,7 +145,9 @@ class CoordinatorMetrics:
         """The term is over: the group metrics are another node's."""
         self._active.set(0)
         self._epoch.set(0)
-        self._queue = self._lease = None
+        self._is_elected = False
+        for of_the_term in (self._lease_left_s, self._queue_size, self._queue_age_s):
+            of_the_term.set_function(lambda: 0)
         self._states.clear()
         self._regions.clear()
         for family in (*self._gauges, self._checkpoint_age, self._region_state):
@@ -156,7 +159,7 @@ class CoordinatorMetrics:
         """A turn has succeeded, and this is the group's state now."""
         self._turns.labels(group, TAKEN).inc()
         self._turn_s.observe(seconds)
-        if state is None or self._queue is None:
+        if state is None or not self._is_elected:
             return
         if self._states.get(group) != state.state:
             self._states[group] = state.state
@@ -241,7 +244,7 @@ class CoordinatorMetrics:
         kind = trigger_kind(trigger)
         self._rebalances.labels(group, kind, FAILED_REBALANCE).inc()
         self._rebalance_s.labels(kind, FAILED_REBALANCE).observe(seconds)
-        if self._queue is not None:
+        if self._is_elected:
             self._states[group] = FAILED
             self._failed.labels(group).set(1)
 
@@ -260,7 +263,7 @@ class CoordinatorMetrics:
 
         :param age_s: seconds since its last complete checkpoint; called when metrics are read.
         """
-        if self._queue is None:
+        if not self._is_elected:
             return
         if region not in self._regions:
             self._regions.add(region)
@@ -305,20 +308,6 @@ class CoordinatorMetrics:
         kind = kind_of(rebalance)
         self._rebalances.labels(group, kind, result).inc()
         self._rebalance_s.labels(kind, result).observe(_seconds(rebalance.started_ms, at_ms))
-
-    # ---- read by the metrics server, in another thread: each field once
-
-    def _lease_left_s(self) -> float:
-        lease = self._lease
-        return lease.left_s if lease is not None else 0.0
-
-    def _queue_size(self) -> float:
-        queue = self._queue
-        return len(queue) if queue is not None else 0
-
-    def _queue_age_s(self) -> float:
-        queue = self._queue
-        return queue.oldest_due_s() if queue is not None else 0.0
 
     def _count(self, state: str) -> int:
         return list(self._states.copy().values()).count(state)

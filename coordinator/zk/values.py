@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import operator
 import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
 from numbers import Real
 from typing import Any, SupportsIndex, get_args, get_origin, get_type_hints
 
@@ -20,6 +22,8 @@ MAX_MS = 10**12
 _MAX_SESSION_MS = 2**31 - 1
 """Of ZooKeeper's protocol."""
 _SWITCH = {"true": True, "false": False}
+_DATETIME = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(?::\d{2}(?:\.\d{1,9})?)?(?:Z|[+-]\d{2}(?::?\d{2})?)?", re.ASCII)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,26 @@ def seconds(timeout_ms: float) -> float:
     :raises UsageError: when it is no number, or longer.
     """
     return (MAX_MS if timeout_ms == math.inf else _number("timeout_ms", timeout_ms, float)) / 1000
+
+
+def epoch_ms(text: str) -> int:
+    """Milliseconds since the epoch of `2026-11-21T10:00:00.000`; UTC unless it has a zone.
+
+    :raises ValueError: when `text` is not such a time.
+    """
+    if not _DATETIME.fullmatch(text):
+        raise ValueError(text)
+    time = datetime.fromisoformat(text)
+    return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH) // timedelta(milliseconds=1)
+
+
+def time_text(time_ms: int) -> str:
+    """The inverse of `epoch_ms`: `2026-11-21T10:00:00.000Z`; the number itself for a year outside the calendar."""
+    try:
+        time = _EPOCH + timedelta(milliseconds=time_ms)
+    except OverflowError:
+        return str(time_ms)
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def whole(what: str, value: object, most: int = MAX_NUMBER) -> int:

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import click
 
-from coordinator.cli.common import print_rows
-from coordinator.cli.common import report as say_error
 from coordinator.zk.errors import CoordinatorError, MissingProgram, UsageError
-from coordinator.zk.process.cli import command_words
+from coordinator.zk.process.cli import command_words, print_rows
+from coordinator.zk.process.cli import report as say_error
 
 from ..base import signals
 from ..base.processes import module_command

@@ -13,8 +13,7 @@ import pytest
 
 from coordinator.admin.control import pause
 from coordinator.admin.delete_group import delete_group
-from coordinator.admin.lift_mark import Lift, lift
-from coordinator.admin.remove_members import SeatRemoval, remove_members
+from coordinator.admin.members import Lift, SeatRemoval, lift, remove_members
 from coordinator.admin.unbinding import remove_group
 from coordinator.zk.batching import ensure
 from coordinator.zk.errors import CoordinatorError

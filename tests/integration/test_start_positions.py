@@ -24,9 +24,9 @@ from consumer.spark.source.stream_planner import Planner
 from coordinator.admin.offsets import delete_offsets, write_offsets
 from coordinator.admin.reset_offsets import NewOffset, PartitionOffsets, Scope
 from coordinator.admin.topics import delete_topic
-from coordinator.zk.process.times import epoch_ms
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
+from coordinator.zk.values import epoch_ms
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import BegunRecord, OffsetRecord, Topic

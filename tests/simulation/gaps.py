@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from coordinator.admin.offset_reset import OffsetReset
+from coordinator.admin.offsets import OffsetReset
 from coordinator.admin.reset_offsets import ResetRequest
 from coordinator.admin.topics import list_topics
 from coordinator.cli.source import bounds_in

@@ -13,7 +13,7 @@ import pytest
 from consumer.config import ConsumerConfig
 from consumer.spark.fetchers.config import SlotConfig
 from consumer.spark.source.options import source_config
-from coordinator.cli import COMMANDS
+from coordinator.cli import PLACES
 from coordinator.cli import main as coordinator_main
 from coordinator.term.config import CoordinatorConfig
 from coordinator.zk.security.access import ZooKeeperAccess, spark_options
@@ -84,7 +84,7 @@ def test_the_page_of_commands_has_every_command_and_exit_code() -> None:
     shown = {line.split()[1] for line in shown_commands(text) if line.startswith("zk-coordinator ")}
     codes = re.findall(r"(\d+) [A-Za-z]", coordinator_main.epilog or "")
 
-    assert {*COMMANDS, "drill", "resume"} <= shown
+    assert PLACES.keys() - {"conformance"} <= shown
     assert [row[0] for row in rows(text.split("| exit code |")[1])] == codes
 
 

@@ -14,8 +14,8 @@ from consumer.spark.fetchers.config import SlotConfig
 from consumer.spark.fetchers.pool import slot_config
 from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.process.config import load
-from coordinator.zk.process.times import as_text
 from coordinator.zk.store import Node, Stat
+from coordinator.zk.values import time_text
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import BegunRecord
 from tests.support.memlog import MemoryLog
@@ -151,7 +151,7 @@ def test_missing_offset_without_a_reset_is_an_error_with_a_remedy() -> None:
 
 def test_time_is_recorded_in_a_readable_format() -> None:
     assert StartOffset(3, OffsetSpec("timestamp", NOON_MS)).place.text == "2026-11-21T12:00:00.000Z"
-    assert as_text(10**18) == "1000000000000000000"
+    assert time_text(10**18) == "1000000000000000000"
 
 
 def test_start_position_is_read_from_an_option_the_environment_or_a_file(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 
 from coordinator.zk.process.config import LOOPBACK, require
 from coordinator.zk.security.access import ZooKeeperAccess
@@ -104,32 +104,14 @@ class SlotConfig(ZooKeeperAccess):
         return slot_name(self.pool, number)
 
     def consumer_config(self, number: int) -> ConsumerConfig:
-        """The configuration of slot `number` as a consumer."""
-        return ConsumerConfig(
-            zk=self.zk,
-            group=self.group,
-            group_instance_id=self.consumer(number),
-            log_dir=self.log_dir,
-            bootstrap_servers=self.bootstrap_servers,
-            brokers_path=self.brokers_path,
-            kafka=self.kafka,
-            assignment=self.assignment,
-            protocols=self.protocols,
-            assignment_delay_ms=self.assignment_delay_ms,
-            client_rack=self.client_rack or os.environ.get(RACK_OF_EXECUTOR, ""),
-            region=self.region,
-            start_position=self.start_position,
-            auto_offset_reset=self.auto_offset_reset,
-            session_timeout_ms=self.session_timeout_ms,
-            connect_timeout_ms=self.connect_timeout_ms,
-            max_poll_interval_ms=self.max_poll_interval_ms,
-            fetch_max_bytes=self.fetch_max_bytes,
-            offsets_interval_ms=self.offsets_interval_ms,
-            metrics_port=self.metrics_port + number if self.metrics_port else 0,
-            metrics_host=self.metrics_host,
-            history_dir=self.history_dir,
-            **asdict(self.access),
-        )
+        """The configuration of slot `number` as a consumer: the fields of this one that a consumer has."""
+        names = {each.name for each in fields(ConsumerConfig)} & {each.name for each in fields(self)}
+        own = {
+            "group_instance_id": self.consumer(number),
+            "client_rack": self.client_rack or os.environ.get(RACK_OF_EXECUTOR, ""),
+            "metrics_port": self.metrics_port + number if self.metrics_port else 0,
+        }
+        return ConsumerConfig(**{name: getattr(self, name) for name in names} | own)
 
     def seal_config(self) -> SealConfig:
         """The seal triggers of a slot."""

@@ -24,7 +24,7 @@ from ..store import AclStore
 from ..znodes.names import printable as printable
 from ..znodes.names import shown
 from ..znodes.paths import Brokers
-from .config import load
+from .config import PREFIX, load
 from .log_format import redacted
 from .streams import checked_streams
 from .tables import table_text as table_text
@@ -153,14 +153,17 @@ def report(error: object) -> None:
     click.echo("error: " + printable(redacted(" ".join(str(error).split()))), err=True)
 
 
+def env_option(option: str, *name: str, **attributes: Any) -> Callable[[Command], Command]:
+    """An option that may be set in the environment: `--log-dir` by `ZK_GROUP_LOG_DIR`."""
+    variable = PREFIX + option.removeprefix("--").replace("-", "_").upper()
+    return click.option(option, *name, cls=EnvOption, envvar=variable, show_envvar=True, **attributes)
+
+
 def zk_option(command: Command) -> Command:
     """`--zk`, passed to the command as `zk`: the ZooKeeper servers; and `--zk-config`."""
-    servers = click.option(
+    servers = env_option(
         "--zk",
         required=True,
-        cls=EnvOption,
-        envvar="ZK_GROUP_ZK",
-        show_envvar=True,
         metavar="HOSTS/CHROOT",
         help="The ZooKeeper servers, as host:port,host:port/chroot.",
     )
@@ -169,12 +172,9 @@ def zk_option(command: Command) -> Command:
 
 def zk_config_option(command: Command) -> Command:
     """`--zk-config`, not passed to the command: `command_access` has it."""
-    return click.option(
+    return env_option(
         "--zk-config",
         type=click.Path(path_type=Path),
-        cls=EnvOption,
-        envvar="ZK_GROUP_ZK_CONFIG",
-        show_envvar=True,
         expose_value=False,
         callback=_keep_file,
         help="TOML file of zk_auth_file, zk_tls, zk_tls_ca, zk_tls_cert, zk_tls_key; or set ZK_GROUP_ZK_TLS, ....",
@@ -196,13 +196,10 @@ def command_access() -> ZooKeeperAccess:
 
 def brokers_option(command: Command) -> Command:
     """`--brokers-path`, passed to the command as `brokers`, a `Brokers`: the parent of the topics."""
-    return click.option(
+    return env_option(
         "--brokers-path",
         "brokers",
         default="/brokers",
-        cls=EnvOption,
-        envvar="ZK_GROUP_BROKERS_PATH",
-        show_envvar=True,
         show_default=True,
         metavar="PATH",
         callback=lambda context, option, value: brokers_at(value),
@@ -223,12 +220,9 @@ def kafka_option(command: Command) -> Command:
 
 def bootstrap_option(command: Command) -> Command:
     """`--bootstrap-servers`, passed to the command as `bootstrap_servers`: Kafka's brokers."""
-    return click.option(
+    return env_option(
         "--bootstrap-servers",
         default="",
-        cls=EnvOption,
-        envvar="ZK_GROUP_BOOTSTRAP_SERVERS",
-        show_envvar=True,
         metavar="HOST:PORT,...",
         help="Kafka's brokers; without it, those registered in ZooKeeper.",
     )(command)

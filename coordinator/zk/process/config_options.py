@@ -23,9 +23,7 @@ _CLICK_TYPES: dict[Any, Any] = {
 }  # fmt: skip
 
 
-def config_options(
-    kind: type[Any], helps: Mapping[str, str], skip: frozenset[str] = frozenset()
-) -> Callable[[Command], Command]:
+def config_options(kind: type[Any], helps: Mapping[str, str]) -> Callable[[Command], Command]:
     """`--config FILE` and one option for each plain field of `kind`, without defaults: `built` fills those in.
 
     :param helps: field -> one line of help; for those of `ZooKeeperAccess` there is one.
@@ -36,7 +34,7 @@ def config_options(
     def decorate(command: Command) -> Command:
         # Fields of `ZooKeeperAccess`, which are keywords only, after the configuration's own.
         for field in reversed(sorted(dataclasses.fields(kind), key=lambda each: bool(each.kw_only))):
-            if field.name in skip or hints[field.name] not in _CLICK_TYPES:
+            if hints[field.name] not in _CLICK_TYPES:
                 continue
             value = ",".join(field.default) if isinstance(field.default, tuple) else field.default
             option = f"--{field.name.replace('_', '-')}"

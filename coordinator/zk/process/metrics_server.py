@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app, start_http_server
 
 from ..errors import CoordinatorError
 from ..runtime import Runtime
@@ -15,10 +15,6 @@ log = logging.getLogger(__name__)
 
 TRY_AGAIN_S = 10.0
 _TEXT = ("Content-Type", "text/plain; charset=utf-8")
-
-
-def _healthy() -> str:
-    return ""
 
 
 class MetricsServer:
@@ -34,10 +30,11 @@ class MetricsServer:
         host: str,
         port: int,
         runtime: Runtime,
-        unhealthy: Callable[[], str] = _healthy,
+        unhealthy: Callable[[], str] = lambda: "",
     ) -> None:
         self._unhealthy = unhealthy
         self._registry = registry
+        self._metrics: Callable[..., Iterable[bytes]] = make_wsgi_app(registry)
         self._host = host
         self._port = port
         self._runtime = runtime
@@ -62,18 +59,16 @@ class MetricsServer:
             ) from error
         # An error during a scrape concerns the client; the library would print a traceback.
         setattr(server, "handle_error", _ignore)  # noqa: B010  mypy reports the assignment as a redefinition
-        metrics = server.get_app()
-        server.set_app(lambda environ, respond: self._answer(metrics, environ, respond))
+        server.set_app(self._answer)
         self._server = server
         self._process = ProcessCollector(registry=self._registry)
         log.info("metrics server started: host=%s port=%d", self._host, self._port)
 
-    def _answer(self, metrics: Any, environ: dict[str, Any], respond: Any) -> Iterable[bytes]:
+    def _answer(self, environ: dict[str, Any], respond: Any) -> Iterable[bytes]:
         """`/metrics`, `/healthz` (503 with the reason), and 404 for every other path: the library answers to any."""
         path = environ.get("PATH_INFO", "")
         if path == "/metrics":
-            answer: Iterable[bytes] = metrics(environ, respond)
-            return answer
+            return self._metrics(environ, respond)
         if path != "/healthz":
             respond("404 Not Found", [_TEXT])
             return [b"not found: there are /metrics and /healthz\n"]
