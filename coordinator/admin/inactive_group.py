@@ -18,8 +18,7 @@ from ..zk.znodes.names import is_name
 from ..zk.znodes.partitions import TopicPartition
 from ..zk.znodes.paths import GroupPaths
 from ..zk.znodes.ranges import is_partition
-from ..zk.znodes.records import Channel, parsed_channel
-from ..zk.znodes.seats import Seat
+from ..zk.znodes.records import Channel, Seat, parsed_channel
 
 INACTIVE = (EMPTY, DEAD)
 

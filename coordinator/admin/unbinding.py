@@ -12,7 +12,7 @@ from dataclasses import replace
 from ..zk.errors import BadData, OutcomeUnknown, UsageError
 from ..zk.store import Operation, SetData, Store
 from ..zk.update import Failure, retried
-from ..zk.znodes.group_cut import CONTRIBUTIONS_AT_ONCE, GroupCut, read_cut
+from ..zk.znodes.cuts import CONTRIBUTIONS_AT_ONCE, GroupCut, read_cut
 from ..zk.znodes.names import is_name
 from ..zk.znodes.partitions import TopicPartition
 from ..zk.znodes.paths import REGIONS, GroupPaths, RegionPaths

@@ -13,9 +13,8 @@ from ..assignors import Assignor
 from ..zk.errors import RebalanceFailed
 from ..zk.store import MAX_COMMIT_BYTES
 from ..zk.znodes.commands import Command
-from ..zk.znodes.group_state import COMPLETING, EMPTY, FAILED, PREPARING, STABLE, GroupState, Rebalance, Target
+from ..zk.znodes.group_state import COMPLETING, EMPTY, FAILED, PREPARING, STABLE, GroupState, Rebalance, Target, bounded
 from ..zk.znodes.json_fields import MAX_COUNT
-from ..zk.znodes.left_out import bounded
 from ..zk.znodes.partitions import NONE, PartitionSet
 from ..zk.znodes.regions import CONSUMERS, GroupRegion
 from .asking import asking, without_asks

@@ -12,7 +12,7 @@ from ..term.bad_data import Findings
 from ..zk.errors import BadData
 from ..zk.security.policy import AclPolicy
 from ..zk.store import DENIED, Node, Store
-from ..zk.znodes.group_cut import GroupCut, read_cut
+from ..zk.znodes.cuts import GroupCut, read_cut
 from ..zk.znodes.group_state import GroupState
 from ..zk.znodes.paths import ACL_POLICY, GroupPaths, RegionPaths
 from ..zk.znodes.regions import CONSUMERS, ENDS, INITIAL, Checkpoint, Region

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from ..zk.batching import batches
-from ..zk.clear_below import ROOM, clear_below
+from ..zk.batching import ROOM, batches, clear_below
 from ..zk.errors import BadData
 from ..zk.store import Check, Delete, Operation, Store
 from ..zk.znodes.group_state import GroupState

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 
 from ..term.bad_data import Findings
-from ..term.first_seen import FirstSeen
+from ..term.reading import FirstSeen
 from ..term.server_clock import ServerClock
 from ..term.term import Term
 from ..zk.errors import AccessDenied, BadData
