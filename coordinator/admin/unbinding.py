@@ -12,13 +12,13 @@ from dataclasses import replace
 from ..zk.errors import BadData, OutcomeUnknown, UsageError
 from ..zk.store import Operation, SetData, Store
 from ..zk.update import Failure, retried
-from ..zk.znodes.cuts import CONTRIBUTIONS_AT_ONCE, GroupCut, read_cut
+from ..zk.znodes.cuts import GroupCut, contributions, read_cut
 from ..zk.znodes.names import is_name
 from ..zk.znodes.partitions import TopicPartition
 from ..zk.znodes.paths import REGIONS, GroupPaths, RegionPaths
 from ..zk.znodes.ranges import is_partition
 from ..zk.znodes.records import OffsetRecord
-from ..zk.znodes.regions import CONSUMERS, INITIAL, Contribution, Region
+from ..zk.znodes.regions import CONSUMERS, INITIAL, Region
 from .inactive_group import GroupNotEmpty, Standing, look
 from .offsets import committed, write_offsets
 from .reset_offsets import NewOffset, PartitionOffsets
@@ -115,18 +115,12 @@ def _cut_offsets(store: Store, paths: RegionPaths, region: Region, group: str) -
     cut = read_cut(store, paths, sequence, group) if sequence != INITIAL else GroupCut()
     names = sorted(set(cut.sources.values()))
     found: dict[TopicPartition, tuple[int, str]] = {}
-    for first in range(0, len(names), CONTRIBUTIONS_AT_ONCE):
-        batch = names[first : first + CONTRIBUTIONS_AT_ONCE]
-        where = [paths.contribution(sequence, group, name) for name in batch]
-        for name, path, node in zip(batch, where, store.get_many(where), strict=True):
-            if node is None:
-                raise BadData(f"{path} is missing")
-            given = Contribution.parse(path, node.data)
-            found |= {
-                part: (offset, given.topics.get(part.topic, ""))
-                for part, offset in given.offsets.items()
-                if cut.sources[part] == name
-            }
+    for name, given in contributions(store, paths, sequence, group, names):
+        found |= {
+            part: (offset, given.topics.get(part.topic, ""))
+            for part, offset in given.offsets.items()
+            if cut.sources[part] == name
+        }
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -136,13 +136,23 @@ def read_cut(store: Store, paths: RegionPaths, sequence: int, group: str) -> Gro
     ]
     names = sorted(known, key=lambda name: ("~" not in name, name))
     sources: dict[TopicPartition, str] = {}
-    found: list[str] = []
-    for first in range(0, len(names), CONTRIBUTIONS_AT_ONCE):
-        batch = names[first : first + CONTRIBUTIONS_AT_ONCE]
-        batch_paths = [paths.contribution(sequence, group, name) for name in batch]
-        for name, path, node in zip(batch, batch_paths, store.get_many(batch_paths), strict=True):
+    for name, given in contributions(store, paths, sequence, group, names):
+        sources |= dict.fromkeys(given.offsets, name)
+    return GroupCut(sources, tuple(sorted(names)))
+
+
+def contributions(
+    store: Store, paths: RegionPaths, sequence: int, group: str, names: Sequence[str], most: int = CONTRIBUTIONS_AT_ONCE
+) -> Iterator[tuple[str, Contribution]]:
+    """The contributions of a group's members to a complete checkpoint, with their names.
+
+    :param most: so many are read at once.
+    :raises BadData: when one is missing, or cannot be read.
+    """
+    for first in range(0, len(names), most):
+        batch = names[first : first + most]
+        where = [paths.contribution(sequence, group, name) for name in batch]
+        for name, path, node in zip(batch, where, store.get_many(where), strict=True):
             if node is None:
                 raise BadData(f"{path} is missing")
-            sources |= dict.fromkeys(Contribution.parse(path, node.data).offsets, name)
-            found.append(name)
-    return GroupCut(sources, tuple(sorted(found)))
+            yield name, Contribution.parse(path, node.data)

@@ -500,7 +500,7 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class TurnTimes:
-    """`/consumers/turn_times`: milliseconds of turns per second of the `MOST_GROUPS` groups that took most, 10 at least."""
+    """`/consumers/turn_times`: milliseconds of turns per second of groups with 10 and more, `MOST_GROUPS` at most."""
 
     epoch: int
     groups: Mapping[str, int] = field(default_factory=dict)
