@@ -102,14 +102,8 @@ class Mark:
         )
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "consumer": self.consumer,
-            "incarnation": self.incarnation,
-            "partitions": range_texts(self.partitions),
-            "lease_ms": self.lease_ms,
-            "reason": self.reason,
-            **({"since_ms": self.since_ms} if self.since_ms is not None else {}),
-        }
+        values = {name: getattr(self, name) for name in self.__slots__ if getattr(self, name) is not None}
+        return {**values, "partitions": range_texts(self.partitions)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +273,14 @@ class GroupState:
         return {"granted": {consumer: grant.to_json() for consumer, grant in sorted(self.granted.items())}}
 
 
+_REBALANCE = (
+    *("generation", "epoch", "trigger", "started_ms", "joined", "left", "moved", "stopped_ms", "finished_ms"),
+    *("to_last_stop_ms", "to_last_start_ms", "standing_since_ms", "silent_since_ms", "standstill_ms", "uncertain_ms"),
+    *("replaced_by", "assignment_ms", "attempts", "evicted"),
+)
+"""The fields of a rebalance's znode, in order."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rebalance:
     """`history/rebalance-[generation]`: one rebalance, for people. Times are wall-clock milliseconds.
@@ -349,29 +351,8 @@ class Rebalance:
         )
 
     def to_bytes(self) -> bytes:
-        return compact(
-            {
-                "generation": self.generation,
-                "epoch": self.epoch,
-                "trigger": self.trigger,
-                "started_ms": self.started_ms,
-                "joined": list(self.joined),
-                "left": list(self.left),
-                "moved": self.moved,
-                "stopped_ms": self.stopped_ms,
-                "finished_ms": self.finished_ms,
-                "to_last_stop_ms": self.to_last_stop_ms,
-                "to_last_start_ms": self.to_last_start_ms,
-                "standing_since_ms": self.standing_since_ms,
-                "silent_since_ms": self.silent_since_ms,
-                "standstill_ms": self.standstill_ms,
-                "uncertain_ms": self.uncertain_ms,
-                "replaced_by": self.replaced_by,
-                "assignment_ms": self.assignment_ms,
-                "attempts": self.attempts,
-                "evicted": [each.to_json() for each in self.evicted],
-            }
-        )
+        values = {name: getattr(self, name) for name in _REBALANCE}
+        return compact({**values, "evicted": [each.to_json() for each in self.evicted]})
 
 
 # `left_out` of a group's state: keys and their bounds.

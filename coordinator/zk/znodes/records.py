@@ -383,14 +383,7 @@ class OwnerRecord:
         )
 
     def to_bytes(self) -> bytes:
-        return compact(
-            {
-                "thread": self.thread,
-                "consumer": self.consumer,
-                "incarnation": self.incarnation,
-                "generation": self.generation,
-            }
-        )
+        return compact({name: getattr(self, name) for name in self.__slots__})
 
 
 @dataclass(frozen=True, slots=True)
