@@ -12,8 +12,8 @@ from coordinator.zk.process.metrics_server import MetricsServer
 from coordinator.zk.runtime import Runtime, ThreadRuntime
 from coordinator.zk.store import StoreFactory
 from coordinator.zk.values import seconds, typed, whole
-from coordinator.zk.znodes.error_codes import UNKNOWN_MEMBER_ID
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from coordinator.zk.znodes.records import UNKNOWN_MEMBER_ID
 
 from .assignment.base import ClientAssignor
 from .assignment.joining import client_assignment

@@ -28,13 +28,13 @@ from __future__ import annotations
 import os
 
 from coordinator.zk.errors import CoordinatorError, IncarnationOver, UsageError
-from coordinator.zk.znodes.error_codes import (
+from coordinator.zk.znodes.records import (
     FENCED_INSTANCE_ID,
     GROUP_MAX_SIZE_REACHED,
     INCONSISTENT_GROUP_PROTOCOL,
     INCONSISTENT_REGION,
+    Channel,
 )
-from coordinator.zk.znodes.records import Channel
 
 
 class ForeignFolder(UsageError):

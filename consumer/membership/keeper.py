@@ -10,7 +10,7 @@ from coordinator.zk.errors import IncarnationOver, Retryable, SessionLost, Store
 from coordinator.zk.lease import Lease
 from coordinator.zk.runtime import Task
 from coordinator.zk.store import Store
-from coordinator.zk.znodes.error_codes import UNKNOWN_MEMBER_ID
+from coordinator.zk.znodes.records import UNKNOWN_MEMBER_ID
 
 from ..errors import ChannelGone, UnknownMemberId
 from .channel import FencedChannel

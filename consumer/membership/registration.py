@@ -18,13 +18,20 @@ from coordinator.zk.errors import AccessDenied, BadData, ConnectionLost, NotAuth
 from coordinator.zk.lease import LEASE_SHARE
 from coordinator.zk.store import MAX_OPERATIONS, Create, Delete, Node, Operation, SetData, Store
 from coordinator.zk.update import Failure, retried
-from coordinator.zk.znodes.error_codes import UNKNOWN_MEMBER_ID
 from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths, parents_of
-from coordinator.zk.znodes.records import NO_CHANNEL, STATIC, Channel, OwnerRecord, Registration, parsed_channel
+from coordinator.zk.znodes.records import (
+    NO_CHANNEL,
+    STATIC,
+    UNKNOWN_MEMBER_ID,
+    Channel,
+    OwnerRecord,
+    Registration,
+    Seat,
+    parsed_channel,
+)
 from coordinator.zk.znodes.regions import CONSUMERS, SLOTS, RegionMembership
-from coordinator.zk.znodes.seats import Seat
 from coordinator.zk.znodes.sync import CLIENT, ClientProtocols
 
 from ..config import COORDINATOR_SIDE, ConsumerConfig, Subscription

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from coordinator.zk.batching import ensure
 from coordinator.zk.errors import BadData
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Create, Operation, SetData, Store
+from coordinator.zk.znodes.cuts import contributions
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import RegionPaths
 from coordinator.zk.znodes.records import Channel, OffsetRecord
@@ -22,7 +23,7 @@ from .states import State, StateFiles
 
 log = logging.getLogger(__name__)
 
-CONTRIBUTIONS_AT_ONCE = 25
+READ_AT_ONCE = 25
 GIVE_UP_READING_S = 15.0
 """A cut that is unreadable for this long fails the region, or for half of `max_poll_interval_ms` if that is less (seed
 002): the start stays in the channel meanwhile, and for a whole one the member would be evicted and begin again."""
@@ -121,16 +122,9 @@ class CutReader:
     def _contributions(self, store: Store, order: Order) -> dict[str, Contribution]:
         """The contributions of a start: with its partitions, its own, and of members that are gone."""
         if self._cut is None:
-            contributions: dict[str, Contribution] = {}
-            names: Sequence[str] = sorted({*order.sources, *order.inherited})
-            for first in range(0, len(names) if order.checkpoint != INITIAL else 0, CONTRIBUTIONS_AT_ONCE):
-                batch = names[first : first + CONTRIBUTIONS_AT_ONCE]
-                paths = [self._paths.contribution(order.checkpoint, self._config.group, name) for name in batch]
-                for name, path, node in zip(batch, paths, store.get_many(paths), strict=True):
-                    if node is None:
-                        raise BadData(f"{path} is missing")
-                    contributions[name] = Contribution.parse(path, node.data)
-            self._cut = contributions
+            names = sorted({*order.sources, *order.inherited}) if order.checkpoint != INITIAL else []
+            group, sequence = self._config.group, order.checkpoint
+            self._cut = dict(contributions(store, self._paths, sequence, group, names, READ_AT_ONCE))
         return self._cut
 
     def _offsets_of(

@@ -13,7 +13,8 @@ from ..zk.security.rights import ALL, CREATE, acl_of
 from ..zk.store import DENIED, AclEntry, AclStore, Check, Create, Delete, Node, Operation, SetData
 from ..zk.update import Change, Failure, retried, update
 from ..zk.znodes.group_state import GroupState
-from ..zk.znodes.names import checked_name, is_name
+from ..zk.znodes.json_fields import readable
+from ..zk.znodes.names import checked_name, names_below
 from ..zk.znodes.paths import ACL_POLICY, CONSUMERS, GROUPS, GroupPaths
 
 PROBE: Final = "acl-probe-"
@@ -38,8 +39,7 @@ def group_policies(store: AclStore) -> dict[str, AclPolicy | None]:
 
     :raises BadData: when one is malformed, or may not be read.
     """
-    listing = store.children(GROUPS)
-    groups = sorted(name for name in (listing.names if listing else ()) if is_name(name))
+    groups = names_below(store, GROUPS)
     nodes = store.get_many([GroupPaths(group).acl for group in groups])
     return {group: parsed_group(group, node) for group, node in zip(groups, nodes, strict=True)}
 
@@ -54,10 +54,8 @@ def groups_outside_their_region(store: AclStore, groups: Mapping[str, AclPolicy 
     nodes = store.get_many([GroupPaths(group).state for group in groups])
     found = []
     for (group, policy), node in zip(groups.items(), nodes, strict=True):
-        try:
-            region = GroupState.parse(GroupPaths(group).state, node.data).region if node is not None else None
-        except BadData:
-            continue  # the coordinator reports it
+        state = readable(GroupState.parse, GroupPaths(group).state, node)  # the coordinator reports an unreadable one
+        region = state.region if state is not None else None
         if region is not None and (policy is None or region.name not in policy.regions):
             found.append((group, region.name))
     return found

@@ -15,7 +15,8 @@ from ..zk.errors import BadData, CoordinatorError, Retryable, SessionLost
 from ..zk.runtime import Queue, Runtime
 from ..zk.store import Node, SessionState, TreeEvent, TreeStore
 from ..zk.znodes.commands import Command
-from ..zk.znodes.names import is_name, shown
+from ..zk.znodes.json_fields import readable
+from ..zk.znodes.names import is_name, names_below, shown
 from ..zk.znodes.paths import COMMAND_PREFIX, GroupPaths
 from ..zk.znodes.records import Channel, Registration, parsed_channel
 from . import channel_events
@@ -265,8 +266,7 @@ class ChannelWatch:
     def _consumers(self, store: TreeStore, root: str) -> list[str]:
         if self._consumer is not None:
             return [self._consumer]
-        listing = store.children(root)
-        return sorted(name for name in (listing.names if listing else ()) if is_name(name))
+        return names_below(store, root)
 
     # ---- untrusted data
 
@@ -279,10 +279,7 @@ class ChannelWatch:
             return SeenCommand(consumer, name, None, since_s, str(error))
 
     def _channel(self, consumer: str, node: Node | None) -> Channel | None:
-        try:
-            return parsed_channel(self._paths.channel(consumer), node.data) if node is not None else None
-        except BadData:
-            return None
+        return readable(parsed_channel, self._paths.channel(consumer), node)
 
     def _read_registration(self, consumer: str, node: Node | None) -> tuple[Registration | None, str | None]:
         if node is None:

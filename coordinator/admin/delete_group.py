@@ -23,6 +23,7 @@ from ..zk.below import unlink_segment
 from ..zk.errors import BadData, OutcomeUnknown
 from ..zk.store import MAX_OPERATIONS, Check, Delete, Node, Operation, SetData, Store
 from ..zk.update import Failure, retried
+from ..zk.znodes.json_fields import readable
 from ..zk.znodes.paths import GroupPaths
 from ..zk.znodes.segments import Query, Segment, SegmentsRecord, local_file
 from .inactive_group import GroupIdNotFound, GroupNotEmpty, Standing, is_seat, look
@@ -109,10 +110,8 @@ def removable(store: Store, group: str) -> Removable:
 
 
 def _size(node: Node) -> int:
-    try:
-        return Segment.parse("", node.data).size
-    except BadData:
-        return 0
+    segment = readable(Segment.parse, "", node)
+    return segment.size if segment is not None else 0
 
 
 def _unused(store: Store, standing: Standing, so_far: str = "") -> dict[str, Node]:
@@ -193,10 +192,8 @@ def _in_use(standing: Standing, tree: Mapping[str, Node]) -> str | None:
 
 
 def _is_expired(path: str, node: Node) -> bool:
-    try:
-        return bool(Query.parse(path, node.data).expired_ms)
-    except BadData:
-        return False
+    query = readable(Query.parse, path, node)
+    return query is not None and bool(query.expired_ms)
 
 
 # ---- the multis
@@ -250,10 +247,7 @@ def _collected(
     if not segments:
         return
     root = tree[paths.segments]
-    try:
-        record = SegmentsRecord.parse(paths.segments, root.data)
-    except BadData:
-        record = SegmentsRecord()
+    record = readable(SegmentsRecord.parse, paths.segments, root) or SegmentsRecord()
     oldest_first = sorted(segments, key=lambda path: tree[path].stat.czxid)
     for nth, batch in enumerate(batches([[Delete(path)] for path in oldest_first], ROOM)):
         nodes = [tree[operation.path] for operation in batch]

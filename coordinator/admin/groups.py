@@ -25,10 +25,8 @@ from ..zk.znodes.paths import (
     sequence,
 )
 from ..zk.znodes.ranges import is_partition
-from ..zk.znodes.records import Channel, OffsetRecord, OwnerRecord, Registration, Topic, parsed_channel
-from ..zk.znodes.seats import Seat
+from ..zk.znodes.records import Channel, OffsetRecord, OwnerRecord, Registration, Seat, Topic, TurnTimes, parsed_channel
 from ..zk.znodes.sync import Ask
-from ..zk.znodes.turn_times import TurnTimes
 
 T = TypeVar("T")
 

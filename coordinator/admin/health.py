@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ..zk.znodes.group_state import COMPLETING, FAILED, PREPARING, STABLE
-from ..zk.znodes.left_out import partitions_of
+from ..zk.znodes.group_state import COMPLETING, FAILED, PREPARING, STABLE, partitions_of
 from ..zk.znodes.partitions import PartitionSet, TopicPartition, range_texts
 from ..zk.znodes.paths import COORDINATOR
 from ..zk.znodes.regions import ABORTED, RESETTING, RUNNING

@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..zk.errors import BadData, CoordinatorError
+from ..zk.errors import CoordinatorError
 from ..zk.store import Check, Create, Delete, Node, Operation, Store
 from ..zk.znodes.group_state import DEAD, EMPTY, GroupState
+from ..zk.znodes.json_fields import readable
 from ..zk.znodes.names import is_name
 from ..zk.znodes.partitions import TopicPartition
 from ..zk.znodes.paths import GroupPaths
 from ..zk.znodes.ranges import is_partition
-from ..zk.znodes.records import Channel, parsed_channel
-from ..zk.znodes.seats import Seat
+from ..zk.znodes.records import Channel, Seat, parsed_channel
 
 INACTIVE = (EMPTY, DEAD)
 
@@ -128,11 +128,8 @@ def _channels(store: Store, paths: GroupPaths, names: Iterable[str]) -> Iterable
     valid = sorted(name for name in names if is_name(name))
     nodes = store.get_many([paths.channel(name) for name in valid])
     for name, node in zip(valid, nodes, strict=True):
-        try:
-            if node is not None:
-                yield name, parsed_channel(paths.channel(name), node.data)
-        except BadData:
-            yield name, None
+        if node is not None:
+            yield name, readable(parsed_channel, paths.channel(name), node)
 
 
 def _seats(store: Store, paths: GroupPaths, names: Iterable[str]) -> Iterable[str]:
@@ -143,10 +140,7 @@ def _seats(store: Store, paths: GroupPaths, names: Iterable[str]) -> Iterable[st
 
 def is_seat(node: Node) -> bool:
     """Whether it keeps a seat: an unreadable one does not."""
-    try:
-        return bool(Seat.parse("", node.data))
-    except BadData:
-        return False
+    return readable(Seat.parse, "", node) is not None
 
 
 def _named(what: str, names: tuple[str, ...]) -> str:

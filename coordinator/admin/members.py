@@ -13,7 +13,7 @@ from ..zk.store import Node, SetData, Store
 from ..zk.update import Change, update
 from ..zk.znodes.group_state import GroupState, Mark
 from ..zk.znodes.json_fields import changed
-from ..zk.znodes.names import is_name, shown
+from ..zk.znodes.names import names_below, shown
 from ..zk.znodes.paths import GroupPaths
 from .control import await_turn, checked_request, request_turn
 from .groups import Reading, checked_group
@@ -58,8 +58,7 @@ def remove_members(store: Store, runtime: Runtime, asked: SeatRemoval) -> tuple[
 
 def seats_of(store: Store, group: str) -> list[str]:
     """The instance ids that have a seat in `group`, sorted."""
-    listing = store.children(GroupPaths(group).seats)
-    return sorted(name for name in (listing.names if listing else ()) if is_name(name))
+    return names_below(store, GroupPaths(group).seats)
 
 
 def remove_seats(store: Store, group: str, instances: Sequence[str], reason: str) -> None:

@@ -10,7 +10,8 @@ from ..zk.batching import batches, ensure
 from ..zk.errors import BadData, CoordinatorError, OutcomeUnknown, Refused, UsageError
 from ..zk.store import MAX_OPERATIONS, Create, Delete, Node, Operation, SetData, Store
 from ..zk.update import Failure, retried
-from ..zk.znodes.names import is_name
+from ..zk.znodes.json_fields import readable
+from ..zk.znodes.names import is_name, names_below
 from ..zk.znodes.partitions import RESET, Discontinuity, TopicPartition
 from ..zk.znodes.paths import GroupPaths, RegionPaths
 from ..zk.znodes.ranges import is_partition
@@ -74,8 +75,7 @@ def _is_reset_whole(store: Store, region: str) -> bool:
 
 def committed(store: Store, paths: GroupPaths) -> dict[TopicPartition, Committed]:
     """Every offset in `offsets/`."""
-    listing = store.children(paths.offsets)
-    topics = sorted(name for name in (listing.names if listing else ()) if is_name(name))
+    topics = names_below(store, paths.offsets)
     below = store.children_many([paths.offsets_of(topic) for topic in topics])
     partitions = sorted(
         TopicPartition(topic, int(name))
@@ -88,10 +88,7 @@ def committed(store: Store, paths: GroupPaths) -> dict[TopicPartition, Committed
 
 
 def _read(paths: GroupPaths, partition: TopicPartition, node: Node) -> Committed:
-    try:
-        return Committed(OffsetRecord.parse(paths.offset(*partition), node.data), node.stat.version)
-    except BadData:
-        return Committed(None, node.stat.version)
+    return Committed(readable(OffsetRecord.parse, paths.offset(*partition), node), node.stat.version)
 
 
 # ---- setting

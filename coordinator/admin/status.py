@@ -10,11 +10,10 @@ from ..zk.store import DENIED, Node, Store
 from ..zk.znodes.group_state import Rebalance
 from ..zk.znodes.operator_requests import NOTHING_PAUSED, PausedRecord, TurnRequest
 from ..zk.znodes.paths import ACL_POLICY, COORDINATOR, COORDINATOR_EPOCH, NODES, PAUSED, Brokers, GroupPaths, node_path
-from ..zk.znodes.records import STATIC, CoordinatorRecord, EpochRecord, NodeRecord, Topic
+from ..zk.znodes.records import STATIC, CoordinatorRecord, EpochRecord, NodeRecord, Topic, TurnTimes
 from ..zk.znodes.segments import SegmentsRecord
 from ..zk.znodes.sync import CLIENT
 from ..zk.znodes.topic_filter import TopicFilter
-from ..zk.znodes.turn_times import TurnTimes
 from .groups import Reading, ShownGroup, group_names, read_group, read_turn_times
 from .queries import ShownQuery, silent_queries
 from .regions import ShownRegion, read_region, region_names

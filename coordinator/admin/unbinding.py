@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..zk.errors import BadData, OutcomeUnknown, UsageError
+from ..zk.errors import OutcomeUnknown, UsageError
 from ..zk.store import Operation, SetData, Store
 from ..zk.update import Failure, retried
-from ..zk.znodes.group_cut import CONTRIBUTIONS_AT_ONCE, GroupCut, read_cut
-from ..zk.znodes.names import is_name
+from ..zk.znodes.cuts import GroupCut, contributions, read_cut
+from ..zk.znodes.json_fields import readable
+from ..zk.znodes.names import is_name, names_below
 from ..zk.znodes.partitions import TopicPartition
 from ..zk.znodes.paths import REGIONS, GroupPaths, RegionPaths
 from ..zk.znodes.ranges import is_partition
 from ..zk.znodes.records import OffsetRecord
-from ..zk.znodes.regions import CONSUMERS, INITIAL, Contribution, Region
+from ..zk.znodes.regions import CONSUMERS, INITIAL, Region
 from .inactive_group import GroupNotEmpty, Standing, look
 from .offsets import committed, write_offsets
 from .reset_offsets import NewOffset, PartitionOffsets
@@ -29,16 +30,12 @@ def unbinding(store: Store, group: str) -> list[Operation]:
 
     Refused when a region has changed meanwhile. An unreadable region is left alone.
     """
-    listing = store.children(REGIONS)
-    names = sorted(name for name in (listing.names if listing is not None else ()) if is_name(name))
+    names = names_below(store, REGIONS)
     found: list[Operation] = []
     for name, node in zip(names, store.get_many([RegionPaths(name).root for name in names]), strict=True):
         path = RegionPaths(name).root
-        try:
-            region = Region.parse(path, node.data) if node is not None else Region()
-        except BadData:
-            continue
-        if node is not None and group in region.groups:
+        region = readable(Region.parse, path, node)
+        if node is not None and region is not None and group in region.groups:
             found.append(SetData(path, region.without(group).to_bytes(), node.stat.version))
     return found
 
@@ -115,24 +112,17 @@ def _cut_offsets(store: Store, paths: RegionPaths, region: Region, group: str) -
     cut = read_cut(store, paths, sequence, group) if sequence != INITIAL else GroupCut()
     names = sorted(set(cut.sources.values()))
     found: dict[TopicPartition, tuple[int, str]] = {}
-    for first in range(0, len(names), CONTRIBUTIONS_AT_ONCE):
-        batch = names[first : first + CONTRIBUTIONS_AT_ONCE]
-        where = [paths.contribution(sequence, group, name) for name in batch]
-        for name, path, node in zip(batch, where, store.get_many(where), strict=True):
-            if node is None:
-                raise BadData(f"{path} is missing")
-            given = Contribution.parse(path, node.data)
-            found |= {
-                part: (offset, given.topics.get(part.topic, ""))
-                for part, offset in given.offsets.items()
-                if cut.sources[part] == name
-            }
+    for name, given in contributions(store, paths, sequence, group, names):
+        found |= {
+            part: (offset, given.topics.get(part.topic, ""))
+            for part, offset in given.offsets.items()
+            if cut.sources[part] == name
+        }
     return found
 
 
 def _initial(store: Store, paths: RegionPaths, group: str) -> Iterator[tuple[TopicPartition, tuple[int, str]]]:
-    listing = store.children(paths.initial_of_group(group))
-    topics = sorted(name for name in (listing.names if listing is not None else ()) if is_name(name))
+    topics = names_below(store, paths.initial_of_group(group))
     below = store.children_many([paths.initial_of(group, topic) for topic in topics])
     parts = [
         TopicPartition(topic, int(name))

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from ..planning.target import filters_of, threads_of
 from ..zk.errors import BadData
-from ..zk.znodes.group_state import STABLE
-from ..zk.znodes.left_out import partitions_of
+from ..zk.znodes.group_state import STABLE, partitions_of
 from ..zk.znodes.partitions import TopicPartition
 from ..zk.znodes.paths import GroupPaths
 from ..zk.znodes.records import Topic

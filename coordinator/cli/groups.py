@@ -40,10 +40,9 @@ from coordinator.zk.process.cli import (
 from coordinator.zk.znodes.group_state import COMPLETING, DEAD, EMPTY, FAILED, PREPARING
 from coordinator.zk.znodes.partitions import TopicPartition, by_topic
 from coordinator.zk.znodes.paths import COORDINATOR, Brokers, RegionPaths
-from coordinator.zk.znodes.records import CoordinatorRecord, Registration, Topic
+from coordinator.zk.znodes.records import CoordinatorRecord, Registration, Topic, TurnTimes
 from coordinator.zk.znodes.regions import Region
 from coordinator.zk.znodes.sync import CLIENT, CONSUMER
-from coordinator.zk.znodes.turn_times import TurnTimes
 
 from .common import UNHEALTHY
 from .source import LogOptions, source_options

@@ -12,8 +12,7 @@ from dataclasses import replace
 from ..zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
 from ..zk.znodes.group_state import Mark, Target
 from ..zk.znodes.partitions import NONE
-from .leases import is_exclusive, lease_ms
-from .membership import Membership
+from .membership import Membership, is_exclusive, lease_ms
 from .reconciliation import (
     Moves,
     Revoking,

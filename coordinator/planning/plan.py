@@ -13,9 +13,8 @@ from ..assignors import Assignor
 from ..zk.errors import RebalanceFailed
 from ..zk.store import MAX_COMMIT_BYTES
 from ..zk.znodes.commands import Command
-from ..zk.znodes.group_state import COMPLETING, EMPTY, FAILED, PREPARING, STABLE, GroupState, Rebalance, Target
+from ..zk.znodes.group_state import COMPLETING, EMPTY, FAILED, PREPARING, STABLE, GroupState, Rebalance, Target, bounded
 from ..zk.znodes.json_fields import MAX_COUNT
-from ..zk.znodes.left_out import bounded
 from ..zk.znodes.partitions import NONE, PartitionSet
 from ..zk.znodes.regions import CONSUMERS, GroupRegion
 from .asking import asking, without_asks
@@ -150,7 +149,7 @@ def plan(
         topics=assignment.topics,
         marks=tuple(members.marks),
         reason=_reason(members, reconciliation, asks),
-        left_out=dict(sorted({**bounded(assignment.left_out, BEYOND), **bounded(unusable(snapshot, members))}.items())),
+        left_out=dict(sorted({**bounded(unusable(snapshot, members)), **bounded(assignment.left_out, BEYOND)}.items())),
         client=asks.client,
         region=_group_region(snapshot, step, is_ready, tuple(sorted(assignment.target.keys() & members.away.keys()))),
         granted=next_grants(snapshot, assignment.target, reconciliation.starts),

@@ -144,3 +144,35 @@ def _moved(before: GroupState, after: GroupState) -> int:
     old = {part: (name, target.incarnation) for name, target in before.target.items() for part in target.partitions}
     new = {part: (name, target.incarnation) for name, target in after.target.items() for part in target.partitions}
     return sum(1 for part, holder in new.items() if part in old and old[part] != holder)
+
+
+ELECTED, JOINED, LEFT, CHANGED = "elected", "joined", "left", "changed"
+TOPIC, PARTITIONS, SWEEP, OTHER = "topic", "partitions", "sweep", "other"
+REQUESTED, RESUMED = "requested", "resumed"
+TRIGGERS = (ELECTED, JOINED, LEFT, CHANGED, TOPIC, PARTITIONS, SWEEP, REQUESTED, RESUMED, OTHER)
+_BY_FIRST_WORD = {"coordinator": ELECTED, **{kind: kind for kind in (JOINED, LEFT, CHANGED, SWEEP, REQUESTED, RESUMED)}}
+
+
+def trigger_kind(trigger: str) -> str:
+    """One of `TRIGGERS`: the first change in a trigger's text, in the listeners' words.
+
+    A group that was first read now (`members read; joined c1`) has not changed by that.
+    """
+    kinds = (_kind(reason.split()) for reason in trigger.split(";"))
+    return next((kind for kind in kinds if kind != OTHER), OTHER)
+
+
+def kind_of(rebalance: Rebalance) -> str:
+    """The trigger's kind; where the trigger has none, the kind of the turn's member changes."""
+    kind = trigger_kind(rebalance.trigger)
+    if kind == OTHER and (rebalance.joined or rebalance.left):
+        return JOINED if rebalance.joined else LEFT
+    return kind
+
+
+def _kind(words: list[str]) -> str:
+    if words and words[0].endswith(":"):  # the leader that made a `sync_request`
+        words = words[1:]
+    if words[:1] == ["topic"] and len(words) >= 3:
+        return PARTITIONS if words[2] == "has" and "partitions" in words[3:] else TOPIC
+    return _BY_FIRST_WORD.get(words[0], OTHER) if words else OTHER

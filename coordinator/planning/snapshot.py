@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from ..zk.znodes.commands import DRAIN, Command
 from ..zk.znodes.group_state import GroupState, Rebalance
 from ..zk.znodes.partitions import NONE, PartitionSet, TopicPartition
-from ..zk.znodes.records import Channel, Registration, Topic
+from ..zk.znodes.records import Channel, Registration, Seat, Topic
 from ..zk.znodes.regions import Region
-from ..zk.znodes.seats import Seat
 from ..zk.znodes.sync import Answer, Ask, MemberAnswer
 
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 
 from ..assignors import Assignor, Subscriber, assigned
 from ..zk.errors import BadData, RebalanceFailed
-from ..zk.znodes.group_state import Mark, Target
+from ..zk.znodes.group_state import Mark, Target, first_of, keys_of
 from ..zk.znodes.json_fields import compact
-from ..zk.znodes.left_out import first_of, keys_of
 from ..zk.znodes.partitions import NONE, PartitionSet, TopicPartition
 from ..zk.znodes.paths import GroupPaths
 from ..zk.znodes.ranges import MAX_PARTITION

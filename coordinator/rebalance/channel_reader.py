@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from ..planning.snapshot import ChannelView, SentCommand
 from ..term.bad_data import Findings
-from ..term.first_seen import FirstSeen
-from ..term.parsed_records import ParsedRecords
+from ..term.reading import FirstSeen, ParsedRecords
 from ..zk.store import Node, Store, Watch
 from ..zk.znodes.commands import Command
 from ..zk.znodes.paths import COMMAND_PREFIX, GroupPaths, sequence

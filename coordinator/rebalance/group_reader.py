@@ -12,13 +12,12 @@ from math import ceil
 from typing import TypeVar
 
 from ..planning.answers import outdated_topic
-from ..planning.leases import LONGEST_LEASE_MS
+from ..planning.membership import LONGEST_LEASE_MS
 from ..planning.plan import Plan
 from ..planning.snapshot import AskView, ChannelView, Member, SeatView, Snapshot
 from ..regions.group_reader import GroupRegionReader
 from ..term.bad_data import Findings
-from ..term.first_seen import FirstSeen
-from ..term.parsed_records import ParsedRecords
+from ..term.reading import FirstSeen, ParsedRecords
 from ..term.term import Term
 from ..zk.errors import AccessDenied
 from ..zk.lease import LEASE_SHARE
@@ -28,8 +27,7 @@ from ..zk.znodes.json_fields import MAX_CONTINUED
 from ..zk.znodes.partitions import PartitionSet, TopicPartition
 from ..zk.znodes.paths import GroupPaths, history_generation
 from ..zk.znodes.ranges import is_partition
-from ..zk.znodes.records import Registration, Topic
-from ..zk.znodes.seats import Seat
+from ..zk.znodes.records import Registration, Seat, Topic
 from ..zk.znodes.segments import Pool, slot_name
 from ..zk.znodes.sync import CONSUMER
 from .ask_reader import AskReader

@@ -18,8 +18,7 @@ from ..planning.regional import RegionStep
 from ..planning.snapshot import ChannelView, SeatView, Snapshot
 from ..planning.target import is_live
 from ..term.term import Term
-from ..zk.batching import ensure
-from ..zk.clear_below import clear_below
+from ..zk.batching import clear_below, ensure
 from ..zk.errors import BadData, RebalanceFailed, Refused, WriteDenied
 from ..zk.store import Check, Create, Delete, Operation, SetData, Watch
 from ..zk.znodes.commands import ASSIGN, ASSIGNMENT_FAILED, DRAIN, START_FETCHER, Command

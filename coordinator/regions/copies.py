@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..zk.errors import BadData
 from ..zk.store import Store
-from ..zk.znodes.group_cut import GroupCut, read_cut
+from ..zk.znodes.cuts import GroupCut, read_cut
 from ..zk.znodes.partitions import TopicPartition
 from ..zk.znodes.paths import RegionPaths, contribution_name
 from ..zk.znodes.regions import CONSUMERS, INITIAL, Contribution

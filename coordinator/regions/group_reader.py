@@ -12,8 +12,9 @@ from ..term.bad_data import Findings
 from ..zk.errors import BadData
 from ..zk.security.policy import AclPolicy
 from ..zk.store import DENIED, Node, Store
-from ..zk.znodes.group_cut import GroupCut, read_cut
+from ..zk.znodes.cuts import GroupCut, read_cut
 from ..zk.znodes.group_state import GroupState
+from ..zk.znodes.json_fields import readable
 from ..zk.znodes.paths import ACL_POLICY, GroupPaths, RegionPaths
 from ..zk.znodes.regions import CONSUMERS, ENDS, INITIAL, Checkpoint, Region
 
@@ -134,7 +135,5 @@ class GroupRegionReader:
 
 def _since_ms(checkpoint: Node) -> int:
     """When the checkpoint began; for an unreadable one, when its znode was created."""
-    try:
-        return Checkpoint.parse("a checkpoint", checkpoint.data).since_ms
-    except BadData:
-        return checkpoint.stat.mtime_ms
+    begun = readable(Checkpoint.parse, "a checkpoint", checkpoint)
+    return begun.since_ms if begun is not None else checkpoint.stat.mtime_ms

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from ..zk.batching import batches
-from ..zk.clear_below import ROOM, clear_below
+from ..zk.batching import ROOM, batches, clear_below
 from ..zk.errors import BadData
 from ..zk.store import Check, Delete, Operation, Store
 from ..zk.znodes.group_state import GroupState
-from ..zk.znodes.names import is_name
+from ..zk.znodes.names import names_below
 from ..zk.znodes.paths import GROUPS, GroupPaths, RegionPaths
 from ..zk.znodes.regions import COMPLETED
 
@@ -57,8 +56,7 @@ def retire(store: Store, paths: RegionPaths, old: Collection[int], write: Write)
 
 def is_named(store: Store, region: str) -> bool:
     """Whether a group is bound to the region, or is unreadable: an operator may have emptied the region's list."""
-    listing = store.children(GROUPS)
-    names = sorted(name for name in (listing.names if listing is not None else ()) if is_name(name))
+    names = names_below(store, GROUPS)
     for first in range(0, len(names), STATES_AT_ONCE):
         paths = [GroupPaths(name).state for name in names[first : first + STATES_AT_ONCE]]
         for path, node in zip(paths, store.get_many(paths), strict=True):

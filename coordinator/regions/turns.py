@@ -10,8 +10,7 @@ from ..term.bad_data import Findings
 from ..term.metrics import OF_AN_APPLICATION, OF_AN_OPERATOR
 from ..term.pace import Pace
 from ..term.term import Term
-from ..zk.batching import batches
-from ..zk.clear_below import ROOM
+from ..zk.batching import ROOM, batches
 from ..zk.errors import AccessDenied, BadData, RebalanceFailed, Refused, WriteDenied
 from ..zk.store import MAX_COMMIT_BYTES, Check, Create, Delete, Operation, SetData
 from ..zk.znodes.paths import GroupPaths, RegionPaths
@@ -28,9 +27,8 @@ from ..zk.znodes.regions import (
 )
 from .copies import Copies
 from .plan import RegionPlan, RegionRules, RegionSnapshot, aborted, region_plan
-from .region_reader import RegionRead, RegionReader
+from .region_reader import RegionRead, RegionReader, Timing
 from .retiring import is_named, remove_region, retire, to_retire
-from .timing import Timing
 
 log = logging.getLogger(__name__)
 

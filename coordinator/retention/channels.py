@@ -6,12 +6,12 @@ import logging
 from collections.abc import Iterable
 
 from ..term.bad_data import Findings
-from ..term.first_seen import FirstSeen
+from ..term.reading import FirstSeen
 from ..term.server_clock import ServerClock
 from ..term.term import Term
 from ..zk.errors import AccessDenied, BadData
-from ..zk.store import Delete, Node, Store
-from ..zk.znodes.names import is_name
+from ..zk.store import Delete, Node
+from ..zk.znodes.names import names_below
 from ..zk.znodes.paths import GroupPaths
 from ..zk.znodes.records import parsed_channel
 
@@ -75,9 +75,3 @@ class Collector:
         watched_long_enough = seen_s >= 2 * self._store.negotiated_timeout_s
         is_old = age_ms >= self._term.config.channel_retention_ms
         return not channel.is_live and not channel.running and is_old and watched_long_enough
-
-
-def names_below(store: Store, path: str) -> list[str]:
-    """The valid names of a znode's children, sorted."""
-    listing = store.children(path)
-    return sorted(name for name in (listing.names if listing else ()) if is_name(name))

@@ -6,18 +6,16 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from ..term.bad_data import Findings
-from ..term.first_seen import FirstSeen
+from ..term.reading import FirstSeen
 from ..term.term import Term
 from ..zk.batching import batches
 from ..zk.errors import AccessDenied, BadData
 from ..zk.store import Delete, Node, Operation, SetData
 from ..zk.znodes.group_state import GroupState
-from ..zk.znodes.names import is_name
+from ..zk.znodes.names import is_name, names_below
 from ..zk.znodes.paths import Brokers, GroupPaths
-from ..zk.znodes.records import Registration, parsed_channel
-from ..zk.znodes.seats import Seat
+from ..zk.znodes.records import Registration, Seat, parsed_channel
 from ..zk.znodes.segments import Segment
-from .channels import names_below
 
 log = logging.getLogger(__name__)
 

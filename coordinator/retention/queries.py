@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from ..planning.backpressure import UNKNOWN
 from ..term.bad_data import Findings
-from ..term.first_seen import FirstSeen
+from ..term.reading import FirstSeen
 from ..term.server_clock import ServerClock
 from ..term.term import Term
 from ..zk.errors import BadData

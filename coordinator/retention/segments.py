@@ -34,7 +34,8 @@ from ..zk.below import unlink_segment
 from ..zk.errors import AccessDenied, BadData
 from ..zk.store import DENIED, Check, Delete, Node, Operation, SetData
 from ..zk.znodes.cuts import Cut, GroupCuts
-from ..zk.znodes.names import is_name
+from ..zk.znodes.json_fields import readable
+from ..zk.znodes.names import is_name, names_below
 from ..zk.znodes.paths import SEGMENT_PREFIX, GroupPaths, sequence
 from ..zk.znodes.records import Registration
 from ..zk.znodes.segments import SEAL_INTERVAL_MS, Segment, SegmentsRecord, local_file
@@ -190,8 +191,7 @@ class SegmentCollector:
                     group.registered, group.intervals = registered, self._intervals(group.paths)
 
     def _intervals(self, paths: GroupPaths) -> tuple[int, ...]:
-        listing = self._store.children(paths.ids)
-        members = [paths.id(name) for name in sorted(listing.names if listing else ()) if is_name(name)]
+        members = [paths.id(name) for name in names_below(self._store, paths.ids)]
         found = []
         for path, node in zip(members, self._store.get_many(members), strict=True):
             own_ms = _own_interval_ms(path, node) if node is not None else None
@@ -357,7 +357,5 @@ def _known(path: str, node: Node) -> _Known:
 
 def _own_interval_ms(path: str, node: Node) -> int | None:
     """A member's own seal interval; None for unreadable data, whose consumer is left out of the group."""
-    try:
-        return Registration.parse(path, node.data).seal_interval_ms or SEAL_INTERVAL_MS
-    except BadData:
-        return None
+    registration = readable(Registration.parse, path, node)
+    return registration.seal_interval_ms or SEAL_INTERVAL_MS if registration is not None else None

@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from .. import __version__
 from ..planning.plan import Plan
+from ..planning.rebalance_history import kind_of, trigger_kind
 from ..planning.snapshot import SentCommand, Snapshot
-from ..planning.trigger_kinds import kind_of, trigger_kind
 from ..zk.znodes.group_state import FAILED, GROUP_STATES, GroupState, Rebalance
 from ..zk.znodes.regions import REGION_STATES
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from ..zk.clear_below import clear_below
+from ..zk.batching import clear_below
 from ..zk.errors import EpochOver, OutcomeUnknown, Refused
 from ..zk.first_lines import FirstLines
 from ..zk.lease import Lease

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..zk.runtime import Runtime
-from ..zk.znodes.turn_times import MOST_GROUPS, TurnTimes
+from ..zk.znodes.records import MOST_GROUPS, TurnTimes
 
 LEAST_MS_PER_S = 10
 """A group below this share of a handler costs the others nothing that they would notice."""

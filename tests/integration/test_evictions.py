@@ -7,8 +7,8 @@ from functools import partial
 from coordinator.term.config import CoordinatorConfig
 from coordinator.zk.errors import Refused
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.znodes.error_codes import UNKNOWN_MEMBER_ID
 from coordinator.zk.znodes.group_state import STABLE
+from coordinator.zk.znodes.records import UNKNOWN_MEMBER_ID
 from tests.support.hand import ManualStage, Puppet
 from tests.support.wait import eventually
 from tests.support.world import World, parts

@@ -21,9 +21,8 @@ from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, Delete, Listing, Node, Operation, SetData, Store, Watch
 from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.paths import GROUPS, TURN_TIMES, GroupPaths
-from coordinator.zk.znodes.records import Registration, Topic
+from coordinator.zk.znodes.records import Registration, Topic, TurnTimes
 from coordinator.zk.znodes.segments import SegmentsRecord
-from coordinator.zk.znodes.turn_times import TurnTimes
 from tests.support.clients import connected
 from tests.support.stores import FrontStore
 from tests.support.terms import a_term

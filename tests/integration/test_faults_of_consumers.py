@@ -12,10 +12,10 @@ from consumer.consumer import Consumer
 from consumer.errors import FencedInstanceId
 from consumer.logs.base import Fetched
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.znodes.error_codes import UNKNOWN_MEMBER_ID
 from coordinator.zk.znodes.group_state import PREPARING
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import UNKNOWN_MEMBER_ID
 from drills.faults.proxy import Proxy
 from tests.support.hand import ManualStage
 from tests.support.memlog import MemoryLog

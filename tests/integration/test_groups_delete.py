@@ -17,8 +17,7 @@ from coordinator.zk.store import Create, Operation, SetData, Store
 from coordinator.zk.znodes.group_state import EMPTY, PREPARING, STABLE, GroupState, Mark
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GROUPS, GroupPaths
-from coordinator.zk.znodes.records import Channel, Registration, Topic
-from coordinator.zk.znodes.seats import Seat
+from coordinator.zk.znodes.records import Channel, Registration, Seat, Topic
 from coordinator.zk.znodes.segments import Pool, SegmentsRecord
 from tests.support.cli import run, run_json, run_ok
 from tests.support.hand import ManualStage

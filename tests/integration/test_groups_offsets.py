@@ -21,8 +21,7 @@ from coordinator.zk.store import Create, Operation, SetData, Store
 from coordinator.zk.znodes.group_state import PREPARING, STABLE
 from coordinator.zk.znodes.partitions import Discontinuity, TopicPartition
 from coordinator.zk.znodes.paths import Brokers, GroupPaths
-from coordinator.zk.znodes.records import OffsetRecord, Registration, Topic
-from coordinator.zk.znodes.seats import Seat
+from coordinator.zk.znodes.records import OffsetRecord, Registration, Seat, Topic
 from tests.support.cli import run, run_ok
 from tests.support.hand import ManualStage
 from tests.support.made_group import MadeGroup

@@ -9,8 +9,7 @@ import pytest
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create
 from coordinator.zk.znodes.paths import COORDINATOR
-from coordinator.zk.znodes.records import CoordinatorRecord, Registration
-from coordinator.zk.znodes.seats import Seat
+from coordinator.zk.znodes.records import CoordinatorRecord, Registration, Seat
 from tests.support.cli import run, run_ok
 from tests.support.made_group import MadeGroup
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinator.zk.store import Create, Delete
-from coordinator.zk.znodes.error_codes import UNKNOWN_MEMBER_ID
 from coordinator.zk.znodes.group_state import PREPARING, STABLE
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import Channel
+from coordinator.zk.znodes.records import UNKNOWN_MEMBER_ID, Channel
 from coordinator.zk.znodes.segments import Query, Segment
 from tests.support.hand import ManualStage
 from tests.support.wait import eventually

@@ -14,9 +14,8 @@ from coordinator.zk.store import Create, Operation, SetData, Store
 from coordinator.zk.znodes.group_state import GroupState, Mark
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GroupPaths
-from coordinator.zk.znodes.records import BegunRecord, Channel, EpochRecord, OffsetRecord, Registration
+from coordinator.zk.znodes.records import BegunRecord, Channel, EpochRecord, OffsetRecord, Registration, Seat
 from coordinator.zk.znodes.regions import GroupRegion
-from coordinator.zk.znodes.seats import Seat
 from coordinator.zk.znodes.segments import SealedRange, Segment
 from tests.support.memlog import MemoryLog
 from tests.support.stores import FrontStore

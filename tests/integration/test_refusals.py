@@ -13,10 +13,9 @@ from consumer.consumer import Consumer
 from consumer.errors import CommitFailed, GroupMaxSizeReached, InconsistentGroupProtocol, UnknownMemberId
 from coordinator.zk.errors import IncarnationOver
 from coordinator.zk.store import Delete, SetData
-from coordinator.zk.znodes.error_codes import UNKNOWN_MEMBER_ID
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import Channel
+from coordinator.zk.znodes.records import UNKNOWN_MEMBER_ID, Channel
 from tests.support.memlog import MemoryLog
 from tests.support.processes import consumer_process
 from tests.support.wait import eventually

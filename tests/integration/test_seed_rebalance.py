@@ -10,10 +10,9 @@ import pytest
 from coordinator.assignors import Assignment, Subscriber
 from coordinator.assignors.range import RangeAssignor
 from coordinator.zk.errors import IncarnationOver, RebalanceFailed
-from coordinator.zk.znodes.error_codes import UNKNOWN_MEMBER_ID
 from coordinator.zk.znodes.group_state import COMPLETING, FAILED, PREPARING, STABLE
 from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import WHITE_LIST
+from coordinator.zk.znodes.records import UNKNOWN_MEMBER_ID, WHITE_LIST
 from tests.support.hand import Hand, ManualStage
 from tests.support.wait import eventually
 from tests.support.world import World, parts

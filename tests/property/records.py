@@ -19,6 +19,7 @@ from coordinator.zk.znodes.records import (
     OffsetRecord,
     OwnerRecord,
     Registration,
+    Seat,
     Topic,
 )
 from coordinator.zk.znodes.region_requests import REQUESTS, RegionRequest
@@ -31,7 +32,6 @@ from coordinator.zk.znodes.regions import (
     Region,
     StateFile,
 )
-from coordinator.zk.znodes.seats import Seat
 from coordinator.zk.znodes.segments import Pool, Query, Rewind, SealedRange, Segment, SegmentsRecord
 from coordinator.zk.znodes.sync import Answer, Ask, AskMember, MemberAnswer, SyncRequest
 from tests.property.effort import Draw

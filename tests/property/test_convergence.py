@@ -17,7 +17,7 @@ from coordinator.zk.errors import Refused
 from coordinator.zk.store import Create, Delete, SetData
 from coordinator.zk.znodes.group_state import STABLE
 from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.seats import Seat
+from coordinator.zk.znodes.records import Seat
 from tests.property.effort import Draw, tried
 from tests.property.group_world import PATHS, GroupWorld, MemberProcess
 

@@ -22,8 +22,7 @@ from consumer.membership.session import ConsumerSession
 from coordinator.zk.errors import CoordinatorError, OutcomeUnknown, Refused
 from coordinator.zk.lease import Heard, Lease
 from coordinator.zk.store import Delete, SetData
-from coordinator.zk.znodes.error_codes import UNKNOWN_MEMBER_ID
-from coordinator.zk.znodes.records import OffsetRecord
+from coordinator.zk.znodes.records import UNKNOWN_MEMBER_ID, OffsetRecord
 from tests.simulation import fences
 from tests.simulation.mutation import Mutation, Patch, constant, of, replaced
 

@@ -17,8 +17,7 @@ from coordinator.zk.store import Delete
 from coordinator.zk.znodes.commands import ASSIGN, ASSIGNMENT_FAILED, START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.znodes.group_state import ClientSide, GroupState, Mark, Target
 from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.records import Channel, Registration, Topic
-from coordinator.zk.znodes.seats import Seat
+from coordinator.zk.znodes.records import Channel, Registration, Seat, Topic
 from coordinator.zk.znodes.sync import Answer, Ask, AskMember, ClientProtocols, MemberAnswer
 from tests.support.strategies import RANGE
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator.zk.store import Create, Delete, Operation, SetData
-from coordinator.zk.znodes.records import Registration
-from coordinator.zk.znodes.seats import Seat
+from coordinator.zk.znodes.records import Registration, Seat
 from tests.support.made_story import Enough, G, StoryHistory
 from tests.support.spoilt import held, names, only, spoilt
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.rebalance.group_turns import GroupTurns
-from coordinator.rebalance.handlers import Handlers
+from coordinator.rebalance.handlers import GroupTurns, Handlers
 from coordinator.rebalance.rebalancer import Turn
 from coordinator.term.operator_requests import Requested
 from coordinator.term.term import LeaseLapsed

@@ -12,9 +12,8 @@ from coordinator.planning.membership import GroupRules
 from coordinator.planning.strategy import ESTABLISHED, NEWCOMER, RETURNING, Candidate, choose
 from coordinator.zk.errors import RebalanceFailed
 from coordinator.zk.store import SetData
-from coordinator.zk.znodes.error_codes import GROUP_MAX_SIZE_REACHED, INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID
 from coordinator.zk.znodes.group_state import EMPTY, PREPARING, STABLE
-from coordinator.zk.znodes.seats import Seat
+from coordinator.zk.znodes.records import GROUP_MAX_SIZE_REACHED, INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID, Seat
 from coordinator.zk.znodes.segments import Pool
 from tests.property.group_world import MAX_POLL_MS, PATHS, SESSION_S, GroupWorld, MemberProcess
 from tests.property.test_convergence import CooperativeRange, settle

@@ -24,10 +24,9 @@ from coordinator.listeners.members import _who_changed
 from coordinator.listeners.topics import _what_happened
 from coordinator.planning.asking import Asking
 from coordinator.planning.plan import End, Plan
-from coordinator.planning.rebalance_history import _seen_in_the_turn
+from coordinator.planning.rebalance_history import TRIGGERS, _seen_in_the_turn, kind_of, trigger_kind
 from coordinator.planning.snapshot import AskView, ChannelView, SentCommand, Snapshot
 from coordinator.planning.target import Wanted
-from coordinator.planning.trigger_kinds import TRIGGERS, kind_of, trigger_kind
 from coordinator.term.bad_data import Findings, Problems
 from coordinator.term.config import CoordinatorConfig
 from coordinator.term.metrics import CoordinatorMetrics

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from consumer.metrics import ConsumerMetrics
-from coordinator.planning.trigger_kinds import TRIGGERS
+from coordinator.planning.rebalance_history import TRIGGERS
 from coordinator.term.metrics import CoordinatorMetrics
 from coordinator.zk.znodes.group_state import GROUP_STATES
 

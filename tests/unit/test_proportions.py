@@ -17,8 +17,7 @@ from coordinator.planning.target import BEYOND, OVER_A_SESSION
 from coordinator.rebalance.plan_operations import steps, with_state
 from coordinator.zk.errors import BadData, RebalanceFailed
 from coordinator.zk.store import MAX_COMMIT_BYTES, operation_bytes
-from coordinator.zk.znodes.group_state import COMPLETING, GroupState
-from coordinator.zk.znodes.left_out import MAX_BYTES, REST, bounded, keys_of, partitions_of
+from coordinator.zk.znodes.group_state import COMPLETING, MAX_BYTES, REST, GroupState, bounded, keys_of, partitions_of
 from coordinator.zk.znodes.partitions import NONE, TopicPartition
 from coordinator.zk.znodes.records import WHITE_LIST, Channel, Registration, Topic
 from coordinator.zk.znodes.sync import MemberAnswer

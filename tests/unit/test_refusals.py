@@ -23,14 +23,14 @@ from consumer.errors import (
 from coordinator.assignors.range import RangeAssignor
 from coordinator.zk.errors import IncarnationOver
 from coordinator.zk.store import SetData
-from coordinator.zk.znodes.error_codes import (
+from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from coordinator.zk.znodes.records import (
     FENCED_INSTANCE_ID,
     GROUP_MAX_SIZE_REACHED,
     INCONSISTENT_GROUP_PROTOCOL,
     UNKNOWN_MEMBER_ID,
+    Channel,
 )
-from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
-from coordinator.zk.znodes.records import Channel
 from tests.property.group_world import PATHS, GroupWorld
 from tests.support.memlog import MemoryLog
 

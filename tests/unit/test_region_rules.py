@@ -22,7 +22,7 @@ from coordinator.regions.plan import RegionPlan, RegionRules, RegionSnapshot, re
 from coordinator.regions.retiring import ENDED_KEPT, ZNODES_A_TURN, to_retire
 from coordinator.regions.turns import RegionTurns
 from coordinator.term.bad_data import Findings, Problems
-from coordinator.term.first_seen import FirstSeen
+from coordinator.term.reading import FirstSeen
 from coordinator.term.request_queue import Request, RequestQueue
 from coordinator.zk.errors import RebalanceFailed
 from coordinator.zk.security.policy import AclPolicy
@@ -31,7 +31,7 @@ from coordinator.zk.znodes.group_state import STABLE, GroupState, Target
 from coordinator.zk.znodes.json_fields import MAX_COUNT
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import ACL_POLICY, COORDINATOR_EPOCH, GroupPaths, RegionPaths
-from coordinator.zk.znodes.records import Channel, Registration, Topic
+from coordinator.zk.znodes.records import Channel, Registration, Seat, Topic
 from coordinator.zk.znodes.region_requests import RegionRequest
 from coordinator.zk.znodes.regions import (
     MAX_NUMBER_OF_PARTICIPANTS,
@@ -42,7 +42,6 @@ from coordinator.zk.znodes.regions import (
     Region,
     RegionMembership,
 )
-from coordinator.zk.znodes.seats import Seat
 from tests.property.tree import MemoryTree
 from tests.support.stores import FrontStore
 from tests.support.terms import a_term

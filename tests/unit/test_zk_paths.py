@@ -56,7 +56,9 @@ from coordinator.zk.znodes.records import (
     OffsetRecord,
     OwnerRecord,
     Registration,
+    Seat,
     Topic,
+    TurnTimes,
 )
 from coordinator.zk.znodes.region_requests import RegionRequest
 from coordinator.zk.znodes.regions import (
@@ -71,7 +73,6 @@ from coordinator.zk.znodes.regions import (
     RegionMembership,
     StateFile,
 )
-from coordinator.zk.znodes.seats import Seat
 from coordinator.zk.znodes.segments import Missing, Pool, Query, Rewind, SealedRange, Segment, SegmentsRecord
 from coordinator.zk.znodes.sync import (
     MAX_ANSWER_BYTES,
@@ -86,7 +87,6 @@ from coordinator.zk.znodes.sync import (
     MemberAnswer,
     SyncRequest,
 )
-from coordinator.zk.znodes.turn_times import TurnTimes
 from tests.support.access_table import AccessRow, access_table
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "zk_paths.md").read_text()

@@ -18,8 +18,8 @@ from coordinator.zk.errors import ConnectionLost
 from coordinator.zk.lease import Heard, Lease
 from coordinator.zk.store import Delete
 from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
-from coordinator.zk.znodes.error_codes import UNKNOWN_MEMBER_ID
 from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.records import UNKNOWN_MEMBER_ID
 from tests.property.group_world import PATHS, GroupWorld
 from tests.property.tree import MemoryTree
 from tests.support.pages import ROOT
@@ -201,7 +201,7 @@ def test_no_process_writes_the_error_of_a_fenced_instance() -> None:
         path
         for top in ("consumer", "coordinator")
         for path in (ROOT / top).rglob("*.py")
-        if "FENCED_INSTANCE_ID" in path.read_text() and path.name not in ("error_codes.py", "errors.py")
+        if "FENCED_INSTANCE_ID" in path.read_text() and path.name not in ("records.py", "errors.py")
     ]
 
     assert writers == []

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from coordinator.zk.errors import BadData
-from coordinator.zk.znodes.records import STATIC, Registration
-from coordinator.zk.znodes.seats import Seat
+from coordinator.zk.znodes.records import STATIC, Registration, Seat
 from tests.support.pages import rows
 from tests.unit.test_zk_paths import NAMES, OFFER, WRITTEN, section
 

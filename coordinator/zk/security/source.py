@@ -11,7 +11,7 @@ from typing import Final
 from ..errors import BadData, NotAuthorized, StoreError
 from ..runtime import ThreadRuntime
 from ..store import DENIED, Acl, AclStore, Create, Node, Operation
-from ..znodes.names import is_name
+from ..znodes.names import names_below
 from ..znodes.paths import ACL_POLICY, CONSUMERS, GROUPS, REGIONS, GroupPaths
 from .policy import AclPolicy
 from .rights import acl_of, group_of, policy_by
@@ -123,8 +123,7 @@ class AclSource:
         with self._lock:
             if region in self._of_regions:
                 return self._of_regions[region]
-        listing = self._store.children(GROUPS)
-        paths = [GroupPaths(name).acl for name in sorted(listing.names if listing else ()) if is_name(name)]
+        paths = [GroupPaths(name).acl for name in names_below(self._store, GROUPS)]
         members: dict[str, None] = {}
         for path, node in zip(paths, self._store.get_many(paths), strict=True):
             try:

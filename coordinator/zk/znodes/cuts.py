@@ -1,14 +1,18 @@
-"""The complete checkpoints of a region of slots, as cuts in the order of a group's segments (seed 002)."""
+"""The complete checkpoints of a region: a group's part of one, and cuts in the order of its segments (seed 002)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ..errors import BadData
 from ..runtime import Runtime
 from ..store import Store
 from .group_state import GroupState
-from .paths import GroupPaths, RegionPaths, checkpoint_number
-from .regions import COMPLETED
+from .partitions import TopicPartition
+from .paths import GroupPaths, RegionPaths, checkpoint_number, contribution_name
+from .regions import COMPLETED, Checkpoint, Contribution
 
 REGION_S = 10.0
 """Seconds for which a group's region is cached: no checkpoint of a new region has completed before."""
@@ -94,3 +98,61 @@ def checkpoint_named(value: str) -> int:
     prefix, _, number = value.partition(":")
     is_number = number.isascii() and number.isdigit() and len(number) <= 10
     return int(number) if prefix == "checkpoint" and is_number else 0
+
+
+CONTRIBUTIONS_AT_ONCE = 50
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCut:
+    """A group's part of a complete checkpoint, which never changes.
+
+    :ivar sources: partition -> the name of its contribution.  :ivar names: of all contributions.
+    """
+
+    sources: Mapping[TopicPartition, str] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+
+
+def read_cut(store: Store, paths: RegionPaths, sequence: int, group: str) -> GroupCut:
+    """Read a group's part of a complete checkpoint: its participants' contributions, then copies from the cut before.
+
+    Other znodes below the checkpoint are ignored.
+
+    :raises BadData: when the checkpoint, or a contribution, cannot be read.
+    """
+    prefix = contribution_name(group, "")
+    node, listing = store.get(paths.checkpoint(sequence)), store.children(paths.checkpoint(sequence))
+    if node is None or listing is None:
+        raise BadData(f"{paths.checkpoint(sequence)} is missing")
+    checkpoint = Checkpoint.parse(paths.checkpoint(sequence), node.data)
+    participants = checkpoint.participants.get(group)
+    contributors = [name[len(prefix) :] for name in listing.names if name.startswith(prefix)]
+    if missing := sorted((participants or {}).keys() - set(contributors)):
+        raise BadData(f"{paths.contribution(sequence, group, missing[0])} is missing")
+    copied = checkpoint.away.get(group, ())
+    known = [
+        name for name in contributors if participants is None or "~" in name or name in participants or name in copied
+    ]
+    names = sorted(known, key=lambda name: ("~" not in name, name))
+    sources: dict[TopicPartition, str] = {}
+    for name, given in contributions(store, paths, sequence, group, names):
+        sources |= dict.fromkeys(given.offsets, name)
+    return GroupCut(sources, tuple(sorted(names)))
+
+
+def contributions(
+    store: Store, paths: RegionPaths, sequence: int, group: str, names: Sequence[str], most: int = CONTRIBUTIONS_AT_ONCE
+) -> Iterator[tuple[str, Contribution]]:
+    """The contributions of a group's members to a complete checkpoint, with their names.
+
+    :param most: so many are read at once.
+    :raises BadData: when one is missing, or cannot be read.
+    """
+    for first in range(0, len(names), most):
+        batch = names[first : first + most]
+        where = [paths.contribution(sequence, group, name) for name in batch]
+        for name, path, node in zip(batch, where, store.get_many(where), strict=True):
+            if node is None:
+                raise BadData(f"{path} is missing")
+            yield name, Contribution.parse(path, node.data)

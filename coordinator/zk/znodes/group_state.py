@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from . import ranges
 from .json_fields import Fields, compact
-from .partitions import NONE, PartitionSet, partition_set, range_texts, united
+from .names import is_name
+from .partitions import NONE, PartitionSet, TopicPartition, partition_set, range_texts, united
 from .regions import GroupRegion
 
 EMPTY = "Empty"
@@ -99,14 +102,8 @@ class Mark:
         )
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "consumer": self.consumer,
-            "incarnation": self.incarnation,
-            "partitions": range_texts(self.partitions),
-            "lease_ms": self.lease_ms,
-            "reason": self.reason,
-            **({"since_ms": self.since_ms} if self.since_ms is not None else {}),
-        }
+        values = {name: getattr(self, name) for name in self.__slots__ if getattr(self, name) is not None}
+        return {**values, "partitions": range_texts(self.partitions)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +273,14 @@ class GroupState:
         return {"granted": {consumer: grant.to_json() for consumer, grant in sorted(self.granted.items())}}
 
 
+_REBALANCE = (
+    *("generation", "epoch", "trigger", "started_ms", "joined", "left", "moved", "stopped_ms", "finished_ms"),
+    *("to_last_stop_ms", "to_last_start_ms", "standing_since_ms", "silent_since_ms", "standstill_ms", "uncertain_ms"),
+    *("replaced_by", "assignment_ms", "attempts", "evicted"),
+)
+"""The fields of a rebalance's znode, in order."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rebalance:
     """`history/rebalance-[generation]`: one rebalance, for people. Times are wall-clock milliseconds.
@@ -346,26 +351,67 @@ class Rebalance:
         )
 
     def to_bytes(self) -> bytes:
-        return compact(
-            {
-                "generation": self.generation,
-                "epoch": self.epoch,
-                "trigger": self.trigger,
-                "started_ms": self.started_ms,
-                "joined": list(self.joined),
-                "left": list(self.left),
-                "moved": self.moved,
-                "stopped_ms": self.stopped_ms,
-                "finished_ms": self.finished_ms,
-                "to_last_stop_ms": self.to_last_stop_ms,
-                "to_last_start_ms": self.to_last_start_ms,
-                "standing_since_ms": self.standing_since_ms,
-                "silent_since_ms": self.silent_since_ms,
-                "standstill_ms": self.standstill_ms,
-                "uncertain_ms": self.uncertain_ms,
-                "replaced_by": self.replaced_by,
-                "assignment_ms": self.assignment_ms,
-                "attempts": self.attempts,
-                "evicted": [each.to_json() for each in self.evicted],
-            }
-        )
+        values = {name: getattr(self, name) for name in _REBALANCE}
+        return compact({**values, "evicted": [each.to_json() for each in self.evicted]})
+
+
+# `left_out` of a group's state: keys and their bounds.
+MANY = 10
+"""Partitions of a topic up to this number have a key each; more share one with their ranges, `topic(5-14)`."""
+MAX_BYTES = 16_000
+REST = "*"
+"""The key of all that has no key of its own: it is no name."""
+
+
+def keys_of(partitions: Iterable[TopicPartition], why: str) -> dict[str, str]:
+    """The entries of partitions that are left out for one reason."""
+    by_topic: dict[str, list[TopicPartition]] = {}
+    for partition in partitions:
+        by_topic.setdefault(partition.topic, []).append(partition)
+    found: dict[str, str] = {}
+    for topic, each in sorted(by_topic.items()):
+        if len(each) <= MANY:
+            found |= {str(partition): why for partition in sorted(each)}
+        else:
+            found[f"{topic}({range_texts(each)[topic]})"] = why
+    return found
+
+
+def bounded(left_out: Mapping[str, str], foremost: str = "") -> dict[str, str]:
+    """The first entries, as far as `MAX_BYTES` of JSON go, and the number of the others.
+
+    :param foremost: the reason whose entries come before all others, in their own order.
+    """
+    found: dict[str, str] = {}
+    room = MAX_BYTES
+    for key, why in sorted(left_out.items(), key=lambda entry: "" if entry[1] == foremost else entry[0]):
+        room -= len(compact({key: why}))
+        if room < 0:
+            break
+        found[key] = why
+    if len(found) < len(left_out):
+        found[REST] = f"{len(left_out) - len(found)} more are left out"
+    return found
+
+
+def partitions_of(left_out: Mapping[str, str]) -> dict[TopicPartition, str]:
+    """The partitions that are named with ranges, each with its reason."""
+    found: dict[TopicPartition, str] = {}
+    for key, why in left_out.items():
+        topic, is_many, numbers = key.removesuffix(")").partition("(")
+        if is_many and key.endswith(")") and is_name(topic):
+            if len(found) > ranges.MAX_PARTITION:
+                break  # a few bytes can name more partitions than fit into memory
+            with suppress(ValueError):
+                found |= {TopicPartition(topic, number): why for number in ranges.decode(numbers)}
+    return found
+
+
+def first_of(left_out: Mapping[str, str], why: str) -> TopicPartition | None:
+    """The first partition that is left out for this reason; None without one."""
+    entries = {key: reason for key, reason in left_out.items() if reason == why}
+    found = set(partitions_of(entries))
+    for topic, _, number in (key.rpartition("-") for key in entries):
+        if is_name(topic) and ranges.is_partition(number):
+            found.add(TopicPartition(topic, int(number)))
+    return min(found, default=None)

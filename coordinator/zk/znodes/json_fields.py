@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from ..errors import BadData
-from ..store import DENIED
+from ..store import DENIED, Node
 from ..values import MAX_NUMBER as MAX_NUMBER
 from . import ranges
 from .names import is_name, shown
@@ -171,6 +171,14 @@ class Fields:
             if most is not None and count > most:
                 raise self.bad(name, f"an object of partition ranges, {most} partitions at most")
         return found
+
+
+def readable(parse: Callable[[str, bytes], T], path: str, node: Node | None) -> T | None:
+    """A znode's record; None when it does not exist or is unreadable."""
+    try:
+        return parse(path, node.data) if node is not None else None
+    except BadData:
+        return None
 
 
 def by_partition(topics: Any, read: Callable[[Any], T]) -> dict[TopicPartition, T]:

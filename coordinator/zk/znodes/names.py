@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from ..errors import UsageError
+from ..store import Store
 from ..values import shown as shown
 
 MAX_NAME = 249
@@ -14,6 +15,12 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 def is_name(text: str) -> bool:
     """Whether `text` may name a group, consumer, topic or query: Kafka's rule for topics, valid in ZooKeeper too."""
     return bool(_NAME.fullmatch(text)) and text not in (".", "..")
+
+
+def names_below(store: Store, path: str) -> list[str]:
+    """The valid names of a znode's children, sorted."""
+    listing = store.children(path)
+    return sorted(name for name in (listing.names if listing else ()) if is_name(name))
 
 
 def checked_name(kind: str, text: str) -> str:

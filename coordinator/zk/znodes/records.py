@@ -33,6 +33,23 @@ WHITE_LIST = "white_list"
 BLACK_LIST = "black_list"
 PATTERNS = (STATIC, WHITE_LIST, BLACK_LIST)
 MAX_TOPIC_BYTES = 1_000_000
+MOST_GROUPS = 100
+
+# Kafka's error names: the `error` of an ended channel, and the consumer's errors.
+UNKNOWN_MEMBER_ID = "UnknownMemberId"
+"""No longer a member: evicted, removed, session expired, not polled. It may rejoin as a new incarnation."""
+
+FENCED_INSTANCE_ID = "FencedInstanceId"
+"""A newer process has the member's name; the fenced one must not rejoin under it."""
+
+INCONSISTENT_GROUP_PROTOCOL = "InconsistentGroupProtocol"
+"""None of the member's strategies is supported by every member of the group."""
+
+GROUP_MAX_SIZE_REACHED = "GroupMaxSizeReached"
+"""The group has its maximum number of members."""
+
+INCONSISTENT_REGION = "InconsistentRegion"
+"""The group is in another consistent region, or in none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +250,7 @@ class Channel:
     :ivar command: the name of the last command applied.
     :ivar topics: the ids of the running topics.
     :ivar ended: why the incarnation is over, None while it lives.
-    :ivar error: the same as a Kafka error name (`error_codes.py`), for programs; empty after a voluntary leave.
+    :ivar error: the same as a Kafka error name (above), for programs; empty after a voluntary leave.
     :ivar discontinuities: of running partitions from whose position nothing has been sealed yet.
     :ivar refused: partitions of the last start whose owner znode existed already.
     :ivar sealed: the file of the last sealed segment.
@@ -366,14 +383,7 @@ class OwnerRecord:
         )
 
     def to_bytes(self) -> bytes:
-        return compact(
-            {
-                "thread": self.thread,
-                "consumer": self.consumer,
-                "incarnation": self.incarnation,
-                "generation": self.generation,
-            }
-        )
+        return compact({name: getattr(self, name) for name in self.__slots__})
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,3 +462,47 @@ def parsed_channel(where: str, data: bytes) -> Channel:
     :raises BadData: when it is neither.
     """
     return Channel.parse(where, data) if data else NO_CHANNEL
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """`seats/[instance]`: a static member's registration, kept while it is away, and over a failover (KIP-345).
+
+    :ivar registration: of its last incarnation; the seat's name is its `instance_id`.
+    :ivar session_timeout_ms: how long the seat is kept after the member has left.
+    :ivar removed: why an operator removed the seat, else None.
+    """
+
+    registration: Registration
+    session_timeout_ms: int
+    removed: str | None = None
+
+    @classmethod
+    def parse(cls, where: str, data: bytes) -> Seat:
+        fields = Fields.parse(where, data, most=256_000)
+        return cls(
+            Registration.parse(where, data),
+            fields.number("session_timeout_ms", most=86_400_000),
+            fields.optional_text("removed"),
+        )
+
+    def to_bytes(self) -> bytes:
+        own = {"session_timeout_ms": self.session_timeout_ms, "removed": self.removed}
+        return compact({**self.registration.to_json(), **own})
+
+
+@dataclass(frozen=True, slots=True)
+class TurnTimes:
+    """`/consumers/turn_times`: milliseconds of turns per second of groups with 10 and more, `MOST_GROUPS` at most."""
+
+    epoch: int
+    groups: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, where: str, data: bytes) -> TurnTimes:
+        fields = Fields.parse(where, data)
+        numbers = Fields(f"{where}: groups", fields.mapping("groups"))
+        return cls(fields.count("epoch"), {group: numbers.number(group) for group in numbers.values})
+
+    def to_bytes(self) -> bytes:
+        return compact({"epoch": self.epoch, "groups": dict(sorted(self.groups.items()))})

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ..store import Create, Operation, SetData
 from .json_fields import Fields, compact
 from .names import is_name
-from .partitions import TopicPartition
+from .partitions import TopicPartition, nested
 from .paths import RegionPaths
 from .ranges import is_partition
 
@@ -327,9 +327,9 @@ class Contribution:
             {
                 "incarnation": self.incarnation,
                 "reset": self.reset,
-                "offsets": _json_of(self.offsets),
+                "offsets": nested(self.offsets),
                 "topics": dict(sorted(self.topics.items())),
-                **({"states": _json_of(self.states)} if self.states else {}),
+                **({"states": nested(self.states)} if self.states else {}),
                 **({"member_state": self.member_state} if self.member_state else {}),
                 **({"file": self.file.to_json()} if self.file is not None else {}),
                 "drain_ms": self.drain_ms,
@@ -346,13 +346,6 @@ def _by_partition(fields: Fields, name: str, is_good: Any) -> dict[TopicPartitio
             if not is_partition(key) or not is_good(value):
                 raise fields.bad(name, "an object topic -> partition -> value")
             found[TopicPartition(topic, int(key))] = value
-    return found
-
-
-def _json_of(values: Mapping[TopicPartition, Any]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for (topic, partition), value in sorted(values.items()):
-        found.setdefault(topic, {})[str(partition)] = value
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from base64 import b64decode
 
 from coordinator.zk.errors import BadData
-from coordinator.zk.znodes.left_out import partitions_of
+from coordinator.zk.znodes.group_state import partitions_of
 from coordinator.zk.znodes.records import STATIC, Registration
 from coordinator.zk.znodes.regions import FAILED
 from coordinator.zk.znodes.sync import CLIENT, CONSUMER

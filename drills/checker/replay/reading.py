@@ -12,9 +12,8 @@ from typing import Any
 
 from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.znodes.group_state import GroupState
-from coordinator.zk.znodes.records import BegunRecord, EpochRecord, OffsetRecord, OwnerRecord, Registration, Topic
+from coordinator.zk.znodes.records import BegunRecord, EpochRecord, OffsetRecord, OwnerRecord, Registration, Seat, Topic
 from coordinator.zk.znodes.regions import GroupRegion, Order
-from coordinator.zk.znodes.seats import Seat
 from coordinator.zk.znodes.segments import Query, Segment
 
 from .fast_json import NUMBERS, UNUSUAL, Partition, loads, partitions, strictly

@@ -1,4 +1,4 @@
-"""Cache of parsed znode records, valid while the znode is unchanged."""
+"""What a reader of a group remembers in one term: the records that it has parsed, and when it first saw something."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar, cast
 
 from ..zk.errors import BadData
+from ..zk.runtime import Runtime
 from ..zk.store import Node
 
 T = TypeVar("T")
@@ -39,3 +40,26 @@ class ParsedRecords:
     def forget_unseen(self) -> None:
         """Drop every path that was not requested since the last call."""
         self._before, self._now = self._now, {}
+
+
+class FirstSeen:
+    """When this coordinator first saw each key, for one group. Only for its own epoch, never shared.
+
+    Keys that are no longer seen are dropped, which bounds its size.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._since: dict[tuple[str, ...], float] = {}
+        self._seen: set[tuple[str, ...]] = set()
+
+    def age_s(self, *key: str) -> float:
+        """Seconds since `key` was first requested."""
+        now = self._runtime.monotonic()
+        self._seen.add(key)
+        return now - self._since.setdefault(key, now)
+
+    def forget_unseen(self) -> None:
+        """Drop every key that was not requested since the last call."""
+        self._since = {key: since for key, since in self._since.items() if key in self._seen}
+        self._seen = set()
