@@ -48,7 +48,6 @@ class SealConfig(Values):
     fetch_max_bytes: int = 8 << 20
 
     def check(self) -> None:
-        """See `Values`."""
         require(self.seal_interval_ms >= 1, "seal_interval_ms must be 1 or more")
         require(1 <= self.seal_bytes <= 1 << 30, "seal_bytes must be from 1 to 1073741824")
         require(1 <= self.fetch_max_bytes <= 1 << 30, "fetch_max_bytes must be from 1 to 1073741824")

@@ -55,7 +55,6 @@ class RegionGroup(Group):
         fill_embedded(self.folder / "log", TOPIC, topic.id, self.partitions, count, RECORD_BYTES, size)
 
     def start_member(self, name: str) -> Process:
-        """See `Group`."""
         config = {
             "zk": self.hosts,
             "group": GROUP,
