@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from ..replay.channel_data import ChannelData
-from ..replay.commits import EPOCH, LIFE, RUNNING, SENT, STATE, Commit
+from ..replay.commits import EPOCH, LIFE, RUNNING, SENT, STATE, Commit, Terms
 from ..replay.fast_json import NUMBERS, Partition
 from ..replay.fetch_intervals import Hold
 from ..replay.reading import read_owner
 from ..replay.replay import Replay
-from ..replay.terms import Terms
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import ChannelChange, ChannelView, CommandView, GroupView, OwnerView, StateView
 from .base import Invariant

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from coordinator.zk.znodes.paths import COORDINATOR_EPOCH
+
 from ..replay.channel_data import ChannelData
-from ..replay.commits import CHANNEL, COLLECTED, OFFSET, QUERY, RUNNING, SEALED, Commit
+from ..replay.commits import CHANNEL, COLLECTED, OFFSET, QUERY, RUNNING, SEALED, Commit, KnownProcess
 from ..replay.fast_json import Partition
 from ..replay.reading import OffsetData, Range
 from ..replay.replay import Replay
-from ..replay.resets import is_reset
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import ChannelView, GroupView, OffsetView, SegmentView
 from .base import Invariant
@@ -19,6 +20,8 @@ from .s5_deliveries import Ends, Key
 
 Held = tuple[str, str, str, int]
 """Group, incarnation, topic, partition."""
+
+MEMBERS = ("node", "consumer", "slot", "liar")
 
 
 class SealedRanges(Invariant):
@@ -330,3 +333,12 @@ class ReturnedRecords:
             known[1],
             commit.event,
         )
+
+
+def is_reset(commit: Commit, process: KnownProcess) -> bool:
+    """Whether offsets are written by neither a coordinator, which looks at its epoch, nor a consumer, which looks at
+    its channel."""
+    if commit.by_hand or not commit.mask & OFFSET or process.kind in MEMBERS:
+        return False
+    paths = [op["path"] for op in commit.event.get("ops", ())]
+    return not any(path == COORDINATOR_EPOCH or "/channel/" in path for path in paths)

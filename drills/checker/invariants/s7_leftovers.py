@@ -9,11 +9,10 @@ from coordinator.zk.znodes.records import OwnerRecord
 from coordinator.zk.znodes.segments import QUERY_ABSENCE_S
 
 from ..replay.channel_data import ChannelData
-from ..replay.commits import EPOCH, LIFE, MEMBER, NAMED, SEAT, Commit
+from ..replay.commits import EPOCH, LIFE, MEMBER, NAMED, SEAT, Commit, Terms
 from ..replay.expected_target import is_cut_touched
 from ..replay.reading import read_owner, read_seat
 from ..replay.replay import Replay
-from ..replay.terms import Terms
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import ChannelChange, ChannelView, GroupView, MemberView, QueryView, SegmentView
 from .base import Invariant
