@@ -16,14 +16,13 @@ from coordinator.zk.znodes.error_codes import UNKNOWN_MEMBER_ID
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 
 from .assignment.base import ClientAssignor
-from .assignment.joining import client_assignment
+from .assignment.registry import client_assignment
 from .config import ConsumerConfig, Subscription
 from .control import Control
 from .errors import CommitFailed, UnknownMemberId
-from .fetching.auto_commit import AutoCommit
 from .fetching.fetcher import LOOK_FOR_DATA_S
 from .fetching.lag import lag_readers
-from .fetching.polling import Polling, fetcher_of
+from .fetching.polling import AutoCommit, Polling, fetcher_of
 from .fetching.records import Record as Record
 from .fetching.records import records_of as records_of
 from .history import recorder_of
@@ -31,9 +30,9 @@ from .logs import Log, OffsetOutOfRange, open_log
 from .membership.call_guard import exclusive, shared
 from .membership.context import MemberContext
 from .membership.extensions import Extensions
+from .membership.holding import Consumption
 from .membership.member import ConsumerMember
-from .membership.rebalance_listener import Consumption
-from .membership.session import opener_of
+from .membership.registrar import opener_of
 from .membership.start_offsets import Starts
 from .metrics import ConsumerMetrics
 from .operator import final_checkpoint

@@ -35,7 +35,7 @@ from .membership.client_assignment import ClientAssignment, Decision, MemberMeta
 from .membership.context import MemberContext
 from .membership.extensions import Extensions
 from .membership.member import ConsumerMember
-from .membership.session import opener_of
+from .membership.registrar import opener_of
 
 log = logging.getLogger(__name__)
 

@@ -17,15 +17,17 @@ from .base import (
     Fetched,
     FetchLimits,
     Log,
+    LogError,
     OffsetAndTimestamp,
+    OffsetOutOfRange,
     Source,
     TopicIdPartition,
+    UnknownTopic,
     ends_of,
     knows_topics,
     outages_of,
 )
 from .embedded.log import EmbeddedLog
-from .errors import LogError, OffsetOutOfRange, UnknownTopic
 from .kafka.open import KafkaPlace, open_kafka
 from .pull import source_of
 

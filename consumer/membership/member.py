@@ -32,14 +32,11 @@ from .channel import FencedChannel
 from .command_drain import CommandDrain
 from .context import MemberContext
 from .extensions import NO_EXTENSIONS, Extensions
-from .holding import Holding
+from .holding import Consumption, Holding, NoPartitions
 from .keeper import Keeper, log_retry
-from .offset_publisher import OffsetPublisher
 from .offsets import CommittedOffsets
-from .rebalance_listener import Consumption, NoPartitions
-from .registrar import Registrar
+from .registrar import ConsumerSession, Registrar
 from .registration import seat_given_up
-from .session import ConsumerSession
 from .start_offsets import find_nowhere
 
 log = logging.getLogger(__name__)
@@ -313,3 +310,25 @@ class ConsumerMember:
             self._extensions.lost(reason)
         finally:  # a callback of the application may raise
             self._holding.drop(reason)
+
+
+class OffsetPublisher:
+    """Publishes offsets in `offsets/` for readers, every `offsets_interval_ms`; the channel has them first."""
+
+    def __init__(self, context: MemberContext, offsets: CommittedOffsets) -> None:
+        self._context = context
+        self._offsets = offsets
+        self._published_at = context.runtime.monotonic()
+
+    def publish_if_due(self, store: Store, fenced: FencedChannel, at_once: bool) -> None:
+        """Write the offsets that changed since the last time, when the interval is over, or `at_once`."""
+        now = self._context.runtime.monotonic()
+        if now - self._published_at < self._context.config.offsets_interval_ms / 1000 and not at_once:
+            return
+        self._published_at = now
+        try:
+            if operations := self._offsets.publish(store, fenced.channel):
+                fenced.guarded(operations)
+                self._offsets.published()
+        except (IncarnationOver, StoreError) as error:  # the next `tend` handles an incarnation that is over
+            log.info("offset publish deferred: consumer=%s reason=%s", self._context.consumer, error)

@@ -25,7 +25,7 @@ from coordinator.zk.store import Node, Store, StoreFactory
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.segments import Pool, SegmentsRecord
 
-from ...assignment.joining import client_assignment
+from ...assignment.registry import client_assignment
 from ...errors import TURNED_AWAY, AssignmentFailed, FencedInstanceId
 from ...fetching.fetcher import PENDING_S, Fetcher, Looks
 from ...fetching.lag import lag_readers
@@ -33,9 +33,9 @@ from ...history import recorder_of
 from ...logs import Log, embedded_folder, open_log
 from ...membership.context import MemberContext
 from ...membership.extensions import Extensions
+from ...membership.holding import Consumption
 from ...membership.member import ConsumerMember
-from ...membership.rebalance_listener import Consumption
-from ...membership.session import opener_of
+from ...membership.registrar import opener_of
 from ...membership.start_offsets import Starts
 from ...metrics import ConsumerMetrics
 from ...operator.slots import SlotRegion
