@@ -38,9 +38,8 @@ from ...membership.member import ConsumerMember
 from ...membership.registrar import opener_of
 from ...membership.start_offsets import Starts
 from ...metrics import ConsumerMetrics
-from ...operator.slots import SlotRegion
-from ...sealing.folder_claim import ClaimableFiles, ClaimedFiles
-from ...sealing.sealer import Sealer
+from ...sealing.folder_claim import ClaimedFiles
+from ...sealing.sealer import Sealer, SlotRegion
 from ...sealing.segment_files import SegmentFolder
 from ..gc_tuning import fewer_collections, spare_modules
 from .config import SlotSpec
@@ -131,7 +130,7 @@ class Slot:
         source: Log,
         open_store: StoreFactory,
         runtime: Runtime,
-        files: ClaimableFiles | None = None,
+        files: SegmentFolder | None = None,
         most_failing_s: float = math.inf,
     ) -> None:
         config = spec.config.consumer_config(spec.number)
