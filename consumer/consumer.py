@@ -29,7 +29,6 @@ from .history import recorder_of
 from .logs import Log, OffsetOutOfRange, open_log
 from .membership.call_guard import exclusive, shared
 from .membership.context import MemberContext
-from .membership.extensions import Extensions
 from .membership.holding import Consumption
 from .membership.member import ConsumerMember
 from .membership.registrar import opener_of
@@ -133,7 +132,7 @@ class Consumer(Control):
         self._client = client_assignment(context, self._log, assignors)
         self._region = RegionMember(context, self) if config.region else None
         consumption = Consumption(subscription, self, Starts(self._log, config.start_rule, config.region))
-        self._member = ConsumerMember(context, opener, consumption, Extensions(self._client, self._region))
+        self._member = ConsumerMember(context, opener, consumption, self._client, self._region)
         if self._region is not None:
             region = self._region
             self._meter.reads_drains(lambda: region.drain_ms, lambda: region.longest_drain_ms)

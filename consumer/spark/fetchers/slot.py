@@ -32,7 +32,6 @@ from ...fetching.lag import lag_readers
 from ...history import recorder_of
 from ...logs import Log, embedded_folder, open_log
 from ...membership.context import MemberContext
-from ...membership.extensions import Extensions
 from ...membership.holding import Consumption
 from ...membership.member import ConsumerMember
 from ...membership.registrar import opener_of
@@ -155,7 +154,7 @@ class Slot:
         consumption = Consumption(spec.subscription, self.sealer, starts, spec.config.seal_interval_ms)
         client = client_assignment(context, source)
         region = SlotRegion(context, self.sealer) if config.region else None
-        self.member = ConsumerMember(context, claimed.opening(open_store), consumption, Extensions(client, region))
+        self.member = ConsumerMember(context, claimed.opening(open_store), consumption, client, region)
         self.sealer.bind(self.member)
 
     def stop(self, reason: str, for_good: bool = False) -> None:
