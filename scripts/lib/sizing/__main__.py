@@ -61,7 +61,7 @@ def main(seconds: int, as_json: bool) -> None:
 
 
 def _rows(server: Server, hosts: str, segments: Path, seconds: float) -> Iterator[Row]:
-    few, many = Group(f"{hosts}/few", segments), Group(f"{hosts}/many", segments)
+    few, many = Group(f"{hosts}/few", segments / "few"), Group(f"{hosts}/many", segments / "many")
     try:
         yield from _nodes(server, few, seconds)
         yield from _idle(server, few, many, seconds)

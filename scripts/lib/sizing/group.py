@@ -91,7 +91,7 @@ class Group:
 
     def node(self) -> None:
         """Start another coordinator node; the first is elected."""
-        config = CoordinatorConfig(zk=self.zk, node=f"node-{len(self._nodes)}")
+        config = CoordinatorConfig(zk=self.zk, node=f"node-{len(self._nodes)}", segment_retention_ms=0)
         service = CoordinatorService(config, kazoo_factory(self.zk, config.session_timeout_ms), ThreadRuntime())
         self._nodes.append((service, _thread(service.run)))
         wait_for(lambda: self._nodes[0][0].term is not None, TIMEOUT_S, "a node is elected")
