@@ -13,8 +13,6 @@ from coordinator.zk.errors import UsageError
 from coordinator.zk.znodes.names import shown
 
 from .base import (
-    LOG_SCHEMA,
-    Fetched,
     FetchLimits,
     Log,
     LogError,
@@ -32,9 +30,7 @@ from .kafka.open import KafkaPlace, open_kafka
 from .pull import source_of
 
 __all__ = [
-    "LOG_SCHEMA",
     "FetchLimits",
-    "Fetched",
     "KafkaPlace",
     "Log",
     "LogError",
