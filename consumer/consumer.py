@@ -16,24 +16,22 @@ from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.records import UNKNOWN_MEMBER_ID
 
 from .assignment.base import ClientAssignor
-from .assignment.joining import client_assignment
+from .assignment.registry import client_assignment
 from .config import ConsumerConfig, Subscription
 from .control import Control
 from .errors import CommitFailed, UnknownMemberId
-from .fetching.auto_commit import AutoCommit
 from .fetching.fetcher import LOOK_FOR_DATA_S
 from .fetching.lag import lag_readers
-from .fetching.polling import Polling, fetcher_of
+from .fetching.polling import AutoCommit, Polling, fetcher_of
 from .fetching.records import Record as Record
 from .fetching.records import records_of as records_of
 from .history import recorder_of
 from .logs import Log, OffsetOutOfRange, open_log
 from .membership.call_guard import exclusive, shared
 from .membership.context import MemberContext
-from .membership.extensions import Extensions
+from .membership.holding import Consumption
 from .membership.member import ConsumerMember
-from .membership.rebalance_listener import Consumption
-from .membership.session import opener_of
+from .membership.registrar import opener_of
 from .membership.start_offsets import Starts
 from .metrics import ConsumerMetrics
 from .operator import final_checkpoint
@@ -134,7 +132,7 @@ class Consumer(Control):
         self._client = client_assignment(context, self._log, assignors)
         self._region = RegionMember(context, self) if config.region else None
         consumption = Consumption(subscription, self, Starts(self._log, config.start_rule, config.region))
-        self._member = ConsumerMember(context, opener, consumption, Extensions(self._client, self._region))
+        self._member = ConsumerMember(context, opener, consumption, self._client, self._region)
         if self._region is not None:
             region = self._region
             self._meter.reads_drains(lambda: region.drain_ms, lambda: region.longest_drain_ms)

@@ -33,9 +33,8 @@ from .errors import AssignmentFailed
 from .membership.call_guard import CallGuard, exclusive, shared
 from .membership.client_assignment import ClientAssignment, Decision, MemberMetadata
 from .membership.context import MemberContext
-from .membership.extensions import Extensions
 from .membership.member import ConsumerMember
-from .membership.session import opener_of
+from .membership.registrar import opener_of
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +105,7 @@ class GroupMember:
         self._calls = calls
         self._client = ClientAssignment(context, self._role)
         self.name = config.consumer
-        self._member = ConsumerMember(context, opener, None, Extensions(self._client))
+        self._member = ConsumerMember(context, opener, None, self._client)
 
     @property
     def assignment(self) -> Given | None:

@@ -60,7 +60,6 @@ class LagAssignor(ClientAssignor):
         self.tolerance = tolerance
 
     def assign(self, cluster: Cluster, metadata: Mapping[str, bytes]) -> dict[str, Assignment]:
-        """See `ClientAssignor.assign`."""
         group = group_subscription(self.name, cluster, metadata)
         weights = weights_of(cluster, group)
         found: Shares = {}

@@ -36,7 +36,6 @@ class RackAssignor(ClientAssignor):
     is_cooperative = True
 
     def assign(self, cluster: Cluster, metadata: Mapping[str, bytes]) -> dict[str, Assignment]:
-        """See `ClientAssignor.assign`."""
         group = group_subscription(self.name, cluster, metadata)
         found = StickyAssignor().assign(group.members, group.topics)
         if not any(group.racks[member.consumer] for member in group.members):

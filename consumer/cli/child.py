@@ -153,7 +153,6 @@ class ChildProcessor(Processor):
         self._held: Collection[TopicPartition] = ()
 
     def process(self, partition: TopicPartition, record: Record) -> None:
-        """See `Processor`."""
         self._child.write({"type": RECORD, **shown_record(record)})
 
     def on_checkpoint(self, checkpoint: int) -> State:
@@ -183,7 +182,6 @@ class ChildProcessor(Processor):
             partitions[partition] = _state(fields)
 
     def on_reset(self, checkpoint: int, state: State) -> None:
-        """See `Processor`."""
         self._held = frozenset(state.offsets)
         write = self._child.write
         write({"type": RESET, "checkpoint": checkpoint})

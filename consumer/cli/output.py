@@ -65,23 +65,18 @@ class EventLines(RecordLines):
         self._is_verbose = is_verbose
 
     def started(self) -> None:
-        """See `RecordLines`."""
         self._event("startup_complete")
 
     def on_partitions_assigned(self, partitions: PartitionSet) -> None:
-        """See `Callbacks`."""
         self._event("partitions_assigned", partitions=_named(partitions))
 
     def on_partitions_revoked(self, partitions: PartitionSet) -> None:
-        """See `Callbacks`."""
         self._event("partitions_revoked", partitions=_named(partitions))
 
     def on_partitions_lost(self, partitions: PartitionSet) -> None:
-        """See `Callbacks`."""
         self._event("partitions_lost", partitions=_named(partitions))
 
     def polled(self, polled: Polled) -> None:
-        """See `RecordLines`."""
         if self._is_verbose:
             for record in (record for records in polled.values() for record in records):
                 self._event("record_data", **_place(record), **_contents(record))
@@ -100,20 +95,16 @@ class EventLines(RecordLines):
             self._event("records_consumed", count=sum(map(len, polled.values())), partitions=batches)
 
     def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """See `RecordLines`."""
         if offsets:
             self._event("offsets_committed", offsets=_with_offsets(offsets), success=True)
 
     def not_committed(self, offsets: Mapping[TopicPartition, int], error: Exception) -> None:
-        """See `RecordLines`."""
         self._event("offsets_committed", offsets=_with_offsets(offsets), success=False, error=str(error))
 
     def assignment_failed(self, failure: AssignmentFailed) -> None:
-        """See `RecordLines`."""
         self._event("assignment_failed", ask=failure.ask, error=str(failure))
 
     def ended(self) -> None:
-        """See `RecordLines`."""
         self._event("shutdown_complete")
 
     def _event(self, name: str, **fields: Any) -> None:

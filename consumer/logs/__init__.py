@@ -13,26 +13,24 @@ from coordinator.zk.errors import UsageError
 from coordinator.zk.znodes.names import shown
 
 from .base import (
-    LOG_SCHEMA,
-    Fetched,
     FetchLimits,
     Log,
+    LogError,
     OffsetAndTimestamp,
+    OffsetOutOfRange,
     Source,
     TopicIdPartition,
+    UnknownTopic,
     ends_of,
     knows_topics,
     outages_of,
 )
 from .embedded.log import EmbeddedLog
-from .errors import LogError, OffsetOutOfRange, UnknownTopic
 from .kafka.open import KafkaPlace, open_kafka
 from .pull import source_of
 
 __all__ = [
-    "LOG_SCHEMA",
     "FetchLimits",
-    "Fetched",
     "KafkaPlace",
     "Log",
     "LogError",

@@ -1,4 +1,4 @@
-"""The interfaces of a log: lookups of offsets, and the source of a reader's records."""
+"""The interfaces of a log: lookups of offsets, the source of a reader's records, and errors."""
 
 from __future__ import annotations
 
@@ -32,6 +32,18 @@ LOG_SCHEMA = pa.schema(
 
 `timestampType` is Kafka's: 0 when the producer set the time, 1 when the log did. A record without headers has null.
 """
+
+
+class LogError(CoordinatorError):
+    """A log cannot be read or written; the message names the file and the offsets."""
+
+
+class OffsetOutOfRange(LogError):
+    """An offset before the earliest or after the latest one; the message has both."""
+
+
+class UnknownTopic(LogError):
+    """The log has no topic of this name with this id: it was deleted, or never written to."""
 
 
 class Fetched(NamedTuple):

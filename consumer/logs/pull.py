@@ -10,8 +10,7 @@ from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.znodes.partitions import TopicPartition
 
 from ..types import Fetch, Position
-from .base import FetchLimits, Log, PullLog, Pushes, Source
-from .errors import UnknownTopic
+from .base import FetchLimits, Log, PullLog, Pushes, Source, UnknownTopic
 
 UNBOUNDED = 1 << 31
 NO_LIMITS = FetchLimits()

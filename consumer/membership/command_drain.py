@@ -20,8 +20,9 @@ from coordinator.zk.znodes.records import Channel
 
 from .channel import FencedChannel
 from .claims import acknowledgement, after_command, chunks, claim_operations, with_claimed
+from .client_assignment import ClientAssignment
 from .context import MemberContext
-from .extensions import NO_EXTENSIONS, Extensions
+from .contributor import Contributor, StatefulContributor
 from .offsets import CommittedOffsets
 
 log = logging.getLogger(__name__)
@@ -41,17 +42,21 @@ class Received(NamedTuple):
 class CommandDrain:
     """Applies the commands of one consumer's channel.
 
-    :param extensions: without an extension its commands are removed unapplied.
+    :param client: as of `ConsumerMember`, like `region`: without it its commands are removed unapplied.
 
     :ivar stale: commands removed unapplied.  :ivar applied: commands applied.
     """
 
     def __init__(
-        self, context: MemberContext, offsets: CommittedOffsets, extensions: Extensions = NO_EXTENSIONS
+        self,
+        context: MemberContext,
+        offsets: CommittedOffsets,
+        client: ClientAssignment | None = None,
+        region: Contributor | None = None,
     ) -> None:
-        self._client = extensions.client
-        self._region = extensions.region
-        self._stateful = extensions.stateful
+        self._client = client
+        self._region = region
+        self._stateful = region if isinstance(region, StatefulContributor) else None
         self._meter = context.meter
         self._paths = context.paths
         self._consumer = context.consumer

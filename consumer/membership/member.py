@@ -29,17 +29,15 @@ from ..errors import TURNED_AWAY, ChannelGone, DrainFailed, FencedInstanceId, Il
 from ..history import Trace
 from ..types import NO_OFFSETS, Fetch, Jump, Offsets
 from .channel import FencedChannel
+from .client_assignment import ClientAssignment
 from .command_drain import CommandDrain
 from .context import MemberContext
-from .extensions import NO_EXTENSIONS, Extensions
-from .holding import Holding
+from .contributor import Contributor, StatefulContributor
+from .holding import Consumption, Holding, NoPartitions
 from .keeper import Keeper, log_retry
-from .offset_publisher import OffsetPublisher
 from .offsets import CommittedOffsets
-from .rebalance_listener import Consumption, NoPartitions
-from .registrar import Registrar
+from .registrar import ConsumerSession, Registrar
 from .registration import seat_given_up
-from .session import ConsumerSession
 from .start_offsets import find_nowhere
 
 log = logging.getLogger(__name__)
@@ -50,6 +48,8 @@ class ConsumerMember:
     """One consumer of a group, over all its incarnations and sessions.
 
     :param consumption: None for a member of a group that assigns no partitions.
+    :param client: its part in client-side assignment, None without it.
+    :param region: its part in its consistent region, None outside a region.
     :ivar paths: of the group.  :ivar wake: set when `tend` has work.
     """
 
@@ -58,24 +58,24 @@ class ConsumerMember:
         context: MemberContext,
         open_store: StoreFactory,
         consumption: Consumption | None,
-        extensions: Extensions = NO_EXTENSIONS,
+        client: ClientAssignment | None = None,
+        region: Contributor | None = None,
     ) -> None:
         self._context = context
         self._runtime = context.runtime
-        self._extensions = extensions
-        self._client = extensions.client
+        self._client = client
+        self._region = region
         self.paths = context.paths
         self.wake = context.wake
         find = consumption.starts.find if consumption else find_nowhere
         self._offsets = CommittedOffsets(context.runtime, context.paths, find)
         self._publisher = OffsetPublisher(context, self._offsets)
-        self._drain = CommandDrain(context, self._offsets, extensions)
-        stateful = extensions.stateful
-        reader = stateful.reading(self._offsets) if stateful is not None else self._offsets
+        self._drain = CommandDrain(context, self._offsets, client, region)
+        reader = region.reading(self._offsets) if isinstance(region, StatefulContributor) else self._offsets
         self._holding = Holding(context, consumption.holder if consumption else NoPartitions(), reader)
         self._session = ConsumerSession(open_store, context.runtime, self._on_state)
         self._keeper = Keeper(context, self._offsets, has_owners=consumption is not None)
-        self._registrar = Registrar(context, self._session, self._keeper, consumption, extensions.client)
+        self._registrar = Registrar(context, self._session, self._keeper, consumption, client)
         self._fenced_for_good: FencedInstanceId | None = None
         context.meter.reads_member(
             lambda: self.lease_left_s, lambda: context.runtime.monotonic() - self._keeper.last_poll
@@ -94,7 +94,8 @@ class ConsumerMember:
         """Whether partitions are held, the lease runs, and no checkpoint waits."""
         fenced, lease, store = self._registrar.live, self._registrar.lease, self.store  # read once: for worker threads
         is_ended = fenced is None or fenced.is_ending or store is None or store.lost
-        return not is_ended and not self._extensions.is_paused and lease is not None and lease.is_held
+        is_paused = self._region is not None and self._region.is_paused
+        return not is_ended and not is_paused and lease is not None and lease.is_held
 
     @property
     def lease_left_s(self) -> float:
@@ -141,8 +142,8 @@ class ConsumerMember:
             if self._client is not None and self.store is not None:
                 self._client.tend(self.store, channel)
             self._holding.follow(self.store, channel)
-            if self._extensions.region is not None and self.store is not None:
-                self._extensions.region.tend(self.store, channel)
+            if self._region is not None and self.store is not None:
+                self._region.tend(self.store, channel)
             self._context.calls.succeeded()
             self._offsets.refuse_undecided(channel.channel)
             if self._client is not None:
@@ -310,6 +311,31 @@ class ConsumerMember:
         self._registrar.forget()
         self._context.calls.succeeded()
         try:
-            self._extensions.lost(reason)
+            if self._client is not None:
+                self._client.lost(reason)
+            if self._region is not None:
+                self._region.lost(reason)
         finally:  # a callback of the application may raise
             self._holding.drop(reason)
+
+
+class OffsetPublisher:
+    """Publishes offsets in `offsets/` for readers, every `offsets_interval_ms`; the channel has them first."""
+
+    def __init__(self, context: MemberContext, offsets: CommittedOffsets) -> None:
+        self._context = context
+        self._offsets = offsets
+        self._published_at = context.runtime.monotonic()
+
+    def publish_if_due(self, store: Store, fenced: FencedChannel, at_once: bool) -> None:
+        """Write the offsets that changed since the last time, when the interval is over, or `at_once`."""
+        now = self._context.runtime.monotonic()
+        if now - self._published_at < self._context.config.offsets_interval_ms / 1000 and not at_once:
+            return
+        self._published_at = now
+        try:
+            if operations := self._offsets.publish(store, fenced.channel):
+                fenced.guarded(operations)
+                self._offsets.published()
+        except (IncarnationOver, StoreError) as error:  # the next `tend` handles an incarnation that is over
+            log.info("offset publish deferred: consumer=%s reason=%s", self._context.consumer, error)

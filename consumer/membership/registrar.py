@@ -7,20 +7,20 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from coordinator.zk.errors import BadData, NotAuthorized, Retryable, SessionLost, StoreError, ZooKeeperUnreachable
-from coordinator.zk.lease import Lease, LeaseLog
-from coordinator.zk.store import Node, Store
+from coordinator.zk.lease import Heard, Lease, LeaseLog
+from coordinator.zk.runtime import Runtime
+from coordinator.zk.session.kazoo_store import kazoo_factory
+from coordinator.zk.store import Node, StateListener, Store, StoreFactory
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import STATIC, Registration
 
-from ..config import Subscription
-from .backoff import Backoff
+from ..config import ConsumerConfig, Subscription
 from .channel import FencedChannel
 from .client_assignment import ClientAssignment
 from .context import MemberContext
+from .holding import Consumption
 from .keeper import Keeper
-from .rebalance_listener import Consumption
 from .registration import changed_registration, register, registration_of
-from .session import ConsumerSession
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +31,9 @@ CREATE_IT = (
     "check the name, or create it (zk-coordinator topics create {topic}; for Kafka 4 topics sync): "
     "it is assigned as soon as it exists"
 )
+
+FIRST_BACKOFF_S = 0.1
+LONGEST_BACKOFF_S = 5.0
 
 
 class Registrar:
@@ -185,3 +188,90 @@ class Registrar:
         """The incarnation is over."""
         self.fenced = None
         self.lease = None
+
+
+class Backoff:
+    """The waits between the registrations of one consumer."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._not_before = float("-inf")
+        self._attempts = 0
+        self._refusals = 0
+
+    @property
+    def is_running(self) -> bool:
+        """Whether another registration must wait."""
+        return self._runtime.monotonic() < self._not_before
+
+    def attempt(self) -> None:
+        """A registration begins."""
+        self._wait(self._attempts)
+        self._attempts += 1
+
+    def refused(self) -> None:
+        """The group refused the member. A registration alone, which succeeded, does not reset the backoff."""
+        self._refusals += 1
+        self._wait(self._refusals)
+
+    def succeeded(self, is_member: bool) -> None:
+        """The consumer has read its channel.
+
+        :param is_member: whether it has also applied a command.
+        """
+        self._attempts = 0
+        self._refusals = 0 if is_member else self._refusals
+
+    def _wait(self, times: int) -> None:
+        wait_s = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2 ** min(times, 10))
+        self._not_before = self._runtime.monotonic() + wait_s
+
+
+def opener_of(config: ConsumerConfig, kind: str) -> StoreFactory:
+    """Opens sessions for a consumer, as its configuration has them.
+
+    :param kind: with the consumer's name the client in log lines: `consumer`, `slot`, `member`.
+    """
+    connect_timeout_s = config.connect_timeout_ms / 1000
+    client = f"{kind} {config.consumer}"
+    return kazoo_factory(config.zk, config.session_timeout_ms, connect_timeout_s, client, config.access)
+
+
+class ConsumerSession:
+    """The current session. For the poll side.
+
+    :ivar store: None when there is none.
+    """
+
+    def __init__(self, open_store: StoreFactory, runtime: Runtime, on_state: StateListener) -> None:
+        self._open_store = open_store
+        self._runtime = runtime
+        self._on_state = on_state
+        self._opened_at = float("-inf")
+        self._last_lease: Lease | None = None
+        self.store: Store | None = None
+
+    def open(self) -> Store:
+        """The session, a new one when the last has ended.
+
+        :raises ZooKeeperUnreachable: when no server answers.
+        """
+        if self.store is not None and not self.store.lost:
+            return self.store
+        self.close()
+        self._opened_at = self._runtime.monotonic()
+        self.store = self._open_store()
+        self.store.add_listener(self._on_state)
+        return self.store
+
+    def lease(self, store: Store, read_fence: Callable[[], None]) -> Lease:
+        """A lease for another incarnation on this session, which continues the last one."""
+        heard = self._last_lease.heard if self._last_lease else Heard(self._opened_at)
+        self._last_lease = Lease(store, self._runtime, read_fence, "consumer", heard)
+        return self._last_lease
+
+    def close(self) -> None:
+        """End the session."""
+        store, self.store, self._last_lease = self.store, None, None
+        if store is not None:
+            store.close()

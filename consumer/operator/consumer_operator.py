@@ -347,18 +347,15 @@ class ConsumerOperator(Callbacks):
     # ---- callbacks, in the event thread
 
     def on_drain(self) -> bool:
-        """See `Callbacks`."""
         now = self._runtime.monotonic()
         self._defer_at = min(self._defer_at, now + PROCESS_FIRST_S)
         return self._messages.is_drained(self._defers or now >= self._defer_at)
 
     def on_checkpoint(self, checkpoint: int) -> State:
-        """See `Callbacks`."""
         state = self._processor.on_checkpoint(checkpoint)
         return replace(state, offsets=self._messages.offsets) if isinstance(state, State) else state
 
     def on_reset(self, checkpoint: int, state: State) -> None:
-        """See `Callbacks`."""
         self._messages.restart(state.offsets)
         with self._resetting:  # a later request is for another reset
             self._resets += 1
@@ -371,7 +368,6 @@ class ConsumerOperator(Callbacks):
             raise
 
     def on_partitions_revoked(self, partitions: PartitionSet) -> None:
-        """See `Callbacks`."""
         self._messages.clear()
 
     on_partitions_lost = on_partitions_revoked

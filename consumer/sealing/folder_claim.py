@@ -10,7 +10,6 @@ import errno
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Protocol
 
 import pyarrow as pa
 
@@ -22,8 +21,7 @@ from coordinator.zk.znodes.json_fields import Fields, compact
 from coordinator.zk.znodes.paths import CONSUMERS
 
 from ..errors import ForeignFolder
-from .segment_commit import Files
-from .segment_files import MARKER
+from .segment_files import MARKER, SegmentFolder
 
 MAX_MARKER_BYTES = 512
 FIRST_AGAIN_S = 1.0
@@ -31,14 +29,6 @@ CLAIM_AGAIN_S = 60.0
 """A marker that was read so long ago is read again before a write: an operator may have removed it."""
 
 _CHROOT = re.compile(r"([0-9a-f]{1,16})-[0-9a-f]{1,16}")
-
-
-class Markers(Protocol):
-    """The part of a `SegmentFolder` that a claim needs."""
-
-    def path(self, file: str) -> str: ...
-    def marker(self, folder: str, most: int) -> bytes | None: ...
-    def mark(self, folder: str, data: bytes) -> None: ...
 
 
 def chroot_of(store: Store) -> str:
@@ -59,7 +49,7 @@ def chroot_of(store: Store) -> str:
     return f"{node.stat.czxid:x}-{node.stat.ctime_ms:x}"
 
 
-def claim(files: Markers, folder: str, chroot: str, option: str) -> bool:
+def claim(files: SegmentFolder, folder: str, chroot: str, option: str) -> bool:
     """Make sure that a folder belongs to `chroot`. The first caller writes the marker; whether this was one.
 
     :param folder: a group or region, below `files`.
@@ -83,7 +73,7 @@ def claim(files: Markers, folder: str, chroot: str, option: str) -> bool:
     return is_first
 
 
-def refusal(files: Markers, folder: str, chroot: str) -> str | None:
+def refusal(files: SegmentFolder, folder: str, chroot: str) -> str | None:
     """Why a folder is not this chroot's; None when it is, or when it has no marker.
 
     :raises OSError: when the marker cannot be read.
@@ -92,11 +82,11 @@ def refusal(files: Markers, folder: str, chroot: str) -> str | None:
     return _difference(files, folder, data, chroot) if data is not None else None
 
 
-def _read(files: Markers, folder: str) -> bytes | None:
+def _read(files: SegmentFolder, folder: str) -> bytes | None:
     return files.marker(folder, MAX_MARKER_BYTES + 1)
 
 
-def _difference(files: Markers, folder: str, data: bytes, chroot: str) -> str | None:
+def _difference(files: SegmentFolder, folder: str, data: bytes, chroot: str) -> str | None:
     place = files.path(folder)
     try:
         owner = Fields.parse(f"{place}/{MARKER}", data, MAX_MARKER_BYTES).text("chroot")
@@ -109,17 +99,13 @@ def _difference(files: Markers, folder: str, data: bytes, chroot: str) -> str | 
     return f"folder {place} belongs to another chroot{known}"
 
 
-class ClaimableFiles(Files, Markers, Protocol):
-    """The part of a `SegmentFolder` that a slot needs."""
-
-
 class ClaimedFiles:
     """A group's files for its sealer: none is written before the folder is claimed for the chroot of the session.
 
     :ivar url: see `SegmentFolder`.
     """
 
-    def __init__(self, files: ClaimableFiles, group: str, runtime: Runtime) -> None:
+    def __init__(self, files: SegmentFolder, group: str, runtime: Runtime) -> None:
         self._files = files
         self._group = group
         self._runtime = runtime

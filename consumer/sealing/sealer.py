@@ -1,13 +1,14 @@
 """Sealing: fetched records are written to an immutable file; the multi that moves the offsets makes it a segment.
 
-Exactly once rests on the two rules of `segment_commit`, and on a third: the channel is the truth. A file that does not
-begin at the channel's offsets is dropped, and its records are fetched again from there.
+Exactly once rests on three rules. A file's segment znode and the offsets of its records are written in one fenced
+multi. A file whose multi may have happened is never removed, and is committed again only unchanged. The channel is the
+truth: a file that does not begin at the channel's offsets is dropped, and its records are fetched again from there.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -15,23 +16,30 @@ import pyarrow as pa
 from coordinator.zk.errors import IncarnationOver, Refused, Retryable, SessionLost, StoreError
 from coordinator.zk.process.config import require
 from coordinator.zk.runtime import Runtime
+from coordinator.zk.store import Create, Store
 from coordinator.zk.values import Values
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.records import Channel
-from coordinator.zk.znodes.segments import SEAL_INTERVAL_MS, Segment
+from coordinator.zk.znodes.regions import Contribution, Order
+from coordinator.zk.znodes.segments import SEAL_INTERVAL_MS, Missing, SealedRange, Segment
 
-from ..errors import ForeignFolder
+from ..errors import ForeignFolder, UnknownMemberId
 from ..fetching.fetcher import Fetcher
+from ..membership.channel import FencedChannel
+from ..membership.context import MemberContext
+from ..membership.contributor import Contributor
+from ..membership.member import ConsumerMember
 from ..metrics import Meter, unread
-from ..types import Position
-from .open_segment import OpenSegment
-from .segment_commit import Files, SealingMember, SegmentCommit, channel_of
+from ..types import Fetch, Position
+from .folder_claim import ClaimedFiles
+from .segment_files import segment_file
 
 log = logging.getLogger(__name__)
 
 FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 5.0
 REVOKE_TRIES = 3
+SEAL_AGAIN_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +56,6 @@ class SealConfig(Values):
     fetch_max_bytes: int = 8 << 20
 
     def check(self) -> None:
-        """See `Values`."""
         require(self.seal_interval_ms >= 1, "seal_interval_ms must be 1 or more")
         require(1 <= self.seal_bytes <= 1 << 30, "seal_bytes must be from 1 to 1073741824")
         require(1 <= self.fetch_max_bytes <= 1 << 30, "fetch_max_bytes must be from 1 to 1073741824")
@@ -86,7 +93,7 @@ class Sealer:
         consumer: str,
         runtime: Runtime,
         fetcher: Fetcher,
-        files: Files,
+        files: ClaimedFiles,
         meter: Meter | None = None,
     ) -> None:
         self._meter = meter or unread()
@@ -95,7 +102,7 @@ class Sealer:
         self._runtime = runtime
         self._fetcher = fetcher
         self._segments = SegmentCommit(consumer, runtime, files)
-        self._member: SealingMember | None = None
+        self._member: ConsumerMember | None = None
         self._open = OpenSegment()
         self._opened_at = 0.0
         self._backoff_s = FIRST_BACKOFF_S
@@ -104,7 +111,7 @@ class Sealer:
         self.problem: str | None = None
         self.paused: str | None = None
 
-    def bind(self, member: SealingMember) -> None:
+    def bind(self, member: ConsumerMember) -> None:
         """Seal for `member`."""
         self._member = member
 
@@ -228,7 +235,7 @@ class Sealer:
     # ---- sealing
 
     @property
-    def _membership(self) -> SealingMember:
+    def _membership(self) -> ConsumerMember:
         if self._member is None:
             raise IncarnationOver("the sealer has no member yet")
         return self._member
@@ -317,3 +324,167 @@ class Sealer:
             self.counts = replace(self.counts, refetched=self.counts.refetched + dropped)
             log.warning("open segment discarded: consumer=%s records=%d reason=%s", self._consumer, dropped, reason)
         self._segments.drop()
+
+
+class SlotRegion(Contributor):
+    """A slot in a consistent region: a drain seals open records, so that the checkpoint cuts the order of segments.
+
+    Sealed records stay: there is no reset, and starts begin at the group's offsets. Between its contribution and the
+    end of the checkpoint a slot seals nothing, so that the segments below the czxid of `completed` contain exactly the
+    contributions.
+    """
+
+    def __init__(self, context: MemberContext, sealer: Sealer) -> None:
+        super().__init__(context)
+        self._sealer = sealer
+        self._seal_at = float("inf")
+
+    def tend(self, store: Store, fenced: FencedChannel) -> None:
+        """See `Contributor`; also tries a drain again that could not be applied."""
+        super().tend(store, fenced)
+        if self._runtime.monotonic() >= self._seal_at:
+            self._seal_at = float("inf")
+            self._wake.set()
+
+    def _may_contribute(self, channel: Channel, order: Order) -> bool:
+        return True
+
+    def _contribution(self, store: Store, fenced: FencedChannel, order: Order) -> Contribution | None:
+        """The offsets after the sealed records; None while records are open, or a partition has no start yet."""
+        is_sealed = self._sealer.seal()
+        channel = fenced.channel
+        offsets = {part: offset for part, offset in channel.running.items() if offset is not None}
+        if not is_sealed or len(offsets) < len(channel.running):
+            self._seal_at = self._runtime.monotonic() + SEAL_AGAIN_S
+            return None
+        return Contribution(fenced.incarnation, order.reset, offsets, channel.topics)
+
+    def _completed(self, store: Store, checkpoint: int) -> None:
+        """A slot has no states, and so no state files."""
+
+
+def channel_of(member: ConsumerMember) -> Channel:
+    """
+    :raises UnknownMemberId: when the consumer is not registered.
+    """
+    channel = member.channel
+    if channel is None:
+        raise UnknownMemberId("the consumer is not registered")
+    return channel
+
+
+class SegmentCommit:
+    """The segments of one consumer, one after the other.
+
+    :ivar pending: the segment with a written file and an unconfirmed multi; None without one.
+    """
+
+    def __init__(self, consumer: str, runtime: Runtime, files: ClaimedFiles) -> None:
+        self._consumer = consumer
+        self._runtime = runtime
+        self._files = files
+        self._number = 0
+        self._began_at = 0.0
+        self._is_sent = False
+        self.pending: Segment | None = None
+
+    def write(self, group: str, channel: Channel, records: OpenSegment) -> Segment:
+        """Write `records` into a file, which is pending from then on.
+
+        :raises OSError: when it could not be written.
+        """
+        self._number += 1
+        self._began_at = self._runtime.monotonic()
+        file = segment_file(group, self._consumer, channel.incarnation, self._number)
+        size = self._files.write(file, records.batches)
+        self._is_sent = False
+        self.pending = Segment(
+            file=file,
+            segments_dir=self._files.url,
+            rows=records.rows,
+            size=size,
+            ranges=records.ranges,
+            consumer=self._consumer,
+            incarnation=channel.incarnation,
+            generation=channel.generation,
+            missing=records.missing,
+            discontinuities={part: cause for part, cause in channel.discontinuities.items() if part in records},
+        )
+        return self.pending
+
+    def commit(self, member: ConsumerMember, segment: Segment) -> None:
+        """Commit the pending segment: its znode, and the offsets after its records.
+
+        :raises StoreError: when the multi was refused, or its outcome is unknown.
+        :raises UnknownMemberId: when it was refused, and the consumer has lost its membership.
+        """
+        self._is_sent = True
+        offsets = {TopicPartition(item.topic, item.partition): item.next for item in segment.ranges}
+        create = Create(member.paths.segment_prefix, segment.to_bytes(), sequential=True)
+        try:
+            member.advance(offsets, (create,), sealed=segment.file)
+        except Refused:
+            # Refused because the channel has changed: an earlier try, whose reply was lost, may have succeeded.
+            if channel_of(member).sealed != segment.file:
+                raise
+
+    def finish(self) -> float:
+        """The pending segment is sealed: the seconds since its file was begun."""
+        self.pending = None
+        return self._runtime.monotonic() - self._began_at
+
+    def drop(self) -> None:
+        """Drop the pending segment, and remove its file unless the multi was sent."""
+        segment, self.pending = self.pending, None
+        if segment is None or self._is_sent:
+            return
+        try:
+            self._files.remove(segment.file)
+        except OSError as error:
+            log.info("file removal deferred: file=%s reason=%s", segment.file, error)
+
+
+class OpenSegment:
+    """The records fetched since the last seal, by partition."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.nbytes = 0
+        self._ranges: dict[TopicPartition, SealedRange] = {}
+        self._missing: dict[TopicPartition, int] = {}
+        self._batches: dict[TopicPartition, list[pa.RecordBatch]] = {}
+
+    def __contains__(self, partition: object) -> bool:
+        return partition in self._ranges
+
+    def add(self, fetch: Fetch) -> None:
+        """Add a fetch; it begins at the partition's end here."""
+        (topic, number), known = fetch.partition, self._ranges.get(fetch.partition)
+        first = known.first if known else fetch.first
+        self._ranges[fetch.partition] = SealedRange(topic, fetch.topic_id, number, first, fetch.next)
+        self._batches.setdefault(fetch.partition, []).extend(fetch.batches)
+        rows = fetch.rows
+        self._missing[fetch.partition] = self._missing.get(fetch.partition, 0) + fetch.next - fetch.first - rows
+        self.rows += rows
+        self.nbytes += fetch.nbytes
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Remove these partitions, which have no records here, only offsets without one."""
+        for partition in partitions:
+            for kept in (self._ranges, self._missing, self._batches):
+                kept.pop(partition, None)
+
+    @property
+    def ranges(self) -> tuple[SealedRange, ...]:
+        """The offsets of each partition, in order."""
+        return tuple(self._ranges[partition] for partition in sorted(self._ranges))
+
+    @property
+    def missing(self) -> tuple[Missing, ...]:
+        """The number of offsets without a record, for ranges that have any."""
+        return tuple(Missing(*partition, count) for partition, count in sorted(self._missing.items()) if count)
+
+    @property
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All records, grouped by partition."""
+        return (batch for partition in sorted(self._batches) for batch in self._batches[partition])

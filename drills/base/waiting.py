@@ -16,7 +16,7 @@ class NotReached(CoordinatorError):
     """A condition of a drill was not met in time; the message names it."""
 
 
-def wait_for(look: Callable[[], T | None], timeout_s: float, what: str) -> T:
+def wait_for(look: Callable[[], T | None], timeout_s: float, what: str, look_s: float = LOOK_S) -> T:
     """The first truthy result of `look`; retried while ZooKeeper is unavailable.
 
     :raises NotReached: after `timeout_s`.
@@ -30,4 +30,4 @@ def wait_for(look: Callable[[], T | None], timeout_s: float, what: str) -> T:
             pass
         if time.monotonic() > deadline:
             raise NotReached(f"not within {timeout_s:.0f} s: {what}")
-        time.sleep(LOOK_S)
+        time.sleep(look_s)

@@ -6,7 +6,7 @@ import json
 import shutil
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,12 +20,18 @@ from ..base import signals
 from ..base.processes import module_command
 from ..environments.base import Embedded
 from ..evidence.verdict import EXIT_CODES, INCONCLUSIVE, PASS, together
+from .basics import BASICS
 from .bench import Ground
-from .catalog import SCENARIOS
+from .commands import COMMANDS
 from .definition import OPTIONAL, Scenario
+from .faults import FAULTS
+from .members import MEMBERS
 from .runner import OF_THE_MACHINE, Outcome, run_all
+from .topics import TOPICS
 
 OWN_CONSUMER = module_command("consumer.cli", ["run"])
+
+SCENARIOS: Mapping[str, Scenario] = {each.name: each for each in (*BASICS, *MEMBERS, *FAULTS, *COMMANDS, *TOPICS)}
 
 
 @click.command()

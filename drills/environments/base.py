@@ -110,7 +110,7 @@ class Environment(Protocol):
 
 
 class Passing:
-    """The common part of the temporary ensembles, which are removed with all their znodes after the drills."""
+    """The common part of the temporary `Environment`s, which are removed with all their znodes after the drills."""
 
     is_observed = False
     access = DrillAccess()
@@ -123,15 +123,12 @@ class Passing:
         return settings
 
     def chroot_of(self, name: str) -> str:
-        """See `Environment`."""
         return f"/{PREFIX}{name}"
 
     def watched(self, chroot: str) -> Sequence[str]:
-        """See `Environment`."""
         return [chroot]
 
     def cleared(self, chroot: str, keep: bool) -> AbstractContextManager[None]:
-        """See `Environment`."""
         return nullcontext()
 
 
@@ -156,31 +153,24 @@ class Embedded(Passing):
         self.tick_s = TICK_MS / 1000
 
     def leader(self) -> int:
-        """See `Environment`."""
         return self._ensemble.leader().id - 1
 
     def kill(self, server: int) -> None:
-        """See `Environment`."""
         self._ensemble.servers[server].kill()
 
     def stop(self, server: int) -> None:
-        """See `Environment`."""
         self._ensemble.servers[server].stop()
 
     def has_leader(self) -> bool:
-        """See `Environment`."""
         return any(server.mode() in ("leader", "standalone") for server in self._ensemble.servers)
 
     def start(self, server: int) -> None:
-        """See `Environment`."""
         self._ensemble.servers[server].start()
 
     def pause(self, server: int) -> None:
-        """See `Environment`."""
         self._ensemble.servers[server].pause()
 
     def resume(self, server: int) -> None:
-        """See `Environment`."""
         self._ensemble.servers[server].resume()
 
     def cut_off(self, server: int) -> None:
@@ -192,21 +182,17 @@ class Embedded(Passing):
         raise NotImplementedError(NETWORK)
 
     def heal(self) -> None:
-        """See `Environment`."""
         for server in self._ensemble.servers:
             server.resume()
             server.start()
 
     def is_healthy(self) -> bool:
-        """See `Environment`."""
         return self._ensemble.is_healthy()
 
     def transaction_logs(self) -> list[Path]:
-        """See `Environment`."""
         return [next(server.directory.rglob("version-2")) for server in self._ensemble.servers]
 
     def version(self) -> str:
-        """See `Environment`."""
         return version_in(self._ensemble.servers[0].ask("srvr"))
 
     def __enter__(self) -> Self:

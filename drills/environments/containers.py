@@ -63,7 +63,6 @@ class Containers(Passing):
         self.tick_s = TICK_MS / 1000
 
     def leader(self) -> int:
-        """See `Environment`."""
         return wait_for(self._leaders, HEALTHY_S, "there is exactly one leader")[0]
 
     def _leaders(self) -> list[int] | None:
@@ -71,34 +70,27 @@ class Containers(Passing):
         return leaders if len(leaders) == 1 else None
 
     def has_leader(self) -> bool:
-        """See `Environment`."""
         return "leader" in self._modes()
 
     def is_healthy(self) -> bool:
-        """See `Environment`."""
         return modes_are_healthy(self._modes())
 
     def _modes(self) -> list[str | None]:
         return [mode_in(four_letter_word(HOST, port)) for port in self._ports]
 
     def kill(self, server: int) -> None:
-        """See `Environment`."""
         self._run("docker", "kill", self._container(server))
 
     def stop(self, server: int) -> None:
-        """See `Environment`."""
         self._run("docker", "stop", "--time", "2", self._container(server))
 
     def start(self, server: int) -> None:
-        """See `Environment`."""
         self._run("docker", "start", self._container(server))
 
     def pause(self, server: int) -> None:
-        """See `Environment`."""
         self._run("docker", "pause", self._container(server))
 
     def resume(self, server: int) -> None:
-        """See `Environment`."""
         self._run("docker", "unpause", self._container(server))
 
     def cut_off(self, server: int) -> None:
@@ -111,7 +103,6 @@ class Containers(Passing):
         self._run("docker", "network", "connect", "--alias", alias, self._peers, self._container(server))
 
     def heal(self) -> None:
-        """See `Environment`."""
         for server in range(len(SERVICES)):
             output = self._run("docker", "inspect", "--format", STATE, self._container(server))
             state, _, networks = output.partition(" ")  # a container that was never started has no network
@@ -127,7 +118,6 @@ class Containers(Passing):
         return f"{self.project}_peers"
 
     def version(self) -> str:
-        """See `Environment`."""
         return version_in(four_letter_word(HOST, self._ports[0]))
 
     def transaction_logs(self) -> list[Path]:

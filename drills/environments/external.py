@@ -76,16 +76,13 @@ class External:
 
     @property
     def touches(self) -> Sequence[str]:
-        """See `Environment`."""
         return [OWN_CHROOT]
 
     @property
     def shown(self) -> Sequence[str]:
-        """See `Environment`."""
         return ["/"]
 
     def adjust(self, settings: Settings) -> Settings:
-        """See `Environment`."""
         session_ms = self.session_timeout_ms
         poll_ms = max(settings.max_poll_interval_ms, 3 * session_ms)
         return replace(settings, session_timeout_ms=session_ms, max_poll_interval_ms=poll_ms)
@@ -166,11 +163,9 @@ class External:
     stop = start = pause = resume = cut_off = join = kill
 
     def chroot_of(self, name: str) -> str:
-        """See `Environment`."""
         return f"{self.below}/{PREFIX}{name}"
 
     def watched(self, chroot: str) -> Sequence[str]:
-        """See `Environment`."""
         return [chroot]
 
     @contextmanager

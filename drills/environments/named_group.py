@@ -60,7 +60,6 @@ class NamedGroup(External):
         return [COORDINATOR, COORDINATOR_EPOCH, *self._made]
 
     def adjust(self, settings: Settings) -> Settings:
-        """See `Environment`."""
         return replace(super().adjust(settings), group=self._group, topic=self._topic)
 
     def chroot_of(self, name: str) -> str:
@@ -68,7 +67,6 @@ class NamedGroup(External):
         return self.below
 
     def watched(self, chroot: str) -> Sequence[str]:
-        """See `Environment`."""
         return [f"{chroot}{CONSUMERS}", f"{chroot}{Brokers().brokers_path}"]
 
     @contextmanager

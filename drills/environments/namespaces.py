@@ -158,15 +158,12 @@ class Namespaced(Embedded):
         self._network = network
 
     def cut_off(self, server: int) -> None:
-        """See `Environment`."""
         self._network.cut_off(server)
 
     def join(self, server: int) -> None:
-        """See `Environment`."""
         self._network.join(server)
 
     def heal(self) -> None:
-        """See `Environment`."""
         for server in range(len(self.addresses)):
             self.join(server)
         super().heal()

@@ -23,7 +23,6 @@ class Hanging(Callbacks):
         self._gate = gate
 
     def on_partitions_revoked(self, partitions: PartitionSet) -> None:
-        """See `Callbacks`."""
         self._gate.pass_through()
 
 

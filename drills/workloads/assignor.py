@@ -78,11 +78,9 @@ class _Package(Distribution):
     }
 
     def read_text(self, filename: str) -> str | None:
-        """See `Distribution`."""
         return self.FILES.get(filename)
 
     def locate_file(self, path: object) -> Path:
-        """See `Distribution`."""
         return Path(__file__).parent / str(path)
 
 
@@ -93,5 +91,4 @@ class _Finder(DistributionFinder):
         """See `importlib.abc.MetaPathFinder`."""
 
     def find_distributions(self, context: DistributionFinder.Context | None = None) -> Iterable[Distribution]:
-        """See `DistributionFinder`."""
         return [_Package()]

@@ -49,14 +49,12 @@ class Sketching(Callbacks):
     # ---- callbacks
 
     def on_partitions_revoked(self, partitions: PartitionSet) -> None:
-        """See `Callbacks`."""
         for part in partitions:
             self.by_partition.pop(part, None)
 
     on_partitions_lost = on_partitions_revoked
 
     def on_checkpoint(self, checkpoint: int) -> State:
-        """See `Callbacks`."""
         self._checkpoint = checkpoint
         self._record_state("saved")
         member = [[*key, *each] for key, each in sorted(self.by_topic_id.items())]
@@ -65,7 +63,6 @@ class Sketching(Callbacks):
         )
 
     def on_reset(self, checkpoint: int, state: State) -> None:
-        """See `Callbacks`."""
         self._checkpoint = checkpoint
         held = self.consumer.assignment() if self.consumer is not None else frozenset()
         self.by_partition = {part: NOTHING for part in sorted(held)}

@@ -41,7 +41,6 @@ class HangingFolder(SegmentFolder):
         self._quota_bytes = quota_bytes
 
     def write(self, file: str, batches: Iterable[pa.RecordBatch]) -> int:
-        """See `SegmentFolder`."""
         self._pass_through()
         if self._quota_bytes and self._used() >= self._quota_bytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

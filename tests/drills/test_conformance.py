@@ -15,7 +15,7 @@ import psutil
 import pyspark
 import pytest
 
-from drills.conformance.catalog import SCENARIOS
+from drills.conformance.cli import SCENARIOS
 from drills.conformance.definition import OPTIONAL
 from tests.support.ci import in_ci
 from tests.support.drills import PATIENT, REPOSITORY, environment, finished

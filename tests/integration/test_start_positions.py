@@ -13,7 +13,7 @@ from consumer.errors import NoOffsetForPartition
 from consumer.logs import Log, OffsetOutOfRange
 from consumer.logs.columns import stored_batches
 from consumer.logs.embedded.append import Appender
-from consumer.logs.embedded.layout import topic_folder
+from consumer.logs.embedded.files import topic_folder
 from consumer.logs.embedded.log import EmbeddedLog
 from consumer.sealing.segment_files import SegmentFolder
 from consumer.spark.fetchers.config import SlotConfig, SlotSpec

@@ -272,7 +272,7 @@ def _without_a_look_at_the_lease(original: property) -> property:
     def may_fetch(self: ConsumerMember) -> bool:
         fenced, store = self._registrar.live, self.store
         is_ended = fenced is None or fenced.is_ending or store is None or store.lost
-        return not is_ended and not self._extensions.is_paused
+        return not is_ended and not (self._region is not None and self._region.is_paused)
 
     return property(may_fetch)
 

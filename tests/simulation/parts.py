@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from consumer.logs.base import LOG_SCHEMA, Fetched
-from consumer.logs.errors import LogError, OffsetOutOfRange, UnknownTopic
+from consumer.logs.base import LOG_SCHEMA, Fetched, LogError, OffsetOutOfRange, UnknownTopic
 from consumer.sealing.segment_files import FoundFile, SegmentFolder
 from coordinator.zk.znodes.segments import Segment
 from tests.simulation.scheduler import STARTED_MS, Scheduler

@@ -15,10 +15,9 @@ from consumer.consumer import Consumer
 from consumer.membership.channel import FencedChannel
 from consumer.membership.command_drain import CommandDrain
 from consumer.membership.keeper import Keeper
-from consumer.membership.member import ConsumerMember
-from consumer.membership.offset_publisher import OffsetPublisher
+from consumer.membership.member import ConsumerMember, OffsetPublisher
 from consumer.membership.offsets import CommittedOffsets
-from consumer.membership.session import ConsumerSession
+from consumer.membership.registrar import ConsumerSession
 from coordinator.zk.errors import CoordinatorError, OutcomeUnknown, Refused
 from coordinator.zk.lease import Heard, Lease
 from coordinator.zk.store import Delete, SetData

@@ -8,9 +8,7 @@ from typing import Any
 import consumer.spark.fetchers.orphan_sweep
 import coordinator.retention.segments
 import tests.simulation.tuning
-from consumer.sealing.open_segment import OpenSegment
-from consumer.sealing.sealer import Sealer
-from consumer.sealing.segment_commit import SegmentCommit, channel_of
+from consumer.sealing.sealer import OpenSegment, Sealer, SegmentCommit, channel_of
 from consumer.spark.source.query_znode import QueryPost
 from consumer.spark.source.segment_index import SealedSegments
 from consumer.spark.source.stream_planner import Planner

@@ -18,7 +18,6 @@ from consumer.membership.channel import FencedChannel
 from consumer.membership.client_assignment import ClientAssignment
 from consumer.membership.command_drain import CommandDrain
 from consumer.membership.context import MemberContext
-from consumer.membership.extensions import Extensions
 from consumer.membership.offsets import CommittedOffsets
 from coordinator.rebalance.rebalancer import Turn
 from coordinator.zk.errors import SessionLost
@@ -404,7 +403,7 @@ class MadeLeader:
         context = MemberContext(config, runtime)
         client = ClientAssignment(context, ConsumerRole(context, MemoryLog(), assignors))
         self._store = store
-        self._drain = CommandDrain(context, CommittedOffsets(runtime, PATHS, from_the_beginning), Extensions(client))
+        self._drain = CommandDrain(context, CommittedOffsets(runtime, PATHS, from_the_beginning), client)
 
     def obey(self) -> None:
         """Apply every command in the channel."""

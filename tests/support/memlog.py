@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from consumer.logs.base import LOG_SCHEMA, Fetched
-from consumer.logs.errors import OffsetOutOfRange
+from consumer.logs.base import LOG_SCHEMA, Fetched, OffsetOutOfRange
 
 
 class MemoryLog:

@@ -6,9 +6,8 @@ from collections import defaultdict
 
 import pyarrow as pa
 
-from consumer.logs.base import LOG_SCHEMA, Fetched
+from consumer.logs.base import LOG_SCHEMA, Fetched, LogError, OffsetOutOfRange
 from consumer.logs.columns import fitting_rows
-from consumer.logs.errors import LogError, OffsetOutOfRange
 from tests.unit.manual import ManualRuntime
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from consumer.logs.base import Fetched, OffsetAndTimestamp
-from consumer.logs.errors import OffsetOutOfRange
+from consumer.logs.base import Fetched, OffsetAndTimestamp, OffsetOutOfRange
 from tests.support.memlog import MemoryLog
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from consumer.config import ConsumerConfig
 from consumer.errors import CommitFailed
-from consumer.fetching.auto_commit import AutoCommit
+from consumer.fetching.polling import AutoCommit
 from tests.unit.manual import ManualRuntime
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from coordinator.zk.znodes.partitions import TopicPartition
 from drills.conformance import event_lines
-from drills.conformance.catalog import SCENARIOS
+from drills.conformance.cli import SCENARIOS
 from drills.conformance.definition import OPTIONAL, NotConforming, Scenario
 from drills.conformance.event_lines import EventLines, read_lines
 from drills.conformance.judge import multis_of_consumers

@@ -27,9 +27,8 @@ from consumer.logs import (
 )
 from consumer.logs.columns import PendingRecords, stored_batches
 from consumer.logs.embedded.append import ABANDONED_AFTER_S, Appender, sweep
-from consumer.logs.embedded.layout import file_name
-from consumer.logs.embedded.log import EmbeddedLog
-from consumer.logs.embedded.remove import remove_topic
+from consumer.logs.embedded.files import file_name
+from consumer.logs.embedded.log import EmbeddedLog, remove_topic
 from coordinator.zk.below import opened_folder
 from coordinator.zk.errors import UsageError
 

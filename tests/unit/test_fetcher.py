@@ -13,7 +13,7 @@ from consumer.logs import FetchLimits, LogError, OffsetOutOfRange
 from consumer.logs.base import Fetched
 from consumer.logs.columns import stored_batches
 from consumer.logs.embedded.append import Appender
-from consumer.logs.embedded.layout import topic_folder
+from consumer.logs.embedded.files import topic_folder
 from consumer.logs.embedded.log import EmbeddedLog
 from consumer.logs.pull import PullSource
 from consumer.membership.offsets import SLOW_RETRY_S, CommittedOffsets

@@ -13,11 +13,10 @@ import pyarrow as pa
 import pytest
 
 from consumer.errors import SegmentError
-from consumer.logs.base import LOG_SCHEMA
+from consumer.logs.base import LOG_SCHEMA, LogError
 from consumer.logs.columns import stored_batches
 from consumer.logs.embedded.append import Appender
 from consumer.logs.embedded.log import EmbeddedLog
-from consumer.logs.errors import LogError
 from consumer.operator.states import State, StateFiles
 from consumer.sealing.segment_files import SegmentFolder
 from coordinator.zk.below import check_writable, folder_mode, unlink_segment

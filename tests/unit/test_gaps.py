@@ -12,7 +12,7 @@ from consumer.errors import SegmentError
 from consumer.logs.kafka.arrow_batches import RecordRun, runs
 from consumer.logs.kafka.partition import Partition
 from consumer.logs.kafka.unconfirmed import UnconfirmedQueue
-from consumer.sealing.open_segment import OpenSegment
+from consumer.sealing.sealer import OpenSegment
 from consumer.sealing.segment_check import SegmentCheck
 from consumer.sealing.segment_files import SegmentFolder
 from consumer.types import Fetch

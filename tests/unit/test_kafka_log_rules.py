@@ -10,8 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from consumer.logs import LogError
-from consumer.logs.base import TopicIdPartition
-from consumer.logs.errors import UnknownTopic
+from consumer.logs.base import TopicIdPartition, UnknownTopic
 from consumer.logs.kafka.client import CORRUPT, OTHER, Signal
 from coordinator.zk.znodes.partitions import TopicPartition
 from tests.unit.modelled_kafka import Brokers, Client, Place, Reader, modelled_kafka

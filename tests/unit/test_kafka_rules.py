@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import KafkaError, Uuid
 
 from consumer.config import ConsumerConfig
-from consumer.logs.errors import LogError, UnknownTopic
+from consumer.logs.base import LogError, UnknownTopic
 from consumer.logs.kafka.client import KafkaClient
 from consumer.logs.kafka.connection import BrokerLookup
 from consumer.logs.kafka.open import bootstrap_servers

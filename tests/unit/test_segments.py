@@ -13,8 +13,7 @@ import pytest
 
 from consumer.errors import SegmentError
 from consumer.fetching.fetcher import Fetcher
-from consumer.logs.base import LOG_SCHEMA, Fetched
-from consumer.logs.errors import OffsetOutOfRange
+from consumer.logs.base import LOG_SCHEMA, Fetched, OffsetOutOfRange
 from consumer.sealing.sealer import SealConfig, Sealer
 from consumer.sealing.segment_files import BATCH_BYTES, SegmentFolder, arranged, incarnation_of, segment_file
 from consumer.types import NO_OFFSETS, Fetch, Jump, Offsets, Position

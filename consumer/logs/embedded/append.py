@@ -19,10 +19,9 @@ import pyarrow as pa
 
 from coordinator.zk import below
 
-from ..errors import LogError, UnknownTopic
+from ..base import LogError, UnknownTopic
 from .chain import Chain
-from .files import write_file
-from .layout import file_name, topic_folder
+from .files import file_name, topic_folder, write_file
 
 ABANDONED_AFTER_S = 3600.0
 """Age after which an unmodified temporary file belongs to a dead producer."""

@@ -12,9 +12,8 @@ from pathlib import Path
 
 from coordinator.zk import below
 
-from ..errors import LogError, OffsetOutOfRange, UnknownTopic
-from .files import LogFile, read_file
-from .layout import file_name, first_offset
+from ..base import LogError, OffsetOutOfRange, UnknownTopic
+from .files import LogFile, file_name, first_offset, read_file
 
 _FILES_BEFORE_LISTING = 32
 """Number of new files above which listing the folder is cheaper than opening them one by one (0.3 ms each)."""

@@ -1,12 +1,14 @@
 """One file of the embedded log: an Arrow IPC file with checksums, written and synced once, and memory-mapped.
 
-It contains only the producer's columns; topic, partition and offsets follow from its path. So a producer that lost a
-race for an offset links the same file at the next one.
+It contains only the producer's columns; topic, partition and offsets follow from its path,
+`[log_dir]/[topic]/[topic id]/[partition]/[first offset].arrow`. So a producer that lost a race for an offset links the
+same file at the next one.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,15 +18,37 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from coordinator.zk import below
+from coordinator.zk.znodes.names import checked_name
 
-from ..base import LOG_SCHEMA
+from ..base import LOG_SCHEMA, LogError
 from ..checked_file import CheckedFile, DamagedBatch, write_checked
 from ..columns import STORED_SCHEMA
-from ..errors import LogError
-from .layout import PARTS_OF_A_FILE
 
 _ROWS = b"zk_group.rows"
 _NEWEST = b"zk_group.newest_us"
+
+SUFFIX = ".arrow"
+PARTS_OF_A_FILE = 4
+"""Topic, topic id, partition, file."""
+_NAME = re.compile(r"\d{20}\.arrow")
+
+
+def topic_folder(log_dir: Path, topic: str, topic_id: str) -> Path:
+    """The folder of one topic.
+
+    :raises UsageError: when `topic` or `topic_id` is not a valid name, and might lead outside.
+    """
+    return log_dir / checked_name("topic", topic) / checked_name("topic id", topic_id)
+
+
+def file_name(first: int) -> str:
+    """The name of the file whose first record has offset `first`; names sort as offsets do."""
+    return f"{first:020d}{SUFFIX}"
+
+
+def first_offset(name: str) -> int | None:
+    """The inverse of `file_name`, None for any other name."""
+    return int(name[: -len(SUFFIX)]) if _NAME.fullmatch(name) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import threading
+import uuid
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,12 +17,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..base import TIMESTAMP, Fetched, Log, OffsetAndTimestamp
+from coordinator.zk import below
+
+from ..base import TIMESTAMP, Fetched, Log, LogError, OffsetAndTimestamp
 from ..columns import fitting_rows
-from ..errors import LogError
 from .chain import Chain
-from .files import LogFile
-from .layout import topic_folder
+from .files import LogFile, topic_folder
 
 _FILES_A_FETCH = 64
 """Maximum number of files that one fetch opens, to return quickly from a log of very small files."""
@@ -27,6 +30,8 @@ _FILES_A_FETCH = 64
 _OPEN_FILES = 16
 """Files that stay mapped for the next fetch of their partitions. Mapping a file again takes under a millisecond; those
 of a thousand partitions would count as the process's resident memory."""
+
+REMOVED_PREFIX = ".removed-"
 
 
 class _Partition:
@@ -156,3 +161,41 @@ def _taken(batches: Iterator[pa.RecordBatch], offset: int, max_bytes: int, max_r
         if not taken:
             raise  # records before the damage are valid: return them; the next fetch raises
     return Fetched(taken, offset)
+
+
+def remove_topic(log_dir: Path, topic: str, topic_id: str) -> bool:
+    """Remove the data of one topic; returns whether there was any.
+
+    It disappears for readers and producers at once, before its files are removed one by one.
+
+    :raises LogError: when it cannot be removed.
+    """
+    folder = topic_folder(log_dir, topic, topic_id)
+    doomed = f"{REMOVED_PREFIX}{topic_id}-{uuid.uuid4().hex[:8]}"
+    try:
+        with below.opened_folder(log_dir, [topic]) as parent:
+            try:
+                os.rename(topic_id, doomed, src_dir_fd=parent, dst_dir_fd=parent)
+            except FileNotFoundError:
+                return False
+            try:
+                shutil.rmtree(doomed, dir_fd=parent)
+            except OSError as error:
+                reason = f"cannot remove {folder.parent / doomed}, which was {folder}: {error.strerror}"
+                raise LogError(reason) from error
+            for left in os.listdir(parent):  # noqa: PTH208  by its descriptor
+                if left.startswith(REMOVED_PREFIX):  # left by a process that died in between
+                    shutil.rmtree(left, ignore_errors=True, dir_fd=parent)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise LogError(f"cannot remove {folder}: {error.strerror}") from error
+    _remove_if_empty(folder.parent)
+    return True
+
+
+def _remove_if_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError:
+        return  # the topic exists under another id

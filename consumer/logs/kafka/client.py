@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import confluent_kafka as ck
 import numpy as np
 
-from ..errors import LogError
+from ..base import LogError
 from .arrow_batches import Columns
 from .health import BrokerStats, parsed_stats
 from .options import DEFAULTS

@@ -9,7 +9,7 @@ from concurrent.futures import Future, wait
 
 from coordinator.zk.errors import CoordinatorError
 
-from ..errors import LogError
+from ..base import LogError
 from .client import KafkaClient
 from .health import Health
 from .registry import TopicRegistry

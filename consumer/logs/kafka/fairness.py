@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ..errors import LogError
+from ..base import LogError
 from .partition import Partition
 from .requests import LATEST, Pending, Requests
 

@@ -9,8 +9,7 @@ from typing import TypeVar
 
 from coordinator.zk.errors import CoordinatorError
 
-from ..base import OffsetAndTimestamp, TopicIdPartition
-from ..errors import LogError, UnknownTopic
+from ..base import LogError, OffsetAndTimestamp, TopicIdPartition, UnknownTopic
 from .requests import ANSWER_TIMEOUT_S, LATEST, Described, Pending, Requests, Unanswered
 from .topics import checked
 

@@ -14,8 +14,7 @@ from coordinator.zk.znodes.brokers import PLAINTEXT, registered_brokers
 from coordinator.zk.znodes.names import shown
 from coordinator.zk.znodes.paths import Brokers
 
-from ..base import Log
-from ..errors import LogError
+from ..base import Log, LogError
 from .options import kafka_options
 
 SCHEME = "kafka:"

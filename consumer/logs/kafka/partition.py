@@ -9,7 +9,7 @@ import pyarrow as pa
 from coordinator.zk.znodes.partitions import TopicPartition
 
 from ...types import Fetch
-from ..errors import LogError
+from ..base import LogError
 from .arrow_batches import RecordRun
 
 

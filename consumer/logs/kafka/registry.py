@@ -12,7 +12,7 @@ from coordinator.zk.store import Store
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
 
-from ..errors import LogError
+from ..base import LogError
 from .requests import NO_TOPIC, Described, Pending, Unanswered
 
 ABSENT_S = 2.0

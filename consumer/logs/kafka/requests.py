@@ -12,8 +12,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from coordinator.zk.errors import MissingProgram, UsageError
 
-from ..base import OffsetAndTimestamp
-from ..errors import LogError
+from ..base import LogError, OffsetAndTimestamp
 from .options import with_sources, without_secrets
 
 try:

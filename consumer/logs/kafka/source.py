@@ -15,8 +15,7 @@ from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.znodes.partitions import TopicPartition
 
 from ...types import Fetch, Position
-from ..base import FetchLimits, Source, TopicIdPartition
-from ..errors import LogError, OffsetOutOfRange
+from ..base import FetchLimits, LogError, OffsetOutOfRange, Source, TopicIdPartition
 from .arrow_batches import Columns, RecordRun, runs
 from .client import CORRUPT, DENIED, END, OUT_OF_RANGE, UNKNOWN, KafkaClient, Signal, unreadable
 from .connection import Connection

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 
-from ..errors import LogError, UnknownTopic
+from ..base import LogError, UnknownTopic
 from .requests import Described, Pending, Requests
 
 log = logging.getLogger(__name__)

@@ -25,22 +25,20 @@ from coordinator.zk.store import Node, Store, StoreFactory
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.segments import Pool, SegmentsRecord
 
-from ...assignment.joining import client_assignment
+from ...assignment.registry import client_assignment
 from ...errors import TURNED_AWAY, AssignmentFailed, FencedInstanceId
 from ...fetching.fetcher import PENDING_S, Fetcher, Looks
 from ...fetching.lag import lag_readers
 from ...history import recorder_of
 from ...logs import Log, embedded_folder, open_log
 from ...membership.context import MemberContext
-from ...membership.extensions import Extensions
+from ...membership.holding import Consumption
 from ...membership.member import ConsumerMember
-from ...membership.rebalance_listener import Consumption
-from ...membership.session import opener_of
+from ...membership.registrar import opener_of
 from ...membership.start_offsets import Starts
 from ...metrics import ConsumerMetrics
-from ...operator.slots import SlotRegion
-from ...sealing.folder_claim import ClaimableFiles, ClaimedFiles
-from ...sealing.sealer import Sealer
+from ...sealing.folder_claim import ClaimedFiles
+from ...sealing.sealer import Sealer, SlotRegion
 from ...sealing.segment_files import SegmentFolder
 from ..gc_tuning import fewer_collections, spare_modules
 from .config import SlotSpec
@@ -131,7 +129,7 @@ class Slot:
         source: Log,
         open_store: StoreFactory,
         runtime: Runtime,
-        files: ClaimableFiles | None = None,
+        files: SegmentFolder | None = None,
         most_failing_s: float = math.inf,
     ) -> None:
         config = spec.config.consumer_config(spec.number)
@@ -156,7 +154,7 @@ class Slot:
         consumption = Consumption(spec.subscription, self.sealer, starts, spec.config.seal_interval_ms)
         client = client_assignment(context, source)
         region = SlotRegion(context, self.sealer) if config.region else None
-        self.member = ConsumerMember(context, claimed.opening(open_store), consumption, Extensions(client, region))
+        self.member = ConsumerMember(context, claimed.opening(open_store), consumption, client, region)
         self.sealer.bind(self.member)
 
     def stop(self, reason: str, for_good: bool = False) -> None:

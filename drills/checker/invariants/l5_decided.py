@@ -5,10 +5,9 @@ from __future__ import annotations
 from coordinator.zk.znodes.commands import ASSIGN
 from coordinator.zk.znodes.paths import ask_number
 
-from ..replay.ask_views import AskView
 from ..replay.replay import Replay
 from ..replay.verdict import moment
-from ..replay.znode_views import GroupView
+from ..replay.znode_views import AskView, GroupView
 from .l1_settles import Settled
 
 

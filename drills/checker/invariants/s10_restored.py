@@ -6,13 +6,23 @@ from collections.abc import Callable, Mapping
 
 from coordinator.zk.znodes.regions import RUNNING, Region
 
-from ..replay.applications import ApplicationView, add, difference, sketch_text
 from ..replay.commits import CHANNEL, GONE, REGION, SENT, STATE, Commit
 from ..replay.fast_json import Partition
 from ..replay.reading import CommandData, StateData
 from ..replay.region_views import ROOT, RegionChange, RegionView
 from ..replay.replay import Replay
-from ..replay.sketches import NOTHING, Key, Sketch, by_partition, by_topic_id, of_range
+from ..replay.sketches import (
+    NOTHING,
+    ApplicationView,
+    Key,
+    Sketch,
+    add,
+    by_partition,
+    by_topic_id,
+    difference,
+    of_range,
+    sketch_text,
+)
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import ChannelChange, ChannelView, CommandView, GroupView, StateView
 from .base import Invariant

@@ -16,8 +16,7 @@ from ..replay.reading import Range
 from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import GroupView, QueryView, SegmentView
-from .s5_deliveries import Deliveries
-from .s5_ends import Ends
+from .s5_deliveries import Deliveries, Ends
 
 Rows = dict[tuple[str, str, int], list[tuple[int, int]]]
 """Topic, topic id, partition -> ranges, adjacent ones merged, in order."""

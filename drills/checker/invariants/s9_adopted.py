@@ -9,14 +9,13 @@ from coordinator.zk.znodes.commands import ASSIGN
 from coordinator.zk.znodes.paths import ask_number
 from coordinator.zk.znodes.sync import Ask, AskMember
 
-from ..replay.ask_views import ANSWER, THE_ASK, AskChange, AskView
 from ..replay.commits import ASK, MEMBER, OWNER, STATE, Commit
 from ..replay.conditions import NEVER
 from ..replay.fast_json import Partition, partitions
 from ..replay.reading import CommandData, StateData, TargetData
 from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
-from ..replay.znode_views import ChannelView, CommandView, GroupView, StateView
+from ..replay.znode_views import ANSWER, THE_ASK, AskChange, AskView, ChannelView, CommandView, GroupView, StateView
 from .base import Invariant
 
 SOON_S = 1.0

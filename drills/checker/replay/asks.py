@@ -6,11 +6,11 @@ from coordinator.zk.znodes.paths import ANSWER as ANSWER_NAME
 from coordinator.zk.znodes.paths import MEMBER_PREFIX
 from coordinator.zk.znodes.sync import Answer, Ask, MemberAnswer
 
-from .ask_views import ANSWER, ENTRY, STRAY, THE_ASK, AskChange, AskView
 from .commits import ASK, IN_GROUP, Commit, Route
 from .event_schema import CREATE, DELETE
 from .fast_json import strictly
 from .verdict import Event
+from .znode_views import ANSWER, ENTRY, STRAY, THE_ASK, AskChange, AskView
 
 _PARSE_ASK, _PARSE_ENTRY, _PARSE_ANSWER = Ask.parse, MemberAnswer.parse, Answer.parse
 

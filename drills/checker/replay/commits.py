@@ -1,15 +1,15 @@
-"""Changes of one transaction, and routes of paths."""
+"""Changes of one transaction, routes of paths, and the terms of coordinators."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from .ask_views import AskChange
 from .event_schema import CREATE
 from .fast_json import Partition
 from .region_views import RegionChange
 from .verdict import Event
 from .znode_views import (
+    AskChange,
     ChannelChange,
     ChannelView,
     CommandView,
@@ -33,6 +33,9 @@ STATE, SENT, GONE, MEMBER, OWNER, OFFSET = 16, 32, 64, 128, 256, 512
 SEALED, COLLECTED, QUERY, TOPIC, EPOCH, IN_GROUP = 1024, 2048, 4096, 8192, 16384, 32768
 HISTORY, ASK, REGION, SEAT = 65536, 131072, 262144, 524288
 ANYTHING = -1
+
+CLOCKS = 0.02
+"""How far apart two clocks may go, as a share of the time that they measure."""
 
 
 class Commit:
@@ -113,3 +116,22 @@ class KnownProcess:
         self.group = ""
         self.consumer = ""
         self.is_node = False
+
+
+class Terms:
+    """The elections of a history. A coordinator's timers count from its own, at the earliest."""
+
+    def __init__(self) -> None:
+        self._elections: dict[object, Event] = {}
+
+    def on_commit(self, commit: Commit) -> None:
+        if commit.mask & EPOCH and not commit.by_hand:
+            self._elections[commit.who, commit.session] = commit.event
+
+    def elected(self, commit: Commit) -> Event | None:
+        """The election of the coordinator that sent a commit; None when it is unknown."""
+        return self._elections.get((commit.who, commit.session))
+
+    def measured(self, seconds: float) -> float:
+        """The least time by the history's clock in which a coordinator's clock passes so many seconds."""
+        return seconds * (1 - CLOCKS)

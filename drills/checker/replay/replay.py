@@ -32,6 +32,7 @@ from .commits import (
     LIFE,
     MEMBER,
     NAMED,
+    OFFSET,
     OWNER,
     QUERY,
     RUNNING,
@@ -48,11 +49,12 @@ from .commits import (
 from .conditions import Conditions, Fault
 from .event_schema import CHECK, CREATE, DELETE, SET
 from .fetch_intervals import FetchIntervals
-from .offsets import on_begun, on_offset
 from .reading import (
+    read_begun,
     read_command,
     read_epoch,
     read_missing,
+    read_offset,
     read_query,
     read_registration,
     read_segment,
@@ -67,6 +69,7 @@ from .znode_views import (
     CommandView,
     GroupView,
     MemberView,
+    OffsetView,
     OwnerView,
     QueryView,
     SegmentView,
@@ -414,3 +417,23 @@ class Replay:
 
     def _on_paused(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
         self.conditions.on_paused(commit.event, "" if verb == DELETE else op.get("data") or "")
+
+
+def on_begun(commit: Commit, route: Route, verb: str, op: Event) -> None:
+    """`offsets/[topic]` was written."""
+    commit.mask |= IN_GROUP
+    text = "" if verb == DELETE else op.get("data") or ""
+    route.group.begun[route.name] = read_begun(route.path, text) if text else None
+
+
+def on_offset(commit: Commit, route: Route, verb: str, op: Event) -> None:
+    """`offsets/[topic]/[partition]` was written."""
+    group = route.group
+    commit.mask |= OFFSET | IN_GROUP
+    if verb == DELETE:
+        view = OffsetView(None, commit.event, commit.by_hand)
+        group.offsets.pop(route.partition, None)
+    else:
+        view = OffsetView(read_offset(route.path, op.get("data") or ""), commit.event, commit.by_hand)
+        group.offsets[route.partition] = view
+    commit.offsets += ((group, route.partition, view),)

@@ -1,5 +1,5 @@
-"""Sketches of the records that a stateful application has processed: their number, the sum of their offsets, and that
-of their squares.
+"""States of stateful applications, and sketches of the records that they have processed: their number, the sum of their
+offsets, and that of their squares.
 
 For a range of offsets, each once, these three are known in advance; a missing or duplicate record changes them.
 """
@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
+
+from .fast_json import Partition
+from .verdict import Event
 
 Key = tuple[str, str, int]
 """Topic, its id, and partition."""
@@ -58,3 +61,46 @@ def by_partition(items: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int], Sk
 def by_topic_id(items: Iterable[Mapping[str, Any]]) -> dict[Key, Sketch]:
     """Topic, its id, and partition -> sketch, of an event."""
     return {(item["topic"], item["topic_id"], item["partition"]): sketch_of(item) for item in items}
+
+
+class ApplicationView:
+    """The state of one process of a stateful application, by its events.
+
+    :ivar given: its last `restored` event.
+    :ivar next: partition -> the offset of the next record to process.
+    :ivar states: partition -> sketch of its processed records; `member` likewise, of the member's own state.
+    :ivar restored: `member` as restored.
+    """
+
+    __slots__ = ("checkpoint", "given", "incarnation", "member", "next", "reset", "restored", "saved", "states")
+
+    def __init__(self, event: Event) -> None:
+        self.given = event
+        self.incarnation: str = event["incarnation"]
+        self.reset: int = event["reset"]
+        self.checkpoint: int = event["checkpoint"]
+        self.states = by_partition(event["states"])
+        self.member = by_topic_id(event["member"])
+        self.restored = dict(self.member)
+        self.next: dict[Partition, int | None] = dict.fromkeys(self.states)
+        self.saved: dict[int, tuple[dict[Partition, int | None], Mapping[Key, Sketch]]] = {}
+
+
+def add(found: dict[Key, Sketch], more: Mapping[Key, Sketch]) -> None:
+    """Add another member's sketches to `found`."""
+    for key, sketch in more.items():
+        found[key] = found.get(key, NOTHING).plus(sketch)
+
+
+def difference(reported: Mapping[Any, Sketch], known: Mapping[Any, Sketch]) -> str:
+    """The difference of two states, in words; empty when they are equal."""
+    for key in sorted(reported.keys() | known.keys()):
+        own, other = reported.get(key, NOTHING), known.get(key, NOTHING)
+        if own != other:
+            return f"{sketch_text(own)} of {'-'.join(map(str, key))}, and it was given and took in {sketch_text(other)}"
+    return ""
+
+
+def sketch_text(sketch: Sketch) -> str:
+    """A sketch in words."""
+    return f"{sketch.records} records (offsets add up to {sketch.sum})"

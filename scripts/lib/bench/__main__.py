@@ -7,6 +7,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -48,16 +49,11 @@ json_option = click.option("--json", "as_json", is_flag=True, help="The last lin
     help="Assignment: coordinator, client, or both; `ratio` is of the first one's joins to the second one's.",
 )
 @click.option("--secure", is_flag=True, help="With TLS, SASL and ACLs beside without; `ratios` are of the two.")
-@click.option("--processes", is_flag=True, help="Run each member in a process instead of a thread.")
+@click.option("--processes", "as_processes", is_flag=True, help="Run each member in a process instead of a thread.")
 @json_option
 def rebalance(**options: Any) -> None:
     """Rebalances by a join and a leave; failovers after a resignation and a SIGKILL. One embedded server."""
-    from .rebalance import measure
-
-    as_json = options.pop("as_json")
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        found = measure(Path(folder), as_processes=options.pop("processes"), tell=tell, **options)
-    show(found, as_json)
+    run("rebalance", **options)
 
 
 def side_names(text: str) -> tuple[str, ...]:
@@ -110,12 +106,7 @@ source_option = click.option(
 @json_option
 def stream(**options: Any) -> None:
     """Throughput from a log to a DataFrame (noop sink): slots on two executors of two cores, one embedded server."""
-    from .stream import measure
-
-    as_json = options.pop("as_json")
-    with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder:
-        found = measure(Path(folder), tell=tell, **options)
-    show(found, as_json)
+    run("stream", **options)
 
 
 @main.command()
@@ -133,12 +124,7 @@ def stream(**options: Any) -> None:
 @json_option
 def latency(**options: Any) -> None:
     """Latency from a record's write to its row in the sink, at a constant rate, with defaults: two slots, one query."""
-    from .latency import measure
-
-    as_json = options.pop("as_json")
-    with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder:
-        found = measure(Path(folder), tell=tell, **options)
-    show(found, as_json)
+    run("latency", **options)
 
 
 @main.command()
@@ -148,12 +134,7 @@ def latency(**options: Any) -> None:
 @json_option
 def poll(**options: Any) -> None:
     """`poll` of 500 small records: time per call; and the memory of a consumer that is not polled."""
-    from .poll import measure
-
-    as_json = options.pop("as_json")
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        found = measure(Path(folder), tell=tell, **options)
-    show(found, as_json)
+    run("poll", **options)
 
 
 @main.command()
@@ -166,12 +147,7 @@ def poll(**options: Any) -> None:
 @json_option
 def lag(**options: Any) -> None:
     """Distribution of a skewed backlog over consumers, under a protocol that counts partitions and under `lag`."""
-    from .lag import measure
-
-    as_json = options.pop("as_json")
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        found = measure(Path(folder), tell=tell, **options)
-    show(found, as_json)
+    run("lag", **options)
 
 
 @main.command()
@@ -183,12 +159,7 @@ def lag(**options: Any) -> None:
 def region(**options: Any) -> None:
     """Checkpoints and resets of a consistent region, and a rebalance of the same group without one. One embedded
     server."""
-    from .region import measure
-
-    as_json = options.pop("as_json")
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        found = measure(Path(folder), tell=tell, **options)
-    show(found, as_json)
+    run("region", **options)
 
 
 @main.command()
@@ -211,6 +182,13 @@ def assignors(**options: Any) -> None:
 
     as_json = options.pop("as_json")
     show(measure(tell=tell, **options), as_json)
+
+
+def run(name: str, as_json: bool, **options: Any) -> None:
+    """Run a benchmark, a module of this package, in a temporary folder."""
+    measure = import_module(f".{name}", __package__).measure
+    with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder:
+        show(measure(Path(folder), tell=tell, **options), as_json)
 
 
 def tell(what: str) -> None:

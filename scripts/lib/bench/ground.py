@@ -14,9 +14,8 @@ from typing import Self
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import KafkaException
+from common import start_node
 from confluent_kafka import Producer as KafkaClient
-from confluent_kafka.admin import AdminClient, NewTopic
 from demo.processes import spark_home
 from pyspark.sql import SparkSession
 
@@ -30,9 +29,10 @@ from coordinator.zk.embedded.processes import descendants
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
+from drills.base.processes import end_all
+from drills.workloads.kafka_producer import created
 
 from .figures import cpu_seconds
-from .group import Process, eventually
 
 TOPIC = "load"
 SMALL_TOPIC = "little"
@@ -76,12 +76,12 @@ class Ground:
                 broker = self._stack.enter_context(Broker(self._folder / "kafka", config))
                 self._others |= {broker.pid or 0}
                 self.servers = broker.address
-                _create_in_kafka(self.servers, self._partitions)
+                created(self.servers, [TOPIC, SMALL_TOPIC], self._partitions)
             if self._source == EMBEDDED:
                 self._ids = {name: self._create(name).id for name in (TOPIC, SMALL_TOPIC)}
-            node = Process(self._folder, "node", "coordinator.cli", "run", "--zk", self.zk, "--node", "node")
-            self._stack.callback(node.end)
-            self._others.add(node.process.pid)
+            elected = start_node(self._folder, "node", self.zk)
+            self._stack.callback(end_all, [elected])
+            self._others.add(elected.pid)
         except BaseException:
             self._stack.close()
             raise
@@ -120,24 +120,6 @@ class Ground:
             except OSError:
                 continue  # it has ended: its time is counted by its parent
         return total
-
-
-def _create_in_kafka(servers: str, partitions: int) -> None:
-    """Create the topics, once the broker is Kafka's controller."""
-    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
-
-    def create() -> bool:
-        try:
-            if admin.list_topics(timeout=5).controller_id < 0:
-                return False
-            topics = [NewTopic(name, partitions, 1) for name in (TOPIC, SMALL_TOPIC)]
-            for made in admin.create_topics(topics).values():
-                made.result(10)
-        except KafkaException:
-            return False
-        return True
-
-    eventually(create, "the broker creates the topics")
 
 
 def fill_embedded(

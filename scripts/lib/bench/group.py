@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
+from common import start_node
 from demo.secured import secure
 
 from consumer.config import COORDINATOR_SIDE, ConsumerConfig, Subscription
@@ -27,24 +23,16 @@ from coordinator.zk.store import Node as Znode
 from coordinator.zk.znodes.group_state import STABLE, GroupState
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, Brokers, GroupPaths
 from coordinator.zk.znodes.records import EpochRecord, OwnerRecord, parsed_channel
+from drills.base.processes import Process, end_all, module_command
+from drills.base.waiting import wait_for
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 T = TypeVar("T")
 
 GROUP = "bench"
 TOPIC = "load"
 LOOK_S = 0.02
 PATIENCE_S = 120.0
-
-
-def environment(access: ZooKeeperAccess | None = None) -> dict[str, str]:
-    """This process's environment, with the project on PYTHONPATH."""
-    paths = [str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
-        **environment_of(access or ZooKeeperAccess()),
-    }
+LEAVE_S = 30.0
 
 
 class Owner(NamedTuple):
@@ -55,59 +43,44 @@ class Owner(NamedTuple):
     since_ms: int
 
 
-class Process:
-    """A command-line program of the project, with its log in a file.
+def says(folder: Path, process: Process, what: str) -> bool:
+    """Whether the log of a process has a line with `what`."""
+    return what in (folder / f"{process.name}.log").read_text(errors="replace")
 
-    :param access: how it connects to ZooKeeper.
-    """
 
-    def __init__(self, folder: Path, name: str, *arguments: str, access: ZooKeeperAccess | None = None) -> None:
-        self.name = name
-        self.log = folder / f"{name}.log"
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-                env=environment(access),
-                start_new_session=True,
-            )
+class Member(Process):
+    """A consumer in its own process."""
 
-    def says(self, what: str) -> bool:
-        """Whether its log has a line with `what`."""
-        return what in self.log.read_text(errors="replace")
-
-    def end(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Send a signal and wait for the process to end."""
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(number)
-        try:
-            self.process.wait(30)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+    def end(self) -> None:
+        """Leave the group."""
+        self.terminate()
+        if self.wait(LEAVE_S) is None:
+            self.kill()
 
 
 class ThreadMember:
-    """A consumer whose thread in this process polls."""
+    """A consumer whose thread in this process polls.
 
-    def __init__(self, config: ConsumerConfig) -> None:
-        self._consumer = Consumer(config, Subscription({TOPIC: 1}))
+    :param most: records of a poll.
+    """
+
+    def __init__(self, config: ConsumerConfig, topic: str = TOPIC, most: int | None = None) -> None:
+        self.consumer = Consumer(config, Subscription({topic: 1}))
+        self._most = most
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._poll, name=config.consumer, daemon=True)
         self._thread.start()
 
     def _poll(self) -> None:
         while not self._stopping.is_set():
-            self._consumer.poll(1000)
+            self.consumer.poll(1000, self._most)
 
     def end(self) -> None:
         """Leave the group."""
         self._stopping.set()
-        self._consumer.member.wake.set()
+        self.consumer.member.wake.set()
         self._thread.join()
-        self._consumer.close()
+        self.consumer.close()
 
 
 class Group:
@@ -137,7 +110,7 @@ class Group:
         self._count = 0
         self.paths = GroupPaths(GROUP)
         self.nodes: list[Process] = []
-        self.members: dict[str, ThreadMember | Process] = {}
+        self.members: dict[str, ThreadMember | Member] = {}
 
     def __enter__(self) -> Self:
         self._ensemble.__enter__()
@@ -156,15 +129,19 @@ class Group:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for ending in [*self.members.values(), *self.nodes]:
+        for member in self.members.values():
             with contextlib.suppress(Exception):
-                ending.end()
+                member.end()
+        end_all(self.nodes)
         with contextlib.suppress(Exception):
             self.store.close()
         self._ensemble.__exit__(kind, error, trace)
 
     def _access(self, identity: str) -> ZooKeeperAccess:
         return self._ensemble.identities.access(identity)
+
+    def _variables(self, identity: str) -> dict[str, str]:
+        return environment_of(self._access(identity))
 
     @property
     def hosts(self) -> str:
@@ -188,11 +165,11 @@ class Group:
         """Start another coordinator node, which joins the election."""
         self._count += 1
         name = f"node-{self._count}"
-        options = ["--zk", self.hosts, "--node", name, "--session-timeout-ms", str(self.session_timeout_ms)]
-        node = Process(self.folder, name, "coordinator.cli", "run", *options, access=self._access("coordinator"))
-        self.nodes.append(node)
-        eventually(lambda: node.says("election joined"), f"{name} joins the election")
-        return node
+        options = ["--session-timeout-ms", str(self.session_timeout_ms)]
+        made = start_node(self.folder, name, self.hosts, *options, variables=self._variables("coordinator"))
+        self.nodes.append(made)
+        eventually(lambda: says(self.folder, made, "election joined"), f"{name} joins the election")
+        return made
 
     def elected(self) -> Process:
         """The elected node."""
@@ -213,14 +190,21 @@ class Group:
         self.members[name] = self.start_member(name)
         return name
 
-    def start_member(self, name: str) -> ThreadMember | Process:
+    def start_member(self, name: str) -> ThreadMember | Member:
         """A member that starts to register."""
         hosts, timeout = self.hosts, self.session_timeout_ms
         if self._as_processes:
-            options = ["--zk", hosts, "--group", GROUP, "--consumer", name, "--log-dir", str(self.folder / "log")]
-            options += ["--topics", TOPIC, "--session-timeout-ms", str(timeout), "--protocols", self._strategy]
+            options = ["run", "--zk", hosts, "--group", GROUP, "--consumer", name, "--topics", TOPIC]
+            options += [
+                "--log-dir",
+                str(self.folder / "log"),
+                "--session-timeout-ms",
+                str(timeout),
+                "--protocols",
+                self._strategy,
+            ]
             options += ["--assignment", self.assignment]
-            return Process(self.folder, name, "consumer.cli", "run", *options, access=self._access("team-a"))
+            return Member(self.folder, name, module_command("consumer.cli", options), self._variables("team-a"))
         config = ConsumerConfig(
             zk=hosts,
             group=GROUP,
@@ -315,11 +299,4 @@ class Group:
 
 def eventually(look: Callable[[], T | None], what: str) -> T:
     """The first truthy result of `look`."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        found = look()
-        if found:
-            return found
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {PATIENCE_S:g} s: {what}")
-        time.sleep(LOOK_S)
+    return wait_for(look, PATIENCE_S, what, LOOK_S)

@@ -7,44 +7,19 @@ commits, so the backlog is all written records. The group changes its protocol b
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from consumer.config import ConsumerConfig, Subscription
-from consumer.consumer import Consumer
+from consumer.config import ConsumerConfig
 from consumer.logs.columns import stored_batches
 
 from .figures import machine
-from .group import eventually
+from .group import ThreadMember, eventually
 from .poll import RECORD_BYTES, Stage
 
 TOPIC = "skewed"
-
-
-class Reader:
-    """A consumer whose thread polls and commits nothing."""
-
-    def __init__(self, stage: Stage, name: str, protocols: tuple[str, ...]) -> None:
-        config = ConsumerConfig(
-            stage.hosts, "g", name, log_dir=str(stage.log_dir), assignment="client", protocols=protocols
-        )
-        self.consumer = Consumer(config, Subscription({TOPIC: 1}))
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._poll, name=name, daemon=True)
-        self._thread.start()
-
-    def _poll(self) -> None:
-        while not self._stopping.is_set():
-            self.consumer.poll(100, 1)
-
-    def close(self) -> None:
-        """Leave the group."""
-        self._stopping.set()
-        self._thread.join()
-        self.consumer.close()
 
 
 def measure(
@@ -61,13 +36,15 @@ def measure(
         topic_id = stage.write(TOPIC, partitions, 0)
         for number, size in enumerate(sizes):
             stage.append(TOPIC, topic_id, number, stored_batches([b"%0*d" % (RECORD_BYTES, n) for n in range(size)]))
-        readers: dict[str, Reader] = {}
-        stack.callback(lambda: [reader.close() for reader in readers.values()])
+        readers: dict[str, ThreadMember] = {}
+        stack.callback(lambda: [reader.end() for reader in readers.values()])
 
         def restart(name: str, protocols: tuple[str, ...]) -> None:
             if name in readers:
-                readers.pop(name).close()
-            readers[name] = Reader(stage, name, protocols)
+                readers.pop(name).end()
+            log_dir = str(stage.log_dir)
+            config = ConsumerConfig(stage.hosts, "g", name, log_dir=log_dir, assignment="client", protocols=protocols)
+            readers[name] = ThreadMember(config, TOPIC, most=1)
 
         names = [f"c{number}" for number in range(consumers)]
         found = {}
@@ -90,12 +67,12 @@ def measure(
     }
 
 
-def _is_whole(readers: dict[str, Reader], partitions: int) -> bool:
+def _is_whole(readers: dict[str, ThreadMember], partitions: int) -> bool:
     held = [part for reader in readers.values() for part in reader.consumer.assignment()]
     return len(held) == len(set(held)) == partitions and all(r.consumer.assignment() for r in readers.values())
 
 
-def _backlogs(readers: dict[str, Reader], sizes: list[int]) -> list[int]:
+def _backlogs(readers: dict[str, ThreadMember], sizes: list[int]) -> list[int]:
     """The lag of each consumer, the largest first."""
     held = [reader.consumer.assignment() for reader in readers.values()]
     return sorted((sum(sizes[part.partition] for part in parts) for parts in held), reverse=True)

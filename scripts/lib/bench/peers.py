@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from coordinator.zk.errors import MissingProgram
-
-from .group import environment
+from drills.base.processes import own_environment
 
 LOOP = "pyarrow"
 MODULES = {"confluent": "confluent_kafka", "kafka-python": "kafka", "aiokafka": "aiokafka", LOOP: "pyarrow"}
@@ -55,7 +54,8 @@ def run_peer(name: str, servers: str, topic: str, partitions: int, records: int)
     arguments = [name, servers, topic, str(partitions), str(records)]
     done = subprocess.run(
         [sys.executable, "-m", "bench.peers", *arguments],
-        capture_output=True, text=True, timeout=PATIENCE_S, check=False, stdin=subprocess.DEVNULL, env=environment(),
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False, stdin=subprocess.DEVNULL,
+        env=own_environment(),
     )  # fmt: skip
     if done.returncode:
         raise RuntimeError(f"{name} failed: {done.stderr[-1000:]}")

@@ -19,6 +19,7 @@ from statistics import median, quantiles
 from typing import Any
 
 import psutil
+from common import start_node
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer
@@ -31,9 +32,10 @@ from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import Brokers
+from drills.base.processes import end_all, own_environment
 
 from .figures import machine, peak_memory_mb
-from .group import Process, environment, eventually
+from .group import eventually, says
 
 BUSY, MANY, QUIET = "busy", "many", "quiet"
 PARTITIONS = 8
@@ -55,10 +57,9 @@ class Stage:
         self._store = open_kazoo(self.hosts, 30_000)
         stack.callback(self._store.close)
         self.log_dir = folder / "log"
-        options = ["--zk", self.hosts, "--node", "node-1", "--group-initial-rebalance-delay-ms", "0"]
-        node = Process(folder, "node-1", "coordinator.cli", "run", *options)
-        stack.callback(node.end)
-        eventually(lambda: node.says("elected"), "the node is elected")
+        elected = start_node(folder, "node-1", self.hosts, "--group-initial-rebalance-delay-ms", "0")
+        stack.callback(end_all, [elected])
+        eventually(lambda: says(folder, elected, "elected"), "the node is elected")
 
     def write(self, topic: str, partitions: int, records: int) -> str:
         """Create a topic with records in each partition; returns its id."""
@@ -162,7 +163,7 @@ def memory(zk: str, log_dir: str, topic: str, partitions: int, prefetch: str) ->
     arguments = [zk, log_dir, topic, str(partitions), prefetch]
     ran = subprocess.run(
         [sys.executable, "-m", "bench.poll", *arguments],
-        env=environment(),
+        env=own_environment(),
         stdout=subprocess.PIPE,
         check=True,
         timeout=300,

@@ -8,7 +8,6 @@ old one's end.
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -17,9 +16,10 @@ from typing import Any
 
 from consumer.config import COORDINATOR_SIDE
 from coordinator.zk.znodes.paths import COORDINATOR
+from drills.base.processes import Process, end_all
 
 from .figures import machine, peak_memory_mb, summary
-from .group import Group, Owner, Process, eventually
+from .group import Group, Owner, eventually
 
 Tell = Callable[[str], None]
 TIMES = ("join_ms", "leave_ms", "resign_ms", "kill_ms")
@@ -50,8 +50,8 @@ class Rounds:
             self.measured.clear()
             self.counted.clear()
         self.join_and_leave()
-        self._change_coordinator("resign_ms", signal.SIGTERM)
-        self._change_coordinator("kill_ms", signal.SIGKILL)
+        self._change_coordinator("resign_ms", Process.terminate)
+        self._change_coordinator("kill_ms", Process.strike)
         shown = {name: values[-1] for name, values in (self.measured | self.counted).items()}
         self._tell(f"round {number}{' (warm-up)' if number == 0 else ''}, {self._name}: {shown}")
 
@@ -96,18 +96,18 @@ class Rounds:
         # Without the first turn, the one that sets Stable, and under a leader the one with the ask.
         self.counted.setdefault("waves", []).append(turns - 2 - (group.assignment != COORDINATOR_SIDE))
 
-    def _change_coordinator(self, figure: str, number: signal.Signals) -> None:
+    def _change_coordinator(self, figure: str, stop: Callable[[Process], None]) -> None:
         group = self.group
         old, epoch = group.elected(), group.epoch()
         before = group.state()
         sent_ms = time.time() * 1000
-        old.process.send_signal(number)
+        stop(old)
         eventually(lambda: _is_over(group, old), "the old coordinator is gone")
         group.add_partition()
         acted_ms = eventually(lambda: _acted_ms(group, epoch), "the next coordinator acts")
         self._note(figure, acted_ms - sent_ms)
         group.settled(before.generation)
-        old.end(number)
+        end_all([old])
         group.nodes.remove(old)
         group.add_node()
 
@@ -180,5 +180,5 @@ def _figures(done: Rounds) -> dict[str, Any]:
         "moved_standstill_ms": summary(done.measured.get("moved_standstill_ms", [])),
         **{name: summary(done.counted.get(name, []), 0) for name in COUNTED},
         "kill_bound_ms": round(1000 * (group.negotiated_timeout_s + 2 * group.tick_s + 0.5)),
-        "coordinator_peak_mb": max(peak_memory_mb(node.process.pid) for node in group.nodes),
+        "coordinator_peak_mb": max(peak_memory_mb(node.pid) for node in group.nodes),
     }

@@ -20,10 +20,11 @@ from coordinator.zk.znodes.paths import Brokers, RegionPaths
 from coordinator.zk.znodes.records import parsed_channel
 from coordinator.zk.znodes.region_requests import CHECKPOINT, RESET, RegionRequest
 from coordinator.zk.znodes.regions import COMPLETED, RUNNING, CheckpointEnd, Progress, Region
+from drills.base.processes import module_command
 
 from .figures import machine, peak_memory_mb, summary
 from .ground import fill_embedded
-from .group import GROUP, TOPIC, Group, Process, eventually
+from .group import GROUP, TOPIC, Group, Member, eventually
 from .rebalance import Rounds
 
 REGION = "bench"
@@ -54,8 +55,7 @@ class RegionGroup(Group):
         size = RECORDS_A_PARTITION * RECORD_BYTES
         fill_embedded(self.folder / "log", TOPIC, topic.id, self.partitions, count, RECORD_BYTES, size)
 
-    def start_member(self, name: str) -> Process:
-        """See `Group`."""
+    def start_member(self, name: str) -> Member:
         config = {
             "zk": self.hosts,
             "group": GROUP,
@@ -66,7 +66,7 @@ class RegionGroup(Group):
             "protocols": STRATEGY,
             "pauses": str(self.folder / f"{name}.pauses"),
         }
-        return Process(self.folder, name, "bench.region_member", json.dumps(config))
+        return Member(self.folder, name, module_command("bench.region_member", [json.dumps(config)]))
 
     # ---- the state of the region
 
@@ -178,7 +178,7 @@ def measure(
         done = RegionRounds(group, tell)
         for number in range(rounds + 1):
             done.round(number)
-        peak_mb = max(peak_memory_mb(node.process.pid) for node in group.nodes)
+        peak_mb = max(peak_memory_mb(node.pid) for node in group.nodes)
     resets, rebalances = summary(done.measured["reset_ms"]), summary(joins)
     ratio = resets["median"] / rebalances["median"] if resets and rebalances else 0.0
     return {

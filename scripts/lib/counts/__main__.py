@@ -4,34 +4,28 @@ from __future__ import annotations
 
 import json
 import random
-import signal
-import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 
 import click
-from demo.processes import Node, environment
+from common import example, run
 
 from consumer.logs.embedded.producer import Producer, TopicsInStore
 from consumer.operator.states import StateFiles
 from coordinator.admin.groups import Reading
 from coordinator.admin.regions import existing_region, read_contributions, request
 from coordinator.admin.topics import create_topic
-from coordinator.zk.embedded.ensemble import Ensemble
 from coordinator.zk.errors import CoordinatorError
-from coordinator.zk.process.cli import exit_code_of
-from coordinator.zk.security.access import clear_environment
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Store
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.region_requests import CHECKPOINT, RegionRequest
 from coordinator.zk.znodes.regions import RUNNING
+from drills.base.processes import Process, module_command
+from drills.base.waiting import wait_for
 
 from .worker import REGION, SESSION_TIMEOUT_MS, TOPIC
 
@@ -43,25 +37,10 @@ RECORDS_A_ROUND = 5_000
 DEADLINE_S = 60.0
 
 
-class Worker:
+def worker(zk: str, name: str, folder: Path) -> Process:
     """The process of a worker."""
-
-    def __init__(self, zk: str, name: str, folder: Path) -> None:
-        self.name = name
-        places = [str(folder / "log"), str(folder / "checkpoints")]
-        command = [sys.executable, "-m", "counts.worker", zk, name, *places]
-        with (folder / f"{name}.out").open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment(), start_new_session=True)
-
-    def end(self, number: signal.Signals) -> None:
-        """Send a signal, and wait for the process to end."""
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+    places = [str(folder / "log"), str(folder / "checkpoints")]
+    return Process(folder, name, module_command("counts.worker", [zk, name, *places]))
 
 
 class Log:
@@ -83,18 +62,6 @@ class Log:
                 self.counts[key] += 1
 
 
-def until(what: str, condition: Callable[[], bool], deadline_s: float = DEADLINE_S) -> None:
-    """Wait for a condition.
-
-    :raises AssertionError: after the deadline.
-    """
-    deadline = time.monotonic() + deadline_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {deadline_s:g} s: {what}")
-        time.sleep(0.05)
-
-
 def is_running(store: Store, members: int) -> bool:
     """Whether the region is Running with this number of members."""
     try:
@@ -113,7 +80,7 @@ def checkpointed(store: Store, folder: Path) -> tuple[int, Counter[str], int]:
         now = existing_region(Reading(store), REGION).region
         return now is not None and before is not None and now.sequence > before.sequence
 
-    until("a checkpoint is complete", is_complete)
+    wait_for(is_complete, DEADLINE_S, "a checkpoint is complete")
     region = existing_region(Reading(store), REGION).region
     sequence = region.sequence if region is not None else 0
     files, counts, records = StateFiles(str(folder / "checkpoints"), REGION), Counter[str](), 0
@@ -126,23 +93,6 @@ def checkpointed(store: Store, folder: Path) -> tuple[int, Counter[str], int]:
     return sequence, counts, records
 
 
-@contextmanager
-def running(folder: Path) -> Iterator[tuple[str, list[Worker], list[Node]]]:
-    """ZooKeeper, a coordinator, and a list for workers; all are stopped at the end."""
-    workers: list[Worker] = []
-    nodes: list[Node] = []
-    with Ensemble(folder / "zookeeper") as ensemble:
-        zk = f"{ensemble.hosts}/counts"
-        try:
-            nodes += [Node(name, zk, folder, SESSION_TIMEOUT_MS) for name in "ab"]
-            yield zk, workers, nodes
-        finally:
-            for worker in workers:
-                worker.end(signal.SIGKILL)
-            for node in nodes:
-                node.stop()
-
-
 def wrong_keys(written: Counter[str], counted: Counter[str]) -> list[str]:
     """Keys whose count differs from the number of records."""
     return sorted(key for key in written.keys() | counted.keys() if written[key] != counted[key])
@@ -152,12 +102,12 @@ def story(folder: Path, say: Callable[[str], None]) -> dict[str, object]:
     """Run the example; returns the verdict."""
     (folder / "checkpoints").mkdir()
     kills = 0
-    with running(folder) as (zk, workers, nodes):
+    with example(folder, "counts", "ab", SESSION_TIMEOUT_MS) as (zk, workers, nodes):
         store = open_kazoo(zk, 30_000)
         try:
             log = Log(store, folder)
-            workers += [Worker(zk, name, folder) for name in WORKERS]
-            until("the region is Running", lambda: is_running(store, len(WORKERS)))
+            workers += [worker(zk, name, folder) for name in WORKERS]
+            wait_for(lambda: is_running(store, len(WORKERS)), DEADLINE_S, "the region is Running")
             say(f"{len(WORKERS)} workers count {KEYS} keys in {PARTITIONS} partitions")
             for number in range(ROUNDS):
                 log.write(RECORDS_A_ROUND)
@@ -165,15 +115,15 @@ def story(folder: Path, say: Callable[[str], None]) -> dict[str, object]:
                 say(f"checkpoint {sequence}: {sum(counts.values())} of {sum(log.counts.values())} records counted")
                 log.write(RECORDS_A_ROUND)
                 victim = workers.pop(0)
-                victim.end(signal.SIGKILL)
+                victim.kill()
                 kills += 1
                 say(f"{victim.name} was killed (SIGKILL): its counts since the checkpoint are lost")
                 if number == 1:
                     nodes.pop(0).kill()
                     say("a coordinator node was killed, too")
-                until("the others have restored the checkpoint", lambda: is_running(store, len(workers)))
-                workers.append(Worker(zk, victim.name if number % 2 else f"{victim.name}x", folder))
-                until("another worker has joined", lambda: is_running(store, len(workers)))
+                wait_for(lambda: is_running(store, len(workers)), DEADLINE_S, "the others have restored the checkpoint")
+                workers.append(worker(zk, victim.name if number % 2 else f"{victim.name}x", folder))
+                wait_for(lambda: is_running(store, len(workers)), DEADLINE_S, "another worker has joined")
             written = sum(log.counts.values())
             counts, sequence = Counter[str](), 0
 
@@ -182,7 +132,7 @@ def story(folder: Path, say: Callable[[str], None]) -> dict[str, object]:
                 sequence, counts, records = checkpointed(store, folder)
                 return records == written
 
-            until("every record is counted", has_all)
+            wait_for(has_all, DEADLINE_S, "every record is counted")
         finally:
             store.close()
     wrong = wrong_keys(log.counts, counts)
@@ -217,7 +167,4 @@ def main(as_json_line: bool) -> None:
 
 
 if __name__ == "__main__":
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
-    clear_environment()  # the servers are its own
-    sys.exit(exit_code_of(partial(main.main, sys.argv[1:], prog_name="scripts/counts", standalone_mode=False)))
+    run(main, "scripts/counts")

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 import click
+from common import run
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from coordinator.zk.errors import UsageError
-from coordinator.zk.process.cli import exit_code_of
-from coordinator.zk.security.access import clear_environment
+from drills.base.processes import REPOSITORY
 
-from .processes import REPOSITORY
 from .story import Story, Verdict, as_json
 
 INTERRUPTED = 130
@@ -47,8 +44,6 @@ def main(servers: str, kafka: bool, secure: bool, runs: Path, as_json_line: bool
     # Output to a file or a pipe is not wrapped.
     console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 200)
     console.print(f"run folder: {folder}")
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # each ends the started processes
-        signal.signal(number, signal.default_int_handler)
     try:
         story = _run(folder, int(servers), kafka, secure, console)
     except KeyboardInterrupt:
@@ -122,5 +117,4 @@ def _intruder(verdict: Verdict) -> str:
 
 
 if __name__ == "__main__":
-    clear_environment()  # the servers are its own
-    sys.exit(exit_code_of(partial(main.main, sys.argv[1:], prog_name="scripts/demo", standalone_mode=False)))
+    run(main, "scripts/demo")

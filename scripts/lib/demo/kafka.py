@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
-from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Producer as Client
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from coordinator.zk.embedded.kafka import Broker, KafkaConfig
+from drills.workloads.kafka_producer import created
 
 PATIENCE_S = 60.0
 
@@ -29,7 +27,7 @@ class KafkaProducer:
         self._broker.__enter__()
         try:
             options = {"bootstrap.servers": self._broker.address, "log_level": 0}
-            _create(AdminClient(options), self._topic, self._partitions)
+            created(self._broker.address, [self._topic], self._partitions)
             self._client = Client({**options, "linger.ms": 20, "queue.buffering.max.messages": 1_000_000})
         except BaseException:
             self._broker.stop()
@@ -51,19 +49,3 @@ class KafkaProducer:
         """
         if self._client.flush(PATIENCE_S):
             raise TimeoutError(f"the broker does not acknowledge records: {self._broker.log}")
-
-
-def _create(admin: AdminClient, topic: str, partitions: int) -> None:
-    """Create the topic, once the broker is Kafka's controller."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            if admin.list_topics(timeout=5).controller_id >= 0:
-                admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(10)
-                return
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
-                return  # by an attempt that timed out
-            if time.monotonic() > deadline:
-                raise
-        time.sleep(0.05)

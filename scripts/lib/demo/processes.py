@@ -1,4 +1,4 @@
-"""The demo's processes: coordinator nodes and the Spark application, and the SIGKILLs to two of them."""
+"""The demo's Spark application, and the SIGKILL to one of its executors."""
 
 from __future__ import annotations
 
@@ -10,56 +10,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from coordinator.zk.embedded.processes import command_line, descendants
-
-LIBRARY = Path(__file__).resolve().parent.parent
-REPOSITORY = LIBRARY.parent.parent
-
-
-def environment(**more: str) -> dict[str, str]:
-    """This process's environment, with the demo and the project on PYTHONPATH."""
-    paths = [str(LIBRARY), str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path), **more}
-
-
-class Node:
-    """A coordinator node in its own process.
-
-    :param more: environment variables, as of its credentials.
-    """
-
-    def __init__(
-        self, name: str, zk: str, folder: Path, session_timeout_ms: int, more: Mapping[str, str] | None = None
-    ) -> None:
-        self.name = name
-        command = [sys.executable, "-m", "coordinator.cli", "run", "--zk", zk, "--node", name]
-        command += ["--session-timeout-ms", str(session_timeout_ms)]
-        with (folder / f"coordinator-{name}.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment(**(more or {})),
-                start_new_session=True,
-            )
-
-    def kill(self) -> None:
-        """SIGKILL: without a resignation."""
-        self.process.kill()
-        self.process.wait()
-
-    def stop(self) -> None:
-        """SIGTERM, and SIGKILL after a timeout."""
-        self.process.terminate()
-        try:
-            self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            self.kill()
+from drills.base.processes import own_environment
 
 
 class Driver:
@@ -71,6 +26,7 @@ class Driver:
     def __init__(self, folder: Path, config: dict[str, Any], more: dict[str, str]) -> None:
         file = folder / "driver.json"
         file.write_text(json.dumps(config))
+        spark = {"SPARK_HOME": str(spark_home(folder)), "PYSPARK_PYTHON": sys.executable}
         self.events: queue.Queue[dict[str, Any]] = queue.Queue()
         with (folder / "spark.log").open("ab") as log:
             self.process = subprocess.Popen(
@@ -80,7 +36,7 @@ class Driver:
                 stderr=log,
                 text=True,
                 cwd=folder,
-                env=environment(SPARK_HOME=str(spark_home(folder)), PYSPARK_PYTHON=sys.executable, **more),
+                env={**own_environment(), **spark, **more},
                 start_new_session=True,
             )
         threading.Thread(target=self._read, name="driver-events", daemon=True).start()

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from common import start_node
 
 from consumer.logs.embedded.producer import Producer
 from coordinator.admin.topics import create_topic
@@ -22,10 +23,11 @@ from coordinator.zk.embedded.identities import Identities
 from coordinator.zk.security.access import environment_of
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.znodes.paths import Brokers
+from drills.base.processes import Process, end_all
 
 from .flights import CarrierResult, load_flights, records, repeated, straight, streamed
 from .intruder import Intruder
-from .processes import Driver, Node, kill
+from .processes import Driver, kill
 from .secured import secure
 from .watching import Observer, summary
 
@@ -97,6 +99,7 @@ class Story:
         self._ended = False
         self._slots = SLOTS
         self._shown = 0
+        self._nodes: dict[str, Process] = {}
         self._environments: dict[str, dict[str, str]] = {"coordinator": {}, "team-a": {}}
         self.verdict = Verdict()
         self.timeline: list[tuple[float, str]] = []
@@ -167,11 +170,10 @@ class Story:
 
     def _start_nodes(self, zk: str) -> None:
         self._announce("starting coordinator nodes a and b")
-        self._nodes = {
-            name: Node(name, zk, self._folder, SESSION_MS, self._environments["coordinator"]) for name in ("a", "b")
-        }
-        for node in self._nodes.values():
-            self._stack.callback(node.stop)
+        options, variables = ["--session-timeout-ms", str(SESSION_MS)], self._environments["coordinator"]
+        self._stack.callback(lambda: end_all([*self._nodes.values()]))
+        for name in ("a", "b"):
+            self._nodes[name] = start_node(self._folder, name, zk, *options, variables=variables)
 
     def _start_log(self, zk: str, flights: pa.Table) -> Any:
         """Create the topic; returns chunks of records to append: a large one at the beginning, then many small ones."""

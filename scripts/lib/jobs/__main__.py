@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import click
-from demo.processes import Node, environment
+from common import example, run
 
-from coordinator.zk.embedded.ensemble import Ensemble
-from coordinator.zk.process.cli import exit_code_of
-from coordinator.zk.security.access import clear_environment
+from drills.base.processes import Process, end_all, module_command
+from drills.base.waiting import wait_for
 
 from .worker import SESSION_TIMEOUT_MS
 
@@ -28,24 +23,9 @@ WORKERS = ("w1", "w2", "w3")
 DEADLINE_S = 60.0
 
 
-class Worker:
+def worker(zk: str, name: str, folder: Path) -> Process:
     """The process of a worker."""
-
-    def __init__(self, zk: str, name: str, folder: Path) -> None:
-        self.name = name
-        command = [sys.executable, "-m", "jobs.worker", zk, name, str(folder), *JOBS]
-        with (folder / f"{name}.out").open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment(), start_new_session=True)
-
-    def end(self, number: signal.Signals) -> None:
-        """Send a signal, and wait for the process to end."""
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+    return Process(folder, name, module_command("jobs.worker", [zk, name, str(folder), *JOBS]))
 
 
 class Step(NamedTuple):
@@ -77,69 +57,46 @@ def in_two_places(found: dict[str, list[Step]]) -> list[str]:
     return odd
 
 
-def until(what: str, condition: Callable[[], bool]) -> None:
-    """Wait for a condition.
-
-    :raises AssertionError: after the deadline.
-    """
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {DEADLINE_S:g} s: {what}")
-        time.sleep(0.05)
-
-
-def all_run(folder: Path, workers: list[Worker]) -> bool:
+def all_run(folder: Path, workers: list[Process]) -> bool:
     """Whether one of these workers ran each job in the last half second, and each of them has a job."""
     since = time.monotonic_ns() - 500_000_000
-    now = {f"{each.name}-{each.process.pid}" for each in workers}
+    now = {f"{each.name}-{each.pid}" for each in workers}
     recent = {job: {line.who for line in lines if line.at > since} for job, lines in steps(folder).items()}
     busy = set().union(*recent.values())
     return all(who and who <= now for who in recent.values()) and busy == now
 
 
-@contextmanager
-def running(folder: Path) -> Iterator[tuple[str, list[Worker]]]:
-    """ZooKeeper, a coordinator, and a list for workers; all are stopped at the end."""
-    workers: list[Worker] = []
-    with Ensemble(folder / "zookeeper") as ensemble:
-        zk = f"{ensemble.hosts}/jobs"
-        node = Node("a", zk, folder, SESSION_TIMEOUT_MS)
-        try:
-            yield zk, workers
-        finally:
-            for worker in workers:
-                worker.end(signal.SIGKILL)
-            node.stop()
-
-
 def story(folder: Path, say: Callable[[str], None]) -> dict[str, object]:
     """Run the example; returns the verdict."""
-    with running(folder) as (zk, workers):
-        workers += [Worker(zk, name, folder) for name in WORKERS]
-        until("every job runs", lambda: all_run(folder, workers))
+    with example(folder, "jobs", "a", SESSION_TIMEOUT_MS) as (zk, workers, _):
+
+        def until(what: str) -> None:
+            wait_for(lambda: all_run(folder, workers), DEADLINE_S, what)
+
+        workers += [worker(zk, name, folder) for name in WORKERS]
+        until("every job runs")
         say(f"{len(JOBS)} jobs run with {len(workers)} workers")
         killed = workers.pop(1)
-        killed.end(signal.SIGKILL)
+        killed.kill()
         at = time.monotonic()
         say(f"{killed.name} was killed (SIGKILL)")
-        until("the others run its jobs", lambda: all_run(folder, workers))
+        until("the others run its jobs")
         took_s = time.monotonic() - at
         say(f"the others run its jobs, {took_s:.1f} s later")
-        workers.append(Worker(zk, killed.name, folder))
-        until("it has jobs again", lambda: all_run(folder, workers))
+        workers.append(worker(zk, killed.name, folder))
+        until("it has jobs again")
         say(f"{killed.name} is back, and has jobs again")
         frozen = workers.pop()
-        frozen.process.send_signal(signal.SIGSTOP)
+        frozen.pause()
         say(f"{frozen.name} is frozen (SIGSTOP)")
-        until("the others run its jobs", lambda: all_run(folder, workers))
-        frozen.process.send_signal(signal.SIGCONT)
+        until("the others run its jobs")
+        frozen.resume()
         workers.append(frozen)
-        until("it is a member again", lambda: all_run(folder, workers))
+        until("it is a member again")
         say(f"{frozen.name} resumed (SIGCONT): the others ran its jobs, and it has jobs again")
         leaving = workers.pop(0)
-        leaving.end(signal.SIGTERM)
-        until("the others run its jobs, too", lambda: all_run(folder, workers))
+        end_all([leaving])
+        until("the others run its jobs, too")
         say(f"{leaving.name} has left (SIGTERM), and the others run its jobs")
     found = steps(folder)
     twice, never = in_two_places(found), sorted(job for job, lines in found.items() if not lines)
@@ -171,7 +128,4 @@ def main(as_json_line: bool) -> None:
 
 
 if __name__ == "__main__":
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
-    clear_environment()  # the servers are its own
-    sys.exit(exit_code_of(partial(main.main, sys.argv[1:], prog_name="scripts/jobs", standalone_mode=False)))
+    run(main, "scripts/jobs")

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import click
+from common import run
 
 from coordinator.admin.topics import create_topic
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig, Server
-from coordinator.zk.process.cli import exit_code_of
-from coordinator.zk.security.access import clear_environment
 from coordinator.zk.znodes.paths import Brokers
+from drills.base.waiting import wait_for
 
-from .group import Group, until
+from .group import TIMEOUT_S, Group
 from .server import Figures, figures, watched
 
 SETTLE_S = 2.0
@@ -63,7 +61,7 @@ def main(seconds: int, as_json: bool) -> None:
 
 
 def _rows(server: Server, hosts: str, segments: Path, seconds: float) -> Iterator[Row]:
-    few, many = Group(f"{hosts}/few", segments), Group(f"{hosts}/many", segments)
+    few, many = Group(f"{hosts}/few", segments / "few"), Group(f"{hosts}/many", segments / "many")
     try:
         yield from _nodes(server, few, seconds)
         yield from _idle(server, few, many, seconds)
@@ -138,7 +136,7 @@ def _query(server: Server, group: Group, seconds: float) -> Iterator[Row]:
     planner.plan(start, end)
     began = figures(server).since(before)
     yield _row(f"a query that begins, {segments} segments", began)._replace(requests=began.requests)
-    until(lambda: planner.latest(end) == end and group.segments() == 0, "finished segments are collected")
+    wait_for(lambda: planner.latest(end) == end and group.segments() == 0, TIMEOUT_S, "finished segments are collected")
     _settled(server)
     quiet, first = watched(server, seconds), figures(server)
     for _ in range(TRIGGERS):
@@ -188,5 +186,4 @@ def _line(row: Row) -> str:
 
 
 if __name__ == "__main__":
-    clear_environment()  # the servers are its own
-    sys.exit(exit_code_of(partial(main.main, sys.argv[1:], prog_name="scripts/sizing", standalone_mode=False)))
+    run(main, "scripts/sizing")

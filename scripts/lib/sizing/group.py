@@ -23,6 +23,7 @@ from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory, open_kazoo
 from coordinator.zk.znodes.group_state import STABLE, GroupState
 from coordinator.zk.znodes.paths import GroupPaths
+from drills.base.waiting import wait_for
 
 PATHS = GroupPaths("g")
 TIMEOUT_S = 120.0
@@ -90,10 +91,10 @@ class Group:
 
     def node(self) -> None:
         """Start another coordinator node; the first is elected."""
-        config = CoordinatorConfig(zk=self.zk, node=f"node-{len(self._nodes)}")
+        config = CoordinatorConfig(zk=self.zk, node=f"node-{len(self._nodes)}", segment_retention_ms=0)
         service = CoordinatorService(config, kazoo_factory(self.zk, config.session_timeout_ms), ThreadRuntime())
         self._nodes.append((service, _thread(service.run)))
-        until(lambda: self._nodes[0][0].term is not None, "a node is elected")
+        wait_for(lambda: self._nodes[0][0].term is not None, TIMEOUT_S, "a node is elected")
 
     def driver(self) -> None:
         """The znode of a pool, as its driver maintains it."""
@@ -107,7 +108,7 @@ class Group:
             opener = kazoo_factory(self.zk, config.session_timeout_ms)
             slot = Slot(spec, self.log, opener, ThreadRuntime())
             self._slots.append((slot, _thread(slot.run)))
-        until(lambda: self._is_stable(count), f"{count} fetchers are Stable")
+        wait_for(lambda: self._is_stable(count), TIMEOUT_S, f"{count} fetchers are Stable")
 
     def planner(self) -> Planner:
         """The planner of a query."""
@@ -136,18 +137,6 @@ class Group:
             return False
         state = GroupState.parse(PATHS.state, node.data)
         return state.state == STABLE and len(state.target) == members
-
-
-def until(is_so: Callable[[], bool], what: str) -> None:
-    """Wait for a condition.
-
-    :raises TimeoutError: after two minutes.
-    """
-    deadline = time.monotonic() + TIMEOUT_S
-    while not is_so():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {TIMEOUT_S:g} s: {what}")
-        time.sleep(0.05)
 
 
 def _thread(function: Callable[[], object]) -> threading.Thread:
