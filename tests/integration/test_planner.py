@@ -30,7 +30,7 @@ from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GroupPaths
 from coordinator.zk.znodes.records import EpochRecord
 from coordinator.zk.znodes.segments import QUERY_ABSENCE_S, Query, SealedRange, Segment, SegmentsRecord
 from tests.support.memlog import MemoryLog
-from tests.support.stores import FrontStore
+from tests.support.stores import DeafStore, FrontStore
 from tests.support.terms import a_term
 from tests.support.wait import eventually, within
 from tests.support.world import World, a_world
@@ -560,6 +560,25 @@ def test_query_that_plans_a_batch_again_skips_no_segment_because_a_server_lags(b
 
     assert names(again.plan(start, end)) == sealed
     again.close()
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["failOnDataLoss", "no failOnDataLoss"])
+def test_query_that_is_removed_with_its_segments_fails_as_removed(bench: Bench, fails: bool) -> None:
+    sealed = [bench.seal(), bench.seal()]
+    config = SourceConfig(zk=bench.zk, group="g", query="q", fail_on_data_loss=fails)
+    opener = kazoo_factory(bench.zk, SESSION_MS)
+    planner = Planner(config, lambda: DeafStore(opener()), bench.clock)
+    start = planner.initial()
+    end = planner.latest(start)
+    for _ in range(2):
+        planner.plan(start, end)
+    removed(bench)
+    bench.collect(sealed, end.czxid)
+    planner._segments._on_change("")  # its watch fires before that of the query
+
+    with pytest.raises(QueryRemoved):
+        planner.plan(start, end)
+    planner.close()
 
 
 def test_removed_query_resumes_from_its_checkpoint_while_no_segment_was_collected(bench: Bench) -> None:

@@ -17,7 +17,16 @@ from coordinator.planning.target import BEYOND, OVER_A_SESSION
 from coordinator.rebalance.plan_operations import steps, with_state
 from coordinator.zk.errors import BadData, RebalanceFailed
 from coordinator.zk.store import MAX_COMMIT_BYTES, operation_bytes
-from coordinator.zk.znodes.group_state import COMPLETING, MAX_BYTES, REST, GroupState, bounded, keys_of, partitions_of
+from coordinator.zk.znodes.group_state import (
+    COMPLETING,
+    MAX_BYTES,
+    REST,
+    GroupState,
+    bounded,
+    first_of,
+    keys_of,
+    partitions_of,
+)
 from coordinator.zk.znodes.partitions import NONE, TopicPartition
 from coordinator.zk.znodes.records import WHITE_LIST, Channel, Registration, Topic
 from coordinator.zk.znodes.sync import MemberAnswer
@@ -133,6 +142,22 @@ def test_a_target_is_cut_also_where_most_partitions_take_no_bytes(monkeypatch: p
 
     assert len(assigned_of(decided)) >= 10
     assert set(decided.state.left_out.values()) == {BEYOND}
+
+
+def test_a_member_with_the_name_of_a_partition_does_not_hide_that_it_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("coordinator.planning.target.LEAST_BESIDE", 500)
+    monkeypatch.setattr("coordinator.planning.target.ROOM_BYTES", 5_000)
+    snapshot = of_many_topics(4, 60, 2, "round-robin")
+    decided = decided_of(snapshot)
+    first = first_of(decided.state.left_out, BEYOND)
+    stray = Member(str(first), 1, None)
+
+    again = decided_of(replace(snapshot, state=decided.state, members={**snapshot.members, stray.consumer: stray}))
+
+    assert first is not None
+    assert first_of(again.state.left_out, BEYOND) == first
 
 
 def test_a_cut_target_grows_when_a_member_has_left() -> None:

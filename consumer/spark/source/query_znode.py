@@ -71,13 +71,16 @@ class QueryPost:
         :raises QueryRemoved: when it was removed since this run registered.
         :raises StoreError: when there was no answer.
         """
-        is_registered = self._registered_on is not None and (not self._is_ephemeral or self._registered_on is store)
-        if not is_registered or (self._awaits_batch and not is_new):
+        if not self._has_znode(store) or (self._awaits_batch and not is_new):
             return False
         query = self._own(store)
         if query.expired_ms:  # expired, but alive: it holds segments back again once it has registered
             self._registered_on = None
         return not query.expired_ms
+
+    def _has_znode(self, store: Store) -> bool:
+        """Whether this run's znode has to exist."""
+        return self._registered_on is not None and (not self._is_ephemeral or self._registered_on is store)
 
     def registered(self, store: Store) -> int:
         """The zxid at which this run registered first: what was committed before, was committed before it began.
@@ -220,13 +223,19 @@ class QueryPost:
         self._finished, self._published_at = finished, self._runtime.monotonic()
 
     def check_newest(self, store: Store) -> None:
-        """Check that no newer run has registered, as of what this session has seen: that one may read on and let
-        segments be collected before the watch has fired.
+        """Check that this run is the query's, before anything counts as missing: a newer one may have read on, and
+        segments go with their query.
 
-        :raises QueryTakenOver: when one has.
+        :raises QueryTakenOver: when a newer run has registered.
+        :raises QueryRemoved: when the query was removed since this run registered.
         :raises StoreError: when there was no answer.
         """
-        self._check_run(store.get(self._path))
+        store.sync()
+        self._watched.forget()
+        if self._has_znode(store):
+            self._own(store)
+        else:
+            self._check_run(self._watched.read(store))
 
     def _check_run(self, node: Node | None) -> None:
         is_first = not self._has_begun and self._replaced is None
