@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -318,15 +317,6 @@ def test_metadata_is_read_as_it_was_written(metadata: ConsumerMetadata) -> None:
 # ---- lag
 
 
-@tried(200, equal_world)
-def test_the_spread_of_lag_exceeds_that_of_sticky_by_the_tolerance_at_most(world: AssignorWorld) -> None:
-    lag, sticky = world.loads(world.assigned("lag")), world.loads(world.assigned("cooperative-sticky"))
-
-    tolerance = LagAssignor().tolerance * sum(lag) / len(lag)
-
-    assert max(lag) - min(lag) <= max(sticky) - min(sticky) + tolerance + 1e-9
-
-
 @tried(200, any_world)
 def test_no_single_move_brings_two_threads_closer_by_more_than_the_tolerance(world: AssignorWorld) -> None:
     found = world.assigned("lag")
@@ -374,39 +364,3 @@ def test_without_racks_of_replicas_rack_is_cooperative_sticky(world: AssignorWor
     bare = replace(world, lookup=KnownOffsets())
 
     assert bare.assigned("rack") == bare.assigned("cooperative-sticky")
-
-
-Numbered = dict[TopicPartition, Any]
-
-
-def racks_of_a_topic(draw: Draw) -> tuple[dict[str, str], Numbered, Numbered]:
-    """Consumers' racks, those of replicas, and previous owners of partitions."""
-    racks = {name: draw.choice(RACKS) for name in "abcd"[: draw.upto(4, 1)]}
-    parts = [TopicPartition("t", number) for number in range(draw.upto(8, 1))]
-    replicas = {part: frozenset(draw.some(RACKS[1:], 2)) for part in parts}
-    return racks, replicas, {part: draw.choice(list(racks)) for part in parts}
-
-
-@tried(200, racks_of_a_topic)
-def test_no_balanced_assignment_has_more_matches_with_equal_subscriptions(
-    topic: tuple[dict[str, str], Numbered, Numbered],
-) -> None:
-    racks, replicas, holders = topic
-    held = {
-        name: Held(on_thread={part: f"{name}-0" for part, holder in holders.items() if holder == name})
-        for name in racks
-    }
-    metadata = {name: ConsumerMetadata({"t": 1}, rack=rack).to_bytes() for name, rack in racks.items()}
-
-    topics = {"t": topic_of("t", range(len(replicas)))}
-    found = assigned_by(EVERY["rack"], topics, metadata, KnownOffsets(on_racks=replicas), held)
-
-    most = {(0,) * len(racks): 0}  # how many each may have -> how many matches that makes at most
-    for has in replicas.values():
-        before, most = most, {}
-        for sizes, matches in before.items():
-            for n, rack in enumerate(racks.values()):
-                given = (*sizes[:n], sizes[n] + 1, *sizes[n + 1 :])
-                most[given] = max(most.get(given, 0), matches + (rack in has))
-    best = max(matches for sizes, matches in most.items() if max(sizes) - min(sizes) <= 1)
-    assert sum(racks[name] in replicas[part] for name, one in found.items() for part in one.partitions) == best
