@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +29,7 @@ from coordinator.zk.znodes.records import Channel, Registration, Topic
 from tests.property.effort import Draw, tried
 from tests.property.test_strategies import Group, group
 from tests.unit.strategies import STRATEGIES, with_running
-from tests.unit.test_client_cluster import KnownOffsets, assigned_by, settled
+from tests.unit.test_client_cluster import KnownOffsets, assigned_by, settled, subscribes
 
 EVERY = client_assignors([])
 OWN = ("lag", "rack")
@@ -217,6 +218,28 @@ def test_an_assignor_that_gets_its_own_result_changes_nothing(
         held = {consumer: replace(one, on_thread={}) for consumer, one in held.items()}
 
     assert world.assigned(name, held) == first
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", OWN)
+def test_time_of_an_assignment_is_near_linear_in_partitions(name: str) -> None:
+    metadata = {f"c{n}": subscribes("t", f"r{n % 4}") for n in range(20)}
+
+    def seconds(count: int) -> float:
+        parts = [TopicPartition("t", number) for number in range(count)]
+        lookup = KnownOffsets(
+            ends={part: part.partition % 997 for part in parts},
+            commits=dict.fromkeys(parts, 0),
+            on_racks={part: frozenset({f"r{part.partition % 5}"}) for part in parts},
+        )
+        held = {"c0": Held(on_thread=dict.fromkeys(parts, "c0-0"))}
+        began = time.process_time()
+        assigned_by(EVERY[name], {"t": topic_of("t", range(count))}, metadata, lookup, held)
+        return time.process_time() - began
+
+    seconds(1000)
+    least = min(seconds(1000) for _ in range(3))
+    assert min(seconds(16_000) for _ in range(2)) < 50 * least
 
 
 # ---- the adapter
