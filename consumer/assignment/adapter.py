@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coordinator import assignors
 from coordinator.assignors import Assignor, Subscriber, in_order
-from coordinator.assignors.claims import Claims
 from coordinator.zk.errors import BadData
 from coordinator.zk.znodes.names import shown
 from coordinator.zk.znodes.partitions import TopicPartition
@@ -164,35 +162,9 @@ class Threads:
             if kind == len(self.kinds):
                 self.kinds.append([unit for unit, (number, place) in enumerate(self.units) if number < counts[place]])
 
-    def seated(
-        self, partitions: Sequence[TopicPartition], room: Counter[int], homes: Claims
-    ) -> dict[TopicPartition, int]:
-        """Partition -> thread: its home if there is room, else one of the home's member, else any.
-
-        :param room: thread -> its number of partitions; in sum the number of all.
-        """
-        claims = {part: homes[part] for part in partitions if part in homes}
-        units = {part: self.unit_at.get((claim.thread, claim.member)) for part, claim in claims.items()}
-        members = {part: claim.member for part, claim in claims.items()}
-        free = {unit: [unit] * count for unit, count in room.items()}
-        seats, left = _dealt(partitions, units, free)
-        of_member: dict[int, list[int]] = {}
-        for unit in sorted(free):
-            of_member.setdefault(self.units[unit][1], []).extend(free[unit])
-        nearby, left = _dealt(left, members, of_member)
-        rest = sorted(unit for units in of_member.values() for unit in units)
-        return {**seats, **nearby, **dict(zip(left, rest, strict=True))}
-
-
-def _dealt(
-    partitions: Sequence[TopicPartition], wishes: Mapping[TopicPartition, int | None], free: Mapping[int, list[int]]
-) -> tuple[dict[TopicPartition, int], list[TopicPartition]]:
-    """Partition -> one of the free threads of its wish, which are used up; and the partitions without one."""
-    found, left = {}, []
-    for part in partitions:
-        wish = wishes.get(part)
-        if wish is not None and free.get(wish):
-            found[part] = free[wish].pop(0)
-        else:
-            left.append(part)
-    return found, left
+    def shares(self, members: Sequence[Subscriber], seats: Mapping[TopicPartition, int]) -> assignors.Assignment:
+        """A strategy's result, of the thread of each partition."""
+        found: dict[str, dict[str, set[TopicPartition]]] = {member.consumer: {} for member in members}
+        for part, unit in seats.items():
+            found[members[self.units[unit][1]].consumer].setdefault(self.ids[unit], set()).add(part)
+        return {name: {thread: frozenset(parts) for thread, parts in has.items()} for name, has in found.items()}

@@ -71,13 +71,13 @@ def test_a_new_member_gets_idle_partitions_although_another_one_is_hot() -> None
 
 def test_partitions_stay_while_the_spread_is_within_the_tolerance() -> None:
     members = {"a": holding("a-0=t:0-4"), "b": holding("b-0=t:5-9")}
-    lags = {f"t-{n}": 105 if n < 5 else 95 for n in range(10)}
+    lags = {"t-0": 25, **{f"t-{n}": 100 if n < 5 else 75 for n in range(1, 10)}}
 
     within = assigned_by(LagAssignor(0.2), "t:10", TWO, with_lags(lags), members)
     beyond = assigned_by(LagAssignor(0.01), "t:10", TWO, with_lags(lags), members)
 
     assert texts(within) == {"a-0": "t-0 t-1 t-2 t-3 t-4", "b-0": "t-5 t-6 t-7 t-8 t-9"}
-    assert sorted(loads(beyond, lags).values()) == [495, 505]
+    assert loads(beyond, lags) == {"a-0": 400, "b-0": 400}
 
 
 def test_no_more_moves_than_level_the_load() -> None:
@@ -89,15 +89,6 @@ def test_no_more_moves_than_level_the_load() -> None:
     assert found["b"].partitions > members["b"].running
 
 
-def test_two_partitions_are_swapped_where_no_single_move_levels() -> None:
-    members = {"a": holding("a-0=t:0-1"), "b": holding("b-0=t:2-3")}
-    lags = {"t-0": 100, "t-1": 80, "t-2": 80, "t-3": 60}
-
-    found = assigned_by(LagAssignor(), "t:4", TWO, with_lags(lags), members)
-
-    assert sorted(loads(found, lags).values()) == [160, 160]
-
-
 def test_only_partitions_of_the_departed_member_move() -> None:
     members = {"a": holding("a-0=t:0-2"), "b": holding("b-0=t:3-5")}
 
@@ -107,7 +98,7 @@ def test_only_partitions_of_the_departed_member_move() -> None:
     assert {len(one.partitions) for one in found.values()} == {4}
 
 
-def test_equal_partitions_are_exchanged_back_to_their_holders() -> None:
+def test_of_equal_partitions_unowned_ones_and_the_fewest_others_move() -> None:
     members = {"a": holding("a-0=t:0-1"), "b": holding("b-0=t:2-3"), "c": holding("c-0=t:4-9")}
     three = {name: subscribes("t") for name in "abc"}
 
@@ -148,7 +139,7 @@ def test_thread_is_assigned_only_topics_with_that_many_threads() -> None:
 
     found = assigned_by(LagAssignor(), "t:1 u:4", {"a": subscribes("t u:3")}, with_lags(lags))
 
-    assert texts(found) == {"a-0": "t-0", "a-1": "u-0 u-1", "a-2": "u-2 u-3"}
+    assert texts(found) == {"a-0": "t-0", "a-1": "u-0 u-2", "a-2": "u-1 u-3"}
 
 
 def test_without_a_committed_offset_all_records_are_behind() -> None:
@@ -164,7 +155,7 @@ def test_without_a_committed_offset_all_records_are_behind() -> None:
 
 @pytest.mark.parametrize("knows_the_end", [False, True])
 def test_partition_with_an_unknown_end_counts_as_the_mean_of_the_others(knows_the_end: bool) -> None:
-    lags = {"t-1": 300, "t-2": 100, "t-3": 100, "t-4": 100, "t-5": 150}  # in the mean 150
+    lags = {"t-1": 350, "t-2": 100, "t-3": 100, "t-4": 100, "t-5": 100}  # in the mean 150
     lookup = with_lags(lags)
     if knows_the_end:
         lookup.ends = {**lookup.ends, part("t-0"): 10**9}  # of a log without a commit or a beginning
@@ -196,43 +187,21 @@ def test_a_second_assignment_changes_nothing_while_the_lags_are_the_same() -> No
     assert again == first
 
 
-AGAIN = {
-    # Found by a search. In the first, sticky gains only as the start of a second round; in the second, a thread that
-    # could give nothing at first can after the others have exchanged.
-    "a second round": (
-        "t:7 u:2 v:6",
-        {"a": "t v", "b": "v", "c": "t u", "d": "t u v", "e": "t u v"},
-        {"t": [1, 1, 5, 3, 0, 6, 1], "u": [3, 2], "v": [0, 0, 2, 0, 1, 4]},
-        {"a": "v:0,5", "b": "t:6 u:1 v:1", "c": "t:3 u:0", "d": "t:0,2,4,5 v:2,3,4", "e": "t:1"},
-    ),
-    "a second look": (
-        "t:6 u:4 v:6",
-        {"a": "t u", "b": "t u v", "c": "u", "d": "t u", "e": "v"},
-        {"t": [1, 2, 6, 2, 0, 4], "u": [5, 3, 3, 6], "v": [2, 1, 1, 6, 3, 2]},
-        {"b": "t:0,2,4 u:0 v:5", "c": "t:5 u:1 v:2,3", "d": "u:3 v:0", "e": "t:1,3 u:2 v:1,4"},
-    ),
-}
+def test_a_hot_partition_stays_if_its_move_gains_under_the_tolerance() -> None:
+    members = {"a": holding("a-0=t:0-2"), "b": holding(""), "c": holding("c-0=t:3-6")}
+    lookup = with_lags({"t-0": 1000, "t-1": 1, "t-2": 1, **{f"t-{n}": 100 for n in range(3, 7)}})
+
+    found = assigned_by(LagAssignor(), "t:7", {**TWO, "c": subscribes("t")}, lookup, members)
+
+    assert texts(found) == {"a-0": "t-0", "b-0": "t-1 t-2 t-3 t-6", "c-0": "t-4 t-5"}
 
 
-@pytest.mark.parametrize("case", AGAIN)
-def test_first_assignment_is_as_balanced_as_a_second_one(case: str) -> None:
-    topics, subscriptions, lags, before = AGAIN[case]
-    metadata = {name: subscribes(text) for name, text in subscriptions.items()}
-    lookup = with_lags({f"{topic}-{n}": lag for topic, each in lags.items() for n, lag in enumerate(each)})
-    members = {name: holding(f"{name}-0={before.get(name, '').replace(' ', ';')}") for name in metadata}
+def test_many_idle_partitions_move_though_each_is_less_than_the_tolerance() -> None:
+    members = {"a": holding("a-0=t:0-99"), "b": holding("b-0=t:100-199")}
 
-    first = assigned_by(LagAssignor(), topics, metadata, lookup, members)
+    found = assigned_by(LagAssignor(), "t:200", {**TWO, "c": subscribes("t")}, with_lags({}), members)
 
-    assert assigned_by(LagAssignor(), topics, metadata, lookup, settled(first, members)) == first
-
-
-def test_partition_stays_beside_a_hot_one_if_its_move_gains_under_the_tolerance() -> None:
-    members = {"a": holding("a-0=t:0-1"), "b": holding("b-0=t:2-11")}
-    lookup = with_lags({"t-0": 10**6, "t-1": 5, **{f"t-{n}": 100 for n in range(2, 12)}})
-
-    found = assigned_by(LagAssignor(), "t:12", TWO, lookup, members)
-
-    assert found["a"].partitions == members["a"].running
+    assert {len(one.partitions) // 4 for one in found.values()} <= {15, 16, 17}
 
 
 def test_a_topic_of_few_members_in_a_large_group_is_level_among_them() -> None:
