@@ -115,7 +115,7 @@ class GroupReader:
         history = _generations(rebalances)
         state = self._state(state_node, channels, topics, history)
         members, rebalance = self._members(consumers, state.generation if state.generation in history else None)
-        found_seats = self._seats(seats, members)
+        found_seats = self._seats(seats, members, channels)
         slots = self._slots(sorted(pools.found), len(members)) if pools and not state.target else frozenset()
         region = self._region.read(state, members, channels)
         needed = {*topics, *state.topics, *(part.topic for view in channels.values() for part in view.running)}
@@ -253,10 +253,13 @@ class GroupReader:
         node = self._store.get(path)
         return self._records.parsed(path, node, Rebalance.parse) if node is not None else None
 
-    def _seats(self, names: Iterable[str], members: Mapping[str, Member]) -> dict[str, SeatView]:
-        """The seats of static members, and how long each has been empty.
+    def _seats(
+        self, names: Iterable[str], members: Mapping[str, Member], channels: Mapping[str, ChannelView]
+    ) -> dict[str, SeatView]:
+        """The seats of static members, and how long each has been empty: not longer than its channel is as it is.
 
-        A member with an `ids` znode is not away, even if its channel was read before it has registered.
+        A member with an `ids` znode is not away, even if its channel was read before it has registered. One that has
+        registered between the reads of `ids` and of its seat looks as if it were.
         """
         known = list(self._problems.usable(self._paths.seats, names))
         paths = [self._paths.seat(name) for name in known]
@@ -264,6 +267,7 @@ class GroupReader:
         for name, path, node in zip(known, paths, self._store.get_many(paths) if paths else [], strict=True):
             if node is not None:
                 away_s = 0.0 if name in members else self._memory.age_s("away", name, str(node.stat.mzxid))
+                away_s = min(away_s, channels[name].idle_s if name in channels else away_s)
                 seat = self._records.parsed(path, node, Seat.parse)
                 found[name] = SeatView(name, node.stat.version, seat, away_s, node.stat.czxid)
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from coordinator.assignors.range import RangeAssignor
 from coordinator.planning.plan import HISTORY_KEPT, plan
 from coordinator.planning.snapshot import ChannelView, Member, SentCommand, Snapshot
+from coordinator.zk.errors import ConnectionLost
 from coordinator.zk.store import Create, Delete, SetData
 from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.znodes.group_state import COMPLETING, STABLE, GroupState, Mark, Rebalance, Target
@@ -259,6 +261,39 @@ def test_seat_of_a_member_that_comes_and_leaves_during_a_turn_is_kept_in_full(la
         act_between(world, requests, come)
         world.turn()
         world.meddle = lambda world: None
+        world.turn()
+        world.tick(0.5 * SEAT_IS_OVER_S)
+        world.turn()
+
+        assert world.tree.children(PATHS.seats) == ["b"], requests
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("later", range(2, 6))
+def test_seat_of_a_member_that_comes_during_a_turn_and_leaves_after_it_is_kept_in_full(later: int) -> None:
+    for requests in range(1, 14):
+        world = a_world()
+        world.start("a", {"t": 1})
+        first_life = world.start("b", {"t": 1}, is_static=True)
+        settle(world)
+        first_life.leave()
+        world.turn()
+        lives: list[MemberProcess] = []
+
+        def fail() -> None:
+            raise ConnectionLost("its connection is slow")
+
+        def come(world: GroupWorld = world, lives: list[MemberProcess] = lives) -> None:
+            lives.append(world.start("b", {"t": 1}, is_static=True))
+            act_between(world, later, fail)
+
+        act_between(world, requests, come)
+        with suppress(ConnectionLost):
+            world.turn()
+        world.meddle = lambda world: None
+        world.tick(0.9 * SEAT_IS_OVER_S)
+        for life in lives:
+            life.leave()
         world.turn()
         world.tick(0.5 * SEAT_IS_OVER_S)
         world.turn()
