@@ -270,7 +270,7 @@ def test_seat_of_a_member_that_comes_and_leaves_during_a_turn_is_kept_in_full(la
 
 @pytest.mark.long
 @pytest.mark.parametrize("later", range(2, 6))
-def test_seat_of_a_member_that_comes_during_a_turn_and_leaves_after_it_is_kept_in_full(later: int) -> None:
+def test_seat_of_a_member_that_comes_in_a_turn_and_leaves_after_it_is_kept_in_full(later: int) -> None:
     for requests in range(1, 14):
         world = a_world()
         world.start("a", {"t": 1})
