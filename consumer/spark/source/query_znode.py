@@ -223,14 +223,13 @@ class QueryPost:
         self._finished, self._published_at = finished, self._runtime.monotonic()
 
     def check_newest(self, store: Store) -> None:
-        """Check that this run is the query's, before anything counts as missing: a newer one may have read on, and
-        segments go with their query.
+        """Check that this run is the query's, as of what this session has seen, before anything counts as missing: a
+        newer one may have read on, and segments go with their query.
 
         :raises QueryTakenOver: when a newer run has registered.
         :raises QueryRemoved: when the query was removed since this run registered.
         :raises StoreError: when there was no answer.
         """
-        store.sync()
         self._watched.forget()
         if self._has_znode(store):
             self._own(store)
