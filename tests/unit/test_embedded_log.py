@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumer.logs import (
-    LOG_SCHEMA,
     Log,
     LogError,
     OffsetAndTimestamp,
@@ -25,6 +24,7 @@ from consumer.logs import (
     UnknownTopic,
     open_log,
 )
+from consumer.logs.base import LOG_SCHEMA
 from consumer.logs.columns import PendingRecords, stored_batches
 from consumer.logs.embedded.append import ABANDONED_AFTER_S, Appender, sweep
 from consumer.logs.embedded.files import file_name
