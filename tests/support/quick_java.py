@@ -29,7 +29,8 @@ def java_options(cache: Path) -> str:
         environment = {**os.environ, "JDK_JAVA_OPTIONS": options}
         subprocess.run([sys.executable, "-m", __name__], env=environment, check=True, capture_output=True, timeout=600)
         unfinished.rename(archive)
-    return " ".join([*JVM_FLAGS, f"-XX:SharedArchiveFile={archive}"])
+    quiet = "-Xlog:disable"  # one that does without says so on stdout, also where that is a consumer's events
+    return " ".join([*JVM_FLAGS, quiet, f"-XX:SharedArchiveFile={archive}"])
 
 
 def main() -> None:
