@@ -60,6 +60,14 @@ def act_between(world: GroupWorld, requests: int, act: Callable[[], object]) -> 
     return lambda: left[0] <= 0
 
 
+def assert_seat_is_kept(world: GroupWorld, requests: int) -> None:
+    """For half of its time, from now."""
+    world.turn()
+    world.tick(0.5 * SEAT_IS_OVER_S)
+    world.turn()
+    assert world.tree.children(PATHS.seats) == ["b"], requests
+
+
 def starts(world: GroupWorld, name: str, is_static: bool = True) -> Callable[[], object]:
     return lambda: world.start(name, {"t": 1}, is_static=is_static)
 
@@ -261,11 +269,7 @@ def test_seat_of_a_member_that_comes_and_leaves_during_a_turn_is_kept_in_full(la
         act_between(world, requests, come)
         world.turn()
         world.meddle = lambda world: None
-        world.turn()
-        world.tick(0.5 * SEAT_IS_OVER_S)
-        world.turn()
-
-        assert world.tree.children(PATHS.seats) == ["b"], requests
+        assert_seat_is_kept(world, requests)
 
 
 @pytest.mark.long
@@ -294,11 +298,7 @@ def test_seat_of_a_member_that_comes_in_a_turn_and_leaves_after_it_is_kept_in_fu
         world.tick(0.9 * SEAT_IS_OVER_S)
         for life in lives:
             life.leave()
-        world.turn()
-        world.tick(0.5 * SEAT_IS_OVER_S)
-        world.turn()
-
-        assert world.tree.children(PATHS.seats) == ["b"], requests
+        assert_seat_is_kept(world, requests)
 
 
 @pytest.mark.long

@@ -147,7 +147,7 @@ class Planner:
             self._report_removed(f"query {start.query}")
         segments = self._segments.between(start.czxid)
         end = at_cut(batch_end(start, segments, cuts, max_rows, self._target), start, segments, known, cuts)
-        batch = self._segments.between(start.czxid, end.czxid)
+        batch = [sealed for sealed in segments if sealed.czxid <= end.czxid]
         return delivered(start, end, batch, post.registered(store), self._segments.record.collected)
 
     def _list_with_cuts(self, store: Store) -> tuple[Sequence[Cut], Sequence[Cut]]:
