@@ -166,8 +166,7 @@ def sasl_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
 @pytest.fixture(scope="session")
 def kafka(zookeeper: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
     """One broker in ZooKeeper mode for the whole session, in a chroot of its own."""
-    quick = {"zookeeper.session.timeout.ms": "1500"}  # one that was killed may register again after so long
-    with a_kafka(tmp_path_factory.mktemp("kafka"), fresh_chroot(zookeeper.hosts), quick) as kafka:
+    with a_kafka(tmp_path_factory.mktemp("kafka"), fresh_chroot(zookeeper.hosts)) as kafka:
         yield kafka
 
 
