@@ -182,7 +182,7 @@ def test_churn_does_not_postpone_the_eviction_of_an_unresponsive_consumer(runs_s
             world.tree.commit([SetData(PATHS.channel("a"), touched.to_bytes())], 0)
 
     assert silent.fenced is None or silent.fenced.over is not None
-    assert "evicted: it acknowledged no command" in (world.channels()["a"].ended or "")
+    assert "evicted: it carried out no command" in (world.channels()["a"].ended or "")
 
 
 # ---- reads at slightly different times

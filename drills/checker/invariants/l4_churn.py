@@ -6,6 +6,7 @@ from ..replay.channel_data import ChannelData
 from ..replay.commits import GONE, LIFE, NAMED, SENT, STATE, Commit
 from ..replay.conditions import FOREVER
 from ..replay.expected_target import hold_s, longest_ask_s
+from ..replay.reading import CommandData
 from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import ChannelView, StateView
@@ -16,29 +17,42 @@ from .l4_repeats import Repeats
 WITHDRAWN_FOR_S = 1.0
 """Seconds: a command may be withdrawn in one turn and replaced in the next; so short a gap ends no wait."""
 
+REMOVED_FOR_S = 2.0
+"""The same of one that the consumer has removed and not carried out: it is sent again a second later."""
+
 
 class _Wait:
-    """Since when a consumer has had commands and applied none; `idle` is since when it has none."""
+    """Since when a consumer has had commands and carried out none; it has none, and the wait is over at `until`."""
 
-    __slots__ = ("first", "idle", "view")
+    __slots__ = ("first", "until", "view")
 
     def __init__(self, view: ChannelView, first: Event) -> None:
         self.view = view
         self.first = first
-        self.idle = FOREVER
+        self.until = FOREVER
 
 
-def _life(channel: ChannelData) -> tuple[str, str]:
-    """The fields that change when a consumer applies a command, or rejoins."""
-    return channel.incarnation, channel.command
+def _begins(view: ChannelView, before: ChannelData, after: ChannelData) -> bool:
+    """Whether the consumer begins with a command that stays: it takes several commits, or restores a state."""
+    return before.command != after.command and after.command in view.commands
+
+
+def _is_carried_out(data: CommandData | None, view: ChannelView) -> bool:
+    """Whether the consumer's channel shows a stop or start; of any other command it need not."""
+    if data is None or view.data is None:
+        return True
+    running = view.data.running.keys()
+    if data.is_stop:
+        return not running & (data.partitions or running)
+    return not data.is_start or data.partitions <= running | view.data.refused
 
 
 class ChurnProgress(Invariant):
     """Churn does not livelock, and does not postpone an eviction.
 
-    A member that has commands and applies none for its `max_poll_interval_ms` + `notice` has been evicted (or left) by
-    then, though its commands are withdrawn and replaced meanwhile. And after `calm`, past L1's deadline, no new
-    generation begins without a change. Starts and generations that are repeated are judged by `Repeats`.
+    A member that has commands and carries out none for its `max_poll_interval_ms` + `notice` has been evicted (or left)
+    by then, though its commands are withdrawn, or removed by itself, and replaced meanwhile. And after `calm`, past
+    L1's deadline, no new generation begins without a change. Repeated starts and generations are judged by `Repeats`.
     """
 
     name = "L4"
@@ -58,22 +72,25 @@ class ChurnProgress(Invariant):
         self._repeats.on_commit(commit)
         for change in commit.channels:
             was, now, view = change.before, change.after, change.view
-            if was is None or now is None or not now.is_live or _life(was) != _life(now):
+            is_new = was is None or now is None or not now.is_live or was.incarnation != now.incarnation
+            if is_new or (now is not None and was is not None and _begins(view, was, now)):
                 self._waits.pop((view.group.name, view.consumer), None)
         for view, command in commit.made:
             if view.is_live and not command.by_hand:
                 self.judged += 1
                 wait = self._waits.setdefault((view.group.name, view.consumer), _Wait(view, commit.event))
-                if wait.view is not view or commit.at - wait.idle > WITHDRAWN_FOR_S:
+                if wait.view is not view or commit.at > wait.until:
                     wait = self._waits[view.group.name, view.consumer] = _Wait(view, commit.event)
-                wait.idle = FOREVER
-        for view, _ in commit.gone:
+                wait.until = FOREVER
+        for view, command in commit.gone:
             key = (view.group.name, view.consumer)
-            if key in self._waits and not view.commands:
-                if commit.who == view.owner:
-                    del self._waits[key]
-                else:
-                    self._waits[key].idle = commit.at
+            is_own = commit.who == view.owner
+            if key in self._waits and is_own and _is_carried_out(command.data, view):
+                del self._waits[key]
+                if view.commands:
+                    self._waits[key] = _Wait(view, commit.event)
+            elif key in self._waits and not view.commands:
+                self._waits[key].until = commit.at + (REMOVED_FOR_S if is_own else WITHDRAWN_FOR_S)
         for group, before, after in commit.states:
             if self.world.conditions.calm is not None and not commit.by_hand:
                 self._judge_generation(group.name, before, after, commit)
@@ -84,7 +101,7 @@ class ChurnProgress(Invariant):
         able = self.world.conditions.undisturbed_since(now)
         for key, wait in list(self._waits.items()):
             view = wait.view
-            if now - wait.idle > WITHDRAWN_FOR_S:
+            if now > wait.until:
                 del self._waits[key]
                 continue
             since = max(wait.first["at"], able, self.world.conditions.unpaused_since(view.group.name))
@@ -96,7 +113,7 @@ class ChurnProgress(Invariant):
             if now - since > limit + self.world.bounds["notice"]:
                 del self._waits[key]
                 self.broken(
-                    f"{view.consumer} of group {view.group.name} has applied none of its commands from "
+                    f"{view.consumer} of group {view.group.name} has carried out none of its commands from "
                     f"{moment(wait.first['at'])} to {moment(now)}, over its max_poll_interval_ms of {limit:g} s, and "
                     "was not evicted",
                     member.written if member is not None else None,

@@ -8,19 +8,13 @@ from ..replay.commits import Commit
 from ..replay.conditions import FOREVER
 from ..replay.expected_target import decided
 from ..replay.fast_json import Partition
-from ..replay.reading import CommandData, StateData
+from ..replay.reading import CommandData
 from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import ChannelView, GroupView, StateView
 
 MOST_SENT = 4
-"""Three strikes evict, and one start in a turn that was refused is not judged."""
-
-MOST_SENT_TO_LIAR = 10
-"""To a member whose channel is written by hands, or by itself as it likes: it may send itself commands."""
-
-MOST_LOSSES = 3
-"""Three starts that a member disobeys in a row evict it; each begins in another generation."""
+"""Two are sent at once, then one a second."""
 
 WITHIN_S = 2.0
 
@@ -29,9 +23,6 @@ Sent = tuple[object, ...]
 
 class Repeats:
     """The same start is sent four times within 2 s at most, and no generation has the target of the previous one.
-
-    That a member runs partitions of it without owner znodes begins at most three such generations of an incarnation and
-    a coordinator.
 
     The same start: of epoch, incarnation, generation, partitions, ask and reset. The same target: of members (static
     ones in any incarnation), threads, topics and strategy; a generation has it only when a member runs partitions
@@ -43,7 +34,6 @@ class Repeats:
         self._world = world
         self._report = report
         self._sent: dict[tuple[str, str], tuple[Sent, list[Event]]] = {}
-        self._lost: dict[tuple[str, str], tuple[Sent, list[Event]]] = {}
 
     def on_commit(self, commit: Commit) -> None:
         """Commands were sent, or a state was written."""
@@ -62,7 +52,7 @@ class Repeats:
         times = [event for event in times if known == start and commit.at - event["at"] <= WITHIN_S]
         times.append(commit.event)
         self._sent[key] = start, times
-        if len(times) > (MOST_SENT_TO_LIAR if view.by_hand else MOST_SENT):
+        if len(times) > MOST_SENT:
             self._report(
                 f"the same start was sent to {view.consumer} of group {view.group.name} {len(times)} times from "
                 f"{moment(times[0]['at'])} to {moment(commit.at)}",
@@ -74,15 +64,12 @@ class Repeats:
     ) -> None:
         was = before.data if before is not None and not before.by_hand else None
         now = after.data if after is not None else None
-        if self._lost and now is not None:
-            self._end_losses(group, now)
         if was is None or now is None or now.generation != was.generation + 1 or not now.target or now.client:
             return
         target = decided(group, now, FOREVER)
         if target is None or target != decided(group, was, FOREVER):
             return
         if before is None or any(_lost_owners(view) for view in group.channels.values()):
-            self._judge_losses(group, was, now, commit)
             return
         if now.region != was.region:
             return
@@ -94,34 +81,6 @@ class Repeats:
                 before.written,
                 commit.event,
             )
-
-    def _end_losses(self, group: GroupView, now: StateData) -> None:
-        """Forget those of members that run what they shall, with owner znodes."""
-        for name, target in now.target.items():
-            view = group.channels.get(name)
-            if view is None or view.data is None or _lost_owners(view):
-                continue
-            if view.data.running.keys() & target.partitions:
-                self._lost.pop((group.name, name), None)
-
-    def _judge_losses(self, group: GroupView, was: StateData, now: StateData, commit: Commit) -> None:
-        for view in group.channels.values():
-            target = now.target.get(view.consumer)
-            if view.data is None or target is None or not _lost_owners(view) & target.partitions:
-                continue
-            if view.data.generation != was.generation:
-                continue  # it has not heard of the last one: another has begun this one
-            life, key = (now.epoch, view.data.incarnation), (group.name, view.consumer)
-            known, times = self._lost.get(key, (life, []))
-            times = [event for event in times if known == life and event["at"] > group.hand_at] + [commit.event]
-            self._lost[key] = life, times
-            if len(times) > MOST_LOSSES:
-                self._report(
-                    f"{view.consumer} of group {group.name} runs partitions without owner znodes, which begins "
-                    f"generation {now.generation} at {moment(commit.at)}, the {len(times)}th of epoch {now.epoch}, and "
-                    "was not evicted",
-                    *times,
-                )
 
 
 def _lost_owners(view: ChannelView) -> Set[Partition]:
