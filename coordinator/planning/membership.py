@@ -49,8 +49,8 @@ class End:
     :ivar reason: for its channel.
     :ivar evicted: whether its `ids` znode is removed too.
     :ivar owners: owner znodes to remove.
-    :ivar foreign: partitions of its `running` whose offsets are not written: another incarnation owns or runs them, or
-        they do not exist.
+    :ivar foreign: partitions of its `running` that are left as they are: another incarnation owns or runs them, or they
+        do not exist.
     :ivar error: the reason as a Kafka error name.
     :ivar seat: the seat to remove with it, None for a dynamic member.
     :ivar since_ms: as that of its mark.
@@ -64,6 +64,11 @@ class End:
     seat: SeatView | None = None
     since_ms: int | None = None
     foreign: PartitionSet = NONE
+
+    @property
+    def partitions(self) -> PartitionSet:
+        """The partitions whose offsets are written."""
+        return self.view.running - self.foreign
 
 
 @dataclass(slots=True)

@@ -235,7 +235,7 @@ class GroupReader:
                 own.add(partition)
         elsewhere = united(other.running for other in snapshot.channels.values() if other is not view)
         foreign = ((view.running & elsewhere) - own) | others | (view.running - snapshot.existing(view.running))
-        return replace(end, owners=end.owners - others, foreign=foreign)
+        return replace(end, owners=end.owners - foreign, foreign=foreign)
 
     def held(self, sequence: int) -> None:
         """A generation waits for this checkpoint of the region; 0 when none does."""

@@ -88,9 +88,7 @@ class Seen:
     def sends(self, *commands: Command, withdraws: Command | None = None, is_new_generation: bool = False) -> None:
         starts = tuple(("c", each) for each in commands)
         withdrawn = (("c", SentCommand("command-9", withdraws)),) if withdraws is not None else ()
-        self.clocks.decided(
-            Plan(GroupState(), starts=starts, withdrawn=withdrawn, is_new_generation=is_new_generation)
-        )
+        self.clocks.decided(Plan(GroupState(), starts=starts, withdrawn=withdrawn, is_new_generation=is_new_generation))
 
     def defers(self) -> None:
         self.clocks.decided(Plan(GroupState(), deferred=frozenset({"c"})))
