@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..replay.channel_data import ChannelData
-from ..replay.commits import GONE, LIFE, NAMED, SENT, STATE, Commit
+from ..replay.commits import GONE, HAND, LIFE, NAMED, SENT, STATE, Commit
 from ..replay.conditions import FOREVER
 from ..replay.expected_target import hold_s, longest_ask_s
 from ..replay.reading import CommandData
@@ -64,6 +64,7 @@ class ChurnProgress(Invariant):
         super().__init__(world)
         self._settled = settled
         self._waits: dict[tuple[str, str], _Wait] = {}
+        self._edited: set[tuple[str, str]] = set()
         self._repeats = Repeats(world, self.broken)
 
     # ---- evictions
@@ -72,9 +73,14 @@ class ChurnProgress(Invariant):
         self._repeats.on_commit(commit)
         for change in commit.channels:
             was, now, view = change.before, change.after, change.view
+            key = view.group.name, view.consumer
             is_new = was is None or now is None or not now.is_live or was.incarnation != now.incarnation
             if is_new or (now is not None and was is not None and _begins(view, was, now)):
-                self._waits.pop((view.group.name, view.consumer), None)
+                self._waits.pop(key, None)
+            if commit.who == HAND:
+                self._edited.add(key)
+            elif is_new:
+                self._edited.discard(key)
         for view, command in commit.made:
             if view.is_live and not command.by_hand:
                 self.judged += 1
@@ -107,7 +113,7 @@ class ChurnProgress(Invariant):
             since = max(wait.first["at"], able, self.world.conditions.unpaused_since(view.group.name))
             member = view.group.members.get(view.consumer)
             registration = member.registration if member is not None else None
-            if registration is None or view.by_hand:
+            if registration is None or key in self._edited or not view.group.live(view.consumer):
                 continue
             limit = registration.max_poll_interval_ms / 1000
             if now - since > limit + self.world.bounds["notice"]:
