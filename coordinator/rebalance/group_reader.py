@@ -6,6 +6,7 @@ model of the protocol finds two owners when a channel's data is read before its 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
@@ -27,7 +28,7 @@ from ..zk.lease import LEASE_SHARE
 from ..zk.store import DENIED, Node, Watch
 from ..zk.znodes.group_state import GroupState, Mark, Rebalance
 from ..zk.znodes.json_fields import MAX_CONTINUED
-from ..zk.znodes.partitions import PartitionSet, TopicPartition, united
+from ..zk.znodes.partitions import PartitionSet, TopicPartition
 from ..zk.znodes.paths import GroupPaths, history_generation
 from ..zk.znodes.ranges import is_partition
 from ..zk.znodes.records import OwnerRecord, Registration, Topic
@@ -216,9 +217,13 @@ class GroupReader:
         An end writes the offset of a partition that exists, and whose owner znode is its incarnation's; without an
         owner znode, one that no other channel runs, or that the target gives to this incarnation.
         """
-        return replace(plan, ends=tuple(self._with_own(snapshot, end) for end in plan.ends)) if plan.ends else plan
+        if not plan.ends:
+            return plan
+        running = Counter(part for view in snapshot.channels.values() for part in view.running)
+        shared = frozenset(part for part, times in running.items() if times > 1)
+        return replace(plan, ends=tuple(self._with_own(snapshot, end, shared) for end in plan.ends))
 
-    def _with_own(self, snapshot: Snapshot, end: End) -> End:
+    def _with_own(self, snapshot: Snapshot, end: End, shared: PartitionSet) -> End:
         view, owned = end.view, sorted(end.owners)
         incarnation = view.channel.incarnation if view.channel is not None else ""
         target = snapshot.state.target.get(view.consumer)
@@ -233,8 +238,7 @@ class GroupReader:
                 others.add(partition)
             elif record is not None:
                 own.add(partition)
-        elsewhere = united(other.running for other in snapshot.channels.values() if other is not view)
-        foreign = ((view.running & elsewhere) - own) | others | (view.running - snapshot.existing(view.running))
+        foreign = ((view.running & shared) - own) | others | (view.running - snapshot.existing(view.running))
         return replace(end, owners=end.owners - foreign, foreign=foreign)
 
     def held(self, sequence: int) -> None:
