@@ -73,6 +73,15 @@ def test_commands_that_it_removes_and_does_not_carry_out_do_not_postpone_an_evic
     assert "s1 of group g has carried out none of its commands from 20.03 s" in finding.why
 
 
+def test_command_that_is_begun_and_stays_restarts_the_wait() -> None:
+    def begins(history: StoryHistory) -> None:
+        history.pass_(10)
+        life, path = history.lives["s1"], history.command_of("s1")
+        history.set_channel(life, replace(life.channel, command=path.rpartition("/")[2]))
+
+    assert not waits(begins, 18)["L4"].findings
+
+
 def test_consumer_without_a_command_for_a_while_restarts_the_wait() -> None:
     def pause(history: StoryHistory) -> None:
         history.pass_(10)

@@ -90,13 +90,13 @@ class ChurnProgress(Invariant):
                 wait.until = FOREVER
         for view, command in commit.gone:
             key = (view.group.name, view.consumer)
-            is_own = commit.who == view.owner
-            if key in self._waits and is_own and _is_carried_out(command.data, view):
+            is_withdrawn = self.world.process(commit.who).is_node
+            if key in self._waits and not is_withdrawn and _is_carried_out(command.data, view):
                 del self._waits[key]
                 if view.commands:
                     self._waits[key] = _Wait(view, commit.event)
             elif key in self._waits and not view.commands:
-                self._waits[key].until = commit.at + (REMOVED_FOR_S if is_own else WITHDRAWN_FOR_S)
+                self._waits[key].until = commit.at + (WITHDRAWN_FOR_S if is_withdrawn else REMOVED_FOR_S)
         for group, before, after in commit.states:
             if self.world.conditions.calm is not None and not commit.by_hand:
                 self._judge_generation(group.name, before, after, commit)
