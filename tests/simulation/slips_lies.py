@@ -34,7 +34,7 @@ LIES = (
         "a generation in a channel raises the group's",
         "state",
         (replaced(GroupReader, "_state", _believes_generations),),
-        of("L1", "L4"),
+        of("S2", "L1", "L4"),
         _WHERE,
     ),
     Mutation(
