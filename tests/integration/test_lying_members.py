@@ -1,4 +1,4 @@
-"""Members that lie, on real coordinators and consumers: a lie costs its own member, and no other."""
+"""Members that lie, on real coordinators and consumers: a lie is bounded and timed, and moves nothing of another."""
 
 from __future__ import annotations
 
