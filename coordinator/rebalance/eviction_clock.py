@@ -105,10 +105,13 @@ class EvictionClocks:
             one.begun, one.since = begun, now
         one.has_commands = bool(pending)
         one.is_unowned = has_owners and not view.commands and not view.running <= owners
+        is_late = one.since is not None and (pending or one.sent is not None)
+        if not (is_late or one.waves or one.is_unowned):
+            return view
         left = {wave: at + PAUSE_S - now for wave, times, at in one.waves.values() if times >= AT_ONCE}
         return replace(
             view,
-            waits_s=now - one.since if one.since is not None and (pending or one.sent is not None) else 0.0,
+            waits_s=now - one.since if one.since is not None and is_late else 0.0,
             paced={wave: pause_s for wave, pause_s in left.items() if pause_s > 0},
             loss_pause_s=max(0.0, one.lost_at + LOSS_PAUSE_S - now) if one.is_unowned else 0.0,
         )
