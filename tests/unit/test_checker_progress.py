@@ -62,7 +62,7 @@ def remove_command(history: StoryHistory) -> None:
     history.fenced("g", history.states["g"], history.stop("s1"))
 
 
-def test_commands_that_it_removes_and_does_not_carry_out_do_not_postpone_an_eviction() -> None:
+def test_commands_that_it_removes_undone_do_not_postpone_an_eviction() -> None:
     def removes(history: StoryHistory) -> None:
         for _ in range(5):
             history.pass_(2)

@@ -230,7 +230,7 @@ def test_end_moves_no_offset_and_removes_no_owner_of_what_another_runs() -> None
     assert [written(world, number) for number in range(4)] == before
 
 
-def test_progress_of_a_member_is_written_although_another_says_that_it_runs_the_same() -> None:
+def test_progress_of_a_member_is_written_although_another_claims_the_same() -> None:
     world = LiedTo()
     member = world.start("a", {"t": 1})
     settle(world)
