@@ -43,8 +43,8 @@ def history(group: str, zk: str, output: str) -> None:
     stop, or from the last sign of life of a member that died, left or was evicted; across rebalances that replaced each
     other. It may have been shorter by UNCERTAIN-MS. `-` where no partition stood still.
 
-    Below the table: why each evicted member was, and SINCE when: its last sign of life, or the command that it did not
-    obey.
+    Below the table: why each evicted member was, and SINCE when: its last sign of life, or the first command that it
+    did not carry out.
 
     Under client-side assignment ASSIGNMENT-MS counts from the ask to the adoption of its answer, and ATTEMPTS is 1 plus
     the assignments that failed before it.

@@ -31,7 +31,7 @@ from coordinator.zk.znodes.commands import (
     STOP_FETCHER,
     Command,
 )
-from coordinator.zk.znodes.group_state import STABLE, ClientSide, Evicted, Grant, GroupState, Mark, Rebalance, Target
+from coordinator.zk.znodes.group_state import STABLE, ClientSide, Evicted, GroupState, Mark, Rebalance, Target
 from coordinator.zk.znodes.json_fields import MAX_ZNODE_BYTES, Fields
 from coordinator.zk.znodes.operator_requests import Pause, PausedRecord, TurnRequest
 from coordinator.zk.znodes.partitions import Discontinuity, TopicPartition
@@ -125,7 +125,6 @@ WRITTEN: tuple[tuple[str, Any], ...] = (
             {"c": "why"},
             CLIENT_SIDE,
             GroupRegion("r", 1, ("c",)),
-            {"c": Grant("i", PART)},
         ),
     ),
     ("request", TurnRequest("who", 1, "why")),
