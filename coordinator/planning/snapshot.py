@@ -176,14 +176,6 @@ class RegionView:
 
 
 @dataclass(frozen=True, slots=True)
-class Silence:
-    """How long ago an incarnation last fetched: between these two."""
-
-    most_ms: int
-    least_ms: int
-
-
-@dataclass(frozen=True, slots=True)
 class Snapshot:
     """One group, as a turn read it: state, channels (commands before data), asks, ids, owners, in this order.
 
@@ -233,8 +225,8 @@ class Snapshot:
     grown_age_s: float = 0.0
     region: RegionView | None = None
     longest_lease_ms: int = 40_000
-    silences: Mapping[str, Silence] = field(default_factory=dict)
-    returned: Mapping[str, Silence] = field(default_factory=dict)
+    silences: Mapping[str, int] = field(default_factory=dict)
+    returned: Mapping[str, int] = field(default_factory=dict)
 
     def existing(self, partitions: PartitionSet) -> PartitionSet:
         """Those of `partitions` that exist, or have an owner or offset znode: a channel may name any."""

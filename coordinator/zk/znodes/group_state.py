@@ -242,7 +242,7 @@ class GroupState:
 
 _REBALANCE = (
     *("generation", "epoch", "trigger", "started_ms", "joined", "left", "moved", "stopped_ms", "finished_ms"),
-    *("to_last_stop_ms", "to_last_start_ms", "standing_since_ms", "silent_since_ms", "standstill_ms", "uncertain_ms"),
+    *("to_last_stop_ms", "to_last_start_ms", "standing_since_ms", "silent_since_ms", "standstill_ms"),
     *("replaced_by", "assignment_ms", "attempts", "evicted"),
 )
 """The fields of a rebalance's znode, in order."""
@@ -258,8 +258,8 @@ class Rebalance:
     :ivar standing_since_ms: when the first stop was sent, by this rebalance or by an unfinished one that it replaced;
         None without a revocation.
     :ivar silent_since_ms: when a member whose incarnation is over last fetched, at the earliest; None without one.
-    :ivar standstill_ms: from the earlier of the two to the last start acknowledged; None until then, and without them.
-    :ivar uncertain_ms: how much shorter it may have been; None until that is known.
+    :ivar standstill_ms: from the earlier of the two to the last start acknowledged, at most; None until then, and
+        without them.
     :ivar replaced_by: the generation that replaced it before it finished.
     :ivar assignment_ms: from the ask to its adoption; None under the coordinator's strategies.
     :ivar attempts: 1 plus the assignments that failed before it; None likewise.
@@ -281,7 +281,6 @@ class Rebalance:
     assignment_ms: int | None = None
     attempts: int | None = None
     silent_since_ms: int | None = None
-    uncertain_ms: int | None = None
     evicted: tuple[Evicted, ...] = ()
 
     @property
@@ -313,7 +312,6 @@ class Rebalance:
             fields.optional_number("assignment_ms"),
             fields.optional_number("attempts"),
             fields.optional_number("silent_since_ms"),
-            fields.optional_number("uncertain_ms"),
             fields.objects("evicted", Evicted.read),
         )
 
