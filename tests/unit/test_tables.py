@@ -61,7 +61,6 @@ def test_columns_without_values_are_left_out_first() -> None:
         "10",
         "20",
         "30",
-        "5",
         "-",
         "-",
         "finished",

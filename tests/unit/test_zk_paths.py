@@ -128,7 +128,7 @@ WRITTEN: tuple[tuple[str, Any], ...] = (
         ),
     ),
     ("request", TurnRequest("who", 1, "why")),
-    ("history/rebalance-[generation]", Rebalance(1, 1, "why", 1, ("c",), ("c",), *[1] * 10, EVICTED)),
+    ("history/rebalance-[generation]", Rebalance(1, 1, "why", 1, ("c",), ("c",), *[1] * 9, EVICTED)),
     ("ids/[consumer]", REGISTRATION),
     ("sync/ask-[number]", Ask("lag", "c", "i", {"c": AskMember("i", "d", 1)}, "jobs", 2, "why", 1, outdated=1)),
     ("sync/ask-[number]/member-[consumer]", MemberAnswer({"c-0": PART}, "AA==", "lag")),
