@@ -66,7 +66,7 @@ def test_columns_without_values_are_left_out_first() -> None:
         "finished",
     ]
 
-    shown, _ = fitting(COLUMNS, [row], 140)
+    shown, _ = fitting(COLUMNS, [row], 126)
 
     assert [column for i, column in enumerate(COLUMNS) if i not in shown] == ["JOINED", "ASSIGNMENT-MS", "ATTEMPTS"]
 
