@@ -162,9 +162,16 @@ def _keep_marks(snapshot: Snapshot, found: Membership) -> None:
 
 
 def _evict(snapshot: Snapshot, found: Membership) -> None:
-    """End members that carry out no command, or give no sign of life; their partitions wait for their lease."""
+    """End members that carry out no command, or give no sign of life; their partitions wait for their lease.
+
+    One whose channel has a later epoch, after both znodes of the epoch were lost, takes all commands for old ones.
+    """
     for name, registration in sorted(found.live.items()):
         view = snapshot.channels[name]
+        if view.channel is not None and view.channel.epoch > snapshot.epoch:
+            reason = f"evicted: its channel has epoch {view.channel.epoch}, and this coordinator is of {snapshot.epoch}"
+            _end_live(snapshot, found, name, reason, since_ms=_before(snapshot, 0.0))
+            continue
         limit_s = registration.max_poll_interval_ms / 1000
         waits_s = view.waits_s
         if waits_s < limit_s and view.idle_s < limit_s:

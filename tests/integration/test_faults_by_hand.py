@@ -199,6 +199,24 @@ def test_epoch_goes_on_above_the_one_in_consumers(world: World, log: MemoryLog, 
     goes_on(world, log, *pair, three, above=1)
 
 
+def test_members_of_a_later_epoch_than_the_coordinators_come_back(world: World, log: MemoryLog) -> None:
+    service = world.coordinator(session_timeout_ms=1000)
+    pair = a_pair(world, log)
+    world.remove(COORDINATOR)
+    world.elected(service, above=1)
+    world.stable("g", 2)
+    three = world.consumer("g", "c3", {"t": 1}, log=log)
+    world.stable("g", 3)
+    assert world.channel("g", "c3").epoch == 2
+
+    world.put(CONSUMERS, b"")
+    world.remove(COORDINATOR_EPOCH)
+
+    eventually(lambda: world.state("g").epoch == 1, 10, "the epochs begin again")
+    goes_on(world, log, *pair, three, above=2)
+    assert "evicted: its channel has epoch 2" in str(world.history("g"))
+
+
 def test_removed_epochs_repeat_no_epoch_and_no_fence(world: World, stage: ManualStage) -> None:
     elections = []
     for name in "abcd":
