@@ -119,7 +119,7 @@ public class ZkConsumer {
         Channel before = new Channel();
         try { before = read(zk.getData(path, false, stat), Channel.class); } catch (IOException unreadable) { /* as one without data */ }
         if (!own.isEmpty() && !before.incarnation.isEmpty() && !own.contains(before.incarnation)) throw new Over("FencedInstanceId");
-        for (Partition part : before.partitions()) if (!counts(before.incarnation, part)) before.drop(List.of(part));
+        for (Partition part : before.partitions()) if (!writes(before.incarnation, part)) before.drop(List.of(part));
         List<Partition> some = before.partitions().stream().limit(STEP).toList();
         boolean isLast = some.size() == before.partitions().size();
         boolean isFenced = isLast || before.ended != null;  // the fence first, then the partitions in steps
@@ -147,14 +147,9 @@ public class ZkConsumer {
         if (isLast) renew();  // at once: nothing is fetched before the first
         return isLast;
     }
-    /** Whether an entry of an old `running` counts: a command has named it to that incarnation ("The two fences"). */
-    boolean counts(String old, Partition part) throws Exception {
-        JsonNode state = json(root + "/state"), granted = state.path("granted"), owner = json(owner(part));
-        JsonNode mine = (granted.has(consumer) ? granted : state.path("target")).path(consumer);
-        Set<Partition> named = new HashSet<>();
-        for (JsonNode map : granted.has(consumer) ? List.of(mine.path("partitions")) : mine.path("ownershipMap"))
-            named.addAll(partitions(map));
-        if (granted.isObject()) return mine.path("incarnation").asText().equals(old) && named.contains(part);
+    /** Whether the offset of a partition in an old `running` is written ("The two fences"). */
+    boolean writes(String old, Partition part) throws Exception {
+        JsonNode owner = json(owner(part));
         return has(root + "/offsets/" + part.topic) && (owner.isEmpty() || owner.path("incarnation").asText().equals(old));
     }
     void turn() throws Exception {  // the lease, commands, offsets, records, a sign of life

@@ -18,7 +18,6 @@ from coordinator.zk.errors import AccessDenied, BadData, ConnectionLost, NotAuth
 from coordinator.zk.lease import LEASE_SHARE
 from coordinator.zk.store import MAX_OPERATIONS, Create, Delete, Node, Operation, SetData, Store
 from coordinator.zk.update import Failure, retried
-from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths, parents_of
 from coordinator.zk.znodes.records import (
@@ -165,7 +164,7 @@ def _look(store: Store, paths: GroupPaths, consumer: str) -> Predecessor:
         channel = NO_CHANNEL
     running = sorted(channel.running)
     owners = _own(store, paths, channel)
-    channel = channel.without(frozenset(running) - _counted(store, paths, consumer, channel, owners))
+    channel = channel.without(frozenset(running) - _to_write(store, paths, channel, owners))
     running = sorted(channel.running)
     offsets = store.get_many([paths.offset(*partition) for partition in running])
     return Predecessor(
@@ -193,22 +192,10 @@ def _own(store: Store, paths: GroupPaths, channel: Channel) -> dict[TopicPartiti
     return found
 
 
-def _counted(
-    store: Store, paths: GroupPaths, consumer: str, channel: Channel, owners: Mapping[TopicPartition, bool]
-) -> PartitionSet:
-    """The entries of `running` that count: a command has named them to this incarnation.
-
-    The state is read after the channel: a start is written with it, before the channel can have its partitions.
-    """
+def _to_write(store: Store, paths: GroupPaths, channel: Channel, owners: Mapping[TopicPartition, bool]) -> PartitionSet:
+    """Entries of `running` whose offsets are written: no other incarnation owns them, and a start named its topic."""
     if not channel.running:
         return NONE
-    try:
-        node = store.get(paths.state)
-        granted = GroupState.parse(paths.state, node.data).granted_to(consumer, channel.incarnation) if node else None
-    except BadData:
-        granted = None
-    if granted is not None:
-        return granted
     topics = sorted({partition.topic for partition in channel.running})
     begun = store.get_many([paths.offsets_of(topic) for topic in topics])
     known = {topic for topic, node in zip(topics, begun, strict=True) if node is not None}

@@ -22,7 +22,6 @@ COLUMNS = (
     "LAST-STOP-MS",
     "LAST-START-MS",
     "STANDSTILL-MS",
-    "UNCERTAIN-MS",
     "ASSIGNMENT-MS",
     "ATTEMPTS",
     "RESULT",
@@ -41,10 +40,10 @@ def history(group: str, zk: str, output: str) -> None:
     LAST-STOP-MS and LAST-START-MS count from the start of the rebalance to the last acknowledged stop and start.
     STANDSTILL-MS is the longest time in which a partition had no fetcher, at most: to the last start, from the first
     stop, or from the last sign of life of a member that died, left or was evicted; across rebalances that replaced each
-    other. It may have been shorter by UNCERTAIN-MS. `-` where no partition stood still.
+    other. `-` where no partition stood still.
 
-    Below the table: why each evicted member was, and SINCE when: its last sign of life, or the command that it did not
-    obey.
+    Below the table: why each evicted member was, and SINCE when: its last sign of life, or the first command that it
+    did not carry out.
 
     Under client-side assignment ASSIGNMENT-MS counts from the ask to the adoption of its answer, and ATTEMPTS is 1 plus
     the assignments that failed before it.
@@ -77,7 +76,6 @@ def _row(record: Rebalance) -> tuple[object, ...]:
         record.to_last_stop_ms,
         record.to_last_start_ms,
         record.standstill_ms,
-        record.uncertain_ms if record.standstill_ms is not None else None,
         record.assignment_ms,
         record.attempts,
         _result(record),
@@ -107,7 +105,6 @@ def _document(record: Rebalance) -> dict[str, object]:
         "to_last_stop_ms": record.to_last_stop_ms,
         "to_last_start_ms": record.to_last_start_ms,
         "standstill_ms": record.standstill_ms,
-        "uncertain_ms": record.uncertain_ms,
         "stopped_ms": record.stopped_ms,
         "finished_ms": record.finished_ms,
         "replaced_by": record.replaced_by,

@@ -18,7 +18,6 @@ from ..zk.znodes.records import (
 from ..zk.znodes.regions import CONSUMERS as REGION_OF_CONSUMERS
 from ..zk.znodes.regions import RegionMembership
 from ..zk.znodes.sync import CLIENT, CONSUMER
-from .obedience import STRIKES
 from .snapshot import ChannelView, SeatView, Snapshot
 from .strategy import ESTABLISHED, NEWCOMER, RETURNING, Candidate, choose
 from .target import is_live
@@ -49,6 +48,8 @@ class End:
     :ivar reason: for its channel.
     :ivar evicted: whether its `ids` znode is removed too.
     :ivar owners: owner znodes to remove.
+    :ivar foreign: partitions of its `running` that are left as they are: another incarnation owns or runs them, or they
+        do not exist.
     :ivar error: the reason as a Kafka error name.
     :ivar seat: the seat to remove with it, None for a dynamic member.
     :ivar since_ms: as that of its mark.
@@ -61,6 +62,12 @@ class End:
     error: str = UNKNOWN_MEMBER_ID
     seat: SeatView | None = None
     since_ms: int | None = None
+    foreign: PartitionSet = NONE
+
+    @property
+    def partitions(self) -> PartitionSet:
+        """The partitions whose offsets are written."""
+        return self.view.running - self.foreign
 
 
 @dataclass(slots=True)
@@ -155,24 +162,24 @@ def _keep_marks(snapshot: Snapshot, found: Membership) -> None:
 
 
 def _evict(snapshot: Snapshot, found: Membership) -> None:
-    """End members without acknowledgements or heartbeats; their partitions wait for their lease."""
+    """End members that carry out no command, or give no sign of life; their partitions wait for their lease.
+
+    One whose channel has a later epoch, after both znodes of the epoch were lost, takes all commands for old ones.
+    """
     for name, registration in sorted(found.live.items()):
         view = snapshot.channels[name]
-        limit_s = registration.max_poll_interval_ms / 1000
-        waits_s = max((command.age_s for command in view.commands if not command.is_drain), default=0.0)
-        waits_s = max(waits_s, view.waits_s)  # replaced commands do not postpone it
-        if view.strikes >= STRIKES:
-            reason = f"evicted: it disobeyed {view.strikes} commands in a row; the last: {view.disobeyed}"
-            _end_live(snapshot, found, name, reason, since_ms=_before(snapshot, waits_s))
+        if view.channel is not None and view.channel.epoch > snapshot.epoch:
+            reason = f"evicted: its channel has epoch {view.channel.epoch}, and this coordinator is of {snapshot.epoch}"
+            _end_live(snapshot, found, name, reason, since_ms=_before(snapshot, 0.0))
             continue
+        limit_s = registration.max_poll_interval_ms / 1000
+        waits_s = view.waits_s
         if waits_s < limit_s and view.idle_s < limit_s:
             found.timers.append(limit_s - max(waits_s, view.idle_s))
             continue
         what, remedy = "gave no sign of life", "its process hangs, or max_poll_interval_ms is too short for it"
         if waits_s >= limit_s:
-            what = "acknowledged no command"
-            if view.disobeyed:
-                what = f"obeyed no command ({view.disobeyed})"
+            what = "carried out no command"
             remedy = "raise max_poll_interval_ms, or lower max_poll_records so that it polls more often"
         reason = f"evicted: it {what} for {registration.max_poll_interval_ms} ms ({remedy})"
         since_ms = _before(snapshot, waits_s if waits_s >= limit_s else view.idle_s)
@@ -200,7 +207,8 @@ def _end_live(
     runs_unowned = _runs_unowned(snapshot, view)
     if view.running or runs_unowned:
         lease = _lease_ms(snapshot, name, registration) or (snapshot.longest_lease_ms if runs_unowned else 0)
-        _mark(found, Mark(name, registration.incarnation, view.running, lease, reason, since_ms))
+        running = snapshot.existing(view.running)
+        _mark(found, Mark(name, registration.incarnation, running, lease, reason, since_ms))
 
 
 def _lease_ms(snapshot: Snapshot, name: str, registration: Registration) -> int:
@@ -242,7 +250,7 @@ def _end_departed(snapshot: Snapshot, found: Membership) -> None:
             found.ends.append(End(view, reason, False, owners, seat=seat if its_own else None))
             if _runs_unowned(snapshot, view):
                 _mark(found, Mark(name, channel.incarnation, NONE, lease_ms(snapshot, name), reason))
-        elif view.claimed or _runs_unowned(snapshot, view):
+        elif view.running or _runs_unowned(snapshot, view):
             reason = channel.ended or ""
             found.ends.append(End(view, reason, False, owners, channel.error))
             if _runs_unowned(snapshot, view):

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 from ..assignors import Assignor
 from ..zk.errors import RebalanceFailed
-from ..zk.store import MAX_COMMIT_BYTES
 from ..zk.znodes.commands import Command
 from ..zk.znodes.group_state import COMPLETING, EMPTY, FAILED, PREPARING, STABLE, GroupState, Rebalance, Target, bounded
 from ..zk.znodes.json_fields import MAX_COUNT
@@ -19,13 +18,11 @@ from ..zk.znodes.partitions import NONE, PartitionSet
 from ..zk.znodes.regions import CONSUMERS, GroupRegion
 from .asking import asking, without_asks
 from .exclusive import exclusive_moves, mark_replaced, with_sent
-from .grants import next_grants
 from .group import Asking
 from .kept import unreadable
 from .membership import End, GroupRules, Membership, keep_seats, membership, unusable
-from .obedience import STRIKES
 from .rebalance_history import history_of, replaced_of
-from .reconciliation import STRAGGLER_AFTER_S, Moves, Round, Settled, has_settled, moves, with_pauses
+from .reconciliation import STRAGGLER_AFTER_S, Moves, Round, has_settled, moves, with_pauses
 from .regional import RegionStep, region_step, regional_moves, sealing_moves
 from .snapshot import AskView, SeatView, SentCommand, Snapshot
 from .target import BEYOND, Wanted, wanted
@@ -37,8 +34,6 @@ ASK_ZNODES_A_TURN = 2_000
 """Znodes of asks that one turn removes, so that other groups need not wait for it."""
 
 HISTORY_KEPT = 20
-MOST_BYTES_WITH_GRANTS = MAX_COMMIT_BYTES // 2
-"""A larger state leaves `granted` out: what is granted is unknown until it fits again."""
 NO_RULES = GroupRules()
 NO_ASKING = Asking(Wanted({}, {}, {}))
 
@@ -57,7 +52,7 @@ class Plan:
     :ivar forgotten: generations with history to remove.
     :ivar outstanding: consumers with an unacknowledged command afterwards.
     :ivar asking: actions on asks of leaders.
-    :ivar unsettled: members that do not run yet what they shall.
+    :ivar deferred: members whose next command waits for its pace.
     """
 
     state: GroupState
@@ -76,16 +71,14 @@ class Plan:
     again_s: float | None = None
     outstanding: frozenset[str] = frozenset()
     asking: Asking = NO_ASKING
-    unsettled: frozenset[str] = frozenset()
+    deferred: frozenset[str] = frozenset()
 
     def changes(self, before: GroupState) -> bool:
         """Whether there is anything to write."""
         written = (self.ends, self.given_up, self.withdrawn, self.commands, self.rebalance, self.removed_asks)
         is_moved = self.region is not None and self.region.after != self.region.before
         is_answered = self.asking.answered is not None
-        # What commands have named grows only with a start; what is over is left out with the next write.
-        granted = self.state.granted if before.granted is None else before.granted
-        state = replace(self.state, epoch=before.epoch, granted=granted)
+        state = replace(self.state, epoch=before.epoch)
         return any(written) or is_answered or is_moved or state != before
 
     @property
@@ -152,10 +145,7 @@ def plan(
         left_out=dict(sorted({**bounded(unusable(snapshot, members)), **bounded(assignment.left_out, BEYOND)}.items())),
         client=asks.client,
         region=_group_region(snapshot, step, is_ready, tuple(sorted(assignment.target.keys() & members.away.keys()))),
-        granted=next_grants(snapshot, assignment.target, reconciliation.starts),
     )
-    if state.granted and len(state.to_bytes()) > MOST_BYTES_WITH_GRANTS:
-        state = replace(state, granted=None)
     return Plan(
         state=state,
         is_new_generation=is_new,
@@ -172,7 +162,7 @@ def plan(
             state,
             is_new,
             reconciliation.are_stopping,
-            asks.reason or _with_disobedience(members, trigger),
+            asks.reason or trigger,
             _gone(snapshot, members),
             members.ends,
         ),
@@ -186,7 +176,7 @@ def plan(
             (asks.assign[0],) if asks.assign is not None else (),
         ),
         asking=asks,
-        unsettled=frozenset(n for n, step in reconciliation.steps.items() if not isinstance(step, Settled)),
+        deferred=reconciliation.deferred,
     )
 
 
@@ -210,12 +200,6 @@ def _asking(
     if assignor is None or not members.everybody:
         return without_asks(snapshot, Wanted({}, {}, {}))
     return without_asks(snapshot, wanted(snapshot, members.everybody, assignor, members.marks))
-
-
-def _with_disobedience(members: Membership, trigger: str) -> str:
-    """The trigger for the history, with the members that are evicted for disobedience."""
-    found = [f"{end.view.consumer} {end.reason}" for end in members.ends if end.evicted and end.view.strikes >= STRIKES]
-    return "; ".join([trigger] * bool(trigger) + found)
 
 
 def _held(snapshot: Snapshot, members: Membership, asks: Asking, trigger: str, rules: GroupRules) -> Asking:
@@ -277,7 +261,7 @@ def _lost_owners(snapshot: Snapshot, name: str, is_eager: bool) -> PartitionSet:
     view, target = snapshot.channels[name], snapshot.state.target.get(name)
     assigned = target.partitions if target is not None else NONE
     settled = has_settled(view, assigned, snapshot.state.generation, is_eager)
-    is_due = not view.commands and max(view.pause_s, view.loss_pause_s) <= 0
+    is_due = not view.commands and view.loss_pause_s <= 0
     return view.running - snapshot.owners if settled and is_due else NONE
 
 
@@ -323,10 +307,7 @@ def _again_s(
         timers.append(WAITING_LOOK_S)
     if reconciliation.withdrawn or members.ends or members.given_up:
         timers.append(0.0)
-    pauses = (
-        s for name in members.live for s in (snapshot.channels[name].pause_s, snapshot.channels[name].loss_pause_s)
-    )
-    timers += [pause_s for pause_s in pauses if pause_s > 0]
+    timers += [pause_s for name in members.live if (pause_s := snapshot.channels[name].loss_pause_s) > 0]
     if reconciliation.waiting or reconciliation.blocked_by:
         timers.append(WAITING_LOOK_S)
     if sum(len(view.children) + 1 for view in asks.unneeded) > ASK_ZNODES_A_TURN:

@@ -10,7 +10,6 @@ from ..zk.znodes.json_fields import shortened
 from ..zk.znodes.sync import Ask
 from .membership import End
 from .snapshot import Snapshot
-from .standstill import standing
 
 LONGEST_TRIGGER = 1000
 """Bytes of a trigger: many members may have left, or joined, in one turn."""
@@ -36,7 +35,7 @@ def history_of(
     if is_new:
         ask = adopted_ask(snapshot, state)
         joined, left = sorted(_lives(state) - _lives(before)), sorted(_lives(before) - _lives(state))
-        stands = standing(snapshot, gone, stopping)
+        standing_since_ms, silent_since_ms = _standing_since(snapshot, gone, stopping)
         return Rebalance(
             generation=state.generation,
             epoch=snapshot.epoch,
@@ -47,9 +46,8 @@ def history_of(
             moved=_moved(before, state),
             stopped_ms=None if stopping else snapshot.now_ms,
             finished_ms=snapshot.now_ms if state.state in (STABLE, EMPTY) else None,
-            standing_since_ms=stands.standing_since_ms,
-            silent_since_ms=stands.silent_since_ms,
-            uncertain_ms=stands.uncertain_ms,
+            standing_since_ms=standing_since_ms,
+            silent_since_ms=silent_since_ms,
             assignment_ms=max(0, snapshot.now_ms - ask.since_ms) if ask is not None else None,
             attempts=ask.attempt if ask is not None else None,
             evicted=_evicted(state, left, ends),
@@ -61,30 +59,37 @@ def history_of(
         return _with_return(snapshot, state, record)
     stopped_ms = record.stopped_ms or (None if stopping else snapshot.now_ms)
     finished_ms = snapshot.now_ms if state.state in (STABLE, EMPTY) else None
-    stands = standing(snapshot, gone, stopping)
-    since_ms = stands.since_ms
-    stood_ms = max(0, snapshot.now_ms - since_ms) if since_ms is not None and state.state == STABLE else None
-    updated = replace(
-        record, stopped_ms=stopped_ms, finished_ms=finished_ms, standing_since_ms=stands.standing_since_ms
-    )
+    standing_since_ms, silent_since_ms = _standing_since(snapshot, gone, stopping)
+    updated = replace(record, stopped_ms=stopped_ms, finished_ms=finished_ms, standing_since_ms=standing_since_ms)
     if updated == record:
         return None  # another member's last sign is written with the next of these
-    return replace(
-        updated, silent_since_ms=stands.silent_since_ms, uncertain_ms=stands.uncertain_ms, standstill_ms=stood_ms
+    since_ms = min((ms for ms in (standing_since_ms, silent_since_ms) if ms is not None), default=None)
+    stood_ms = max(0, snapshot.now_ms - since_ms) if since_ms is not None and state.state == STABLE else None
+    return replace(updated, silent_since_ms=silent_since_ms, standstill_ms=stood_ms)
+
+
+def _standing_since(snapshot: Snapshot, gone: Iterable[str], are_stopping: bool) -> tuple[int | None, int | None]:
+    """`standing_since_ms` and `silent_since_ms` of the rebalance that a turn begins or continues.
+
+    A rebalance that replaces an unfinished one continues its standstill: the partitions still wait.
+    """
+    record, now_ms = snapshot.rebalance, snapshot.now_ms
+    standing_ms, silent_ms = (
+        (record.standing_since_ms, record.silent_since_ms)
+        if record is not None and record.finished_ms is None
+        else (None, None)
     )
+    silences = [snapshot.silences[name] for name in gone if name in snapshot.silences] + [*snapshot.returned.values()]
+    since = [max(0, now_ms - silence) for silence in silences] + ([silent_ms] if silent_ms is not None else [])
+    return standing_ms if standing_ms is not None or not are_stopping else now_ms, min(since, default=None)
 
 
 def _with_return(snapshot: Snapshot, state: GroupState, record: Rebalance) -> Rebalance | None:
     """A static member that comes back begins no generation: a longer standstill becomes that of the last one."""
-    longest = max(snapshot.returned.values(), key=lambda each: each.most_ms, default=None)
-    if longest is None or state.state != STABLE or longest.most_ms <= (record.standstill_ms or 0):
+    longest_ms = max(snapshot.returned.values(), default=0)
+    if state.state != STABLE or longest_ms <= (record.standstill_ms or 0):
         return None
-    return replace(
-        record,
-        silent_since_ms=max(0, snapshot.now_ms - longest.most_ms),
-        standstill_ms=longest.most_ms,
-        uncertain_ms=longest.most_ms - longest.least_ms,
-    )
+    return replace(record, silent_since_ms=max(0, snapshot.now_ms - longest_ms), standstill_ms=longest_ms)
 
 
 def adopted_ask(snapshot: Snapshot, state: GroupState) -> Ask | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from ..zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
 from ..zk.znodes.partitions import NONE, PartitionSet, topics_of, united
 from .membership import Membership
-from .snapshot import ChannelView, SentCommand, Snapshot
+from .snapshot import ChannelView, SentCommand, Snapshot, wave_of
 from .target import Wanted
 
 STRAGGLER_AFTER_S = 0.5
@@ -96,7 +96,7 @@ class Moves:
     :ivar timers: seconds until the steps may be others.
     :ivar drains: of a group in a consistent region: commands to contribute to the checkpoint that is open; `draining`
         are those that are sent.
-    :ivar deferred: members that get no command for now, because they have disobeyed.
+    :ivar deferred: members whose next command waits for its pace.
     """
 
     steps: Mapping[str, Step]
@@ -207,20 +207,24 @@ def _to_revoke(now: Round, name: str) -> PartitionSet:
     if channel is None:
         return NONE
     if now.is_eager and channel.generation != now.generation:
-        return view.claimed
+        return view.running
     other_life = {part for part in view.running if channel.topics.get(part.topic) != want.topics.get(part.topic)}
     # A claim makes owners only of what is new to the consumer: what has lost its owner is given up, to get one again.
     is_new = channel.generation != now.generation
     unowned = view.running - snapshot.owners if is_new else NONE
     moved = _to_other_threads(now, name) if is_new else NONE
-    given_up = view.claimed - want.target[name].partitions
-    return given_up | frozenset(other_life) | unowned | moved | view.uncounted
+    given_up = view.running - want.target[name].partitions
+    return given_up | frozenset(other_life) | unowned | moved
 
 
 def with_pauses(now: Round, found: Moves) -> Moves:
-    """`found` without commands to members that have just disobeyed one, until their pause is over."""
-    due = frozenset(name for name in found.steps if now.snapshot.channels[name].pause_s > 0)
-    return replace(found, deferred=due) if due else found
+    """`found` without the commands of which a member has had several, until their pause is over."""
+    due = {
+        name: pause_s
+        for name, command in (*found.stops, *found.starts)
+        if (pause_s := now.snapshot.channels[name].paced.get(wave_of(command), 0.0)) > 0
+    }
+    return replace(found, deferred=frozenset(due), timers=(*found.timers, *due.values())) if due else found
 
 
 def _to_other_threads(now: Round, name: str) -> PartitionSet:
@@ -261,8 +265,8 @@ def _still_right(now: Round, view: ChannelView, sent: SentCommand, to_revoke: Ma
     if (command.epoch, command.generation, command.incarnation) != order:
         return False
     if command.option == STOP_FETCHER:
-        # Of a large one that is obeyed in several commits, what it has stopped by now counts no more.
-        named = command.partitions & view.claimed if command.partitions else view.claimed
+        # Of a large one that is applied in several commits, what it has stopped by now counts no more.
+        named = command.partitions & view.running if command.partitions else view.running
         return bool(revoked) and named == revoked
     if command.option != START_FETCHER or command.ask != now.want.ask:
         return False
@@ -279,7 +283,7 @@ def _still_right(now: Round, view: ChannelView, sent: SentCommand, to_revoke: Ma
 def _stop(now: Round, name: str, partitions: PartitionSet) -> Command:
     """Seed 000, `rebalance` 4.1. Without partitions it means all."""
     view = now.snapshot.channels[name]
-    named = NONE if partitions == view.claimed else partitions
+    named = NONE if partitions == view.running else partitions
     topics = dict(view.channel.topics) if view.channel else {}
     incarnation = now.want.target[name].incarnation
     return Command(STOP_FETCHER, now.snapshot.epoch, now.generation, incarnation, {}, named, topics)
@@ -333,5 +337,5 @@ def _straggles(now: Round, revoked: Mapping[str, PartitionSet], kept: Kept, with
     late = any(sent.age_s >= STRAGGLER_AFTER_S for sent in kept.values())
     is_being_freed = any(revoked.values()) or bool(withdrawn) or bool(now.membership.ends)
     is_unknown = any(view.channel is None for view in now.snapshot.channels.values())
-    is_deferred = any(now.snapshot.channels[name].pause_s > 0 for name in revoked)
+    is_deferred = any(now.snapshot.channels[name].paced for name in revoked)
     return late or bool(now.membership.marks) or is_unknown or is_deferred or not is_being_freed

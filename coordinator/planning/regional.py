@@ -179,7 +179,7 @@ def _step(now: Round, name: str, command: Command | None, sent: SentCommand | No
     """
     :param command: that the member is to have.  :param sent: the same, where it is sent.
     """
-    running = now.snapshot.channels[name].claimed
+    running = now.snapshot.channels[name].running
     if command is None or command.option == DRAIN:
         return Settled()
     if command.option == STOP_FETCHER:
@@ -240,9 +240,9 @@ def _to_revoke(now: Round, name: str, region: Region) -> PartitionSet:
     view = now.snapshot.channels[name]
     topics = view.channel.topics if view.channel is not None else {}
     want = now.want
-    other_topics = any(topics.get(part.topic) != want.topics.get(part.topic) for part in view.claimed)
+    other_topics = any(topics.get(part.topic) != want.topics.get(part.topic) for part in view.running)
     is_right = _progress(view).reset == region.reset and not other_topics and region.state != FAILED
-    return NONE if is_right and not view.uncounted and view.claimed <= want.target[name].partitions else view.claimed
+    return NONE if is_right and view.running <= want.target[name].partitions else view.running
 
 
 def _wanted(now: Round, name: str, region: Region) -> Command | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ..zk.znodes.commands import DRAIN, Command
 from ..zk.znodes.group_state import GroupState, Rebalance
-from ..zk.znodes.partitions import NONE, PartitionSet, TopicPartition
+from ..zk.znodes.partitions import NONE, PartitionSet, TopicPartition, topics_of
 from ..zk.znodes.records import Channel, Registration, Seat, Topic
 from ..zk.znodes.regions import Region
 from ..zk.znodes.sync import Answer, Ask, MemberAnswer
@@ -32,6 +32,16 @@ class SentCommand:
         return self.command is not None and self.command.option == DRAIN
 
 
+Wave = tuple[str, int, int, str, int]
+"""Commands of one kind that a member gets for one target: option, epoch, generation, ask and reset."""
+
+
+def wave_of(command: Command) -> Wave:
+    """The wave of a stop or start."""
+    reset = command.region.reset if command.region is not None else 0
+    return command.option, command.epoch, command.generation, command.ask, reset
+
+
 @dataclass(frozen=True, slots=True)
 class ChannelView:
     """A channel znode with its commands, in the order of their sequence.
@@ -40,11 +50,9 @@ class ChannelView:
     :ivar version: its data version, the consumer's fence.
     :ivar idle_s: seconds since this coordinator saw its data change.
     :ivar written_ms: when its data was written, by ZooKeeper's clock.
-    :ivar waits_s: seconds since the first command was sent that it has not obeyed, replaced ones included.
-    :ivar pause_s: seconds until it gets its next command.
-    :ivar loss_pause_s: seconds until the owner znodes that it has lost, again and again, begin a generation.
-    :ivar strikes: commands that it has disobeyed in a row; `disobeyed` says how it disobeyed the last one.
-    :ivar uncounted: entries of `running` that no command has named to this incarnation.
+    :ivar waits_s: seconds since the first command was sent that it has not carried out, replaced ones included.
+    :ivar paced: wave -> seconds until its next command.
+    :ivar loss_pause_s: seconds until owner znodes that it has lost again begin a generation.
     """
 
     consumer: str
@@ -53,20 +61,12 @@ class ChannelView:
     commands: tuple[SentCommand, ...] = ()
     idle_s: float = 0.0
     waits_s: float = 0.0
-    uncounted: PartitionSet = NONE
-    pause_s: float = 0.0
+    paced: Mapping[Wave, float] = field(default_factory=dict)
     loss_pause_s: float = 0.0
-    strikes: int = 0
-    disobeyed: str = ""
     written_ms: int = 0
 
     @property
     def running(self) -> PartitionSet:
-        """The partitions that it runs by command."""
-        return self.claimed - self.uncounted if self.uncounted else self.claimed
-
-    @property
-    def claimed(self) -> PartitionSet:
         """The partitions that it says it runs."""
         return frozenset(self.channel.running) if self.channel else NONE
 
@@ -176,14 +176,6 @@ class RegionView:
 
 
 @dataclass(frozen=True, slots=True)
-class Silence:
-    """How long ago an incarnation last fetched: between these two."""
-
-    most_ms: int
-    least_ms: int
-
-
-@dataclass(frozen=True, slots=True)
 class Snapshot:
     """One group, as a turn read it: state, channels (commands before data), asks, ids, owners, in this order.
 
@@ -233,5 +225,11 @@ class Snapshot:
     grown_age_s: float = 0.0
     region: RegionView | None = None
     longest_lease_ms: int = 40_000
-    silences: Mapping[str, Silence] = field(default_factory=dict)
-    returned: Mapping[str, Silence] = field(default_factory=dict)
+    silences: Mapping[str, int] = field(default_factory=dict)
+    returned: Mapping[str, int] = field(default_factory=dict)
+
+    def existing(self, partitions: PartitionSet) -> PartitionSet:
+        """Those of `partitions` that exist, or have an owner or offset znode: a channel may name any."""
+        other = partitions - self.owners - self.offsets
+        numbers = {topic: frozenset(self.topics[topic].partitions) for topic in topics_of(other) & self.topics.keys()}
+        return partitions - {part for part in other if part.partition not in numbers.get(part.topic, ())}

@@ -12,9 +12,6 @@ from ..zk.znodes.commands import Command
 from ..zk.znodes.paths import COMMAND_PREFIX, GroupPaths, sequence
 from ..zk.znodes.records import parsed_channel
 
-CLOSED_S = 600.0
-"""How long a member is left out whose channel refuses writes, before the next attempt."""
-
 
 class ChannelReader:
     """Reads the channels of one group in one term.
@@ -37,7 +34,6 @@ class ChannelReader:
         self._memory = memory
         self._records = records
         self._on_acknowledge = on_acknowledge
-        self._closed: dict[str, int] = {}
 
     def read(self) -> dict[str, ChannelView]:
         """One read returns a channel's data and the number of its commands: enough for a channel without commands.
@@ -47,39 +43,13 @@ class ChannelReader:
         """
         listing = self._store.children(self._paths.channels)
         names = sorted(self._problems.usable(self._paths.channels, listing.names if listing else ()))
-        self._closed = {name: life for name, life in self._closed.items() if name in names}
         nodes = dict(zip(names, self._store.get_many([self._paths.channel(name) for name in names]), strict=True))
         busy = [name for name, node in nodes.items() if node is not None and node.stat.children]
         sent = self._sent(busy)
         nodes |= zip(busy, self._store.get_many([self._paths.channel(name) for name in busy]), strict=True)
         return {name: self._view(name, node, sent.get(name, ())) for name, node in nodes.items() if node is not None}
 
-    def refused(self, path: str) -> bool:
-        """The ACL of a znode refused a write; whether it is a channel's. That is read as bad data for a while.
-
-        Its member is left out, and the turn needs no write to it.
-        """
-        consumer = path.removeprefix(f"{self._paths.channels}/").partition("/")[0]
-        if not path.startswith(f"{self._paths.channels}/"):
-            return False
-        self._closed[consumer] = 0
-        return True
-
-    def _is_closed(self, name: str, node: Node) -> bool:
-        """Whether writes to a channel are refused: tried again after `CLOSED_S`, and for another znode of its name."""
-        life = self._closed.get(name)
-        if life is None:
-            return False
-        self._closed[name] = life = life or node.stat.czxid
-        if life != node.stat.czxid or self._memory.age_s("closed", name, str(life)) >= CLOSED_S:
-            del self._closed[name]
-            return False
-        self._problems.report(self._paths.channel(name), "its ACL refuses the coordinator's writes")
-        return True
-
     def _view(self, name: str, node: Node, commands: Sequence[SentCommand]) -> ChannelView:
-        if self._is_closed(name, node):
-            return ChannelView(name, node.stat.version, None)
         channel = self._records.parsed(self._paths.channel(name), node, parsed_channel)
         idle_s = self._memory.age_s("channel", name, str(node.stat.mzxid))
         return ChannelView(name, node.stat.version, channel, tuple(commands), idle_s, written_ms=node.stat.mtime_ms)

@@ -6,20 +6,22 @@ model of the protocol finds two owners when a channel's data is read before its 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import replace
 from math import ceil
 from typing import TypeVar
 
 from ..planning.answers import outdated_topic
-from ..planning.membership import LONGEST_LEASE_MS
+from ..planning.membership import LONGEST_LEASE_MS, End
 from ..planning.plan import Plan
 from ..planning.snapshot import AskView, ChannelView, Member, SeatView, Snapshot
 from ..regions.group_reader import GroupRegionReader
 from ..term.bad_data import Findings
 from ..term.reading import FirstSeen, ParsedRecords
 from ..term.term import Term
-from ..zk.errors import AccessDenied
+from ..zk.errors import AccessDenied, BadData
 from ..zk.lease import LEASE_SHARE
 from ..zk.store import DENIED, Node, Watch
 from ..zk.znodes.group_state import GroupState, Mark, Rebalance
@@ -27,13 +29,12 @@ from ..zk.znodes.json_fields import MAX_CONTINUED
 from ..zk.znodes.partitions import PartitionSet, TopicPartition
 from ..zk.znodes.paths import GroupPaths, history_generation
 from ..zk.znodes.ranges import is_partition
-from ..zk.znodes.records import Registration, Seat, Topic
+from ..zk.znodes.records import OwnerRecord, Registration, Seat, Topic
 from ..zk.znodes.segments import Pool, slot_name
 from ..zk.znodes.sync import CONSUMER
 from .ask_reader import AskReader
 from .channel_reader import ChannelReader
-from .conduct import Conducts
-from .counted import with_counted
+from .eviction_clock import EvictionClocks
 from .last_signs import LastSigns
 from .owner_threads import OwnerThreads
 
@@ -70,7 +71,7 @@ class GroupReader:
         self._threads = OwnerThreads(self._store, self._paths)
         self._made: tuple[int, int] | None = None
         self._written: tuple[int, int] = 0, 0
-        self._conducts = Conducts(term.runtime)
+        self._clocks = EvictionClocks(term.runtime)
         self._signs = LastSigns()
         session_ms = max(term.config.max_session_timeout_ms, term.store.negotiated_timeout_s * 1000)
         self._longest_lease_ms = ceil(session_ms * LEASE_SHARE)
@@ -124,9 +125,8 @@ class GroupReader:
             (self._paths.owners, self._problems.usable(self._paths.owners, owned)),
             (self._paths.offsets, self._problems.usable(self._paths.offsets, written)),
         )
-        channels = with_counted(self._store, self._paths, state, channels, (owners, offset_parents), topics)
         has_owners = state.client is None or state.client.protocol_type == CONSUMER
-        channels = self._conducts.observed(channels, owners, has_owners)
+        channels = self._clocks.observed(channels, owners, has_owners)
         on_thread = self._threads.read(state, members, channels, owners)
         now_ms = self._term.clock.now_ms()
         silences, returned = self._signs.observed(state, channels, members, now_ms, now_ms - round(1000 * changed_s))
@@ -188,12 +188,11 @@ class GroupReader:
 
     def deciding(self, plan: Plan) -> None:
         """A plan is about to be written."""
-        self._conducts.deciding(plan)
         self._signs.deciding(plan.ends)
 
     def decided(self, plan: Plan) -> None:
         """Start the timers of the turn's own writes now, not at the next read."""
-        self._conducts.decided(plan)
+        self._clocks.decided(plan)
         self._written = self._made[1] if self._made is not None else 0, plan.state.generation
         if plan.asking.made is not None:
             self._memory.age_s("ask", plan.asking.made[0])
@@ -208,6 +207,36 @@ class GroupReader:
         view = self._region.with_checkpoint(view, step.aborted)
         open_s = max(0, snapshot.now_ms - view.open_since_ms) / 1000 if view.open_since_ms else 0.0
         return replace(snapshot, region=view), replace(plan, region=replace(step, open_s=open_s))
+
+    def with_own(self, snapshot: Snapshot, plan: Plan) -> Plan:
+        """`plan` whose ends remove no owner znode of another incarnation, and write no offset that another may have.
+
+        An end writes the offset of a partition that exists, and whose owner znode is its incarnation's; without an
+        owner znode, one that no other channel runs, or that the target gives to this incarnation.
+        """
+        if not plan.ends:
+            return plan
+        running = Counter(part for view in snapshot.channels.values() for part in view.running)
+        shared = frozenset(part for part, times in running.items() if times > 1)
+        return replace(plan, ends=tuple(self._with_own(snapshot, end, shared) for end in plan.ends))
+
+    def _with_own(self, snapshot: Snapshot, end: End, shared: PartitionSet) -> End:
+        view, owned = end.view, sorted(end.owners)
+        incarnation = view.channel.incarnation if view.channel is not None else ""
+        target = snapshot.state.target.get(view.consumer)
+        own = set(target.partitions if target is not None and target.incarnation == incarnation else ())
+        others = set()
+        paths = [self._paths.owner(*partition) for partition in owned]
+        for partition, path, node in zip(owned, paths, self._store.get_many(paths) if paths else [], strict=True):
+            record = None
+            with suppress(BadData):
+                record = OwnerRecord.parse(path, node.data) if node is not None else None
+            if record is not None and record.incarnation != incarnation:
+                others.add(partition)
+            elif record is not None:
+                own.add(partition)
+        foreign = ((view.running & shared) - own) | others | (view.running - snapshot.existing(view.running))
+        return replace(end, owners=end.owners - foreign, foreign=foreign)
 
     def held(self, sequence: int) -> None:
         """A generation waits for this checkpoint of the region; 0 when none does."""
@@ -336,9 +365,7 @@ class GroupReader:
             longer_ms = max(0, self._longest_lease_ms - LONGEST_LEASE_MS)
             mark = _anybody(topics, str(node.stat.mzxid), UNKNOWN_LEASE_MS + longer_ms)
             runs = any(view.channel is not None and view.channel.ask for view in channels.values())
-            state = replace(
-                state or GroupState(), generation=seen, marks=(mark,) if mark.partitions or runs else (), granted=None
-            )
+            state = replace(state or GroupState(), generation=seen, marks=(mark,) if mark.partitions or runs else ())
         return state
 
     # ---- untrusted names and data

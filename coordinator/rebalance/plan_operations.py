@@ -50,7 +50,7 @@ def steps(snapshot: Snapshot, plan: Plan) -> Iterator[Step]:
     paths = GroupPaths(snapshot.group)
     before = replace(snapshot.state, marks=plan.state.marks, epoch=snapshot.epoch)
     parents = _parents(snapshot, plan)
-    torn = [end for end in plan.ends if len(end.view.running) > PARTITIONS_A_STEP]
+    torn = [end for end in plan.ends if len(end.partitions) > PARTITIONS_A_STEP]
     if torn:
         yield from (Step(before, operations) for operations in batches(parents, ROOM, _room_beside(before)))
         parents = []
@@ -157,7 +157,7 @@ def _parents(snapshot: Snapshot, plan: Plan) -> list[Unit]:
     """The missing parents of owners and offsets, so that a consumer's claim finds them."""
     paths = GroupPaths(snapshot.group)
     started = {topic for _, command in plan.starts for topic in command.topics}
-    folded = {part.topic for end in plan.ends for part in end.view.running}
+    folded = {part.topic for end in plan.ends for part in end.partitions}
     folded |= {topic for _, command in plan.stops for topic in command.topics}
     made: list[Unit] = [[Create(paths.owners_of(topic))] for topic in sorted(started - snapshot.owner_parents)]
     missing = sorted((started | folded) - snapshot.offset_parents)
@@ -176,7 +176,7 @@ def _whole_end(snapshot: Snapshot, paths: GroupPaths, end: End) -> Unit:
     data = channel.over(end.reason, end.error).to_bytes()
     return [
         SetData(paths.channel(end.view.consumer), data, end.view.version),
-        *_offsets(snapshot, paths, channel, end.view.running),
+        *_offsets(snapshot, paths, channel, end.partitions),
         *(Delete(paths.owner(*partition)) for partition in sorted(end.owners)),
         *([Delete(paths.id(end.view.consumer))] if end.evicted else []),
         *_seat_gone(paths, end.seat),
@@ -185,7 +185,7 @@ def _whole_end(snapshot: Snapshot, paths: GroupPaths, end: End) -> Unit:
 
 def _torn_end(snapshot: Snapshot, paths: GroupPaths, end: End) -> Iterator[Unit]:
     """Ended in several multis: the fence first, while `running` is kept; then its partitions in batches."""
-    view, channel = end.view, replace(_channel(end), ended=end.reason, error=end.error).without(end.view.uncounted)
+    view, channel = end.view, replace(_channel(end), ended=end.reason, error=end.error).without(end.foreign)
     path, version = paths.channel(view.consumer), view.version
     if _moves_the_fence(end):
         gone: Unit = [Delete(paths.command(view.consumer, sent.name)) for sent in _gone_with_the_fence(end)]
@@ -193,7 +193,7 @@ def _torn_end(snapshot: Snapshot, paths: GroupPaths, end: End) -> Iterator[Unit]
         gone += _seat_gone(paths, end.seat)
         yield [SetData(path, channel.to_bytes(), version), *gone]
         version += 1
-    partitions = sorted(view.running)
+    partitions = sorted(end.partitions)
     for first in range(0, len(partitions), PARTITIONS_A_STEP):
         batch = partitions[first : first + PARTITIONS_A_STEP]
         left = channel.without(partitions[: first + len(batch)])

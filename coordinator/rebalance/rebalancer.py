@@ -126,7 +126,7 @@ class Rebalancer:
                 continue
             if self._is_suspect(snapshot, decided):
                 continue
-            snapshot, decided = self._reader.with_aborted(snapshot, decided)
+            snapshot, decided = self._reader.with_aborted(snapshot, self._reader.with_own(snapshot, decided))
             self._reader.deciding(decided)
             if self._commit(snapshot, decided):
                 self._reader.decided(decided)
@@ -264,7 +264,7 @@ class Rebalancer:
     def _restarted(self, refused: Refused | None) -> None:
         if refused is None:
             log.info("turn restarted after a lost reply: group=%s", self._group)
-        elif isinstance(refused, WriteDenied) and not self._reader.channels.refused(refused.path):
+        elif isinstance(refused, WriteDenied):
             raise RebalanceFailed(f"the ACL of {refused.path}, or of its parent, refuses the coordinator's writes")
         elif self._term.lines.take("turn restarted"):
             log.info("turn restarted: group=%s refused=%s reason=%s", self._group, refused.path, refused.reason)

@@ -9,7 +9,6 @@ operator removes the epoch's znode, no epoch and no fence comes twice.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -25,12 +24,9 @@ from ..zk.errors import (
     WriteDenied,
 )
 from ..zk.runtime import Event, Runtime
-from ..zk.store import DENIED, Create, Operation, SessionState, SetData, Store, StoreFactory
+from ..zk.store import DENIED, Create, Node, Operation, SessionState, SetData, Store, StoreFactory
 from ..zk.update import commit_once
-from ..zk.znodes.commands import Command
-from ..zk.znodes.group_state import GroupState
 from ..zk.znodes.json_fields import MAX_CONTINUED
-from ..zk.znodes.names import is_name
 from ..zk.znodes.paths import (
     ACL_POLICY,
     CONSUMERS,
@@ -38,10 +34,9 @@ from ..zk.znodes.paths import (
     COORDINATOR_EPOCH,
     GROUPS,
     NODES,
-    GroupPaths,
     node_path,
 )
-from ..zk.znodes.records import Channel, CoordinatorRecord, EpochRecord, NodeRecord, parsed_channel
+from ..zk.znodes.records import CoordinatorRecord, EpochRecord, NodeRecord
 
 log = logging.getLogger(__name__)
 
@@ -49,9 +44,6 @@ _RETRY_S = 0.1
 _RETRY_REFUSED_S = 1.0
 _LOOK_AGAIN_S = 10.0
 _MOST_VERSIONS = 390
-_MOST_OF_A_CONSUMER = MAX_CONTINUED // 2
-
-_Parse = Callable[[str, bytes], GroupState | Channel | Command | EpochRecord]
 
 
 class Election(NamedTuple):
@@ -160,16 +152,7 @@ class Elector:
     def _bid(self) -> tuple[int, list[Operation]]:
         """The next epoch, and the operations that raise it."""
         node, last = self._store.get_many([COORDINATOR_EPOCH, CONSUMERS])
-        before = [0]
-        if last is not None and last.data:
-            before.append(_epoch_or_zero(EpochRecord.parse, CONSUMERS, last.data))
-        try:
-            known = _epoch(EpochRecord.parse, COORDINATOR_EPOCH, node.data) if node is not None else None
-        except BadData as error:
-            log.warning("ignoring unreadable znode: path=%s problem=%s", COORDINATOR_EPOCH, error)
-            known = None
-        before += [self._largest_epoch()] if known is None else [known, self._epoch_in_states()]
-        epoch = max(before) + 1
+        epoch = max(_epoch_or_zero(COORDINATOR_EPOCH, node), _epoch_or_zero(CONSUMERS, last)) + 1
         data = EpochRecord(epoch).to_bytes()
         witness = SetData(CONSUMERS, data, last.stat.version if last is not None else -1)
         if node is not None:
@@ -178,63 +161,20 @@ class Elector:
         passed: list[Operation] = [SetData(COORDINATOR_EPOCH, data)] * min(epoch, _MOST_VERSIONS)
         return epoch, [Create(COORDINATOR_EPOCH, data), *(passed if epoch > 1 else []), witness]
 
-    def _epoch_in_states(self) -> int:
-        """The largest epoch in any group's state: an epoch that an operator has lowered is skipped."""
-        paths = [GroupPaths(name).state for name in self._listed(GROUPS) if is_name(name)]
-        nodes = zip(paths, self._store.get_many(paths), strict=True)
-        return max((_epoch_or_zero(GroupState.parse, path, node.data) for path, node in nodes if node), default=0)
 
-    def _largest_epoch(self) -> int:
-        """The largest epoch that any group has seen; 0 without one."""
-        groups = [name for name in self._listed(GROUPS) if is_name(name)]
-        return max((self._epoch_of(group) for group in groups), default=0)
-
-    def _epoch_of(self, group: str) -> int:
-        """The largest epoch of a group's state and commands.
-
-        What a consumer says of it counts only without a state, and never so much that no epoch would be left.
-        """
-        paths = GroupPaths(group)
-        node = self._store.get(paths.state)
-        written = _epoch_or_zero(GroupState.parse, paths.state, node.data) if node is not None else 0
-        epochs = [written]
-        names = self._listed(paths.channels)
-        for name, channel in zip(names, self._store.get_many([paths.channel(name) for name in names]), strict=True):
-            if channel is not None and not written:
-                said = _epoch_or_zero(parsed_channel, paths.channel(name), channel.data)
-                epochs.append(min(said, _MOST_OF_A_CONSUMER))
-            epochs += self._command_epochs(paths, name)
-        return max(epochs)
-
-    def _listed(self, path: str) -> list[str]:
-        """The names of a znode's children; none when they are unknown."""
-        listing = self._store.children(path)
-        return listing.names if listing and not listing.denied else []
-
-    def _command_epochs(self, paths: GroupPaths, consumer: str) -> list[int]:
-        names = self._listed(paths.channel(consumer))
-        commands = self._store.get_many([paths.command(consumer, name) for name in names])
-        found = [node.data for node in commands if node is not None]
-        return [_epoch_or_zero(Command.parse, paths.channel(consumer), data) for data in found]
-
-
-def _epoch(parse: _Parse, where: str, data: bytes) -> int:
-    """
-    :raises BadData: also when no room is left above it for the epochs to come.
-    """
-    epoch = parse(where, data).epoch
-    if epoch > MAX_CONTINUED:
-        raise BadData(f"{where}: epoch {epoch} leaves no room: an election counts on from {MAX_CONTINUED} at most")
-    return epoch
-
-
-def _epoch_or_zero(parse: _Parse, where: str, data: bytes) -> int:
-    try:
-        return _epoch(parse, where, data)
-    except BadData as error:
-        if where == CONSUMERS:  # what is a group's is reported by its turns
-            log.warning("ignoring unreadable znode: path=%s problem=%s", where, error)
+def _epoch_or_zero(path: str, node: Node | None) -> int:
+    """The epoch that a znode has; 0 also when no room is left above it for the epochs to come."""
+    if node is None or not node.data:
         return 0
+    try:
+        epoch = EpochRecord.parse(path, node.data).epoch
+        if epoch <= MAX_CONTINUED:
+            return epoch
+        problem = f"{path}: epoch {epoch} leaves no room: an election counts on from {MAX_CONTINUED} at most"
+    except BadData as error:
+        problem = str(error)
+    log.warning("ignoring unreadable znode: path=%s problem=%s", path, problem)
+    return 0
 
 
 def listed(open_store: StoreFactory, node: str, host: str) -> StoreFactory:

@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 LIES: Mapping[str, str] = {
-    "false-offsets": "it says that it runs every partition, at an offset that it has made up",
     "largest-generation": "it writes the largest generation that there is into its channel",
     "impossible-generation": "it writes a generation beyond the bound of the format",
     "acknowledges-only": "it acknowledges every command and claims nothing",
     "removes-only": "it removes every command, and its channel names none",
-    "runs-without-owners": "it puts partitions into `running` without owner znodes",
-    "leaves-what-it-applied": "it puts partitions into `running` without owner znodes, and leaves the start there",
-    "refuses-by-turns": "it refuses a start, and puts the partitions of the next into `running` without owner znodes",
-    "another-topic-id": "it runs the partitions of a start under another topic id",
     "keeps-what-was-stopped": "it acknowledges a stop and keeps what it was to stop",
     "refuses-everything": "it refuses every partition of a start, and a million more",
     "longest-lease": "it registers with a lease of a day",

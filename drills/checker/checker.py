@@ -23,7 +23,6 @@ from .invariants.s8_assignors import Pure
 from .invariants.s9_adopted import Adopted
 from .invariants.s10_restored import Restored
 from .invariants.s11_cuts import CompleteCuts
-from .invariants.s12_others import OthersUnmoved
 from .replay.commits import Commit
 from .replay.history_files import Lines, merged
 from .replay.replay import Replay
@@ -44,7 +43,7 @@ class Checker:
         self.invariants: Sequence[Invariant] = (
             self._exclusive, Covering(world), Ordered(world), Deposed(world), SealedRanges(world), Acknowledged(world),
             Remains(world), Pure(world), Adopted(world), restored, CompleteCuts(world, restored),
-            OthersUnmoved(world), settled, ChangesSeen(world), Unhindered(world), ChurnProgress(world, settled),
+            settled, ChangesSeen(world), Unhindered(world), ChurnProgress(world, settled),
             Decided(world), Resumed(world),
         )  # fmt: skip
         self._now = float("-inf")

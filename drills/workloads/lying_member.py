@@ -20,14 +20,12 @@ from coordinator.zk.znodes.paths import Brokers, GroupPaths
 from .process import HangGate, emit, run, topics_of
 
 LOOK_S = 0.05
-FALSE_OFFSET = 90
 LARGEST = (1 << 53) - 1
 """The largest generation that a record may have."""
 
 DAY_MS = 86_400_000
 STRATEGIES = ("range", "round-robin", "sticky", "cooperative-sticky")
 BOMB = "0-999999"
-WITHOUT_OWNERS = ("runs-without-owners", "leaves-what-it-applied", "refuses-by-turns")
 
 Running = dict[str, dict[str, int | None]]
 """Topic -> partition -> next offset, as in a channel."""
@@ -62,7 +60,6 @@ class LyingMember:
         self._incarnation = "" if lie == "no-incarnation" else runtime.random_id()
         self._channel: dict[str, Any] = {}
         self._version = -1
-        self._starts = 0
         self.lies = 0
 
     # ---- registration
@@ -81,9 +78,7 @@ class LyingMember:
         assert node is not None
         self._channel = {"version": 1, "incarnation": self._incarnation, "epoch": 0, "generation": 0, "command": ""}
         self._channel |= {"running": {}, "topics": {}, "ended": None}
-        if self._lie == "false-offsets":
-            self._channel |= self._everything()
-        elif self._lie == "ended-while-registered":
+        if self._lie == "ended-while-registered":
             self._channel["ended"] = "it has left"
         listing = store.children(channel)
         old = [Delete(f"{channel}/{name}") for name in sorted(listing.names if listing is not None else ())]
@@ -112,7 +107,7 @@ class LyingMember:
             node = self._store.get(Brokers().topic(topic))
             if node is not None:
                 data = json.loads(node.data)
-                running[topic] = dict.fromkeys(data["partitions"], FALSE_OFFSET)
+                running[topic] = dict.fromkeys(data["partitions"], 0)
                 ids[topic] = data.get("topic_id") or f"czxid-{node.stat.czxid:x}"
         return {"running": running, "topics": ids}
 
@@ -160,8 +155,6 @@ class LyingMember:
                 self._channel["generation"] = command["generation"]
             with_channel = True
             is_stop = command["option"] == "stop-fetcher"
-            if self._lie == "leaves-what-it-applied" and not is_stop:
-                removed.clear()
             removed += self._stop(command) if is_stop else self._start(command)
         if with_channel:
             self._write(removed)
@@ -169,7 +162,7 @@ class LyingMember:
             self._commit(removed)
 
     def _stop(self, command: Mapping[str, Any]) -> list[Operation]:
-        if self._lie in ("keeps-what-was-stopped", "false-offsets"):
+        if self._lie == "keeps-what-was-stopped":
             self.lies += 1
             return []
         running: Running = self._channel["running"]
@@ -188,8 +181,7 @@ class LyingMember:
         if self._lie == "acknowledges-only":
             self.lies += 1
             return []
-        self._starts += 1
-        if self._lie == "refuses-everything" or (self._lie == "refuses-by-turns" and self._starts % 2):
+        if self._lie == "refuses-everything":
             self.lies += 1
             self._channel["refused"] = {topic: BOMB for topic, _ in given}
             return []
@@ -199,19 +191,13 @@ class LyingMember:
             owner = self._paths.owner(topic, number)
             if str(number) in running.get(topic, {}) and self._store.get(owner) is not None:
                 continue
-            if self._lie in WITHOUT_OWNERS:
-                self.lies += 1
-            elif self._store.get(owner) is not None:
+            if self._store.get(owner) is not None:
                 refused = self._channel["refused"]
                 refused[topic] = _ranges([*_numbers(refused.get(topic, "")), number])
                 continue
-            else:
-                done += self._claimed(topic, number, command)
-            is_other = self._lie == "another-topic-id"
-            self.lies += is_other
-            # Of what it was given a member may say any offset; with one under another id the topic would start again.
-            running.setdefault(topic, {})[str(number)] = None if is_other else self._offset(topic, number)
-            self._channel["topics"][topic] = "another" if is_other else command["topics"][topic]
+            done += self._claimed(topic, number, command)
+            running.setdefault(topic, {})[str(number)] = self._offset(topic, number)
+            self._channel["topics"][topic] = command["topics"][topic]
         return done
 
     def _claimed(self, topic: str, number: int, command: Mapping[str, Any]) -> list[Operation]:

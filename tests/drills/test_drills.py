@@ -50,8 +50,8 @@ def test_a_killed_consumers_history_has_the_standstill_that_the_drill_measured(
     found = max((each for each in records if each["standstill_ms"] is not None), key=lambda each: each["standstill_ms"])
     measured_ms = 1000 * drill["numbers"]["standstill"]["max_s"]
 
-    # On both sides the way from an acknowledgement to the coordinator, and to the first fetch.
-    assert found["standstill_ms"] - found["uncertain_ms"] - 500 <= measured_ms <= found["standstill_ms"] + 500
+    # More by the way to the first fetch; and records flow: the last commit was not long before the kill.
+    assert found["standstill_ms"] - 1500 <= measured_ms <= found["standstill_ms"] + 500
 
 
 def test_a_drill_that_is_interrupted_leaves_no_process_behind(tmp_path: Path) -> None:

@@ -39,7 +39,6 @@ BITES = (
     Bite("S10", "region_does_not_look_back", "region-reset-to-initial"),
     Bite("S10", "states_of_the_gone_are_dropped", "region-member-sigkill-in-drain"),
     Bite("S10", "first_record_after_a_reset_counts_twice", "region-rebalance-in-drain"),
-    Bite("S12", "what_a_member_says_counts", "member-lies-false-offsets"),
     Bite("S11", "region_does_not_look_back", "region-reset-to-initial"),
     Bite("L6", "region_that_went_back_stays_resetting", "region-reset-to-initial"),
     Bite("L5", "failed_leader_is_asked_again", "leader-raises"),

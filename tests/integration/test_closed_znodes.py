@@ -261,7 +261,7 @@ def test_closed_list_of_groups_or_topics_leaves_the_known_ones_going(
 
 
 @pytest.mark.real_zookeeper("one that refuses to read, and one that refuses to write")
-def test_turn_goes_on_without_a_member_whose_channel_refuses_commands(
+def test_channel_that_refuses_commands_fails_its_own_group_and_no_other(
     world: World, service: CoordinatorService, mallory: AclStore
 ) -> None:
     world.topic("t", 4)
@@ -273,11 +273,15 @@ def test_turn_goes_on_without_a_member_whose_channel_refuses_commands(
     mallory.commit([Create(PATHS.channel("mallory"), Channel("m1").to_bytes(), acl=READ_ONLY)])
     mallory.commit([Create(PATHS.id("mallory"), registration.to_bytes(), ephemeral=True, acl=READ_ONLY)])
 
-    eventually(lambda: "mallory" in world.state("g").left_out, 10, "it is left out")
-    late = world.consumer("g", "late", {"t": 1}, log=log)
-    eventually(lambda: set(world.stable("g", 2).target) == {"good", "late"}, 10, "the others are assigned")
-    reads_on(log, good, late)
-    assert "refuses the coordinator's writes" in service.problems.current()[PATHS.channel("mallory")]
+    eventually(lambda: world.state("g").state == FAILED, 60, "the state has the reason")
+    assert PATHS.channel("mallory") in (world.state("g").reason or "")
+    other = world.consumer("other", "c1", {"t": 1}, log=log)
+    world.stable("other", 1)
+    reads_on(log, other)
+
+    world.remove(PATHS.channel("mallory"))
+    eventually(lambda: world.state("g").target.keys() == {"good"}, 60, "its turns are taken again")
+    reads_on(log, good)
 
 
 def test_group_whose_owners_refuse_writes_fails_with_their_path(

@@ -180,18 +180,41 @@ def test_a_coordinator_whose_znode_was_removed_resigns_and_one_is_elected_again(
     assert world.state("g").epoch == 2
 
 
-def test_an_epoch_that_was_removed_starts_above_the_largest_epoch_in_any_group(world: World, log: MemoryLog) -> None:
+@pytest.mark.parametrize(
+    "data", [None, b"scribble", EpochRecord(2).to_bytes()], ids=["removed", "overwritten", "lowered"]
+)
+def test_epoch_goes_on_above_the_one_in_consumers(world: World, log: MemoryLog, data: bytes | None) -> None:
     service = world.coordinator(session_timeout_ms=1000)
     pair = a_pair(world, log)
-    world.put(GroupPaths("past").state, b'{"version":1,"state":"Empty","epoch":17}')
+    world.put(CONSUMERS, EpochRecord(17).to_bytes())
 
-    world.remove(COORDINATOR_EPOCH)
+    if data is None:
+        world.remove(COORDINATOR_EPOCH)
+    else:
+        world.put(COORDINATOR_EPOCH, data)
 
     world.elected(service, above=17)
-    epoch = EpochRecord.parse("", world.data(COORDINATOR_EPOCH) or b"").epoch
-    assert epoch == 18
+    assert EpochRecord.parse("", world.data(COORDINATOR_EPOCH) or b"").epoch == 18
     three = world.consumer("g", "c3", {"t": 1}, log=log)
     goes_on(world, log, *pair, three, above=1)
+
+
+def test_members_of_a_later_epoch_than_the_coordinators_come_back(world: World, log: MemoryLog) -> None:
+    service = world.coordinator(session_timeout_ms=1000)
+    pair = a_pair(world, log)
+    world.remove(COORDINATOR)
+    world.elected(service, above=1)
+    world.stable("g", 2)
+    three = world.consumer("g", "c3", {"t": 1}, log=log)
+    world.stable("g", 3)
+    assert world.channel("g", "c3").epoch == 2
+
+    world.put(CONSUMERS, b"")
+    world.remove(COORDINATOR_EPOCH)
+
+    eventually(lambda: world.state("g").epoch == 1, 10, "the epochs begin again")
+    goes_on(world, log, *pair, three, above=2)
+    assert "evicted: its channel has epoch 2" in str(world.history("g"))
 
 
 def test_removed_epochs_repeat_no_epoch_and_no_fence(world: World, stage: ManualStage) -> None:
@@ -204,17 +227,6 @@ def test_removed_epochs_repeat_no_epoch_and_no_fence(world: World, stage: Manual
 
     assert [epoch for epoch, _ in elections] == [1, 2, 3, 4]
     assert len({fence for _, fence in elections}) == 4
-
-
-def test_overwritten_epoch_restarts_above_the_largest_epoch_of_any_group(world: World, log: MemoryLog) -> None:
-    service = world.coordinator(session_timeout_ms=1000)
-    a_pair(world, log)
-    world.put(GroupPaths("past").channel("c1"), b'{"version":1,"incarnation":"x","ended":"long ago","epoch":9}')
-
-    world.put(COORDINATOR_EPOCH, b"scribble")
-
-    world.elected(service, above=9)
-    assert EpochRecord.parse("", world.data(COORDINATOR_EPOCH) or b"").epoch == 10
 
 
 @pytest.mark.parametrize("number", [MAX_CONTINUED, MAX_CONTINUED + 1, MAX_COUNT - 1, MAX_COUNT])

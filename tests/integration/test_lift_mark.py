@@ -92,7 +92,7 @@ def test_lift_mark_that_cannot_be_says_why(zk: str, group: MadeGroup, args: list
 def test_partitions_of_a_lifted_mark_are_started_at_once(world: World, zk: str) -> None:
     world.coordinator()
     world.topic("t", 4)
-    bad = Liar(zk, "g", "bad", {"t": 1}, lease_ms=30_000)
+    bad = Liar(zk, "g", "bad", {"t": 1}, lease_ms=30_000, max_poll_interval_ms=2000)
     eventually(lambda: bad.acknowledges(claims=True, owns=True), 5, "it runs all")
     good = world.consumer("g", "good", {"t": 1}, log=MemoryLog(10))
     eventually(lambda: (bad.acknowledges() and bad.is_evicted) or bad.is_evicted, 5, "it is evicted")

@@ -1,4 +1,4 @@
-"""Members that lie, on real coordinators and consumers: a lie costs its own member, and no other."""
+"""Members that lie, on real coordinators and consumers: a lie is bounded and timed, and moves nothing of another."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER
 from coordinator.zk.znodes.json_fields import MAX_COUNT
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import OffsetRecord, OwnerRecord
 from tests.support.hand import ManualStage
 from tests.support.liar import Liar
 from tests.support.memlog import MemoryLog
@@ -74,47 +73,24 @@ def test_eviction_of_a_member_moves_no_offset_and_no_owner_of_another(
 
     assert world.owners("g") == before
     assert set(world.offsets("g").values()) == {50}
-    marks = [mark for mark in world.state("g").marks if mark.consumer == "bad"]
-    assert all(not mark.partitions for mark in marks)
 
 
-def test_partitions_that_a_member_only_says_it_runs_are_started_by_others_at_once(
-    world: World, stage: ManualStage, lying: MakeLiar
-) -> None:
-    bad = lying(running=said(range(4), 90), topic_ids={"t": "id-of-t"}, topics={"u": 1})
-    hand = stage.hand()
-    stage.topic("t", 4)
-    one = stage.puppet("g", "c1", {"t": 1})
-
-    def is_started() -> bool:
-        hand.turn("g")
-        one.obey()
-        return one.running == parts("t", 0, 1, 2, 3)
-
-    eventually(is_started, 5, "the honest member has all")
-    one.read_offsets()
-
-    assert set(one.fenced.channel.running.values()) == {0}
-    assert bad.channel.ended is None
-
-
-def test_session_end_of_a_member_without_owners_moves_no_offset(
+def test_session_end_of_a_member_moves_no_offset_of_what_another_runs(
     world: World, stage: ManualStage, lying: MakeLiar
 ) -> None:
     hand, one = honest(stage)
     bad = lying(running=said(range(4), 90), topic_ids={"t": "id-of-t"})
-    hand.turn("g")
-    one.obey()
+    hand.turn("g")  # what one is to stop, it runs still
 
     bad.close()
     eventually(lambda: hand.turn("g") and world.channel("g", "bad").ended, 40, "it is ended")
 
     hand.settle("g", one)
     one.read_offsets()
-    assert set(one.fenced.channel.running.values()) <= {50}
+    assert set(one.fenced.channel.running.values()) == {50}
 
 
-def test_process_that_takes_a_name_over_writes_only_what_a_command_has_named(
+def test_process_that_takes_a_name_over_writes_no_offset_of_what_another_owns(
     world: World, stage: ManualStage, lying: MakeLiar
 ) -> None:
     honest(stage)
@@ -130,12 +106,12 @@ def test_process_that_takes_a_name_over_writes_only_what_a_command_has_named(
 def test_progress_of_a_member_whose_partition_moves_is_kept_when_its_session_ends(
     world: World, stage: ManualStage
 ) -> None:
-    """The target names another member already; a command has named it to the one whose session ends."""
+    """The target names another member already."""
     hand, one = honest(stage)
     two = stage.puppet("g", "c2", {"t": 1})
     hand.turn("g")
     moving = one.running - world.state("g").target["c1"].partitions
-    assert moving and world.state("g").granted is not None
+    assert moving
 
     one.close()
 
@@ -144,40 +120,6 @@ def test_progress_of_a_member_whose_partition_moves_is_kept_when_its_session_end
     two.read_offsets()
     assert set(two.fenced.channel.running.values()) == {50}
     assert two.running == parts("t", 0, 1, 2, 3)
-
-
-def written(world: World, partitions: int) -> dict[int, int]:
-    """Partition of `t` -> its offset in `offsets/` alone, which a channel hides."""
-    data = {number: world.data(PATHS.offset("t", number)) for number in range(partitions)}
-    return {number: OffsetRecord.parse("", each).offset for number, each in data.items() if each is not None}
-
-
-def test_state_without_grants_counts_what_a_member_owns_or_nobody_does(
-    world: World, stage: ManualStage, lying: MakeLiar
-) -> None:
-    """As a coordinator of an earlier release leaves it."""
-    hand, one = honest(stage)
-    of_one = world.owners("g")
-    before = written(world, 6)
-    stage.topic("t", 6)
-    state = world.state("g")
-    world.put(PATHS.state, state.to_bytes().replace(b',"granted":{}', b""))
-    assert world.state("g").granted is None
-    bad = lying(running=said(range(6), 90), topic_ids={"t": "id-of-t"})
-    owner = OwnerRecord("bad-0", "bad", bad.registration.incarnation, 1).to_bytes()
-    bad.store.commit([Create(PATHS.owner("t", 4), owner, ephemeral=True)])
-
-    hand.turn("g")
-    assert world.state("g").granted is not None
-    bad.close()
-    eventually(lambda: hand.turn("g") and world.channel("g", "bad").ended, 40, "it is ended")
-
-    assert world.owners("g") == of_one
-    assert written(world, 6) == {**before, 4: 90, 5: 90}, "its own, and what had no owner"
-    hand.settle("g", one)
-    one.read_offsets()
-    assert one.fenced.channel.running == said(range(4), 50) | said(range(4, 6), 90)
-    assert len(world.owners("g")) == 6
 
 
 # ---- what it says of numbers
@@ -211,65 +153,58 @@ def runs_what_it_is_told(bad: Liar, *, owns: bool) -> bool:
 DISOBEYS: dict[str, Callable[[Liar], bool]] = {
     "acknowledges without claiming": lambda bad: bad.acknowledges(),
     "removes commands without applying them": lambda bad: bad.acknowledges(is_named=False),
-    "runs without owners": lambda bad: runs_what_it_is_told(bad, owns=False),
+    "refuses what is free": lambda bad: bad.acknowledges(refused=parts("t", 0, 1, 2, 3)),
     "keeps what it has stopped": lambda bad: runs_what_it_is_told(bad, owns=True),
 }
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 @pytest.mark.parametrize("how", DISOBEYS)
-def test_member_that_disobeys_is_evicted_after_three_commands(
+def test_member_that_carries_out_no_command_is_evicted_by_the_clock(
     world: World, lying: MakeLiar, how: str, strategy: str
 ) -> None:
     log = MemoryLog(10)
     world.coordinator()
     world.topic("t", 4)
-    bad = lying(protocols=(strategy,))
+    bad = lying(protocols=(strategy,), max_poll_interval_ms=4000)
+    runtime = ThreadRuntime()
 
     def acts(is_over: Callable[[], object]) -> Callable[[], object]:
         return lambda: (DISOBEYS[how](bad) and False) or is_over()
 
+    began = runtime.monotonic()
     if how == "keeps what it has stopped":
         eventually(acts(lambda: len(bad.channel.running) == 4), 5, "it has all")
     else:
         eventually(acts(lambda: world.created_commands("g", "bad")), 5, "it has disobeyed alone")
     good = world.consumer("g", "good", {"t": 1}, log=log, protocols=(strategy,))
 
-    eventually(acts(lambda: bad.is_evicted), 5, "it is evicted")
+    eventually(acts(lambda: bad.is_evicted), 8, "it is evicted")
 
-    assert (bad.channel.ended or "").startswith("evicted: it disobeyed 3 commands in a row; the last: it ")
-    assert world.created_commands("g", "bad") <= 8
+    assert (bad.channel.ended or "").startswith("evicted: it carried out no command for 4000 ms")
+    assert 3 <= runtime.monotonic() - began <= 8
+    assert world.created_commands("g", "bad") <= 14
     assert world.state("g").generation <= 6
     eventually(lambda: good.held == parts("t", 0, 1, 2, 3), 5, "the good member has all")
-    assert any("it disobeyed 3 commands" in record.trigger for record in world.history("g"))
 
 
-def test_member_that_runs_without_owners_from_the_first_generation_on_is_evicted(world: World, lying: MakeLiar) -> None:
-    world.topic("t", 4)
-    bad = lying(protocols=("range",))
-    world.consumer("g", "good", {"t": 1}, log=MemoryLog(10), protocols=("range",))
-    world.coordinator()
-
-    eventually(lambda: (runs_what_it_is_told(bad, owns=False) and False) or bad.is_evicted, 5, "it is evicted")
-
-
-def test_starts_whose_free_partitions_a_member_refuses_are_sent_ever_more_rarely(world: World, lying: MakeLiar) -> None:
+def test_starts_whose_free_partitions_a_member_refuses_are_sent_once_a_second(world: World, lying: MakeLiar) -> None:
     """Another session may have made the owner znodes, and removed them again: it is kept for its poll interval."""
     world.coordinator()
     world.topic("t", 4)
     bad = lying()
 
     runtime = ThreadRuntime()
-    end = runtime.monotonic() + 20
+    end = runtime.monotonic() + 10
 
     def refuses() -> bool:
         bad.acknowledges(refused=parts("t", 0, 1, 2, 3))
         return runtime.monotonic() > end
 
-    eventually(refuses, 30, "20 s are over")
+    eventually(refuses, 20, "10 s are over")
 
     assert not bad.is_evicted
-    assert world.created_commands("g", "bad") <= 14
+    assert 8 <= world.created_commands("g", "bad") <= 14
 
 
 def test_member_that_refuses_free_partitions_for_its_poll_interval_is_evicted(world: World, lying: MakeLiar) -> None:
@@ -284,22 +219,8 @@ def test_member_that_refuses_free_partitions_for_its_poll_interval_is_evicted(wo
 
     eventually(refuses, 8, "it is evicted")
 
-    assert "evicted: it obeyed no command (it refuses t-" in (bad.channel.ended or "")
+    assert "evicted: it carried out no command" in (bad.channel.ended or "")
     eventually(lambda: good.held == parts("t", 0, 1, 2, 3), 8, "the good member has all")
-
-
-def test_member_that_obeys_after_two_commands_that_it_did_not_is_kept(world: World, lying: MakeLiar) -> None:
-    world.coordinator()
-    world.topic("t", 4)
-    bad = lying()
-    for _ in range(2):
-        eventually(lambda: bad.acknowledges(), 5, "it has removed a start")
-
-    eventually(lambda: runs_what_it_is_told(bad, owns=True), 5, "it obeys")
-
-    world.stable("g", 1)
-    assert not bad.is_evicted
-    assert world.created_commands("g", "bad") == 3
 
 
 @pytest.mark.parametrize("limit_ms", [3000, 15000])
@@ -320,10 +241,10 @@ def test_unacknowledged_start_evicts_within_a_second_of_the_limit(world: World, 
     eventually(is_evicted, limit_ms / 1000 + 5, "it is evicted")
 
     assert limit_ms / 1000 - 0.2 <= runtime.monotonic() - began <= limit_ms / 1000 + 1
-    assert "acknowledged no command" in (bad.channel.ended or "")
+    assert "carried out no command" in (bad.channel.ended or "")
 
 
-def test_acknowledging_without_obeying_does_not_stop_the_eviction_clock(world: World, lying: MakeLiar) -> None:
+def test_acknowledgement_alone_does_not_stop_the_eviction_clock(world: World, lying: MakeLiar) -> None:
     runtime = ThreadRuntime()
     world.coordinator()
     world.topic("t", 4)
@@ -334,12 +255,10 @@ def test_acknowledging_without_obeying_does_not_stop_the_eviction_clock(world: W
     eventually(lambda: bad.is_evicted, 8, "it is evicted")
 
     assert runtime.monotonic() - began <= 4
-    assert "obeyed no command (it removed a start without running t-0" in (bad.channel.ended or "")
+    assert "carried out no command" in (bad.channel.ended or "")
 
 
-def test_member_that_loses_its_owners_again_and_again_begins_ever_fewer_generations(
-    world: World, lying: MakeLiar
-) -> None:
+def test_generations_for_owners_that_a_member_loses_again_come_every_two_seconds(world: World, lying: MakeLiar) -> None:
     world.coordinator()
     world.topic("t", 4)
     bad = lying()
@@ -360,7 +279,7 @@ def test_member_that_loses_its_owners_again_and_again_begins_ever_fewer_generati
     eventually(removes_its_owners, 30, "20 s are over")
 
     assert not bad.is_evicted
-    assert 3 <= world.state("g").generation <= 9
+    assert 3 <= world.state("g").generation <= 12
 
 
 # ---- what it says of its lease
@@ -460,10 +379,12 @@ def test_member_that_waits_for_a_straggler_is_not_evicted(stage: ManualStage, ly
     assert not good.is_evicted, good.channel.ended
 
 
-def test_member_that_drops_what_it_runs_without_a_command_is_evicted(world: World, lying: MakeLiar) -> None:
+def test_member_that_drops_what_it_runs_is_sent_it_again_once_a_second(world: World, lying: MakeLiar) -> None:
     world.coordinator()
     world.topic("t", 4)
     bad = lying(max_poll_interval_ms=60_000)
+    runtime = ThreadRuntime()
+    end = runtime.monotonic() + 10
 
     def drops() -> bool:
         with suppress(Refused):
@@ -471,12 +392,11 @@ def test_member_that_drops_what_it_runs_without_a_command_is_evicted(world: Worl
                 gone = [Delete(PATHS.owner("t", number)) for number in range(4)]
                 bad.store.commit([SetData(bad.path, replace(bad.channel, running={}).to_bytes()), *gone])
                 bad.store.commit([SetData(PATHS.id("bad"), bad.registration.to_bytes())])  # asks for a turn
-        return bad.is_evicted
+        return runtime.monotonic() > end
 
-    eventually(drops, 30, "it is evicted")
+    eventually(drops, 20, "10 s are over")
 
-    assert world.created_commands("g", "bad") <= 20
-    assert "what it runs has changed without a command" in (bad.channel.ended or "")
+    assert 8 <= world.created_commands("g", "bad") <= 14
 
 
 def test_registration_made_again_with_a_longer_lease_is_waited_for_no_longer(world: World, lying: MakeLiar) -> None:
@@ -500,7 +420,7 @@ def test_generation_goes_on_after_many_evictions_and_a_lost_state(
     topic = "t" * 200
     stage.topic(topic, 40)
     names = [f"b{number:02}" + "x" * 200 for number in range(20)]
-    bad = [lying(name, {topic: 1}, incarnation=name[:3], max_poll_interval_ms=60_000) for name in names]
+    bad = [lying(name, {topic: 1}, incarnation=name[:3], max_poll_interval_ms=2000) for name in names]
 
     def evicted() -> bool:
         hand.turn("g")
@@ -514,26 +434,27 @@ def test_generation_goes_on_after_many_evictions_and_a_lost_state(
     before = world.state("g").generation
     hand.close()
     world.remove(PATHS.state)
+    stage.puppet("g", "c1", {topic: 1})
     stage.hand("other").turn("g")
 
-    assert world.state("g").generation >= before > 0
+    assert world.state("g").generation > before > 0
     assert all(len(record.trigger) <= 1000 for record in world.history("g"))
 
 
-def test_partitions_that_do_not_exist_do_not_keep_grants_unknown(
+def test_eviction_of_a_member_makes_nothing_for_partitions_that_do_not_exist(
     world: World, stage: ManualStage, lying: MakeLiar
 ) -> None:
     hand, one = honest(stage)
-    written = world.state("g").to_bytes()
-    assert b',"granted":{}' in written
-    world.put(PATHS.state, written.replace(b',"granted":{}', b""))  # by a coordinator of an earlier release
     odd = {TopicPartition("t", number): 7 for number in range(100_001, 190_001, 2)}
-    lying(running=odd, topic_ids={"t": "id-of-t"}, max_poll_interval_ms=86_400_000)
+    bad = lying(running=odd, topic_ids={"t": "id-of-t"}, max_poll_interval_ms=1000)
 
-    def is_granted() -> bool:
+    def is_evicted() -> bool:
         hand.turn("g")
         one.obey()
-        one.touch()
-        return world.state("g").granted is not None
+        return bad.is_evicted
 
-    eventually(is_granted, 10, "what is granted is known again")
+    eventually(is_evicted, 10, "it is evicted")
+
+    assert bad.channel.running == {}
+    assert [mark.partitions for mark in world.state("g").marks if mark.consumer == "bad"] in ([], [frozenset()])
+    assert set(world.names(PATHS.offsets_of("t"))) <= {"0", "1", "2", "3"}

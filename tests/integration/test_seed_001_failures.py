@@ -916,7 +916,7 @@ def test_leader_failure_to_poll_while_computing_ends_it_and_another_is_asked(wor
     after = world.stable("g", 2, above=some.state.generation)
 
     ended = world.channel("g", "c1").ended or ""
-    assert ended.startswith(("left by itself: poll was", "evicted: it acknowledged no command")), "whichever is first"
+    assert ended.startswith(("left by itself: poll was", "evicted: it carried out no command")), "whichever is first"
     assert sorted(after.target) == ["c2", "c3"] and some.assignors[1].calls == 1
     gate.open()
     world.stable("g", 3, above=after.generation)

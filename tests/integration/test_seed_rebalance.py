@@ -228,7 +228,7 @@ def test_d_5_timed_out_member_is_evicted_and_the_rest_of_the_group_continues(
     eventually(evicted, 5, "the one that does not answer is evicted")
     channel = world.channel("g", "c2")
     assert (channel.ended, channel.error) == (
-        "evicted: it acknowledged no command for 300 ms "
+        "evicted: it carried out no command for 300 ms "
         "(raise max_poll_interval_ms, or lower max_poll_records so that it polls more often)",
         UNKNOWN_MEMBER_ID,
     )

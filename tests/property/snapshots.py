@@ -97,7 +97,7 @@ def channel_view(draw: Draw, consumer: str, running: PartitionSet) -> ChannelVie
             topics={topic: f"{topic}-{draw.usually('1', '2')}" for topic in sorted({p.topic for p in running})},
             ended="it left" if kind == "ended" else None,
         )
-    return ChannelView(consumer, draw.randrange(10), channel, views, draw.usually(*AGES))
+    return ChannelView(consumer, draw.randrange(10), channel, views, draw.usually(*AGES), draw.usually(*AGES))
 
 
 def member(draw: Draw, consumer: str) -> Member | None:

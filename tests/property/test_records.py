@@ -176,7 +176,7 @@ FIELDS = (
     "pattern", "paused", "protocols", "ranges", "reason", "refused", "replaced_by", "rows", "run", "running",
     "seal_interval_ms", "sealed", "seen_ms", "segments_dir", "silent_since_ms", "since_ms", "standing_since_ms",
     "standstill_ms", "started_ms", "state", "stopped_ms", "strategy", "subscription", "target", "thread", "topic_id",
-    "took_over_ms", "topics", "touched", "trigger", "uncertain_ms", "user_data", "version",
+    "took_over_ms", "topics", "touched", "trigger", "user_data", "version",
 )  # fmt: skip
 
 TEXTS = ("\ud800", "²", "٣", "0-3,7", "7-3", "-1", "1" * 5000, "start-fetcher", "static", "..", "a/b", "\x00")

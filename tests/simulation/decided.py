@@ -16,7 +16,7 @@ consistent regions are in 22, L3 in 23, L5 in 32, all others in 49 or more."""
 LEAST_RUNS_OF_PROFILE = 40
 LEAST_SHARE_OF_PROFILE = 0.25
 
-_EVERYWHERE = ("S1", "S2", "S3", "S6", "S7", "S12", "L2", "L4")
+_EVERYWHERE = ("S1", "S2", "S3", "S6", "S7", "L2", "L4")
 PURPOSES: Mapping[str, tuple[str, ...]] = {
     "calm": (*_EVERYWHERE, "S5", "S8", "L1"),
     "storm": (*_EVERYWHERE, "S4", "S5", "S8", "L1"),

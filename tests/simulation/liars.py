@@ -20,7 +20,9 @@ from tests.simulation.world import SimulatedWorld
 COMES_BACK_S = 1.0
 STUCK_S = 0.5
 STAY = 0.5
-"""At the calm so many hang and stay, with their sessions: they have to be evicted. The others crash."""
+"""At the calm so many stay, with their sessions, and hang or go on lying: they have to be evicted. Others crash."""
+IDLE = ("acknowledges-only", "removes-only", "keeps-what-was-stopped")
+"""Lies that carry out no command: half of all. They go on, so that only the clock of commands ends them."""
 
 HANDS = tuple(sorted(kind for kind in FAULTS if kind.endswith("-by-hand")))
 
@@ -42,6 +44,7 @@ class Liar(Actor):
     kind: str = "liar"
     is_stuck: bool = False
     _is_ending: bool = False
+    _goes_on: bool = False
 
     def names(self) -> dict[str, str]:
         return {"group": self.group, "consumer": self.consumer}
@@ -49,6 +52,7 @@ class Liar(Actor):
     def run(self, runtime: Runtime, open_store: StoreFactory) -> str:
         why = "stopped"
         for lie in self.lies:
+            self._goes_on = lie in IDLE
             store = open_store()
             member = LyingMember(store, runtime, self.group, self.consumer, self.topics, lie, self.poll_interval_ms)
             with suppress(CoordinatorError):
@@ -56,13 +60,13 @@ class Liar(Actor):
                 self.on_lie(lie)
                 why = lie_until(lambda: self._is_over(runtime), member, runtime)
                 store.close()
-            if self._is_ending:
+            if self._is_ending or self.is_stuck:
                 break
             runtime.sleep(COMES_BACK_S)
         return why
 
     def _is_over(self, runtime: Runtime) -> bool:
-        while self.is_stuck:
+        while self.is_stuck and not self._goes_on:
             runtime.sleep(STUCK_S)
         return self._is_ending
 
@@ -89,7 +93,7 @@ def _joins(name: str, seed: int) -> Fault:
             return False
         group = lies.choice(groups)
         topics = lies.sample(sorted(world.topics), lies.randint(1, len(world.topics)))
-        chosen = tuple(lies.choice(sorted(LIES)) for _ in range(lies.randint(1, 3)))
+        chosen = tuple(lies.choice(lies.choice((IDLE, sorted(LIES)))) for _ in range(lies.randint(1, 3)))
         polls = lies.choice(world.profile.poll_intervals_ms)
         _note(world, "member-lies", group=group, consumer=name, lies=list(chosen))
         actor = Liar(group, name, dict.fromkeys(topics, 1), chosen, polls, lambda lie: world.fire(f"lie-{lie}"))

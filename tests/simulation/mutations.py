@@ -89,7 +89,7 @@ _FENCES = (
         "a multi has no state's version",
         "Rebalance 7",
         fences.NO_STATE_VERSION,
-        of("S1", "S2", "S3", "S6", "S12", "L1", "L2"),
+        of("S1", "S2", "S3", "S6", "L1", "L2"),
         ("aimed", "large"),
         RESENT,
         "a session applies its commits in order",

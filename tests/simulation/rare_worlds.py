@@ -73,20 +73,11 @@ EPOCH_REMOVED = replace(
     faults=(8, 16),
     seconds=22.0,
 )
-OWNERS_REMOVED = replace(
-    SHORT,
-    name="owners removed",
-    weights={"owner-removed-by-hand": 3.0, "slow-connection": 1.0, "consumer-joins": 2.0},
-    faults=(10, 20),
-    poll_intervals_ms=(2000,),
-    seconds=24.0,
-)
 WORLDS = {
     "a new epoch znode stays at version 0": (EPOCH_REMOVED, 0),
     "a lease counts from the renewal before only": (CUT_BEHIND, 6),
     "a lease is renewed without a look at the fence": (DEAF, 58),
     "a leader looks at topics only when a watch tells": (DEAF_LEADERS, 7),
     "a bounced static leader watches no topics": (BOUNCED_LEADERS, 68),
-    "a removed owner znode runs the eviction clock": (OWNERS_REMOVED, 145),
 }
 """Mutation -> the world, and the first seed that found it."""

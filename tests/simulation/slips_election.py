@@ -39,14 +39,6 @@ OWN_ZNODE_NOT_CHECKED: tuple[Patch, ...] = (
 """A coordinator goes on until the epoch moves, also when the znode of the coordinator is another node's."""
 
 
-def _none_of_consumers(original: Any) -> Any:
-    return lambda parse, where, data: 0 if where == CONSUMERS else original(parse, where, data)
-
-
-WITNESS_NOT_READ: tuple[Patch, ...] = (replaced(coordinator.term.elector, "_epoch_or_zero", _none_of_consumers),)
-"""The epoch in `/consumers` is not looked at."""
-
-
 # ---- the election
 
 
@@ -87,8 +79,8 @@ def _at_version_zero(original: Any) -> Any:
     return bid
 
 
-def _knows_no_epoch(original: Any) -> Any:
-    return lambda self: 0
+def _none_of_consumers(original: Any) -> Any:
+    return lambda path, node: 0 if path == CONSUMERS else original(path, node)
 
 
 def _unknown_is_won(original: Any) -> Any:
@@ -155,13 +147,11 @@ ELECTION: tuple[Mutation, ...] = (
         OWN_ZNODE_NOT_CHECKED,
     ),
     Mutation(
-        "a new epoch znode does not go by the groups' epochs",
+        "a new epoch znode does not go by the epoch in `/consumers`",
         "Election 3",
-        (replaced(Elector, "_largest_epoch", _knows_no_epoch),),
+        (replaced(coordinator.term.elector, "_epoch_or_zero", _none_of_consumers),),
         of("S3", "S4", "L1"),
         ("aimed",),
-        WITNESS_NOT_READ,
-        "`/consumers` has the epoch, too",
     ),
     Mutation(
         "a lost reply is an election won",

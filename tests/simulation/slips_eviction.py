@@ -17,7 +17,7 @@ import coordinator.planning.reconciliation
 import coordinator.rebalance.plan_operations
 from consumer.errors import FencedInstanceId, UnknownMemberId
 from consumer.membership.channel import FencedChannel
-from coordinator.rebalance.conduct import Conducts
+from coordinator.rebalance.eviction_clock import EvictionClocks
 from coordinator.rebalance.rebalancer import Rebalancer
 from coordinator.zk.errors import BadData, IncarnationOver
 from coordinator.zk.store import Check
@@ -66,6 +66,16 @@ def _looks_past(ended: bool, incarnation: bool) -> Any:
         return look
 
     return make
+
+
+def _forgets_its_clocks(original: Any) -> Any:
+    def decided(self: EvictionClocks, plan: Any) -> None:
+        for name, _ in (*plan.withdrawn, *plan.commands):
+            if name in self._of:
+                self._of[name].since = None
+        original(self, plan)
+
+    return decided
 
 
 def _new_after_each_election(original: Any) -> Any:
@@ -119,7 +129,7 @@ EVICTION: tuple[Mutation, ...] = (
     Mutation(
         "churn postpones evictions",
         "Eviction 1",
-        (constant(Conducts, "observed", lambda self, channels, *_: channels),),
+        (replaced(EvictionClocks, "decided", _forgets_its_clocks),),
         of("L4"),
         ("aimed", "pauses"),
     ),

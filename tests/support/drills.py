@@ -25,7 +25,6 @@ QUIET = (
     "coordinator-sigterm",
     "consumer-sigterm",
     "executor-sigkill",
-    "member-lies-false-offsets",
     "member-lies-acknowledges-only",
     "member-lies-keeps-what-was-stopped",
 )

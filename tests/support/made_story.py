@@ -178,7 +178,7 @@ class StoryHistory(History):
         mark = self.mark(stuck)
         command = self.command_of("s1")
         del self.roles["s1#1"]
-        ended = self.end_of(stuck, "evicted: it acknowledged no command")
+        ended = self.end_of(stuck, "evicted: it carried out no command")
         shares = {"s0": {"flights": "0"}, "s2": {"flights": "3"}, "s3": {"flights": "1-2"}}
         self.assigned("g", shares)
         self.states["g"] = self.rebalance("g", shares, marks=(mark,))

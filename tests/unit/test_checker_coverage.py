@@ -59,6 +59,17 @@ def test_partition_assigned_to_two_threads_of_one_consumer_breaks_it() -> None:
     assert names(finding) == ["b#1 commit g/state"]
 
 
+def test_generation_that_does_not_follow_the_one_before_breaks_it() -> None:
+    def happen(history: StoryHistory) -> None:
+        state = history.states["g"]
+        history.fenced("g", replace(state, generation=state.generation + 90))
+        raise Enough
+
+    verdicts = spoilt("joined", happen)
+
+    assert "generation 92 of group g follows 2" in verdicts["S2"].findings[0].why
+
+
 def test_unassigned_partition_breaks_it() -> None:
     finding = only(spoilt("joined", give_up), "S2")
 

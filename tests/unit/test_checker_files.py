@@ -192,7 +192,7 @@ def test_command_reports_that_everything_held(tmp_path: Path, capsys: pytest.Cap
 
     assert main([str(path)]) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert printed[0].endswith(" events") and printed[1:3] == ["S1 held", "S2 held"] and len(printed) == 19
+    assert printed[0].endswith(" events") and printed[1:3] == ["S1 held", "S2 held"] and len(printed) == 18
 
 
 def test_command_reports_the_violation_and_its_witness(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

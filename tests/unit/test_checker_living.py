@@ -91,7 +91,7 @@ def test_a_command_that_is_not_applied_for_so_long_is_a_reason_though_others_are
         history.pass_(waits_s)
         history.set_channel(life, replace(life.channel, command="command-0000000099"))
         state = replace(history.states["g"], marks=(history.mark(life),))
-        history.fenced("g", state, *history.end_of(life, "evicted: it acknowledged no command"), IDS, Delete(command))
+        history.fenced("g", state, *history.end_of(life, "evicted: it carried out no command"), IDS, Delete(command))
         raise Enough
 
     assert not spoilt("joined", lambda history: happen(history, LIMIT_S))["S7"].findings

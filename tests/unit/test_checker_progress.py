@@ -40,7 +40,7 @@ def test_a_consumer_that_is_not_evicted_in_time_breaks_it() -> None:
     finding = only(waits(nothing, 18), "L4")
 
     assert names(finding) == ["s1#1 commit channel/s1", "b#1 commit g/state"]
-    assert "s1 of group g has applied none of its commands from 20.03 s" in finding.why
+    assert "s1 of group g has carried out none of its commands from 20.03 s" in finding.why
     assert "over its max_poll_interval_ms of 9 s" in finding.why
     held(waits(nothing, 15.9))
 
@@ -52,6 +52,34 @@ def test_churn_that_replaces_its_commands_does_not_postpone_an_eviction() -> Non
             replace_command(history)
 
     only(waits(churn, 18), "L4")
+
+
+def remove_command(history: StoryHistory) -> None:
+    """s1 acknowledges its command and carries it out not; a second later it is sent again."""
+    life, path = history.lives["s1"], history.command_of("s1")
+    history.set_channel(life, replace(life.channel, command=path.rpartition("/")[2]), Delete(path))
+    history.pass_(1.0)
+    history.fenced("g", history.states["g"], history.stop("s1"))
+
+
+def test_commands_that_it_removes_undone_do_not_postpone_an_eviction() -> None:
+    def removes(history: StoryHistory) -> None:
+        for _ in range(5):
+            history.pass_(2)
+            remove_command(history)
+
+    finding = waits(removes, 18)["L4"].findings[0]
+
+    assert "s1 of group g has carried out none of its commands from 20.03 s" in finding.why
+
+
+def test_command_that_is_begun_and_stays_restarts_the_wait() -> None:
+    def begins(history: StoryHistory) -> None:
+        history.pass_(10)
+        life, path = history.lives["s1"], history.command_of("s1")
+        history.set_channel(life, replace(life.channel, command=path.rpartition("/")[2]))
+
+    assert not waits(begins, 18)["L4"].findings
 
 
 def test_consumer_without_a_command_for_a_while_restarts_the_wait() -> None:

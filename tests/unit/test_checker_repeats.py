@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.zk.store import Create, Delete
+from coordinator.zk.store import Delete
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
-from drills.checker import Verdicts
 from tests.support.made_story import Enough, G, StoryHistory
 from tests.support.spoilt import held, names, only, spoilt
 
@@ -112,38 +111,3 @@ def test_a_generation_with_the_same_target_has_a_reason() -> None:
 
     for happen in (another_strategy, lost_owner, edited, grown, joined):
         held(spoilt("joined", happen))
-
-
-OWNER = G.owner(*TopicPartition("flights", 3))
-
-
-def loses(*losses: str) -> Verdicts:
-    """The verdicts on s2 that has lost an owner znode, and on what happens, in order, generation by generation."""
-
-    def happen(history: StoryHistory) -> None:
-        member = history.lives["s2"]
-        history.commit("s2#1", Delete(OWNER))
-        for loss in losses:
-            if loss == "is well":
-                history.commit("s2#1", Create(OWNER, ephemeral=True))
-                history.fenced("g", history.states["g"])
-                history.commit("s2#1", Delete(OWNER))
-            begin_again(history)
-            if loss != "hangs":
-                history.set_channel(member, replace(member.channel, generation=history.states["g"].generation))
-        raise Enough
-
-    return spoilt("joined", happen)
-
-
-def test_a_member_without_owner_znodes_begins_three_generations_at_most() -> None:
-    held(loses(*["loses"] * 3))
-    finding = only(loses(*["loses"] * 4), "L4")
-
-    assert "runs partitions without owner znodes" in finding.why and "the 4th of epoch" in finding.why
-    assert len(finding.witness) == 4
-
-
-def test_generations_of_others_and_from_before_it_was_well_do_not_count() -> None:
-    held(loses(*["hangs"] * 5))
-    held(loses("loses", "loses", "loses", "is well", "loses", "loses"))

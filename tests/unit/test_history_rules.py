@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 from coordinator.planning.rebalance_history import history_of, in_order, replaced_of
-from coordinator.planning.snapshot import AskView, Silence, Snapshot
+from coordinator.planning.snapshot import AskView, Snapshot
 from coordinator.zk.znodes.group_state import (
     COMPLETING,
     EMPTY,
@@ -90,13 +90,13 @@ def test_finished_rebalance_is_replaced_by_none_and_passes_no_standstill_on() ->
 
 def test_last_sign_of_a_member_is_written_with_the_next_change_and_not_by_itself() -> None:
     record = begun(1000, stopping=False)
-    died = replace(seen(1100, record, 2), silences={"a": Silence(300, 200)})
-    later = replace(seen(1200, record, 2), silences={"a": Silence(400, 300)})
+    died = replace(seen(1100, record, 2), silences={"a": 300})
+    later = replace(seen(1200, record, 2), silences={"a": 400})
 
     assert history_of(died, state(COMPLETING, 2), False, False, "", ["a"]) is None
     finished = history_of(later, state(STABLE, 2), False, False, "", ["a"])
     assert finished is not None
-    assert (finished.silent_since_ms, finished.standstill_ms, finished.uncertain_ms) == (800, 400, 100)
+    assert (finished.silent_since_ms, finished.standstill_ms) == (800, 400)
 
 
 def test_group_that_becomes_empty_has_no_standstill() -> None:

@@ -16,9 +16,10 @@ from coordinator.zk.store import Create, Delete, SetData
 from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.znodes.group_state import COMPLETING, STABLE, GroupState, Mark, Rebalance, Target
 from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.records import Channel, Registration, Topic
+from coordinator.zk.znodes.records import Channel, OffsetRecord, Registration, Topic
 from tests.property.group_world import MAX_POLL_MS, PATHS, GroupWorld, MemberProcess
 from tests.property.test_convergence import CooperativeRange, assert_everything_is_assigned, settle
+from tests.property.tree import MemoryTreeStore
 from tests.support.strategies import RANGE, only
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
@@ -192,7 +193,83 @@ def test_churn_does_not_postpone_the_eviction_of_an_unresponsive_consumer(runs_s
             world.tree.commit([SetData(PATHS.channel("a"), touched.to_bytes())], 0)
 
     assert silent.fenced is None or silent.fenced.over is not None
-    assert "evicted: it acknowledged no command" in (world.channels()["a"].ended or "")
+    assert "evicted: it carried out no command" in (world.channels()["a"].ended or "")
+
+
+# ---- a member that says it runs what it does not
+
+
+class LiedTo(GroupWorld):
+    """A group whose channels may say the same."""
+
+    def __init__(self) -> None:
+        super().__init__(RangeAssignor())
+        self.topic("t", 4)
+
+    def check(self) -> None:
+        """Nothing."""
+
+
+def says_it_runs(world: GroupWorld, *numbers: int) -> MemoryTreeStore:
+    """A member of topic `u` says that it runs partitions of `t`, at offset 90; its session."""
+    store, channel = world.tree.open(), PATHS.channel("z")
+    world.tree.ensure(channel)
+    said = Channel("z1", running={TopicPartition("t", number): 90 for number in numbers}, topics={"t": "t-1"})
+    registered = Registration("z1", {"u": 1}, lease_ms=500, max_poll_interval_ms=MAX_POLL_MS)
+    store.commit([SetData(channel, said.to_bytes()), Create(PATHS.id("z"), registered.to_bytes(), ephemeral=True)])
+    return store
+
+
+def written(world: GroupWorld, number: int) -> int | None:
+    data = world.tree.data(PATHS.offset("t", number))
+    return OffsetRecord.parse("", data).offset if data is not None else None
+
+
+def test_end_moves_no_offset_and_removes_no_owner_of_what_another_runs() -> None:
+    world = LiedTo()
+    world.start("a", {"t": 1})
+    settle(world)
+    owners, before = world.owners(), [written(world, number) for number in range(4)]
+    said = says_it_runs(world, 0, 1)
+
+    said.close()
+    world.turn()
+
+    assert world.channels()["z"].ended is not None
+    assert world.owners() == owners
+    assert [written(world, number) for number in range(4)] == before
+
+
+def test_progress_of_a_member_is_written_although_another_claims_the_same() -> None:
+    world = LiedTo()
+    member = world.start("a", {"t": 1})
+    settle(world)
+    member.tend()
+    assert member.fenced is not None
+    at = {part.partition: offset for part, offset in member.fenced.channel.running.items()}
+    said = says_it_runs(world, 0, 1)
+
+    member.expire()
+    said.close()
+    world.turn()
+
+    assert {number: written(world, number) for number in range(4)} == at
+
+
+def test_end_makes_no_offset_znode_and_no_mark_for_partitions_that_do_not_exist() -> None:
+    world = LiedTo()
+    world.start("a", {"t": 1})
+    settle(world)
+    says_it_runs(world, *range(4, 400))
+
+    world.turn()
+    world.wait(MAX_POLL_MS / 1000 + 1)
+    world.turn()
+
+    assert "evicted" in (world.channels()["z"].ended or "")
+    assert world.channels()["z"].running == {}
+    assert not any(mark.partitions - world.owners() for mark in world.state.marks if mark.consumer == "z")
+    assert written(world, 4) is None
 
 
 # ---- reads at slightly different times

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from coordinator.planning.membership import End
 from coordinator.planning.rebalance_history import history_of
-from coordinator.planning.snapshot import ChannelView, Member, Silence, Snapshot
-from coordinator.planning.standstill import LastSign, Standing, standing
+from coordinator.planning.snapshot import ChannelView, Member, Snapshot
 from coordinator.rebalance.last_signs import LastSigns
 from coordinator.zk.znodes.group_state import COMPLETING, STABLE, GroupState, Rebalance, Target
 from coordinator.zk.znodes.partitions import TopicPartition
@@ -40,10 +39,8 @@ def test_expired_session_of_a_busy_member_ended_with_its_last_commit() -> None:
     found, _ = signs.observed(STATE, channel(AT_MS + 100), {}, AT_MS + 11_000, AT_MS + 10_950)
 
     # Last heard by ZooKeeper a timeout (10 s) before, at the latest, and it renews every sixth of it.
-    assert found == {"a": Silence(most_ms=10_900, least_ms=8_383)}
-    assert signs.observed(STATE, channel(AT_MS + 100), {}, AT_MS + 12_000, AT_MS + 12_000)[0] == {
-        "a": Silence(most_ms=11_900, least_ms=9_383)
-    }
+    assert found == {"a": 10_900}
+    assert signs.observed(STATE, channel(AT_MS + 100), {}, AT_MS + 12_000, AT_MS + 12_000)[0] == {"a": 11_900}
 
 
 def test_expired_session_of_an_idle_member_ended_no_earlier_than_ticks_allow() -> None:
@@ -51,21 +48,19 @@ def test_expired_session_of_an_idle_member_ended_no_earlier_than_ticks_allow() -
 
     found, _ = signs.observed(STATE, channel(AT_MS - 90_000), {}, AT_MS + 9_000, AT_MS + 9_000)
 
-    assert found == {"a": Silence(most_ms=14_500, least_ms=8_333)}
+    assert found == {"a": 14_500}
 
 
 def test_new_coordinator_has_only_the_last_write_of_a_departed_member() -> None:
     found, _ = LastSigns().observed(STATE, channel(AT_MS - 60_000), {}, AT_MS, AT_MS)
 
-    assert found == {"a": Silence(most_ms=60_000, least_ms=0)}
+    assert found == {"a": 60_000}
 
 
 def test_member_that_leaves_has_fetched_until_then() -> None:
     signs = seen_live(AT_MS - 5_000, AT_MS)
 
-    assert signs.observed(STATE, channel(AT_MS + 50, ended="closed"), {}, AT_MS + 70, AT_MS + 70)[0] == {
-        "a": Silence(20, 20)
-    }
+    assert signs.observed(STATE, channel(AT_MS + 50, ended="closed"), {}, AT_MS + 70, AT_MS + 70)[0] == {"a": 20}
 
 
 def test_last_write_of_an_evicted_member_is_its_own_and_not_the_eviction() -> None:
@@ -74,7 +69,7 @@ def test_last_write_of_an_evicted_member_is_its_own_and_not_the_eviction() -> No
 
     found, _ = signs.observed(STATE, channel(AT_MS + 10, ended="evicted: it hangs"), {}, AT_MS + 2_000, AT_MS + 2_000)
 
-    assert found == {"a": Silence(7_000, 2_000)}
+    assert found == {"a": 7_000}
 
 
 def test_member_whose_name_is_taken_over_has_fetched_until_its_last_commit() -> None:
@@ -88,7 +83,7 @@ def test_member_whose_name_is_taken_over_has_fetched_until_its_last_commit() -> 
         STATE, channel(AT_MS + 4_000, "a2"), member(successor, AT_MS + 4_000), AT_MS + 4_100, AT_MS + 4_100
     )
 
-    assert found == unseen == {"a": Silence(3_100, 100)}
+    assert found == unseen == {"a": 3_100}
 
 
 def test_member_that_has_run_nothing_leaves_nothing_standing_still() -> None:
@@ -103,12 +98,6 @@ def test_unknown_time_of_zookeeper_tells_nothing() -> None:
     assert LastSigns().observed(STATE, channel(AT_MS), {}, 0, 0) == ({}, {})
 
 
-def test_an_idle_member_that_hangs_may_have_fetched_until_its_next_heartbeat() -> None:
-    sign = LastSign(AT_MS, session_ms=60_000, poll_ms=30_000, over_ms=AT_MS + 40_000)
-
-    assert sign.silence(AT_MS + 40_000) == Silence(40_000, 30_000)
-
-
 def test_member_that_comes_back_has_stood_still_until_the_group_is_stable() -> None:
     signs = seen_live(AT_MS - 5_000, AT_MS)
     successor, now_ms = Registration("a2", {"t": 1}, took_over_ms=AT_MS + 1_000), AT_MS + 4_100
@@ -120,7 +109,7 @@ def test_member_that_comes_back_has_stood_still_until_the_group_is_stable() -> N
         replace(starting, state=STABLE), channel(AT_MS + 4_000, "a2"), member(successor), now_ms + 200, now_ms
     )
 
-    assert (returned, after) == ({"a": Silence(3_200, 200)}, {})
+    assert (returned, after) == ({"a": 3_200}, {})
 
 
 def test_a_lying_registration_dates_no_death_before_its_poll_interval() -> None:
@@ -128,8 +117,8 @@ def test_a_lying_registration_dates_no_death_before_its_poll_interval() -> None:
 
     found, _ = LastSigns().observed(STATE, channel(AT_MS, "a2"), member(liar, AT_MS), AT_MS + 100, AT_MS + 100)
 
-    assert found == {"a": Silence(9_100, 100)}
-    assert standing(seen(50, None, {"a": Silence(9_100, 100)}), ["a"], False).silent_since_ms == 0
+    assert found == {"a": 9_100}
+    assert standing(seen(50, None, {"a": 9_100}), ["a"], False) == (None, 0)
 
 
 def test_returns_of_members_that_left_again_are_forgotten() -> None:
@@ -146,45 +135,38 @@ def test_returns_of_members_that_left_again_are_forgotten() -> None:
 
 
 def test_return_of_a_static_member_is_in_its_generation_when_it_is_longer() -> None:
-    record = Rebalance(1, 5, "joined a", 1_000, finished_ms=1_100, standstill_ms=40, uncertain_ms=3)
-    snapshot = replace(seen(AT_MS, record, {}), returned={"a": Silence(3_200, 200)})
+    record = Rebalance(1, 5, "joined a", 1_000, finished_ms=1_100, standstill_ms=40)
+    snapshot = replace(seen(AT_MS, record, {}), returned={"a": 3_200})
     longer = replace(record, standstill_ms=5_000)
 
     assert history_of(snapshot, replace(STATE, state=COMPLETING), False, False, "") is None
     assert history_of(snapshot, STATE, False, False, "") == replace(
-        record, silent_since_ms=AT_MS - 3_200, standstill_ms=3_200, uncertain_ms=3_000
+        record, silent_since_ms=AT_MS - 3_200, standstill_ms=3_200
     )
     assert history_of(replace(snapshot, rebalance=longer), STATE, False, False, "") is None
 
 
-def seen(now_ms: int, record: Rebalance | None, silences: dict[str, Silence]) -> Snapshot:
+def seen(now_ms: int, record: Rebalance | None, silences: dict[str, int]) -> Snapshot:
     return Snapshot("g", 5, STATE, 1, rebalance=record, now_ms=now_ms, silences=silences)
 
 
+def standing(snapshot: Snapshot, gone: list[str], are_stopping: bool) -> tuple[int | None, int | None]:
+    """`standing_since_ms` and `silent_since_ms` of a rebalance that begins."""
+    record = history_of(snapshot, replace(STATE, generation=2), True, are_stopping, "", gone)
+    assert record is not None
+    return record.standing_since_ms, record.silent_since_ms
+
+
 def test_standstill_begins_with_the_earliest_of_deaths_and_stops() -> None:
-    silences = {"a": Silence(10_000, 8_000), "b": Silence(3_000, 3_000), "c": Silence(99_000, 0)}
+    silences = {"a": 10_000, "b": 3_000, "c": 99_000}
 
-    first = standing(seen(AT_MS, None, silences), ["a", "b"], are_stopping=True)
-
-    assert first == Standing(AT_MS, AT_MS - 10_000, 2_000)
-    assert first.since_ms == AT_MS - 10_000
+    assert standing(seen(AT_MS, None, silences), ["a", "b"], are_stopping=True) == (AT_MS, AT_MS - 10_000)
 
 
-def test_standstill_of_an_unfinished_rebalance_is_continued_with_its_uncertainty() -> None:
-    record = Rebalance(1, 5, "left a", AT_MS, silent_since_ms=AT_MS - 10_000, uncertain_ms=2_000)
-    silences = {"b": Silence(11_000, 500)}
+def test_standstill_of_an_unfinished_rebalance_is_continued() -> None:
+    record = Rebalance(1, 5, "left a", AT_MS, silent_since_ms=AT_MS - 10_000)
 
-    assert standing(seen(AT_MS + 500, record, silences), ["b"], are_stopping=False) == Standing(
-        None, AT_MS - 10_500, 2_500
-    )
-
-
-def test_what_is_stopped_stands_still_when_all_stops_are_acknowledged() -> None:
-    stopping = standing(seen(AT_MS, None, {}), [], are_stopping=True)
-    record = Rebalance(1, 5, "joined b", AT_MS, standing_since_ms=stopping.standing_since_ms)
-
-    assert stopping == Standing(AT_MS, None, None)
-    assert standing(seen(AT_MS + 40, record, {}), [], are_stopping=False) == Standing(AT_MS, None, 40)
+    assert standing(seen(AT_MS + 500, record, {"b": 11_000}), ["b"], are_stopping=False) == (None, AT_MS - 10_500)
 
 
 def _end(view: ChannelView) -> End:

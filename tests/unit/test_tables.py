@@ -61,13 +61,12 @@ def test_columns_without_values_are_left_out_first() -> None:
         "10",
         "20",
         "30",
-        "5",
         "-",
         "-",
         "finished",
     ]
 
-    shown, _ = fitting(COLUMNS, [row], 140)
+    shown, _ = fitting(COLUMNS, [row], 126)
 
     assert [column for i, column in enumerate(COLUMNS) if i not in shown] == ["JOINED", "ASSIGNMENT-MS", "ATTEMPTS"]
 

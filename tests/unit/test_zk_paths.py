@@ -31,7 +31,7 @@ from coordinator.zk.znodes.commands import (
     STOP_FETCHER,
     Command,
 )
-from coordinator.zk.znodes.group_state import STABLE, ClientSide, Evicted, Grant, GroupState, Mark, Rebalance, Target
+from coordinator.zk.znodes.group_state import STABLE, ClientSide, Evicted, GroupState, Mark, Rebalance, Target
 from coordinator.zk.znodes.json_fields import MAX_ZNODE_BYTES, Fields
 from coordinator.zk.znodes.operator_requests import Pause, PausedRecord, TurnRequest
 from coordinator.zk.znodes.partitions import Discontinuity, TopicPartition
@@ -125,11 +125,10 @@ WRITTEN: tuple[tuple[str, Any], ...] = (
             {"c": "why"},
             CLIENT_SIDE,
             GroupRegion("r", 1, ("c",)),
-            {"c": Grant("i", PART)},
         ),
     ),
     ("request", TurnRequest("who", 1, "why")),
-    ("history/rebalance-[generation]", Rebalance(1, 1, "why", 1, ("c",), ("c",), *[1] * 10, EVICTED)),
+    ("history/rebalance-[generation]", Rebalance(1, 1, "why", 1, ("c",), ("c",), *[1] * 9, EVICTED)),
     ("ids/[consumer]", REGISTRATION),
     ("sync/ask-[number]", Ask("lag", "c", "i", {"c": AskMember("i", "d", 1)}, "jobs", 2, "why", 1, outdated=1)),
     ("sync/ask-[number]/member-[consumer]", MemberAnswer({"c-0": PART}, "AA==", "lag")),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from coordinator.zk.errors import BadData
+from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.records import STATIC, Registration, Seat
 from tests.support.pages import rows
 from tests.unit.test_zk_paths import NAMES, OFFER, WRITTEN, section
@@ -124,3 +125,12 @@ def test_bounds_of_the_document_are_the_last_values_that_are_read(
 
     assert (is_read(low), is_read(high), is_read(high + 1)) == (True, True, False)
     assert low == 0 or not is_read(low - 1)
+
+
+def test_grants_in_a_state_of_an_earlier_release_are_passed_over_and_not_written() -> None:
+    data = GroupState(generation=3).to_bytes()[:-1] + b',"granted":{"c1":{"incarnation":7,"partitions":"all"}}}'
+
+    state = GroupState.parse("state", data)
+
+    assert state == GroupState(generation=3)
+    assert b"granted" not in state.to_bytes()

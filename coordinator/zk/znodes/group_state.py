@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from . import ranges
 from .json_fields import Fields, compact
 from .names import is_name
-from .partitions import NONE, PartitionSet, TopicPartition, partition_set, range_texts, united
+from .partitions import PartitionSet, TopicPartition, partition_set, range_texts, united
 from .regions import GroupRegion
 
 EMPTY = "Empty"
@@ -80,7 +80,7 @@ def read_ownership(fields: Fields, most: int = MAX_OWNED) -> dict[str, Partition
 class Mark:
     """An eviction whose lease may still run: `partitions` wait one `lease_ms` after it was made or first read.
 
-    :ivar since_ms: wall-clock time of the last sign of life, or of the command that was not obeyed; None if neither.
+    :ivar since_ms: wall-clock time of the last sign of life, or of the first command not carried out; None if neither.
     """
 
     consumer: str
@@ -124,20 +124,6 @@ class Evicted:
 
     def to_json(self) -> dict[str, Any]:
         return {"member": self.member, "reason": self.reason, "since_ms": self.since_ms}
-
-
-class Grant(NamedTuple):
-    """The partitions that commands have named to an incarnation, as long as it may run them."""
-
-    incarnation: str
-    partitions: PartitionSet
-
-    @classmethod
-    def read(cls, fields: Fields) -> Grant:
-        return cls(fields.text("incarnation", most=64), partition_set(fields.partitions("partitions")))
-
-    def to_json(self) -> dict[str, Any]:
-        return {"incarnation": self.incarnation, "partitions": range_texts(self.partitions)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +182,6 @@ class GroupState:
     :ivar left_out: consumer, topic or partition -> why the target lacks it.
     :ivar client: of client-side assignment, None under the coordinator's strategies.
     :ivar region: the consistent region of the group.
-    :ivar granted: consumer -> what commands have named to its incarnation, where that is not its part of the target;
-        None when it is unknown.
     """
 
     state: str = EMPTY
@@ -211,16 +195,6 @@ class GroupState:
     left_out: Mapping[str, str] = field(default_factory=dict)
     client: ClientSide | None = None
     region: GroupRegion | None = None
-    granted: Mapping[str, Grant] | None = None
-
-    def granted_to(self, consumer: str, incarnation: str) -> PartitionSet | None:
-        """The partitions that commands have named to an incarnation; None when that is unknown."""
-        if self.granted is None:
-            return None
-        grant, target = self.granted.get(consumer), self.target.get(consumer)
-        if grant is not None:
-            return grant.partitions if grant.incarnation == incarnation else NONE
-        return target.partitions if target is not None and target.incarnation == incarnation else NONE
 
     @property
     def is_forming(self) -> bool:
@@ -246,7 +220,6 @@ class GroupState:
             left_out={str(key): str(why) for key, why in left_out.items()},
             client=fields.inner("client", ClientSide.read),
             region=fields.inner("region", GroupRegion.read),
-            granted=fields.named("granted", Grant.read) if fields.has("granted") else None,
         )
 
     def to_bytes(self) -> bytes:
@@ -263,19 +236,13 @@ class GroupState:
                 "left_out": dict(sorted(self.left_out.items())),
                 **({"client": self.client.to_json()} if self.client is not None else {}),
                 **({"region": self.region.to_json()} if self.region is not None else {}),
-                **self._granted_json(),
             }
         )
-
-    def _granted_json(self) -> dict[str, Any]:
-        if self.granted is None:
-            return {}
-        return {"granted": {consumer: grant.to_json() for consumer, grant in sorted(self.granted.items())}}
 
 
 _REBALANCE = (
     *("generation", "epoch", "trigger", "started_ms", "joined", "left", "moved", "stopped_ms", "finished_ms"),
-    *("to_last_stop_ms", "to_last_start_ms", "standing_since_ms", "silent_since_ms", "standstill_ms", "uncertain_ms"),
+    *("to_last_stop_ms", "to_last_start_ms", "standing_since_ms", "silent_since_ms", "standstill_ms"),
     *("replaced_by", "assignment_ms", "attempts", "evicted"),
 )
 """The fields of a rebalance's znode, in order."""
@@ -291,8 +258,8 @@ class Rebalance:
     :ivar standing_since_ms: when the first stop was sent, by this rebalance or by an unfinished one that it replaced;
         None without a revocation.
     :ivar silent_since_ms: when a member whose incarnation is over last fetched, at the earliest; None without one.
-    :ivar standstill_ms: from the earlier of the two to the last start acknowledged; None until then, and without them.
-    :ivar uncertain_ms: how much shorter it may have been; None until that is known.
+    :ivar standstill_ms: from the earlier of the two to the last start acknowledged, at most; None until then, and
+        without them.
     :ivar replaced_by: the generation that replaced it before it finished.
     :ivar assignment_ms: from the ask to its adoption; None under the coordinator's strategies.
     :ivar attempts: 1 plus the assignments that failed before it; None likewise.
@@ -314,7 +281,6 @@ class Rebalance:
     assignment_ms: int | None = None
     attempts: int | None = None
     silent_since_ms: int | None = None
-    uncertain_ms: int | None = None
     evicted: tuple[Evicted, ...] = ()
 
     @property
@@ -346,7 +312,6 @@ class Rebalance:
             fields.optional_number("assignment_ms"),
             fields.optional_number("attempts"),
             fields.optional_number("silent_since_ms"),
-            fields.optional_number("uncertain_ms"),
             fields.objects("evicted", Evicted.read),
         )
 

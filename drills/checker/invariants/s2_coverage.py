@@ -7,6 +7,7 @@ from coordinator.zk.znodes.group_state import STABLE
 from ..replay.commits import STATE, Commit
 from ..replay.expected_target import decided, has_failed, hold_s, left_out, longest_ask_s, runs_but_refused, subscribed
 from ..replay.reading import StateData
+from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import GroupView, StateView
 from .base import Invariant
@@ -20,6 +21,9 @@ class Covering(Invariant):
     faults were active meanwhile); `left_out` explains its names. And each consumer of the target then runs exactly its
     share, except what its channel reports as refused. Under client-side assignment, the target also has every member,
     and `left_out` names topics: with its answer's view of them.
+
+    A generation is the same or the next one of `state`, or, where that was lost, of the group, whatever channels say.
+    Not judged for the first state after a manual write, nor under client-side assignment (S9).
     """
 
     name = "S2"
@@ -27,10 +31,16 @@ class Covering(Invariant):
     wants = STATE
     needs_bounds = True
 
+    def __init__(self, world: Replay) -> None:
+        super().__init__(world)
+        self._generations: dict[str, int] = {}
+
     def on_commit(self, commit: Commit) -> None:
         for group, before, after in commit.states:
             state = after.data if after is not None and not after.by_hand else None
             was = before.data if before is not None and not before.by_hand else None
+            if after is not None and after.data is not None and self.world.process(commit.who).is_node:
+                self._judge_order(group, was, after.data, before, commit)
             if state is not None and was is not None and state.generation == was.generation:
                 self._judge_generation(group, was, state, before, commit)
             if (
@@ -41,6 +51,19 @@ class Covering(Invariant):
             ):
                 self.judged += 1
                 self._judge(group, state, commit)
+
+    def _judge_order(
+        self, group: GroupView, was: StateData | None, now: StateData, before: StateView | None, commit: Commit
+    ) -> None:
+        known = self._generations.get(group.name, 0)
+        self._generations[group.name] = max(known, now.generation)
+        if was is None or now.client is not None or was.generation <= now.generation <= max(was.generation, known) + 1:
+            return
+        self.broken(
+            f"generation {now.generation} of group {group.name} follows {was.generation} at {moment(commit.at)}",
+            before.written if before is not None else None,
+            commit.event,
+        )
 
     def _judge_generation(
         self, group: GroupView, was: StateData, now: StateData, before: StateView | None, commit: Commit

@@ -27,14 +27,13 @@ MEMBERS = ("node", "consumer", "slot", "liar")
 class SealedRanges(Invariant):
     """Per partition and topic id the sealed ranges join without gap or overlap, and the DataFrame holds exactly them.
 
-    Every advance of an offset in `running` begins at the previous end, for any owner, and none goes
-    back unless an application that seals nothing has announced it (`sought`), nor passes a record that `poll` has not
-    returned (`ReturnedRecords`); a segment's ranges are the advance of its commit; the end of a hold leaves the offset
-    in `offsets/`. A new partition begins at its beginning, or at its recorded start, once; any goes on where an
-    operator's reset has set its offset. Once `state` was lost, which has what was given, a member that lies may move
-    an offset (S12). No segment is removed before every registered query has finished it. In a consistent region of
-    plain consumers offsets go back with its resets: S10 and S11 judge them. Deliveries of queries are judged by
-    `DataFrames`.
+    Every advance of an offset in `running` begins at the previous end, for any owner, and none goes back unless an
+    application that seals nothing has announced it (`sought`), nor passes a record that `poll` has not returned
+    (`ReturnedRecords`); a segment's ranges are the advance of its commit; the end of a hold leaves the offset in
+    `offsets/`. A new partition begins at its beginning, or at its recorded start, once; any goes on where an
+    operator's reset has set its offset. No segment is removed before every registered query has finished it. In a
+    consistent region of plain consumers offsets go back with its resets: S10 and S11 judge them. Deliveries of
+    queries are judged by `DataFrames`.
     """
 
     name = "S5"
@@ -239,9 +238,6 @@ class SealedRanges(Invariant):
             if known is None:
                 self.ends.move(key, offset.data.offset, commit.event)
             return
-        if _may_be_a_lie(group, partition, commit):
-            self.ends.forget(group.name, [partition])
-            return
         reached = f"{known[0]} was reached at {moment(known[1]['at'])}" if known is not None else "nothing was before"
         self.broken(
             f"`offsets` of {partition[0]}-{partition[1]} in group {group.name} was set to {offset.data.offset} at "
@@ -275,14 +271,6 @@ def _may_begin(group: GroupView, partition: Partition, start: OffsetData) -> boo
     begun = group.begun.get(partition[0])
     is_elsewhere = start.start not in ("", "beginning")
     return is_elsewhere and begun is not None and not begun.came_later(start.topic_id, partition[1])
-
-
-def _may_be_a_lie(group: GroupView, partition: Partition, commit: Commit) -> bool:
-    """Whether it is from the channel of a member that lies, in a group whose `state` was lost, and what was given."""
-    return group.state_hand_at > float("-inf") and any(
-        change.view.group is group and change.view.by_hand and change.before and partition in change.before.running
-        for change in commit.channels
-    )
 
 
 class ReturnedRecords:

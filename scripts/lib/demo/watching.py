@@ -114,8 +114,7 @@ class Observer:
 def summary(rebalance: Rebalance) -> str:
     """One line: generation, trigger, partitions moved, standstill."""
     if rebalance.standstill_ms is not None:
-        least_ms = rebalance.standstill_ms - (rebalance.uncertain_ms or 0)
-        standstill = f"longest standstill {least_ms} to {rebalance.standstill_ms} ms"
+        standstill = f"longest standstill {rebalance.standstill_ms} ms at most"
     elif rebalance.replaced_by is not None:
         standstill = f"replaced by generation {rebalance.replaced_by} before its end"
     else:

@@ -11,7 +11,6 @@ import coordinator.assignors.range
 import coordinator.planning.asking
 import coordinator.planning.plan
 import coordinator.planning.reconciliation
-import coordinator.rebalance.counted
 import coordinator.regions.plan
 from coordinator.listeners.listeners import Listeners
 from coordinator.listeners.topics import TopicListener
@@ -76,11 +75,6 @@ def last_commit_is_sent_again() -> None:
         return handle_new_session
 
     _apply(replaced(Rebalancer, "_write", noting), replaced(CoordinatorService, "_handle_new_session", resending))
-
-
-def what_a_member_says_counts() -> None:
-    """Every entry in `running` counts, whether or not a command has named it."""
-    _apply(constant(coordinator.rebalance.counted, "uncounted", lambda *_: NONE))
 
 
 def commands_of_the_dead_stay() -> None:

@@ -1,0 +1,146 @@
+"""How long each member has not carried out its commands, for this term's coordinator (KIP-848's rebalance timeout).
+
+The clock counts from the first command that a member's channel does not show; an acknowledgement alone does not stop
+it, and commands that replace one another do not restart it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from ..planning.plan import Plan
+from ..planning.snapshot import ChannelView, Wave, wave_of
+from ..zk.runtime import Runtime
+from ..zk.znodes.commands import DRAIN, START_FETCHER, STOP_FETCHER, Command
+from ..zk.znodes.partitions import PartitionSet
+
+AT_ONCE = 2
+"""So many stops, and so many starts, of one generation are sent to a member without a pause."""
+PAUSE_S = 1.0
+"""Between further ones: a member may remove its commands without carrying them out."""
+LOSS_PAUSE_S = 2.0
+"""Between generations that a member's lost owner znodes begin."""
+
+
+def is_carried_out(command: Command, view: ChannelView, has_owners: bool = True) -> bool:
+    """Whether a member's channel shows a stop or start. Owner znodes are not looked at: another may have removed them.
+
+    :param has_owners: False for a protocol type without owners.
+    """
+    channel = view.channel
+    if channel is None:
+        return False
+    if command.option == STOP_FETCHER:
+        is_stopped = not view.running & (command.partitions or view.running)
+        return is_stopped and (has_owners or not channel.ask)
+    progress, region = channel.region, command.region
+    return (
+        command.started <= view.running
+        and all(channel.topics.get(topic) == topic_id for topic, topic_id in command.topics.items())
+        and channel.generation == command.generation
+        and command.ask in ("", channel.ask)
+        and (region is None or (progress is not None and progress.reset == progress.ready == region.reset))
+    )
+
+
+@dataclass(slots=True)
+class _Clock:
+    """One incarnation's.
+
+    :ivar since: when the first command was sent, or first read, that it has not carried out; None without one.
+    :ivar sent: the last stop or start that it has not carried out.
+    :ivar begun: the last pending one that its channel has named: it takes several multis, or restores a state.
+    :ivar waves: option -> the wave of its last command, how many that has, and when the last was sent.
+    :ivar has_commands: whether it had commands in the last read.
+    :ivar is_unowned: whether it runs partitions without owner znodes, and has no commands.
+    :ivar lost_at: when this last began a generation.
+    """
+
+    incarnation: str
+    since: float | None = None
+    sent: Command | None = None
+    begun: Command | None = None
+    waves: dict[str, tuple[Wave, int, float]] = field(default_factory=dict)
+    has_commands: bool = False
+    is_unowned: bool = False
+    lost_at: float = float("-inf")
+
+
+class EvictionClocks:
+    """The clock of each member of one group, and the pace of its commands."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._of: dict[str, _Clock] = {}
+
+    def observed(
+        self, channels: Mapping[str, ChannelView], owners: PartitionSet, has_owners: bool
+    ) -> dict[str, ChannelView]:
+        """`channels` as just read, with the time that their members have not carried out a command."""
+        now = self._runtime.monotonic()
+        self._of = {name: one for name, one in self._of.items() if name in channels}
+        return {name: self._observed(view, owners, has_owners, now) for name, view in channels.items()}
+
+    def _observed(self, view: ChannelView, owners: PartitionSet, has_owners: bool, now: float) -> ChannelView:
+        channel = view.channel
+        if channel is None:
+            return view
+        if not channel.is_live:
+            self._of.pop(view.consumer, None)
+            return view
+        pending = {sent.name: sent.command for sent in view.commands if not sent.is_drain}
+        one = self._of.get(view.consumer)
+        if one is None or one.incarnation != channel.incarnation:
+            one = self._of[view.consumer] = _Clock(channel.incarnation)
+            one.sent = next((each for each in pending.values() if each is not None and _is_move(each)), None)
+        elif one.sent is not None and is_carried_out(one.sent, view, has_owners):
+            # Commands are read before the channel: this one may have been removed meanwhile.
+            pending = {name: command for name, command in pending.items() if command != one.sent}
+            one.since = one.sent = None
+        if pending:
+            one.since = now if one.since is None else one.since
+        begun = pending.get(channel.command)
+        if begun is not None and begun == one.sent != one.begun:
+            one.begun, one.since = begun, now
+        one.has_commands = bool(pending)
+        one.is_unowned = has_owners and not view.commands and not view.running <= owners
+        is_late = one.since is not None and (pending or one.sent is not None)
+        if not (is_late or one.waves or one.is_unowned):
+            return view
+        left = {wave: at + PAUSE_S - now for wave, times, at in one.waves.values() if times >= AT_ONCE}
+        return replace(
+            view,
+            waits_s=now - one.since if one.since is not None and is_late else 0.0,
+            paced={wave: pause_s for wave, pause_s in left.items() if pause_s > 0},
+            loss_pause_s=max(0.0, one.lost_at + LOSS_PAUSE_S - now) if one.is_unowned else 0.0,
+        )
+
+    def decided(self, plan: Plan) -> None:
+        """A plan was written, or had nothing to write. Its commands count from now; who has none, and gets none, has
+        nothing to carry out: it runs its target, or waits for others."""
+        now = self._runtime.monotonic()
+        for name, _ in plan.withdrawn:
+            if name in self._of:
+                self._of[name].sent = None
+        busy = set(plan.deferred)
+        for name, command in plan.commands:
+            one = self._of.get(name)
+            if one is None or one.incarnation != command.incarnation or command.option == DRAIN:
+                continue
+            busy.add(name)
+            one.since = now if one.since is None else one.since
+            if _is_move(command):
+                one.sent, wave = command, wave_of(command)
+                last, times, _ = one.waves.get(command.option, (wave, 0, now))
+                one.waves[command.option] = wave, 1 + (times if last == wave else 0), now
+        for name, one in self._of.items():
+            if name not in busy and not one.has_commands:
+                one.since = one.sent = None
+            if plan.is_new_generation and one.is_unowned:
+                one.lost_at = now
+
+
+def _is_move(command: Command) -> bool:
+    """Whether it changes what a member runs."""
+    return command.option in (START_FETCHER, STOP_FETCHER)

@@ -1,0 +1,255 @@
+"""Which commands count as carried out, from when the eviction clock counts, and at which pace commands are sent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from coordinator.planning.plan import Plan
+from coordinator.planning.snapshot import ChannelView, SentCommand, wave_of
+from coordinator.rebalance.eviction_clock import AT_ONCE, LOSS_PAUSE_S, PAUSE_S, EvictionClocks, is_carried_out
+from coordinator.zk.znodes.commands import ASSIGN, DRAIN, START_FETCHER, STOP_FETCHER, Command
+from coordinator.zk.znodes.group_state import GroupState
+from coordinator.zk.znodes.partitions import NONE, TopicPartition
+from coordinator.zk.znodes.records import Channel
+from coordinator.zk.znodes.regions import Order, Progress
+from tests.unit.manual import ManualRuntime
+
+P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
+START = Command(START_FETCHER, 1, 2, "i", {"c-0": frozenset({P0, P1})}, topics={"t": "id"})
+STOP = Command(STOP_FETCHER, 1, 2, "i", partitions=frozenset({P0}), topics={"t": "id"})
+STOP_ALL = replace(STOP, partitions=NONE)
+LED = replace(START, ask="ask-0000000001")
+IN_REGION = replace(START, region=Order(7))
+
+
+def view(*running: TopicPartition, sent: tuple[Command, ...] = (), **fields: Any) -> ChannelView:
+    channel = Channel(
+        "i", 1, **{"generation": 2, "running": dict.fromkeys(running, 5), "topics": {"t": "id"}, **fields}
+    )
+    return ChannelView("c", 1, channel, tuple(SentCommand(f"command-{n}", each) for n, each in enumerate(sent)))
+
+
+@pytest.mark.parametrize(
+    ("command", "seen"),
+    [
+        (START, view(P0, P1)),
+        (START, view(P0, P1, P2)),
+        (LED, view(P0, P1, ask="ask-0000000001")),
+        (IN_REGION, view(P0, P1, region=Progress(7, 7))),
+        (STOP, view(P1)),
+        (STOP_ALL, view()),
+    ],
+)
+def test_command_that_the_channel_shows_is_carried_out(command: Command, seen: ChannelView) -> None:
+    assert is_carried_out(command, seen)
+
+
+@pytest.mark.parametrize(
+    ("command", "seen"),
+    [
+        (START, view()),
+        (START, view(P0)),
+        (START, view(P0, refused=frozenset({P1}))),
+        (START, view(P0, P1, topics={"t": "other"})),
+        (START, view(P0, P1, generation=1)),
+        (LED, view(P0, P1)),
+        (IN_REGION, view(P0, P1, region=Progress(7))),
+        (STOP, view(P0, P1)),
+        (STOP_ALL, view(P1)),
+        (STOP_ALL, ChannelView("c", 1, None)),
+    ],
+)
+def test_command_that_the_channel_does_not_show_is_not_carried_out(command: Command, seen: ChannelView) -> None:
+    assert not is_carried_out(command, seen)
+
+
+def test_member_without_owners_shows_the_ask_that_it_runs() -> None:
+    job = Command(START_FETCHER, 1, 2, "i", ask="ask-0000000001")
+    assert is_carried_out(job, view(ask="ask-0000000001"), has_owners=False)
+    assert not is_carried_out(job, view(), has_owners=False)
+    assert is_carried_out(STOP_ALL, view(), has_owners=False)
+    assert not is_carried_out(STOP_ALL, view(ask="ask-0000000001"), has_owners=False)
+
+
+class Seen:
+    """A member as one coordinator sees it, turn by turn."""
+
+    def __init__(self) -> None:
+        self.runtime = ManualRuntime()
+        self.clocks = EvictionClocks(self.runtime)
+
+    def reads(self, seen: ChannelView, *owners: TopicPartition, after_s: float = 0.0) -> ChannelView:
+        self.runtime.now += after_s
+        return self.clocks.observed({"c": seen}, frozenset(owners), True)["c"]
+
+    def sends(self, *commands: Command, withdraws: Command | None = None, is_new_generation: bool = False) -> None:
+        starts = tuple(("c", each) for each in commands)
+        withdrawn = (("c", SentCommand("command-9", withdraws)),) if withdraws is not None else ()
+        self.clocks.decided(Plan(GroupState(), starts=starts, withdrawn=withdrawn, is_new_generation=is_new_generation))
+
+    def defers(self) -> None:
+        self.clocks.decided(Plan(GroupState(), deferred=frozenset({"c"})))
+
+
+def test_eviction_clock_starts_when_the_command_is_sent() -> None:
+    some = Seen()
+    some.reads(view())
+    some.sends(START)
+    assert some.reads(view(sent=(START,)), after_s=7.5).waits_s == 7.5
+
+
+def test_eviction_clock_starts_at_first_sight_by_another_coordinator() -> None:
+    some = Seen()
+    some.reads(view(sent=(START,)))
+    some.sends()
+    assert some.reads(view(sent=(START,)), after_s=2).waits_s == 2
+    assert some.reads(view(P0, P1), P0, P1, after_s=2).waits_s == 0
+
+
+def test_eviction_clock_ends_with_the_command_and_begins_again_with_the_next() -> None:
+    some = Seen()
+    some.reads(view())
+    some.sends(START)
+    assert some.reads(view(P0, P1), P0, P1, after_s=3).waits_s == 0
+    some.sends(STOP)
+    assert some.reads(view(P0, P1, sent=(STOP,)), P0, P1, after_s=1).waits_s == 1
+    assert some.reads(view(P1), P1, after_s=1).waits_s == 0
+
+
+def test_acknowledgement_alone_does_not_stop_the_clock() -> None:
+    some = Seen()
+    some.reads(view())
+    for nth in range(1, 4):
+        some.sends(START)
+        assert some.reads(view(command=f"command-{nth}"), after_s=1).waits_s == nth
+        some.defers()
+        assert some.reads(view(command=f"command-{nth}")).waits_s == nth
+
+
+def test_refusal_does_not_stop_the_clock_while_the_start_is_sent_again() -> None:
+    some = Seen()
+    some.reads(view())
+    some.sends(START)
+    assert some.reads(view(refused=frozenset({P0, P1})), after_s=1).waits_s == 1
+    some.sends(START)
+    assert some.reads(view(refused=frozenset({P0, P1})), P0, P1, after_s=1).waits_s == 2
+    some.sends()  # owner znodes are in the way: it waits for others
+    assert some.reads(view(refused=frozenset({P0, P1})), P0, P1, after_s=1).waits_s == 0
+
+
+def test_commands_that_replace_one_another_do_not_restart_the_clock() -> None:
+    some = Seen()
+    some.reads(view())
+    some.sends(START)
+    some.reads(view(sent=(START,)), after_s=2)
+    some.sends(withdraws=START)
+    assert some.reads(view(), after_s=1).waits_s == 0  # it has nothing to carry out now
+    some.sends(LED)
+    assert some.reads(view(sent=(LED,)), after_s=1).waits_s == 4
+    some.sends(START, withdraws=LED)
+    assert some.reads(view(sent=(START,)), after_s=1).waits_s == 5
+
+
+def test_member_that_waits_for_others_or_runs_its_target_has_no_clock() -> None:
+    some = Seen()
+    some.reads(view())
+    some.sends(START)
+    some.reads(view(sent=(START,)), after_s=2)
+    some.sends(withdraws=START)
+    some.reads(view())
+    some.sends()
+    assert some.reads(view(), after_s=100).waits_s == 0
+
+
+def test_stop_that_was_withdrawn_is_not_taken_for_carried_out() -> None:
+    some = Seen()
+    some.reads(view(P1))
+    some.sends(START)
+    some.reads(view(P1, sent=(START,)))
+    some.sends(STOP, withdraws=START)  # P0 is not run: the channel shows it from the beginning
+    some.reads(view(P1, sent=(STOP,)), after_s=1)
+    some.sends(START, withdraws=STOP)
+    assert some.reads(view(P1, sent=(START,)), after_s=1).waits_s == 1
+
+
+def test_command_that_is_begun_restarts_the_clock_once() -> None:
+    """A start in several multis, or of a region whose states are being restored."""
+    some = Seen()
+    some.reads(view())
+    some.sends(START)
+    some.reads(view(sent=(START,)), after_s=2)
+    assert some.reads(view(P0, sent=(START,), command="command-0"), P0, after_s=1).waits_s == 0
+    assert some.reads(view(P0, sent=(START,), command="command-0"), P0, after_s=1).waits_s == 1
+    some.sends(START)  # it has removed it, and names the next one
+    assert some.reads(view(P0, sent=(START,), command="command-0"), P0, after_s=1).waits_s == 2
+
+
+def test_command_that_no_coordinator_has_sent_restarts_no_clock() -> None:
+    some = Seen()
+    some.reads(view())
+    for nth in range(1, 4):
+        own = replace(STOP, partitions=frozenset({TopicPartition("t", 10 + nth)}))
+        some.reads(view(P0, sent=(own,), command="command-0"), P0)
+        some.sends(withdraws=own)
+        assert some.reads(view(P0, sent=(own,), command="command-0"), P0, after_s=1).waits_s == nth
+
+
+def test_drain_is_no_command_to_the_clock_and_an_answer_is_until_it_is_removed() -> None:
+    some = Seen()
+    assign, drain = Command(ASSIGN, 1, 2, "i", ask="ask-0000000002"), Command(DRAIN, 1, 2, "i", region=Order(7, 1))
+    some.reads(view())
+    some.sends(drain)
+    assert some.reads(view(sent=(drain,)), after_s=1).waits_s == 0
+    some.sends(assign)
+    assert some.reads(view(sent=(assign, drain)), after_s=1).waits_s == 1
+    some.reads(view(sent=(drain,)))
+    some.sends()
+    assert some.reads(view(sent=(drain,)), after_s=1).waits_s == 0
+
+
+def test_owner_znode_removed_by_hand_runs_no_clock() -> None:
+    some = Seen()
+    some.reads(view())
+    some.sends(START)
+    some.reads(view(P0, P1, sent=(START,)), P0, after_s=1)
+    some.sends()
+    assert some.reads(view(P0, P1), P0, after_s=70).waits_s == 0
+
+
+def test_new_incarnation_has_a_new_clock_and_an_unreadable_channel_keeps_it() -> None:
+    some = Seen()
+    some.reads(view())
+    some.sends(START)
+    assert some.reads(ChannelView("c", 2, None), after_s=1).waits_s == 0
+    assert some.reads(view(sent=(START,)), after_s=1).waits_s == 2
+    other = view(sent=(START,))
+    assert other.channel is not None
+    assert some.reads(replace(other, channel=replace(other.channel, incarnation="j"))).waits_s == 0
+
+
+def test_some_commands_of_a_wave_are_sent_at_once_and_then_one_a_second() -> None:
+    some = Seen()
+    for _ in range(AT_ONCE):
+        assert some.reads(view()).paced == {}
+        some.sends(START)
+    assert some.reads(view()).paced == {wave_of(START): PAUSE_S}
+    assert some.reads(view(), after_s=PAUSE_S).paced == {}
+    some.sends(START)
+    assert some.reads(view()).paced == {wave_of(START): PAUSE_S}
+    some.sends(replace(START, generation=3))
+    assert some.reads(view()).paced == {}
+    some.sends(STOP)
+    assert some.reads(view()).paced == {}
+
+
+def test_generations_for_lost_owner_znodes_have_a_pause_between_them() -> None:
+    some = Seen()
+    assert some.reads(view(P0, P1), P0, P1).loss_pause_s == 0
+    assert some.reads(view(P0, P1), P0).loss_pause_s == 0
+    some.sends(is_new_generation=True)
+    assert some.reads(view(P0, P1), P0, after_s=0.5).loss_pause_s == LOSS_PAUSE_S - 0.5
+    assert some.reads(view(P0, P1), P0, P1).loss_pause_s == 0
+    assert some.reads(view(P0, P1), P0, after_s=LOSS_PAUSE_S).loss_pause_s == 0
