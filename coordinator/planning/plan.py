@@ -142,7 +142,7 @@ def plan(
         topics=assignment.topics,
         marks=tuple(members.marks),
         reason=_reason(members, reconciliation, asks),
-        left_out=dict(sorted({**bounded(unusable(snapshot, members)), **bounded(assignment.left_out, BEYOND)}.items())),
+        left_out=bounded({**unusable(snapshot, members), **assignment.left_out}, BEYOND),
         client=asks.client,
         region=_group_region(snapshot, step, is_ready, tuple(sorted(assignment.target.keys() & members.away.keys()))),
     )

@@ -272,12 +272,12 @@ class RegionTurns:
             return again_s  # this turn's writes are read first
         complete, ended = self._reader.ended(COMPLETED), self._reader.ended(ABORTED, ABANDONED)
         old = to_retire(self._reader.numbers, complete, ended, decided.region.sequence, self._rules.kept)
+        for number in old:
+            self._reader.read_again(number)  # also when only a part of it is removed
         try:
             self._is_retired = retire(self._store, self._paths, old, self._write)
         except (AccessDenied, RebalanceFailed) as error:  # of an old checkpoint: the next one is not hindered
             self._findings.report(self._paths.checkpoint(old[0]), str(error))
             self._is_retired = True
         self._findings.done()
-        for number in old:
-            self._reader.read_again(number)
         return again_s if self._is_retired else 0.0

@@ -45,11 +45,12 @@ class SeenQueries:
         """The progress of each query whose znode went with its session since.
 
         The end of a session leaves the version of the set alone. Each registration, and each removal, moves it by
-        one: when it has moved further than queries have registered, one was removed, and none counts as lost.
+        one, and a new query registers twice: when it has moved further than that, one was removed, and none counts as
+        lost.
 
         :param names: the znodes listed now, with the set's `version` and `runs`.
         """
-        if version - self.version > len(runs - self.runs):
+        if version - self.version > 2 * len(runs - self.runs):
             return {}
         return {name: finished for name, finished in self.ephemeral.items() if name not in names}
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -18,6 +19,7 @@ from consumer.spark.source.query_znode import QueryRemoved, QueryTakenOver
 from consumer.spark.source.segment_index import Sealed
 from consumer.spark.source.stream_planner import Planner, packed
 from coordinator.planning.backpressure import Bounds, Retention
+from coordinator.retention.queries import SeenQueries
 from coordinator.retention.segments import SegmentCollector, SegmentRules
 from coordinator.term.server_clock import ServerClock
 from coordinator.zk.batching import ensure
@@ -478,6 +480,72 @@ def test_registration_without_a_reply_replaces_no_run_that_registered_after_it(b
     old.close()
 
 
+class Before(FrontStore):
+    """A session before whose next commit, by `is_it`, something happens; without an answer it is not sent at all."""
+
+    def __init__(self, store: Store, is_it: Callable[[Sequence[Operation]], bool], answers: bool = True) -> None:
+        super().__init__(store)
+        self._is_it, self._answers = is_it, answers
+        self.meanwhile: Callable[[], object] | None = None
+
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        if self.meanwhile is not None and self._is_it(operations):
+            if not self._answers:
+                self._answers = True
+                raise OutcomeUnknown("connection lost")
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+        return super().commit(operations)
+
+
+def meets(bench: Bench, query: str, is_it: Callable[[Sequence[Operation]], bool], answers: bool = True) -> Any:
+    """A planner, and its session."""
+    session = Before(open_kazoo(bench.zk, SESSION_MS), is_it, answers)
+    config = SourceConfig(zk=bench.zk, group="g", query=query)
+    return Planner(config, lambda: session, bench.clock), session
+
+
+def registers(operations: Sequence[Operation]) -> bool:
+    return any(isinstance(each, Create) for each in operations)
+
+
+@pytest.mark.parametrize("answers", [True, False], ids=["its first batch", "after a lost reply"])
+def test_older_run_of_a_new_query_replaces_no_run_that_registered_meanwhile(bench: Bench, answers: bool) -> None:
+    bench.seal()
+    new = bench.planner()
+    old, session = meets(bench, "q", registers, answers)
+    if answers:
+        start = old.initial()
+        end = old.latest(start)
+    else:
+        bench.planner().initial()
+    session.meanwhile = new.initial
+
+    with pytest.raises(QueryTakenOver, match="another run of query q"):
+        old.plan(start, end) if answers else old.initial()
+
+    assert len(new.plan(new.initial(), later(new, new.initial()))) == 1
+    old.close()
+
+
+def test_progress_of_an_unnamed_query_is_not_written_over_a_newer_run(bench: Bench) -> None:
+    bench.seal()
+    new = bench.planner("")
+    old, session = meets(bench, "", lambda operations: not registers(operations))
+    start = old.initial()
+    end = old.latest(start)
+    old.plan(start, end)
+    bench.seal()
+    bench.clock.ahead += 11
+    session.meanwhile = lambda: new.plan(start, end)
+
+    with pytest.raises(QueryTakenOver):
+        old.plan(end, old.latest(end))
+
+    assert bench.finished(end.query) == start.czxid
+    old.close()
+
+
 def removed(bench: Bench, query: str = "q") -> None:
     """As `zk-coordinator queries remove` does it."""
     bench.store.commit([SetData(bench.paths.queries, b""), Delete(bench.paths.query(query))])
@@ -500,6 +568,26 @@ def test_query_removed_while_running_fails_its_next_batch_and_does_not_reregiste
     with pytest.raises(QueryRemoved):
         planner.plan(start, end)
     assert bench.store.get(bench.paths.query("q")) is None
+
+
+def test_query_removed_before_its_first_batch_does_not_come_back(bench: Bench) -> None:
+    bench.seal()
+    planner = bench.planner()
+    start = planner.initial()
+    end = planner.latest(start)
+    removed(bench)
+    bench.clock.ahead += 11
+
+    with pytest.raises(QueryRemoved, match="query q of group g was removed while it ran"):
+        planner.plan(start, end)
+    assert bench.store.get(bench.paths.query("q")) is None
+
+
+@pytest.mark.parametrize(("version", "lost"), [(7, {"unnamed": 3}), (8, {})], ids=["begins", "is removed"])
+def test_unnamed_query_counts_after_its_session_while_a_new_query_begins(version: int, lost: dict[str, int]) -> None:
+    seen = SeenQueries(5, frozenset({("unnamed", 1, "a")}), {"unnamed": 3})
+
+    assert seen.newly_lost(["named"], version, frozenset({("named", 9, "b")})) == lost
 
 
 class Behind(FrontStore):
@@ -831,6 +919,20 @@ def test_segment_that_vanished_before_the_first_batch_fails_every_run_that_plans
         start = planner.initial()
 
 
+def test_first_segment_that_vanished_before_the_first_batch_fails_every_run(bench: Bench) -> None:
+    gone, _ = bench.seal(), bench.seal()
+    planner = bench.planner()
+    start = planner.initial()
+    end = later(planner, start)
+    bench.remove(gone)
+    for _ in range(2):
+        bench.clock.ahead += 11
+        with pytest.raises(SegmentError, match=f"{gone}, the first segment of the batch, is gone"):
+            planner.plan(start, restarted(end))
+        planner = bench.planner()
+        start = planner.initial()
+
+
 def test_each_plan_of_a_batch_fails_at_the_same_gap(bench: Bench) -> None:
     bench.seal(50)
     bench.seal(10, partition=1)
@@ -919,7 +1021,7 @@ def test_reset_under_a_run_that_begins_with_an_unfinished_batch_fails_it(bench: 
 def test_offset_of_an_earlier_release_is_checked_from_its_next_batch_on(bench: Bench) -> None:
     bench.seal(10)
     end = one_batch(bench)
-    earlier = replace(end, ends={}, began=0, registered=0)
+    earlier = replace(end, ends={}, began=0, registered=0, first="")
     assert set(earlier.to_dict()) == {"version", "czxid", "root", "query", "segment", "begun"}
     bench.seal(10)
     read = one_batch(bench, earlier)

@@ -228,6 +228,16 @@ def test_reasons_within_their_bytes_are_all_kept() -> None:
     assert bounded(reasons) == reasons
 
 
+def test_number_of_reasons_without_an_entry_is_kept_when_they_are_bounded_again() -> None:
+    members = {f"m{number:04}": "its registration cannot be read" + "x" * 100 for number in range(400)}
+    topics = {f"t{number:04}": "no such topic (yet)" + "x" * 100 for number in range(400)}
+
+    found = bounded({**members, **topics}, topics["t0000"])
+
+    assert found[REST] == f"{801 - len(found)} more are left out"
+    assert bounded({**members, **found}, topics["t0000"]) == found
+
+
 def test_a_complaint_shows_the_beginning_of_a_fields_name() -> None:
     record = {"version": 1, "protocol": "lag", "ownershipMap": {"\U000d59b8" * 1000: -1}}
 

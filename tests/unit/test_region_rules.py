@@ -24,9 +24,9 @@ from coordinator.regions.turns import RegionTurns
 from coordinator.term.bad_data import Findings, Problems
 from coordinator.term.reading import FirstSeen
 from coordinator.term.request_queue import Request, RequestQueue
-from coordinator.zk.errors import RebalanceFailed
+from coordinator.zk.errors import ConnectionLost, OutcomeUnknown, RebalanceFailed
 from coordinator.zk.security.policy import AclPolicy
-from coordinator.zk.store import MAX_OPERATIONS, Create, Operation, Store
+from coordinator.zk.store import MAX_OPERATIONS, Create, Delete, Operation, Store
 from coordinator.zk.znodes.group_state import STABLE, GroupState, Target
 from coordinator.zk.znodes.json_fields import MAX_COUNT
 from coordinator.zk.znodes.partitions import TopicPartition
@@ -337,6 +337,45 @@ def test_expired_checkpoints_are_removed_over_several_turns(base: int) -> None:
     assert region.take_turn("")[0] not in (0.0, None)
 
     assert tree.children(PATHS.checkpoints) == [PATHS.checkpoint(current).rsplit("/", 1)[1]]
+
+
+class Breaks(FrontStore):
+    """The second multi that removes something is not sent, and its session has no answer."""
+
+    removals = 0
+
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        self.removals += any(isinstance(each, Delete) for each in operations)
+        if self.removals == 2:
+            raise OutcomeUnknown("connection lost")
+        return super().commit(operations)
+
+    def sync(self) -> None:
+        if self.removals == 2:
+            raise ConnectionLost("no answer")
+        super().sync()
+
+
+def test_reset_to_a_checkpoint_that_is_half_removed_is_refused() -> None:
+    runtime = ManualRuntime()
+    tree = a_tree(replace(RUNNING, sequence=3, next_sequence=4))
+    for number in range(1, 4):
+        tree.put(PATHS.checkpoint(number), Checkpoint("periodic", 1, 0, {}).to_bytes())
+        tree.put(PATHS.end(number, "completed"), CheckpointEnd().to_bytes())
+    for first in range(0, 600, 300):
+        tree.commit([Create(f"{PATHS.checkpoint(1)}/g~c{first + n}") for n in range(300)], 0)
+    store = Breaks(tree.open())
+    region = turns(tree, runtime, store)
+    with pytest.raises(ConnectionLost):
+        region.take_turn("")
+    assert 0 < len(tree.children(PATHS.checkpoint(1))) < 601
+    tree.put(PATHS.request, RegionRequest("reset", "ann", sequence=1).to_bytes())
+
+    store.removals += 1
+    region.take_turn("")
+
+    found = Region.parse(PATHS.root, tree.data(PATHS.root) or b"")
+    assert (found.sequence, found.reset) == (3, 1)
 
 
 def test_obsolete_request_is_removed() -> None:

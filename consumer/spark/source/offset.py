@@ -30,6 +30,7 @@ class SourceOffset:
     :ivar ends: of each partition that the query has delivered records of.
     :ivar began: the zxid at which the query's first run registered; 0 in offsets of earlier releases.
     :ivar registered: the same of the run that chose this offset.
+    :ivar first: the first segment of the batch that ends here, where its start has none before it.
     """
 
     czxid: int
@@ -41,6 +42,7 @@ class SourceOffset:
     ends: Ends = field(default_factory=dict, repr=False, hash=False)
     began: int = field(default=0, compare=False)
     registered: int = field(default=0, compare=False)
+    first: str = field(default="", compare=False)
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> SourceOffset:
@@ -59,6 +61,7 @@ class SourceOffset:
             fields.value("ends", _ends, "an object topic id -> topic -> partition -> offset") or {},
             fields.number("began", 0),
             fields.number("registered", 0),
+            fields.text("first", ""),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -77,6 +80,7 @@ class SourceOffset:
             **({"ends": ends} if ends else {}),
             **({"began": self.began} if self.began else {}),
             **({"registered": self.registered} if self.registered else {}),
+            **({"first": self.first} if self.first else {}),
         }
 
 

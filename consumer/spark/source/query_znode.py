@@ -9,7 +9,7 @@ from coordinator.zk.batching import ensure
 from coordinator.zk.data_watch import WatchedNode
 from coordinator.zk.errors import BadData, CoordinatorError, Fenced, Refused
 from coordinator.zk.runtime import Runtime
-from coordinator.zk.store import Create, Delete, Node, Operation, SetData, Store
+from coordinator.zk.store import Check, Create, Delete, Node, Operation, SetData, Store
 from coordinator.zk.update import Failure, retried
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.segments import Query, Rewind
@@ -71,9 +71,11 @@ class QueryPost:
         :raises QueryRemoved: when it was removed since this run registered.
         :raises StoreError: when there was no answer.
         """
-        if not self._has_znode(store) or (self._awaits_batch and not is_new):
+        if not self._has_znode(store):
             return False
         query = self._own(store)
+        if self._awaits_batch and not is_new:
+            return False
         if query.expired_ms:  # expired, but alive: it holds segments back again once it has registered
             self._registered_on = None
         return not query.expired_ms
@@ -131,11 +133,11 @@ class QueryPost:
         def attempt(error: Failure | None) -> None:
             if isinstance(error, Refused):
                 log.info("query registration refused, retrying: query=%s refused=%s", self.query, error)
-            node = store.get(self._path)
+            members, node = store.get_many([self._paths.queries, self._path])
             self._check_run(node)
             self._rewind = self._parsed(node).rewind if node is not None else None
             self.check_start(start)
-            self._register(store, node, start.czxid if start is not None else 0, is_new)
+            self._register(store, members, node, start.czxid if start is not None else 0, is_new)
 
         retried(store, attempt, lambda: f"query {self.query} could not register: its znode keeps changing")
         self.registered(store)
@@ -163,9 +165,9 @@ class QueryPost:
         self._rewind, self._published_at = None, float("-inf")
         return True
 
-    def _register(self, store: Store, node: Node | None, finished: int, is_new: bool) -> None:
+    def _register(self, store: Store, members: Node | None, node: Node | None, finished: int, is_new: bool) -> None:
         data = self._data(finished)
-        operations: list[Operation] = [SetData(self._paths.queries, b"")]
+        operations: list[Operation] = [SetData(self._paths.queries, b"", _unchanged(members, node))]
         is_ephemeral = is_new or not self._is_named
         if node is not None and not node.stat.ephemeral_owner:
             is_ephemeral = False
@@ -191,11 +193,12 @@ class QueryPost:
 
         :raises StoreError: when there was no answer.
         """
-        node = store.get(self._path)
+        members, node = store.get_many([self._paths.queries, self._path])
         if node is None or not self._is_ephemeral or self._parsed(node).run != self._run:
             return
         with suppress(Refused):  # another run has taken it meanwhile
-            store.commit([SetData(self._paths.queries, b""), Delete(self._path, node.stat.version)])
+            changed = SetData(self._paths.queries, b"", _unchanged(members, node))
+            store.commit([changed, Delete(self._path, node.stat.version)])
 
     def publish(self, store: Store, finished: int) -> None:
         """Write the finished position, at most once a second; and a heartbeat, at least once a minute.
@@ -210,13 +213,15 @@ class QueryPost:
         is_due = silent_s >= (PUBLISH_S if finished != self._finished else HEARTBEAT_S)
         if self._awaits_batch or not is_due:
             return
+        members = store.get(self._paths.queries) if self._is_ephemeral else None
         self._watched.forget()
         is_expired = self._own(store).expired_ms
         node = self._watched.node
         if is_expired or node is None:
             return  # it registers again, which changes the set of queries, with the next batch
+        checks = [Check(self._paths.queries, _unchanged(members, node))] if members is not None else []
         try:
-            store.commit([SetData(self._path, self._data(finished), node.stat.version)])
+            store.commit([*checks, SetData(self._path, self._data(finished), node.stat.version)])
         except Refused as refused:
             log.info("query progress write deferred: query=%s refused=%s", self.query, refused)
             return
@@ -254,3 +259,11 @@ class QueryPost:
 
     def _data(self, finished: int) -> bytes:
         return Query(self._run, finished, self._runtime.wall_ms(), rewind=self._rewind).to_bytes()
+
+
+def _unchanged(members: Node | None, node: Node | None) -> int:
+    """The version of the set of queries that a change of `node` needs, with which it was read; -1 for any.
+
+    The versions of an ephemeral znode begin again with each run that registers: they identify none.
+    """
+    return members.stat.version if members is not None and node is not None and node.stat.ephemeral_owner else -1

@@ -79,10 +79,15 @@ class SealedSegments:
         """Those after `start`, up to and with `end`, in order."""
         return sorted(s for s in self._known.values() if s.czxid > start and (end is None or s.czxid <= end))
 
-    def gaps(self, start: SourceOffset, batch: Sequence[Sealed]) -> list[str]:
-        """Missing segments in the batch after `start`, which has no name when an earlier run planned a first batch."""
+    def gaps(self, start: SourceOffset, end: SourceOffset, batch: Sequence[Sealed]) -> list[str]:
+        """Missing segments in the batch; `start` has no name when an earlier run planned a first batch."""
         listed = (sealed.name for sealed in self._known.values() if sealed.czxid == start.czxid)
-        return gaps(start.segment or next(listed, ""), batch)
+        found = gaps(start.segment or next(listed, ""), batch)
+        if end.czxid > start.czxid and (not batch or batch[-1].czxid != end.czxid):
+            found.append(f"{end.segment}, the last segment of the batch, is gone")
+        if end.first and not start.segment and (not batch or batch[0].name != end.first):
+            found.append(f"{end.first}, the first segment of the batch, is gone")
+        return found
 
     def _list(self, store: Store) -> None:
         for _ in range(LISTINGS):
@@ -206,7 +211,8 @@ def delivered(
     missing = [index for index, sealed in enumerate(batch) if gaps(names[index], [sealed])]
     is_whole = not missing and collected <= start.czxid
     _, ends = joined(start.ends if is_whole else {}, batch[max(missing, default=0) :])
-    return replace(end, ends=ends, began=start.began, registered=registered)
+    first = "" if start.segment else batch[0].name
+    return replace(end, ends=ends, began=start.began, registered=registered, first=first)
 
 
 def _why(cause: Discontinuity | None, end: int | None) -> str:

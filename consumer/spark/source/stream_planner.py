@@ -182,9 +182,7 @@ class Planner:
         self._check_root(end)
         batch = self._segments.between(start.czxid, end.czxid)
         unjoined, _ = joined(start.ends, batch, end.began, end.registered)
-        problems = [*self._collected(start, end.query), *self._segments.gaps(start, batch), *unjoined]
-        if end.czxid > start.czxid and (not batch or batch[-1].czxid != end.czxid):
-            problems.append(f"{end.segment}, the last segment of the batch, is gone")
+        problems = [*self._collected(start, end.query), *self._segments.gaps(start, end, batch), *unjoined]
         files = self._file_problems(batch)
         self._refuse(store, [*problems, *files.values()])
         return packed([sealed for sealed in batch if sealed.name not in files], self._config.readers)

@@ -323,7 +323,7 @@ class Rebalance:
 # `left_out` of a group's state: keys and their bounds.
 MANY = 10
 """Partitions of a topic up to this number have a key each; more share one with their ranges, `topic(5-14)`."""
-MAX_BYTES = 16_000
+MAX_BYTES = 32_000
 REST = "*"
 """The key of all that has no key of its own: it is no name."""
 
@@ -343,20 +343,22 @@ def keys_of(partitions: Iterable[TopicPartition], why: str) -> dict[str, str]:
 
 
 def bounded(left_out: Mapping[str, str], foremost: str = "") -> dict[str, str]:
-    """The first entries, as far as `MAX_BYTES` of JSON go, and the number of the others.
+    """The first entries, as far as `MAX_BYTES` of JSON go, and the number of the others, in order.
 
+    :param left_out: may be bounded already, with all or some of the same entries.
     :param foremost: the reason whose entries come before all others, in their own order.
     """
+    entries = [(key, why) for key, why in left_out.items() if key != REST]
     found: dict[str, str] = {}
     room = MAX_BYTES
-    for key, why in sorted(left_out.items(), key=lambda entry: "" if entry[1] == foremost else entry[0]):
+    for key, why in sorted(entries, key=lambda entry: "" if entry[1] == foremost else entry[0]):
         room -= len(compact({key: why}))
         if room < 0:
             break
         found[key] = why
-    if len(found) < len(left_out):
-        found[REST] = f"{len(left_out) - len(found)} more are left out"
-    return found
+    before = left_out.get(REST, "").partition(" ")[0]
+    more = max(len(entries) - len(found), int(before) if ranges.is_partition(before) else 0)
+    return dict(sorted({**found, **({REST: f"{more} more are left out"} if more else {})}.items()))
 
 
 def partitions_of(left_out: Mapping[str, str]) -> dict[TopicPartition, str]:
