@@ -35,17 +35,22 @@ def holds(events: Iterable[Event]) -> list[FetchInterval]:
     ]
 
 
+def _by_partition(intervals: Iterable[FetchInterval]) -> dict[PartitionName, list[FetchInterval]]:
+    """Each partition's intervals, ordered by their begin."""
+    result: dict[PartitionName, list[FetchInterval]] = {}
+    for hold in sorted(intervals, key=lambda each: (each.partition, each.begun)):
+        result.setdefault(hold.partition, []).append(hold)
+    return result
+
+
 def gaps(
     intervals: Sequence[FetchInterval], begin: float, end: float
 ) -> Mapping[PartitionName, list[tuple[float, float]]]:
     """Partition -> the times between `begin` and `end` without a fetcher."""
-    by_partition: dict[PartitionName, list[FetchInterval]] = {}
-    for hold in intervals:
-        by_partition.setdefault(hold.partition, []).append(hold)
     result = {}
-    for partition, its in sorted(by_partition.items()):
+    for partition, its in _by_partition(intervals).items():
         at, empty = begin, []
-        for hold in sorted(its, key=lambda each: each.begun):
+        for hold in its:
             if hold.begun > at and hold.begun <= end:
                 empty.append((at, hold.begun))
             at = max(at, hold.until)
@@ -57,12 +62,8 @@ def gaps(
 
 def doubly_held_s(intervals: Sequence[FetchInterval]) -> float:
     """Seconds with two fetchers of one partition, summed over all partitions."""
-    by_partition: dict[PartitionName, list[FetchInterval]] = {}
-    for hold in intervals:
-        by_partition.setdefault(hold.partition, []).append(hold)
     total = 0.0
-    for its in by_partition.values():
-        its.sort(key=lambda each: each.begun)
+    for its in _by_partition(intervals).values():
         latest = float("-inf")
         for hold in its:
             if hold.begun < latest:

@@ -113,6 +113,19 @@ def test_hold_ends_for_good_when_another_process_registers_under_its_name() -> N
     assert spans(events) == [("a", 1.0, 2.0), ("a", 3.0, FOREVER)]
 
 
+def test_hold_ends_when_its_session_is_ended_with_its_password() -> None:
+    events = [
+        {"at": 0.5, "who": "a#1", "event": "registered", **of("a", "x"), "session": 7},
+        begin(1.0, "a#1", "x", 0),
+        {"at": 2.0, "who": "server", "event": "closed", "why": "killed", "session": 7, "zxid": 1},
+        halt(3.0, "a#1", "x", 0),
+    ]
+
+    assert spans(events) == [("a", 1.0, 2.0)]
+    events[2]["why"] = "expired"
+    assert spans(events) == [("a", 1.0, 3.0)], "its lease covers that"
+
+
 def test_gaps_are_the_times_without_a_fetching_consumer() -> None:
     events = [begin(0.0, "a#1", "x", 0, 1), halt(2.0, "a#1", "x", 0), begin(2.5, "b#1", "z", 0)]
 
