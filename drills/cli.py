@@ -25,7 +25,6 @@ from drills.environments.containers import Containers
 from drills.environments.external import External
 from drills.environments.kafka_broker import require_kafka
 from drills.environments.named_group import NamedGroup
-from drills.environments.namespaces import Namespaced, namespaced
 from drills.evidence.files import write_reports
 from drills.evidence.histories import merged_history
 from drills.evidence.verdict import EXIT_CODES, INCONCLUSIVE, together
@@ -67,7 +66,6 @@ def describe(name: str, output: str) -> None:
 @click.option("--servers", type=click.Choice(["1", "3"]), default="3", show_default=True, help="Embedded servers.")
 @click.option("--kafka", is_flag=True, help="With --short and --all: the drills on a Kafka broker, too.")
 @click.option("--docker", "in_docker", is_flag=True, help="On three servers in containers (tests/docker) instead.")
-@click.option("--namespaces", "in_namespaces", is_flag=True, help="Each embedded server in a network namespace (root).")
 @click.option("--zk", metavar="HOSTS/CHROOT", help="On your own ensemble instead, as host:port,host:port/chroot.")
 @zk_config_option
 @click.option(
@@ -179,8 +177,6 @@ def _environment(folder: Path, options: DrillOptions) -> AbstractContextManager[
         containers = Containers(folder / "containers")
         click.echo(f"Compose project {containers.project}", err=True)  # for the cleanup after a killed run
         return containers
-    if options.kind is Namespaced:
-        return namespaced(folder / "ensemble", options.servers, options.is_secured)
     return Embedded(folder / "ensemble", options.servers, is_secured=options.is_secured)
 
 

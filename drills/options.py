@@ -17,7 +17,6 @@ from drills.environments.base import BROKER, Embedded
 from drills.environments.containers import Containers
 from drills.environments.external import External
 from drills.environments.named_group import NamedGroup
-from drills.environments.namespaces import Namespaced
 from drills.scenarios.definition import Drill
 
 DEFAULTS = Settings()
@@ -53,7 +52,6 @@ class DrillOptions:
     servers: int = MOST_SERVERS
     kafka: bool = False
     in_docker: bool = False
-    in_namespaces: bool = False
     is_secured: bool = False
     zk: str | None = None
     group: str | None = None
@@ -67,8 +65,8 @@ class DrillOptions:
     keep: bool = False
 
     def __post_init__(self) -> None:
-        if sum((self.in_docker, self.in_namespaces, self.zk is not None)) > 1:
-            raise UsageError("--docker, --namespaces and --zk are mutually exclusive")
+        if self.in_docker and self.zk is not None:
+            raise UsageError("--docker and --zk are mutually exclusive")
         if self.in_docker and self.is_secured:
             raise UsageError("--docker and --secure are mutually exclusive: the servers in containers have no TLS")
         if self.group is not None and self.is_secured:
@@ -87,7 +85,7 @@ class DrillOptions:
         """The type of the ensemble."""
         if self.zk is not None:
             return External
-        return Containers if self.in_docker else Namespaced if self.in_namespaces else Embedded
+        return Containers if self.in_docker else Embedded
 
     def external(self) -> External | None:
         """The operator's ensemble; None without `zk`.
@@ -128,7 +126,7 @@ class DrillOptions:
             return "no broker is started with --zk" if lack == BROKER else "the servers of --zk are not touched"
         if lack == BROKER and self.is_secured:
             return "no broker is started with --secure"
-        return "use --kafka" if lack == BROKER else "use --docker or --namespaces"
+        return "use --kafka" if lack == BROKER else "use --docker"
 
 
 def named(names: Sequence[str]) -> list[Drill]:

@@ -60,20 +60,17 @@ class Checker:
             "run": [self._on_run],
             "start": [world.on_start],
             "commit": [self._on_commit],
-            "closed": [self._on_closed, world.fetching.on_closed],
-            "registered": [world.fetching.on_registered],
-            "begin": [world.fetching.on_begin],
-            "halt": [world.fetching.on_halt],
-            "exit": [world.fetching.on_exit, world.conditions.on_exit],
+            "closed": [self._on_closed],
+            "exit": [world.conditions.on_exit],
             "elected": [world.conditions.on_elected],
-            "lease": [self._on_lease],
+            "lease": [world.conditions.on_lease],
             "fault": [self._on_fault],
             "calm": [world.conditions.on_calm],
         }
-        for invariant in self.invariants:
-            for kind, handler in invariant.handlers().items():
+        for handlers in (world.fetching.handlers(), *(each.handlers() for each in self.invariants)):
+            for kind, handler in handlers.items():
                 routes.setdefault(kind, []).append(handler)
-        return {kind: handlers[0] if len(handlers) == 1 else _each(handlers) for kind, handlers in routes.items()}
+        return {kind: its[0] if len(its) == 1 else _each(its) for kind, its in routes.items()}
 
     def feed(self, event: Event) -> None:
         """The next event."""
@@ -116,12 +113,6 @@ class Checker:
             handlers = self._handlers_of[mask] = [handle for wants, handle in self._on_commits if wants & mask]
         for handle in handlers:
             handle(commit)
-
-    def _on_lease(self, event: Event) -> None:
-        if event["role"] == "coordinator":
-            self.world.conditions.on_lease(event)
-        else:
-            self.world.fetching.on_lease(event)
 
     def _on_fault(self, event: Event) -> None:
         self.world.on_fault(event)

@@ -1,4 +1,4 @@
-"""The environments of drills: one machine, containers, network namespaces, the operator's ensemble.
+"""The environments of drills: one machine, containers, the operator's ensemble.
 
 Imports `base` and `faults`.
 """

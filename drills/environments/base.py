@@ -9,7 +9,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, Self
 
-from coordinator.zk.embedded.directory import Ports
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 
 from ..base.settings import Settings
@@ -32,7 +31,7 @@ BROKER = "a Kafka broker"
 class Environment(Protocol):
     """One ensemble.
 
-    :ivar kind: `embedded`, `namespaces`, `docker` or `own`.
+    :ivar kind: `embedded`, `docker` or `own`.
     :ivar can: the supported ones of `SERVERS`, `PAUSE` and `NETWORK`; empty for the operator's servers.
     :ivar addresses: `host:port` of each server.
     :ivar tick_s: its tick, which bounds the delay of a session's expiry.
@@ -135,18 +134,17 @@ class Passing:
 class Embedded(Passing):
     """Servers on this machine, from PySpark's jars.
 
-    :param places: the listener of each; on loopback by default.
     :param is_secured: whether they have TLS, and refuse sessions without SASL.
     """
 
     kind = "embedded"
     can = frozenset({SERVERS, PAUSE})
 
-    def __init__(self, directory: Path, servers: int, places: Sequence[Ports] = (), is_secured: bool = False) -> None:
+    def __init__(self, directory: Path, servers: int, is_secured: bool = False) -> None:
         config = EnsembleConfig(servers=servers, tick_ms=TICK_MS, durable=False)
         if is_secured:
             config = replace(config, tls=True, auth=True, extra=ENFORCED_SASL)
-        self._ensemble = Ensemble(directory, config, places=places)
+        self._ensemble = Ensemble(directory, config)
         if is_secured:
             self.access = DrillAccess(self._ensemble.identities.access(OPERATOR), has_roles=True)
         self.addresses = tuple(server.address for server in self._ensemble.servers)

@@ -2,132 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
+from ..checker.replay.replay import fetch_intervals
 from ..checker.replay.verdict import Event
 
-FOREVER = float("inf")
 PartitionName = tuple[str, int]
 """Topic and number."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class FetchInterval:
-    """One consumer's fetching of one partition.
+    """One consumer's fetching of one partition, under a valid lease.
 
-    :ivar until: its end: by `halt`, with its process, by a newer process of the same name, by the end of the
-       incarnation in ZooKeeper, or by the lease's expiry; infinite while it lasts.
-    :ivar why: the reason of its end.
+    :ivar until: its end, infinite while it lasts.
     """
 
     partition: PartitionName
     who: str
     consumer: str
-    incarnation: str
     begun: float
-    until: float = FOREVER
-    why: str = ""
+    until: float
 
 
-def holds(events: Sequence[Event]) -> list[FetchInterval]:
-    """All fetch intervals, ordered by their begin."""
-    intervals: list[FetchInterval] = []
-    taken: set[str] = set()
-    for event in events:
-        open_holds = [hold for hold in intervals if hold.until == FOREVER]
-        if event["event"] == "begin" and event["incarnation"] not in taken:
-            intervals += _begun(event, open_holds)
-        elif event["event"] in ("halt", "exit"):
-            _end(event, open_holds)
-        elif event["event"] == "registered":
-            taken |= _take_over(event, open_holds)
-        elif event["event"] == "commit":
-            _leave(event, open_holds)
-    leases = _leases(events)
-    return [piece for hold in intervals for piece in _within_leases(hold, leases.get(hold.who, ()))]
+def holds(events: Iterable[Event]) -> list[FetchInterval]:
+    """All fetch intervals, by the checker's rules."""
+    return [
+        FetchInterval((hold.key[1], hold.key[3]), hold.who, hold.consumer, first, last)
+        for hold in fetch_intervals(events)
+        for first, last in hold.spans()
+    ]
 
 
-def _begun(event: Event, open_holds: list[FetchInterval]) -> Iterator[FetchInterval]:
-    mine = {hold.partition for hold in open_holds if hold.incarnation == event["incarnation"]}
-    for topic, numbers in event["partitions"].items():
-        for number in numbers:
-            if (topic, int(number)) not in mine:
-                yield FetchInterval(
-                    (topic, int(number)), event["who"], event["consumer"], event["incarnation"], float(event["at"])
-                )
-
-
-def _end(event: Event, open_holds: list[FetchInterval]) -> None:
-    parts = event.get("partitions")
-    halted = None if parts is None else {(topic, int(n)) for topic, numbers in parts.items() for n in numbers}
-    for hold in open_holds:
-        if hold.who != event["who"] or (halted is not None and hold.partition not in halted):
-            continue
-        if halted is None or hold.incarnation == event["incarnation"]:
-            hold.until, hold.why = float(event["at"]), str(event.get("why", event["event"]))
-
-
-def _leave(event: Event, open_holds: list[FetchInterval]) -> None:
-    """An incarnation that its own process ends in ZooKeeper can commit nothing, even if its application hangs."""
-    for op in event["ops"]:
-        text = str(op.get("data", ""))
-        if op["op"] != "set" or "/channel/" not in op["path"] or '"ended":"' not in text:
-            continue
-        for hold in open_holds:
-            if hold.who == event["who"] and hold.incarnation in text:
-                hold.until, hold.why = float(event["at"]), "left by itself"
-
-
-def _take_over(event: Event, open_holds: list[FetchInterval]) -> set[str]:
-    """The incarnations that end because a newer process has their name."""
-    lost = set()
-    for hold in open_holds:
-        is_same = hold.consumer == event["consumer"] and hold.incarnation != event["incarnation"]
-        if is_same and hold.who != event["who"]:
-            hold.until, hold.why = float(event["at"]), "taken over"
-            lost.add(hold.incarnation)
-    return lost
-
-
-def _leases(events: Sequence[Event]) -> dict[str, list[tuple[float, float]]]:
-    """Process -> the time of each lease renewal, and its expiry."""
-    intervals: dict[str, list[tuple[float, float]]] = {}
-    for event in events:
-        if event["event"] == "lease" and event.get("role") == "consumer":
-            intervals.setdefault(event["who"], []).append((float(event["at"]), float(event["until"])))
-    return intervals
-
-
-def _within_leases(hold: FetchInterval, renewals: Iterable[tuple[float, float]]) -> list[FetchInterval]:
-    """The parts of an interval with a valid lease: without one nothing is fetched."""
-    ran: list[tuple[float, float]] = []
-    for at, until in renewals:
-        if ran and at <= ran[-1][1]:
-            ran[-1] = (ran[-1][0], max(ran[-1][1], until))
-        else:
-            ran.append((at if ran else float("-inf"), until))
-    if not ran:
-        return [hold]
-    pieces = []
-    for first, last in ((max(hold.begun, begun), min(hold.until, until)) for begun, until in ran):
-        if first < last:
-            why = hold.why if last == hold.until else "its lease lapsed"
-            pieces.append(replace(hold, begun=first, until=last, why=why))
-    return pieces
+def _by_partition(intervals: Iterable[FetchInterval]) -> dict[PartitionName, list[FetchInterval]]:
+    """Each partition's intervals, ordered by their begin."""
+    result: dict[PartitionName, list[FetchInterval]] = {}
+    for hold in sorted(intervals, key=lambda each: (each.partition, each.begun)):
+        result.setdefault(hold.partition, []).append(hold)
+    return result
 
 
 def gaps(
     intervals: Sequence[FetchInterval], begin: float, end: float
 ) -> Mapping[PartitionName, list[tuple[float, float]]]:
     """Partition -> the times between `begin` and `end` without a fetcher."""
-    by_partition: dict[PartitionName, list[FetchInterval]] = {}
-    for hold in intervals:
-        by_partition.setdefault(hold.partition, []).append(hold)
     result = {}
-    for partition, its in sorted(by_partition.items()):
+    for partition, its in _by_partition(intervals).items():
         at, empty = begin, []
-        for hold in sorted(its, key=lambda each: each.begun):
+        for hold in its:
             if hold.begun > at and hold.begun <= end:
                 empty.append((at, hold.begun))
             at = max(at, hold.until)
@@ -139,12 +62,8 @@ def gaps(
 
 def doubly_held_s(intervals: Sequence[FetchInterval]) -> float:
     """Seconds with two fetchers of one partition, summed over all partitions."""
-    by_partition: dict[PartitionName, list[FetchInterval]] = {}
-    for hold in intervals:
-        by_partition.setdefault(hold.partition, []).append(hold)
     total = 0.0
-    for its in by_partition.values():
-        its.sort(key=lambda each: each.begun)
+    for its in _by_partition(intervals).values():
         latest = float("-inf")
         for hold in its:
             if hold.begun < latest:

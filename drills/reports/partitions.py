@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from drills.checker.replay.commits import LIFE
-from drills.checker.replay.fetch_intervals import FOREVER, Hold, LeaseView, PartitionKey
-from drills.checker.replay.replay import Replay
+from drills.checker.replay.fetch_intervals import FOREVER, Hold, PartitionKey
+from drills.checker.replay.replay import fetch_intervals
 from drills.checker.replay.verdict import Event
 
 from .facts import amount, plural, text
@@ -17,159 +16,73 @@ MOST_BUCKETS = 4_000
 
 Place = tuple[str, str, int]
 """Group, topic, partition."""
-
-
-class Leases:
-    """The validity of each lease; valid until its first event."""
-
-    def __init__(self) -> None:
-        self._held: dict[tuple[str, object], list[list[float]]] = {}
-
-    def on_lease(self, event: Event) -> None:
-        at, until = float(event["at"]), min(event["until"], FOREVER)
-        spans = self._held.setdefault((event["who"], event.get("session")), [])
-        if not spans:
-            spans.append([-FOREVER, until])
-        elif at <= spans[-1][1]:
-            spans[-1][1] = max(spans[-1][1], until)
-        elif until > at:
-            spans.append([at, until])
-
-    def held(self, who: str, lease: LeaseView) -> list[tuple[float, float]]:
-        """The intervals in which a lease was valid."""
-        if lease.event is None:
-            return [(-FOREVER, FOREVER)]
-        return [(a, b) for a, b in self._held.get((who, lease.event.get("session")), [])]
-
-
-class Interval:
-    """A fetch interval of the checker, with start, end and records."""
-
-    __slots__ = ("end", "fetches", "hold", "records", "start")
-
-    def __init__(self, hold: Hold, start: float) -> None:
-        self.hold = hold
-        self.start = start
-        self.end: float | None = None
-        self.fetches = self.records = 0
-
-
-class Watcher:
-    """Replays the history and records the start and end of each interval of the checker."""
-
-    def __init__(self, bucket_s: float) -> None:
-        self.world = Replay()
-        self.leases = Leases()
-        self.intervals: dict[PartitionKey, list[Interval]] = {}
-        self.flows: dict[Place, dict[int, list[int]]] = {}
-        self.alive: dict[str, str] = {}
-        self._open: dict[int, Interval] = {}
-        self._of: dict[tuple[str, str, PartitionKey], Interval] = {}
-        self._bucket_s = bucket_s
-
-    def feed(self, event: Event) -> None:
-        """Process the next event."""
-        kind, fetching = event["event"], self.world.fetching
-        if kind == "fetch":
-            self._on_fetch(event)
-        elif kind == "lease" and event["role"] != "coordinator":
-            fetching.on_lease(event)
-            self.leases.on_lease(event)
-        elif kind == "registered":
-            fetching.on_registered(event)
-        elif kind == "start":
-            self.world.on_start(event)
-            self.alive[event["who"]] = event.get("group") or ""
-        elif kind == "commit":
-            if self.world.commit(event).mask & LIFE:
-                self._note(event["at"])
-        else:
-            self._on_end(kind, event)
-
-    def _on_end(self, kind: str, event: Event) -> None:
-        fetching = self.world.fetching
-        if kind == "begin":
-            fetching.on_begin(event)
-        elif kind == "halt":
-            fetching.on_halt(event)
-        elif kind == "exit":
-            fetching.on_exit(event)
-            self.alive.pop(event["who"], None)
-        elif kind == "closed":
-            self.world.close(event)
-            fetching.on_closed(event)
-        else:
-            return
-        self._note(event["at"])
-
-    def _note(self, at: float) -> None:
-        """Compare the open intervals with those before."""
-        now = {hold.number: hold for holds in self.world.fetching.holds.values() for hold in holds}
-        for number in [number for number in self._open if number not in now]:
-            self._open.pop(number).end = at
-        for number in sorted(now.keys() - self._open.keys()):
-            hold = now[number]
-            interval = self._open[number] = Interval(hold, at)
-            self.intervals.setdefault(hold.key, []).append(interval)
-            self._of[hold.who, hold.incarnation, hold.key] = interval
-
-    def _on_fetch(self, event: Event) -> None:
-        group, bucket = event["group"], int(event["at"] // self._bucket_s)
-        for item in event["ranges"]:
-            topic, partition = item["topic"], item["partition"]
-            records = max(0, item["next"] - item["first"])
-            interval = self._of.get((event["who"], event["incarnation"], (group, topic, item["topic_id"], partition)))
-            if interval is not None:
-                interval.fetches += 1
-                interval.records += records
-            counts = self.flows.setdefault((group, topic, partition), {}).setdefault(bucket, [0, 0])
-            counts[0] += 1
-            counts[1] += records
+Counts = list[int]
+"""Fetches, records."""
 
 
 def partition_lanes(events: Sequence[Event], start: float, end: float) -> list[Lane]:
     """A lane for each fetched partition of each group, ordered by group, topic and number."""
     bucket_s = max(FINEST_S, (end - start) / MOST_BUCKETS)
-    watcher = Watcher(bucket_s)
+    holds: dict[Place, list[Hold]] = {}
+    for hold in fetch_intervals(events):
+        holds.setdefault((hold.key[0], hold.key[1], hold.key[3]), []).append(hold)
+    fetched: dict[int, Counts] = {}
+    flows: dict[Place, dict[int, Counts]] = {}
     for event in events:
-        watcher.feed(event)
-    places: dict[Place, list[PartitionKey]] = {place: [] for place in watcher.flows}
-    for key in watcher.intervals:
-        places.setdefault((key[0], key[1], key[3]), []).append(key)
-    return [_lane(watcher, place, places[place], bucket_s, end) for place in sorted(places)]
+        for item in event["ranges"] if event["event"] == "fetch" else ():
+            place = event["group"], item["topic"], item["partition"]
+            all_counts = [flows.setdefault(place, {}).setdefault(int(event["at"] // bucket_s), [0, 0])]
+            mine = _of(event, item["topic_id"], holds.get(place, ()))[-1:]
+            all_counts += [fetched.setdefault(hold.number, [0, 0]) for hold in mine]
+            for counts in all_counts:
+                counts[0] += 1
+                counts[1] += max(0, item["next"] - item["first"])
+    ended = {event["who"] for event in events if event["event"] == "exit"}
+    awaited = {event.get("group") for event in events if event["event"] == "start" and event["who"] not in ended}
+    lanes = []
+    for place in sorted(holds.keys() | flows):
+        flow = [
+            Flow(bucket * bucket_s, (bucket + 1) * bucket_s, *counts)
+            for bucket, counts in sorted(flows.get(place, {}).items())
+        ]
+        lanes.append(_lane(place, holds.get(place, ()), fetched, flow, end, place[0] in awaited))
+    return lanes
 
 
-def _lane(watcher: Watcher, place: Place, keys: Sequence[PartitionKey], bucket_s: float, end: float) -> Lane:
+def _of(event: Event, topic_id: str, holds: Sequence[Hold]) -> list[Hold]:
+    """The intervals of a fetch's incarnation that had begun."""
+    life = event["who"], event["incarnation"], topic_id
+    return [
+        hold for hold in holds if (hold.who, hold.incarnation, hold.key[2]) == life and hold.begun["at"] <= event["at"]
+    ]
+
+
+def _lane(
+    place: Place, holds: Sequence[Hold], fetched: Mapping[int, Counts], flow: Sequence[Flow], end: float, awaited: bool
+) -> Lane:
     group, topic, number = place
-    bars: list[Bar] = []
-    twice: list[Bar] = []
-    for key in keys:
-        interval_bars = [bar for interval in watcher.intervals[key] for bar in _bars(watcher, interval, end)]
-        twice += overlaps(interval_bars)  # a topic created again under its name is another one
-        bars += interval_bars
-    is_awaited = group in watcher.alive.values()
-    idle = gaps(bars, end if is_awaited else None)
+    of_topics: dict[PartitionKey, list[Bar]] = {}
+    for hold in holds:
+        of_topics.setdefault(hold.key, []).extend(_bars(hold, fetched.get(hold.number, [0, 0]), end))
+    bars = [bar for each in of_topics.values() for bar in each]
+    twice = [bar for each in of_topics.values() for bar in overlaps(each)]  # one created again is another topic
+    idle = gaps(bars, end if awaited else None)
     placed, tracks = tracked(bars)
-    flow = tuple(
-        Flow(bucket * bucket_s, (bucket + 1) * bucket_s, counts[0], counts[1])
-        for bucket, counts in sorted(watcher.flows.get(place, {}).items())
-    )
     everything = tuple(sorted((*placed, *idle, *twice), key=lambda bar: bar.start))
-    return Lane(PARTITION, f"{text(topic)}-{number}", text(group), bars=everything, flow=flow, tracks=tracks)
+    return Lane(PARTITION, f"{text(topic)}-{number}", text(group), bars=everything, flow=tuple(flow), tracks=tracks)
 
 
-def _bars(watcher: Watcher, interval: Interval, end: float) -> list[Bar]:
+def _bars(hold: Hold, fetched: Counts, end: float) -> list[Bar]:
     """An interval, without the times after the lease's expiry."""
-    hold, is_open = interval.hold, interval.end is None
-    until = end if interval.end is None else min(interval.end, end)
+    fetches, records = fetched
     note = (
         f"by {text(hold.who)}, incarnation {text(hold.incarnation)[:8]}, "
-        f"{amount(interval.records)} records in {plural(interval.fetches, 'fetch').replace('fetchs', 'fetches')}"
+        f"{amount(records)} records in {plural(fetches, 'fetch').replace('fetchs', 'fetches')}"
     )
     if hold.is_suspended:
         note += "; not judged: its znodes were edited manually"
     of = f"{text(hold.key[0])}/{text(hold.consumer)}"
     return [
-        Bar(a, b, FETCH, text(hold.consumer), note, of, is_open=is_open and b == end)
-        for a, b in clipped(watcher.leases.held(hold.who, hold.lease), interval.start, until)
+        Bar(first, last, FETCH, text(hold.consumer), note, of, is_open=hold.until == FOREVER and last == end)
+        for first, last in clipped(hold.spans(), -FOREVER, end)
     ]

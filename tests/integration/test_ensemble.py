@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from pathlib import Path
@@ -139,6 +140,17 @@ def test_a_directory_keeps_its_configuration(tmp_path: Path) -> None:
         Ensemble(tmp_path, EnsembleConfig(servers=3))
     with pytest.raises(EnsembleError, match="no ensemble in"):
         Ensemble.load(tmp_path / "elsewhere")
+
+
+def test_directory_of_an_earlier_release_with_a_host_of_each_server_is_read(tmp_path: Path) -> None:
+    made = Ensemble(tmp_path)
+    path = tmp_path / "ensemble.json"
+    state = json.loads(path.read_text())
+    for each in state["ports"]:
+        each.update(host="127.0.0.1", namespace="")
+    path.write_text(json.dumps(state))
+
+    assert Ensemble.load(tmp_path).hosts == made.hosts
 
 
 def test_missing_java_is_one_sentence_with_the_package_to_install(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from coordinator.zk.embedded.directory import Ports, choose_ports
+from coordinator.zk.embedded.directory import HOST, Ports, choose_ports
 from coordinator.zk.embedded.kafka import Broker, KafkaConfig
 from drills.faults.proxy import Proxy
 from tests.support.kafka import USERS, Kafka, require_kafka
@@ -63,7 +63,7 @@ def sasl(user: str, password: str) -> dict[str, str]:
 def _proxy(ports: Ports) -> Proxy:
     """A proxy whose own port is none of the broker's: they are chosen, and not bound yet."""
     while True:
-        proxy = Proxy(f"{ports.host}:{ports.quorum}")
+        proxy = Proxy(f"{HOST}:{ports.quorum}")
         if proxy.port not in (ports.client, ports.quorum, ports.election):
             return proxy
 
@@ -78,7 +78,7 @@ def two_brokers(folder: Path, zk: str) -> Iterator[TwoBrokers]:
         for number in BROKERS:
             ports = choose_ports(1, None)[0]
             proxies[number] = stack.enter_context(_proxy(ports))
-            advertised = f"PLAINTEXT://{ports.host}:{ports.client},SASL_PLAINTEXT://{proxies[number].hosts}"
+            advertised = f"PLAINTEXT://{HOST}:{ports.client},SASL_PLAINTEXT://{proxies[number].hosts}"
             config = KafkaConfig(
                 zookeeper=zk,
                 heap_mb=HEAP_MB,

@@ -24,7 +24,7 @@ def event(at: float, who: str, kind: str, /, **fields: Any) -> Made:
 
 
 def commit(at: float, who: str, *ops: Made) -> Made:
-    return event(at, who, "commit", ops=list(ops))
+    return event(at, who, "commit", zxid=round(10_000 * at), ops=list(ops))
 
 
 def created(path: str, data: bytes = b"") -> Made:
@@ -57,7 +57,7 @@ NOTICE = "command-0000000007"
 
 def begin(at: float, who: str, *numbers: int) -> Made:
     parts = {"t": {str(number): 0 for number in numbers}}
-    return event(at, who, "begin", consumer=who.partition("#")[0], incarnation=who, partitions=parts)
+    return event(at, who, "begin", group="g", consumer=who.partition("#")[0], incarnation=who, partitions=parts)
 
 
 def fetch(at: float, who: str, *numbers: int) -> Made:
@@ -122,7 +122,7 @@ def test_silence_is_measured_on_partitions_that_no_leader_fetched(failed: list[M
 
 def test_partitions_revoked_before_an_adoption_count_and_those_it_revokes_do_not(failed: list[Made]) -> None:
     def halt(at: float) -> Made:
-        return event(at, "b#1", "halt", incarnation="b#1", partitions={"t": [1]}, why="revoked")
+        return event(at, "b#1", "halt", group="g", consumer="b", incarnation="b#1", partitions={"t": [1]})
 
     def revoked(at: float) -> int | None:
         events = sorted([*failed, halt(at)], key=lambda each: float(each["at"]))

@@ -8,7 +8,7 @@ from coordinator.zk.errors import UsageError
 from drills.catalog import DRILLS
 from drills.options import DrillOptions
 
-NO_ROOM = "zookeeper-leader-cut-off needs servers that can be cut off from each other: use --docker or --namespaces"
+NO_ROOM = "zookeeper-leader-cut-off needs servers that can be cut off from each other: use --docker"
 OWN = "zk1:2181/test"
 
 
@@ -26,9 +26,8 @@ def test_drills_that_cannot_run_in_the_environment_are_skipped_and_reported() ->
     assert left_out == [NO_ROOM]
 
 
-@pytest.mark.parametrize("in_docker", [True, False])
-def test_every_drill_can_run_in_containers_and_in_namespaces(in_docker: bool) -> None:
-    options = DrillOptions(is_all=True, kafka=True, in_docker=in_docker, in_namespaces=not in_docker)
+def test_every_drill_can_run_in_containers() -> None:
+    options = DrillOptions(is_all=True, kafka=True, in_docker=True)
 
     assert options.chosen() == (list(DRILLS.values()), [])
 
@@ -59,15 +58,15 @@ def test_no_broker_is_started_beside_an_external_ensemble() -> None:
 
 
 def test_no_broker_is_started_beside_a_secured_ensemble() -> None:
-    _, left_out = DrillOptions(is_all=True, kafka=True, is_secured=True, in_namespaces=True).chosen()
+    _, left_out = DrillOptions(is_all=True, kafka=True, is_secured=True).chosen()
 
-    assert left_out == ["kafka-broker-sigkill needs a Kafka broker: no broker is started with --secure"]
+    assert left_out == [NO_ROOM, "kafka-broker-sigkill needs a Kafka broker: no broker is started with --secure"]
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"is_all": True, "in_docker": True, "zk": OWN}, "--docker, --namespaces and --zk are mutually exclusive"),
+        ({"is_all": True, "in_docker": True, "zk": OWN}, "--docker and --zk are mutually exclusive"),
         (
             {"is_all": True, "in_docker": True, "is_secured": True},
             "--docker and --secure are mutually exclusive: the servers in containers have no TLS",

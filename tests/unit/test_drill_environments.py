@@ -1,18 +1,14 @@
-"""Containers and namespaces of drills, and their removal after any error."""
+"""Containers of drills, and their removal after any error."""
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from coordinator.zk.embedded.directory import EnsembleError
-from drills.environments import containers, namespaces
+from drills.environments import containers
 from drills.environments.containers import Containers, EngineError
-from drills.environments.namespaces import Namespaces
 
 Answer = Callable[[str], str]
 """Output of a command, by its arguments; it may raise."""
@@ -98,57 +94,3 @@ def test_unresponsive_engine_is_reported_in_one_sentence(monkeypatch: pytest.Mon
 
     with pytest.raises(EngineError, match="docker kill one: it did not end within 1 s"):
         Containers(tmp_path)._run("docker", "kill", "one", timeout_s=1.0)
-
-
-@pytest.mark.parametrize("surprise", [subprocess.TimeoutExpired(["ip"], 20.0), OSError("no more processes")])
-def test_namespaces_are_removed_though_one_ip_command_fails(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, surprise: Exception
-) -> None:
-    monkeypatch.setattr("os.geteuid", lambda: 0)
-    monkeypatch.setattr("shutil.which", lambda _: "ip")
-    asked: list[str] = []
-
-    def ip(*words: str) -> str:
-        asked.append(" ".join(words))
-        if words[:2] == ("link", "delete") and words[2].endswith("-1"):
-            raise surprise
-        if words[:2] == ("netns", "delete") and words[2].endswith("-2"):
-            raise EnsembleError("no such file")
-        return "[]"
-
-    monkeypatch.setattr(namespaces, "_ip", ip)
-
-    with Namespaces(3):
-        asked.clear()
-
-    assert asked == [f"{kind} delete zkdrill0-{n}" for n in (1, 2, 3) for kind in ("link", "netns")]
-    assert caplog.messages == [f"not removed: {surprise}"]
-
-
-def test_namespaces_of_other_runs_are_not_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.geteuid", lambda: 0)
-    monkeypatch.setattr("shutil.which", lambda _: "ip")
-    asked: list[str] = []
-
-    def ip(*words: str) -> str:
-        asked.append(" ".join(words))
-        if words[0] == "netns":
-            raise EnsembleError("File exists")
-        return "[]"
-
-    monkeypatch.setattr(namespaces, "_ip", ip)
-
-    with pytest.raises(EnsembleError, match="is in use"), Namespaces(3):
-        raise AssertionError("there is no room")
-
-    assert not any("delete" in words for words in asked)
-
-
-def test_default_routes_of_a_vpn_occupy_no_network_and_other_routes_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.geteuid", lambda: 0)
-    monkeypatch.setattr("shutil.which", lambda _: "ip")
-    routes = [{"dst": each} for each in ("default", "0.0.0.0/1", "128.0.0.0/1", "198.18.0.0/20", "198.18.16.7")]
-    monkeypatch.setattr(namespaces, "_ip", lambda *words: json.dumps(routes) if "show" in words else "")
-
-    with Namespaces(1) as network:
-        assert network.places[0].host == "198.18.32.2"

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+from coordinator.zk.znodes.paths import GroupPaths
 from drills.evidence.fetch_intervals import doubly_held_s, gaps, holders, holds, last_holders, read_elsewhere
 
 Made = dict[str, Any]
 FOREVER = float("inf")
 
 
+def of(consumer: str, life: str) -> Made:
+    return {"group": "g", "consumer": consumer, "incarnation": life}
+
+
 def begin(at: float, who: str, life: str, *numbers: int, first: int = 0) -> Made:
     parts = {"t": {str(number): first for number in numbers}}
     consumer = who.partition("#")[0]
-    return {"at": at, "who": who, "event": "begin", "consumer": consumer, "incarnation": life, "partitions": parts}
+    return {"at": at, "who": who, "event": "begin", **of(consumer, life), "partitions": parts}
 
 
 def halt(at: float, who: str, life: str, *numbers: int) -> Made:
     parts = {"t": list(numbers)}
-    return {"at": at, "who": who, "event": "halt", "incarnation": life, "partitions": parts, "why": "revoked"}
+    return {"at": at, "who": who, "event": "halt", **of(who.partition("#")[0], life), "partitions": parts}
+
+
+def channel(at: float, who: str, life: str, ended: str | None = None, of: str = "a") -> Made:
+    """A commit of the consumer's channel."""
+    data = json.dumps({"incarnation": life, "running": {}, "ended": ended})
+    op = {"op": "set", "path": GroupPaths("g").channel(of), "data": data, "version": 4}
+    return {"at": at, "who": who, "event": "commit", "zxid": round(10 * at), "ops": [op]}
 
 
 def lease(at: float, who: str, until: float) -> Made:
@@ -42,10 +55,15 @@ def test_a_hold_ends_with_its_process() -> None:
 
 
 def test_hold_ends_when_its_process_has_left_although_its_application_hangs() -> None:
-    ended = '{"incarnation":"life-1","running":{},"ended":"left by itself: poll was not called"}'
-    op = {"op": "set", "path": "/consumers/groups/g/channel/a", "data": ended, "version": 4}
-    left = {"at": 4.0, "who": "a#1", "event": "commit", "ops": [op]}
-    events = [begin(1.0, "a#1", "life-1", 0), left, begin(4.2, "b#1", "life-2", 0), halt(6.0, "a#1", "life-1", 0)]
+    left = channel(4.0, "a#1", "life-1", "left by itself: poll was not called")
+    events = [
+        {"at": 0.1, "who": "node-1#1", "event": "start", "kind": "node"},
+        channel(0.5, "a#1", "life-1"),
+        begin(1.0, "a#1", "life-1", 0),
+        left,
+        begin(4.2, "b#1", "life-2", 0),
+        halt(6.0, "a#1", "life-1", 0),
+    ]
 
     assert spans(events) == [("a", 1.0, 4.0), ("b", 4.2, FOREVER)]
     assert doubly_held_s(holds(events)) == 0.0
@@ -73,8 +91,10 @@ def test_hold_pauses_while_its_lease_has_expired_and_resumes_on_renewal() -> Non
 
 def test_hold_continues_while_its_lease_is_renewed_in_time() -> None:
     events = [
+        lease(1.0, "a#1", 2.5),
         begin(1.0, "a#1", "x", 0),
-        *(lease(at, "a#1", at + 1.5) for at in (1.0, 2.0, 3.0)),
+        lease(2.0, "a#1", 3.5),
+        lease(3.0, "a#1", 4.5),
         halt(4.0, "a#1", "x", 0),
     ]
 
@@ -83,13 +103,27 @@ def test_hold_continues_while_its_lease_is_renewed_in_time() -> None:
 
 def test_hold_ends_for_good_when_another_process_registers_under_its_name() -> None:
     events = [
+        channel(0.5, "a#1", "x"),
         begin(1.0, "a#1", "x", 0),
-        {"at": 2.0, "who": "a#2", "event": "registered", "consumer": "a", "incarnation": "y"},
+        channel(2.0, "a#2", "y"),
         begin(2.5, "a#1", "x", 1),
         begin(3.0, "a#2", "y", 0),
     ]
 
     assert spans(events) == [("a", 1.0, 2.0), ("a", 3.0, FOREVER)]
+
+
+def test_hold_ends_when_its_session_is_ended_with_its_password() -> None:
+    events = [
+        {"at": 0.5, "who": "a#1", "event": "registered", **of("a", "x"), "session": 7},
+        begin(1.0, "a#1", "x", 0),
+        {"at": 2.0, "who": "server", "event": "closed", "why": "killed", "session": 7, "zxid": 1},
+        halt(3.0, "a#1", "x", 0),
+    ]
+
+    assert spans(events) == [("a", 1.0, 2.0)]
+    events[2]["why"] = "expired"
+    assert spans(events) == [("a", 1.0, 3.0)], "its lease covers that"
 
 
 def test_gaps_are_the_times_without_a_fetching_consumer() -> None:
@@ -122,7 +156,7 @@ def test_holders_are_those_of_a_moment() -> None:
 def test_last_holder_is_known_though_its_lease_has_just_lapsed() -> None:
     """On a busy machine a fault may occur while a lease is not renewed; its partitions keep their owner."""
     found = holds(
-        [begin(0.0, "a#1", "x", 0), lease(0.0, "a#1", 2.0), lease(3.0, "a#1", 9.0), begin(9.5, "b#1", "z", 0)]
+        [lease(0.0, "a#1", 2.0), begin(0.0, "a#1", "x", 0), lease(3.0, "a#1", 9.0), begin(9.5, "b#1", "z", 0)]
     )
 
     assert holders(found, 2.5) == {}

@@ -20,11 +20,16 @@ def event(at: float, who: str, kind: str, /, **fields: Any) -> Made:
 
 def begin(at: float, who: str, *numbers: int) -> Made:
     parts = {"t": {str(number): 0 for number in numbers}}
-    return event(at, who, "begin", consumer=who.partition("#")[0], incarnation=who, partitions=parts)
+    return event(at, who, "begin", group="g", consumer=who.partition("#")[0], incarnation=who, partitions=parts)
+
+
+def halt(at: float, who: str, *numbers: int) -> Made:
+    parts = {"t": list(numbers)}
+    return event(at, who, "halt", group="g", consumer=who.partition("#")[0], incarnation=who, partitions=parts)
 
 
 def commit(at: float, who: str, *ops: Made) -> Made:
-    return event(at, who, "commit", ops=list(ops))
+    return event(at, who, "commit", zxid=round(100 * at), ops=list(ops))
 
 
 def sent(consumer: str, number: int, option: str) -> Made:
@@ -51,7 +56,7 @@ def killed() -> list[Made]:
         begin(1.0, "b#1", 2, 3),
         event(10.0, "server", "fault", kind="kill"),
         event(10.0, "a#1", "exit", why="killed"),
-        event(12.0, "server", "closed", paths=[GROUP.id("a")]),
+        event(12.0, "server", "closed", zxid=1200, session=1, why="expired", paths=[GROUP.id("a")]),
         commit(12.5, "node#1", sent("b", 1, STOP_FETCHER), sent("b", 2, START_FETCHER)),
         commit(12.6, "b#1", *done("b", 1)),
         commit(12.9, "b#1", *done("b", 2)),
@@ -82,7 +87,7 @@ def test_partition_not_fetched_in_the_end_leaves_no_t5(killed: list[Made]) -> No
 
 def test_later_move_does_not_delay_t5(killed: list[Made]) -> None:
     later = [
-        event(16.0, "b#1", "halt", incarnation="b#1", partitions={"t": [0]}),
+        halt(16.0, "b#1", 0),
         begin(17.0, "a#2", 0),
     ]
 
@@ -94,9 +99,9 @@ def test_later_move_does_not_delay_t5(killed: list[Made]) -> None:
 
 def test_partition_that_returns_after_a_temporary_owner_counts_as_passed_on(killed: list[Made]) -> None:
     there_and_back = [
-        event(15.0, "b#1", "halt", partitions={"t": [0]}, incarnation="b#1"),
+        halt(15.0, "b#1", 0),
         begin(15.1, "a#2", 0),
-        event(15.2, "a#2", "halt", partitions={"t": [0]}, incarnation="a#2"),
+        halt(15.2, "a#2", 0),
     ]
 
     found = measured([*killed[:-1], *there_and_back, begin(15.3, "b#1", 0), killed[-1]], 14.0)
@@ -110,7 +115,7 @@ def test_partition_of_a_hanging_consumer_has_a_standstill_although_it_is_held() 
         begin(1.0, "a#1", 0),
         begin(1.0, "b#1", 1),
         event(10.0, "server", "fault", kind="stuck", process="a#1"),
-        event(16.0, "a#1", "halt", incarnation="a#1", partitions={"t": [0]}),
+        halt(16.0, "a#1", 0),
         begin(17.5, "b#1", 0),
         event(20.0, "server", "end"),
     ]

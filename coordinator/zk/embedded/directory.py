@@ -72,13 +72,11 @@ class EnsembleConfig:
 
 @dataclass(frozen=True)
 class Ports:
-    """Listening address of one server: three ports on this machine or in one of its network namespaces."""
+    """The three ports of one server, on `HOST`."""
 
     client: int
     quorum: int
     election: int
-    host: str = HOST
-    namespace: str = ""
 
 
 def has_ensemble(directory: Path) -> bool:
@@ -91,7 +89,7 @@ def create(directory: Path, config: EnsembleConfig, ports: list[Ports]) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "log4j2.properties").write_text(LOG_CONFIGURATION)
     identities = identities_of(directory, config)
-    identities.create([its.host for its in ports])
+    identities.create([HOST])
     for number in range(1, config.servers + 1):
         data = server_directory(directory, number) / "data"
         data.mkdir(parents=True, exist_ok=True)
@@ -128,12 +126,12 @@ def _configuration(config: EnsembleConfig, ports: list[Ports], number: int, data
     own = ports[number - 1]
     is_single = config.servers == 1
     if config.tls:
-        lines |= {"secureClientPort": str(own.client), "secureClientPortAddress": own.host}
+        lines |= {"secureClientPort": str(own.client), "secureClientPortAddress": HOST}
     elif is_single:
-        lines |= {"clientPort": str(own.client), "clientPortAddress": own.host}
+        lines |= {"clientPort": str(own.client), "clientPortAddress": HOST}
     for other, its in enumerate(ports, 1) if not is_single else ():
-        client = "" if config.tls else f";{its.host}:{its.client}"
-        lines[f"server.{other}"] = f"{its.host}:{its.quorum}:{its.election}{client}"
+        client = "" if config.tls else f";{HOST}:{its.client}"
+        lines[f"server.{other}"] = f"{HOST}:{its.quorum}:{its.election}{client}"
     return lines
 
 
@@ -150,9 +148,17 @@ def read_state(directory: Path) -> tuple[EnsembleConfig, list[Ports]]:
     path = directory / "ensemble.json"
     try:
         state: dict[str, Any] = json.loads(path.read_text())
-        return EnsembleConfig(**state["config"]), [Ports(**its) for its in state["ports"]]
+        return EnsembleConfig(**state["config"]), [ports_in(its) for its in state["ports"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise EnsembleError(f"{path} cannot be read as an ensemble's state: {error!r}") from error
+
+
+def ports_in(state: Mapping[str, int]) -> Ports:
+    """A server's ports; other fields are those of earlier releases.
+
+    :raises KeyError: when one is missing.
+    """
+    return Ports(state["client"], state["quorum"], state["election"])
 
 
 def describe(config: EnsembleConfig) -> str:

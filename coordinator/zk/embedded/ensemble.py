@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Self
 
 from coordinator.zk.embedded.directory import (
+    HOST,
     EnsembleConfig,
     EnsembleError,
     Ports,
@@ -91,10 +92,9 @@ class Server:
         self._access = access
         self.id = server_id
         self.directory = directory
-        self.host, self.port = ports.host, ports.client
+        self.port = ports.client
         self.log = directory / "server.log"
         self._heap_mb = heap_mb
-        self._namespace = ports.namespace
         self._configuration = directory / "zoo.cfg"
         self._pid_file = directory / "pid"
         self._process: subprocess.Popen[bytes] | None = None
@@ -102,7 +102,7 @@ class Server:
     @property
     def address(self) -> str:
         """`host:port` for clients."""
-        return f"{self.host}:{self.port}"
+        return f"{HOST}:{self.port}"
 
     @property
     def pid(self) -> int | None:
@@ -128,10 +128,9 @@ class Server:
         """
         if self.is_running:
             return
-        if not self._is_port_free():
+        if not is_free(self.port):
             raise EnsembleError(f"port {self.port} of server {self.id} is in use by another process")
-        command = ["ip", "netns", "exec", self._namespace] if self._namespace else []
-        command += [java(), f"-Xmx{self._heap_mb}m", *JVM_FLAGS, *self._flags, "-cp", self._class_path()]
+        command = [java(), f"-Xmx{self._heap_mb}m", *JVM_FLAGS, *self._flags, "-cp", self._class_path()]
         command += [f"-Dlog4j2.configurationFile={self.directory.parent / 'log4j2.properties'}"]
         command += [self.main, str(self._configuration)]
         with self.log.open("ab") as log:
@@ -188,7 +187,7 @@ class Server:
 
     def ask(self, word: str = "srvr", timeout_s: float = 1.0) -> str:
         """What the server answers to a four letter word; empty when it does not within `timeout_s`."""
-        return four_letter_word(self.host, self.port, word, timeout_s, self._access)
+        return four_letter_word(HOST, self.port, word, timeout_s, self._access)
 
     def mode(self) -> str | None:
         """`leader`, `follower` or `standalone`; None while the server does not serve."""
@@ -208,10 +207,6 @@ class Server:
         errors = [line for line in lines if "Exception" in line or line.startswith("Error")]
         return (errors or lines or [""])[-1].strip()
 
-    def _is_port_free(self) -> bool:
-        """Whether its port is free; always so in a network namespace of its own."""
-        return bool(self._namespace) or is_free(self.port)
-
     def _signal(self, number: signal.Signals) -> bool:
         """Signal the process; False when there is none."""
         pid = self.pid
@@ -226,7 +221,7 @@ class Server:
         pid = self.pid
         if self._signal(number) and pid is not None:
             wait_until(
-                lambda: has_ended(pid) and self._is_port_free(),
+                lambda: has_ended(pid) and is_free(self.port),
                 timeout_s,
                 lambda: f"server {self.id} (process {pid}) still runs after {number.name}",
             )
@@ -242,21 +237,14 @@ class Ensemble:
 
     :param config: settings. None reopens the directory's ensemble, or takes the defaults.
     :param base_port: the first client port; the other ports follow it. None chooses free ones.
-    :param places: address and ports of each server; None chooses them.
     :raises EnsembleError: when the directory contains an ensemble of another configuration.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        config: EnsembleConfig | None = None,
-        base_port: int | None = None,
-        places: Sequence[Ports] = (),
-    ) -> None:
+    def __init__(self, directory: Path, config: EnsembleConfig | None = None, base_port: int | None = None) -> None:
         self.directory = directory.expanduser().resolve()
         if not has_ensemble(self.directory):
             made = config or EnsembleConfig()
-            create(self.directory, made, list(places) or choose_ports(made.servers, base_port))
+            create(self.directory, made, choose_ports(made.servers, base_port))
         self.config, ports = read_state(self.directory)
         if config is not None and self.config != config:
             raise EnsembleError(

@@ -20,6 +20,8 @@ from coordinator.zk.embedded.directory import (
     EnsembleError,
     Ports,
     choose_ports,
+    is_free,
+    ports_in,
     wait_until,
     write_atomically,
 )
@@ -71,7 +73,7 @@ class Broker(Server):
         if base_port is not None and base_port != ports.client:
             raise EnsembleError(f"{directory} holds a broker on port {ports.client}, not {base_port}")
         super().__init__(self.config.broker_id, directory / "broker", ports, self.config.heap_mb)
-        self.sasl_address = f"{ports.host}:{ports.quorum}" if self.config.users else ""
+        self.sasl_address = f"{HOST}:{ports.quorum}" if self.config.users else ""
         self._configuration = self.directory / "server.properties"
         self._data = self.directory / "data"
 
@@ -88,7 +90,7 @@ class Broker(Server):
     @property
     def is_ready(self) -> bool:
         """Whether it runs and listens."""
-        return self.is_running and not self._is_port_free()
+        return self.is_running and not is_free(self.port)
 
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Wait until it listens. Its topics load a moment later.
@@ -99,7 +101,7 @@ class Broker(Server):
         def is_listening_or_lost() -> bool:
             if not self.is_running:
                 raise EnsembleError(f"the broker has ended ({self.log}): {self.last_log_line()}")
-            return not self._is_port_free()
+            return not is_free(self.port)
 
         wait_until(is_listening_or_lost, timeout_s, lambda: f"the broker does not listen on {self.address}")
 
@@ -147,7 +149,7 @@ def _read_state(directory: Path) -> tuple[KafkaConfig, Ports]:
     path = directory / "kafka.json"
     try:
         state: dict[str, Any] = json.loads(path.read_text())
-        return KafkaConfig(**state["config"]), Ports(**state["ports"])
+        return KafkaConfig(**state["config"]), ports_in(state["ports"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise EnsembleError(f"{path} cannot be read as a broker's state: {error!r}") from error
 
@@ -185,7 +187,7 @@ def _properties(config: KafkaConfig, ports: Ports, data: Path) -> dict[str, str]
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT",
         }
-    advertised = ",".join(f"{name}://{ports.host}:{port}" for name, port in listeners.items())
+    advertised = ",".join(f"{name}://{HOST}:{port}" for name, port in listeners.items())
     control = "" if config.zookeeper else f",CONTROLLER://{HOST}:{ports.election}"
     lines |= {"listeners": advertised + control, "advertised.listeners": advertised}
     if config.users:

@@ -92,6 +92,8 @@ class Conditions:
         self._until = max(event["at"], self._leases.get((self.coordinator, self._session), NEVER))
 
     def on_lease(self, event: Event) -> None:
+        if event["role"] != "coordinator":
+            return
         self._leases[event["who"], event.get("session")] = event["until"]
         if event["who"] != self.coordinator or event.get("session") != self._session:
             return

@@ -1,4 +1,4 @@
-"""Fetch intervals, from `begin` to `halt`, and the leases within which they count.
+"""Fetch intervals, from `begin` to `halt`, and the leases within which they count; ended ones are kept.
 
 An interval also ends with its process, when another process registers under the name, when its own process has ended
 the incarnation in ZooKeeper (a consumer that leaves because its application hangs), and when its session was ended by
@@ -8,7 +8,7 @@ the lease may be renewed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from .verdict import Event
 
@@ -19,23 +19,39 @@ PartitionKey = tuple[str, str, str, int]
 
 
 class LeaseView:
-    """When a process's lease expires; never before its first `lease` event."""
+    """When a process's lease expires; never before its first `lease` event.
 
-    __slots__ = ("event", "until")
+    :ivar spans: the times in which it was valid, each from and to.
+    """
+
+    __slots__ = ("event", "spans", "until")
 
     def __init__(self) -> None:
         self.until = FOREVER
         self.event: Event | None = None
+        self.spans = [(-FOREVER, FOREVER)]
+
+    def renewed(self, event: Event) -> None:
+        """Apply a `lease` event."""
+        at, until = event["at"], event["until"]
+        if self.event is not None and until <= self.until:
+            return
+        if self.event is not None and at > self.until:
+            self.spans.append((at, until))
+        else:
+            self.spans[-1] = (self.spans[-1][0], until)
+        self.until, self.event = until, event
 
 
 class Hold:
     """One partition, fetched by one incarnation.
 
     :ivar number: unique number.  :ivar first: its initial offset.
+    :ivar until: when it ended; infinite while it lasts.
     :ivar is_suspended: whether a manual edit has made it undecidable.
     """
 
-    __slots__ = ("begun", "consumer", "first", "incarnation", "is_suspended", "key", "lease", "number", "who")
+    __slots__ = ("begun", "consumer", "first", "incarnation", "is_suspended", "key", "lease", "number", "until", "who")
 
     def __init__(self, number: int, key: PartitionKey, event: Event, first: int | None, lease: LeaseView) -> None:
         self.number = number
@@ -46,7 +62,13 @@ class Hold:
         self.begun = event
         self.first = first
         self.lease = lease
+        self.until = FOREVER
         self.is_suspended = False
+
+    def spans(self) -> list[tuple[float, float]]:
+        """The times in which it counts, each from and to: without a valid lease nothing is fetched."""
+        cut = ((max(self.begun["at"], first), min(self.until, last)) for first, last in self.lease.spans)
+        return [(first, last) for first, last in cut if first < last]
 
 
 Life = tuple[str, str, str]
@@ -54,34 +76,44 @@ Life = tuple[str, str, str]
 
 
 class FetchIntervals:
-    """Every open interval.
+    """Every interval.
 
-    :ivar contested: partitions with more than one interval.
+    :ivar kept: all of them, ordered by their begin.  :ivar holds: the open ones.
+    :ivar contested: partitions with more than one open interval.
     """
 
     def __init__(self) -> None:
+        self.kept: list[Hold] = []
         self.holds: dict[PartitionKey, list[Hold]] = {}
         self.contested: set[PartitionKey] = set()
         self._lives: dict[Life, dict[PartitionKey, Hold]] = {}
         self._of: dict[str, set[Life]] = {}
         self._leases: dict[tuple[str, object], LeaseView] = {}
-        self._begun = 0
         self._latest: dict[str, LeaseView] = {}
         self._sessions: dict[tuple[str, str], object] = {}
         self._ended: set[object] = set()
         self._by_hand: set[tuple[str, str]] = set()
         self._over: set[Life] = set()
 
+    def handlers(self) -> Mapping[str, Callable[[Event], None]]:
+        """By the kind of event, beside those of transactions."""
+        return {
+            "registered": self.on_registered,
+            "lease": self.on_lease,
+            "begin": self.on_begin,
+            "halt": self.on_halt,
+            "exit": self.on_exit,
+            "closed": self.on_closed,
+        }
+
     def on_registered(self, event: Event) -> None:
         self._by_hand.discard((event["group"], event["consumer"]))
         self._sessions[event["who"], event["incarnation"]] = event.get("session")
 
     def on_lease(self, event: Event) -> None:
-        lease = self._lease(event["who"], event.get("session"))
-        until = event["until"]
-        self._latest[event["who"]] = lease
-        if lease.event is None or until > lease.until:
-            lease.until, lease.event = until, event
+        if event["role"] != "coordinator":
+            lease = self._latest[event["who"]] = self._lease(event["who"], event.get("session"))
+            lease.renewed(event)
 
     def lease_of(self, who: str, incarnation: str) -> LeaseView:
         """The lease of an incarnation."""
@@ -107,8 +139,8 @@ class FetchIntervals:
                 key = (group, topic, ids.get(topic, ""), int(number))
                 if key in mine:
                     continue
-                self._begun += 1
-                hold = mine[key] = Hold(self._begun, key, event, first, lease)
+                hold = mine[key] = Hold(len(self.kept), key, event, first, lease)
+                self.kept.append(hold)
                 hold.is_suspended = (group, event["consumer"]) in self._by_hand
                 others = self.holds.setdefault(key, [])
                 others.append(hold)
@@ -121,11 +153,11 @@ class FetchIntervals:
             return
         halted = {(topic, int(number)) for topic, numbers in event["partitions"].items() for number in numbers}
         for key in [key for key in mine if (key[1], key[3]) in halted]:
-            self._drop(mine.pop(key))
+            self._drop(mine.pop(key), event["at"])
 
     def on_exit(self, event: Event) -> None:
         for life in self._of.pop(event["who"], ()):
-            self.end(*life)
+            self.end(*life, event["at"])
 
     def on_closed(self, event: Event) -> None:
         """A session that was ended by its password did not expire: leases do not cover that."""
@@ -135,17 +167,17 @@ class FetchIntervals:
         for (who, incarnation), session in self._sessions.items():
             if session == event["session"]:
                 for life in [life for life in self._of.get(who, ()) if life[2] == incarnation]:
-                    self.end(*life)
+                    self.end(*life, event["at"])
 
-    def take_over(self, group: str, consumer: str, incarnation: str) -> None:
+    def take_over(self, group: str, consumer: str, incarnation: str, at: float) -> None:
         """Another process has the name: later intervals of the incarnation never count."""
         self._over.add((group, consumer, incarnation))
-        self.end(group, consumer, incarnation)
+        self.end(group, consumer, incarnation, at)
 
-    def end(self, group: str, consumer: str, incarnation: str) -> None:
+    def end(self, group: str, consumer: str, incarnation: str, at: float) -> None:
         """End all intervals of an incarnation; a later `begin` is a violation, and counts."""
         for hold in self._lives.pop((group, consumer, incarnation), {}).values():
-            self._drop(hold)
+            self._drop(hold, at)
 
     def suspend(self, group: str, consumer: str) -> None:
         """A consumer's znodes were edited manually: its fetching is undecidable until it registers again."""
@@ -155,7 +187,8 @@ class FetchIntervals:
                 for hold in mine.values():
                     hold.is_suspended = True
 
-    def _drop(self, hold: Hold) -> None:
+    def _drop(self, hold: Hold, at: float) -> None:
+        hold.until = at
         others = self.holds[hold.key]
         others.remove(hold)
         if len(others) < 2:

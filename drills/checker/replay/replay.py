@@ -6,6 +6,8 @@ invariants to call.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
 from coordinator.zk.znodes.paths import (
     COMMAND_PREFIX,
     COORDINATOR_EPOCH,
@@ -48,7 +50,7 @@ from .commits import (
 )
 from .conditions import Conditions, Fault
 from .event_schema import CHECK, CREATE, DELETE, SET
-from .fetch_intervals import FetchIntervals
+from .fetch_intervals import FetchIntervals, Hold
 from .reading import (
     read_begun,
     read_command,
@@ -267,7 +269,7 @@ class Replay:
         has_left = not is_new and after is not None and after.ended is not None and is_own
         if before is not None and not commit.by_hand and (is_taken or has_left):
             end = self.fetching.take_over if is_taken else self.fetching.end
-            end(group.name, view.consumer, before.incarnation)
+            end(group.name, view.consumer, before.incarnation, commit.at)
         if is_new and not commit.by_hand:
             view.owner, view.by_hand = commit.who, False
 
@@ -417,6 +419,20 @@ class Replay:
 
     def _on_paused(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
         self.conditions.on_paused(commit.event, "" if verb == DELETE else op.get("data") or "")
+
+
+def fetch_intervals(events: Iterable[Event]) -> Sequence[Hold]:
+    """All fetch intervals of a whole history, ordered by their begin."""
+    world = Replay()
+    handlers: Mapping[str, Callable[[Event], object]] = {
+        "start": world.on_start, "commit": world.commit, **world.fetching.handlers(),
+    }  # fmt: skip
+    for event in events:
+        if event["event"] == "closed":
+            world.close(event)
+        if (handler := handlers.get(event["event"])) is not None:
+            handler(event)
+    return world.fetching.kept
 
 
 def on_begun(commit: Commit, route: Route, verb: str, op: Event) -> None:
