@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -81,7 +80,7 @@ def conformance(
             tempfile.TemporaryDirectory(prefix="zk-group-conformance-") as place,
             Embedded(Path(place), 1) as environment,
         ):
-            ground = Ground(environment, folder, command, session_timeout_ms, threading.Event())
+            ground = Ground(environment, folder, command, session_timeout_ms)
             outcomes = run_all(ground, chosen, side_by_side, _announce)
     except MissingProgram:
         raise
@@ -122,7 +121,7 @@ def _command(consumer: str | None) -> list[str]:
 
 def _announce(outcome: Outcome) -> None:
     shown = {PASS: "pass", INCONCLUSIVE: "ABORTED"}.get(outcome.verdict, outcome.verdict)
-    click.echo(f"{shown}  {outcome.scenario.name}  {outcome.seconds:.1f} s", err=True)
+    click.echo(f"{shown}  {outcome.name}  {outcome.seconds:.1f} s", err=True)
     for why in (*(f"aborted: {each}" for each in outcome.aborted), *outcome.why):
         click.echo(f"      {why}", err=True)
     if outcome.verdict != PASS:
