@@ -228,8 +228,8 @@ class Bench(Stage):
         """Pause the group: the coordinator sends and withdraws nothing, so that the kit's own commands count."""
         pause(self.store, GROUP, "the conformance kit", 0, None)
         logs = list((self.folder / "logs").glob("node-*.log"))
-        is_logged = f"paused: group={GROUP}"
-        self.wait(lambda: any(is_logged in log.read_text() for log in logs), "the coordinator has paused the group")
+        line = f"paused: group={GROUP}"
+        self.wait(lambda: any(line in log.read_text() for log in logs), "the coordinator has paused the group")
 
     def go_on(self) -> None:
         """Resume it."""

@@ -6,6 +6,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -89,7 +90,7 @@ def conformance(
         verdicts = [INCONCLUSIVE]  # it proves nothing about the consumer, so it is not a FAIL
     verdict = together([*verdicts, *(each.verdict for each in outcomes)])
     if is_json:
-        scenarios = [each.to_json() for each in outcomes]
+        scenarios = [{**asdict(each), "passed": each.verdict == PASS} for each in outcomes]
         click.echo(json.dumps({"passed": verdict == PASS, "scenarios": scenarios, "left_out": left_out}))
     else:
         click.echo(f"{verdict}: {sum(each.verdict == PASS for each in outcomes)} of {len(outcomes)} scenarios")

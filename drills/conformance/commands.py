@@ -183,7 +183,7 @@ def _require_others_removed(bench: Bench, channel: Channel) -> None:
     """It removes a stale command, and so has listed its channel again."""
     bench.send("c1", option=STOP, topics={}, epoch=channel.epoch - 1)
     bench.removed("c1")
-    bench.stand_still(0.5, lambda: None)
+    bench.stand_still(0.5)
 
 
 def _require_unapplied(bench: Bench, trial: Trial, before: Channel) -> None:

@@ -7,18 +7,18 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from ..base import signals
 from ..base.waiting import NotReached, wait_for
 from ..evidence.verdict import FAIL, INCONCLUSIVE, PASS
+from ..testbed.probes import READY_S
 from .bench import Bench, Ground
 from .definition import NotConforming, Scenario
 from .judge import judged
 
 OF_THE_MACHINE = (OSError, subprocess.SubprocessError)
 """Errors that are unrelated to the consumer."""
-HEALTHY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,6 @@ class Outcome:
         """PASS, FAIL, or INCONCLUSIVE when it was aborted."""
         return INCONCLUSIVE if self.aborted else FAIL if self.why else PASS
 
-    def to_json(self) -> dict[str, object]:
-        """An entry of `scenarios`."""
-        return {**asdict(self), "passed": self.verdict == PASS}
-
 
 def run_all(
     ground: Ground, scenarios: Sequence[Scenario], side_by_side: int, done: Callable[[Outcome], None]
@@ -56,7 +52,7 @@ def run_all(
 
     :param done: called with each result as it comes.
     """
-    wait_for(ground.environment.is_healthy, HEALTHY_S, "ZooKeeper serves")
+    wait_for(ground.environment.is_healthy, READY_S, "ZooKeeper serves")
     with ThreadPoolExecutor(side_by_side, thread_name_prefix="conformance") as pool:
         futures = [pool.submit(_run_one, each, ground) for each in scenarios]
         try:
