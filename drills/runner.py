@@ -22,7 +22,7 @@ from .environments.access import MEMBER
 from .environments.base import Environment
 from .evidence.fetch_intervals import read_elsewhere
 from .evidence.files import point_latest, versions, write_history, write_json, write_reports, znodes
-from .evidence.histories import Event, granted_otherwise, logged, merged_history, write_down
+from .evidence.histories import Event, granted_otherwise, merged_history
 from .evidence.leftovers import remnants
 from .evidence.measurements import WHAT, Measured, measured
 from .evidence.verdict import RecordCounts, counted, decided, together_of
@@ -100,7 +100,7 @@ def run_drill(
                 states = _in_states(run, stage)
             else:
                 produced, rows = _read(run, stage, reader)
-            files = _witnessed(run, stage, chroot)
+            files = _witnessed(run, stage)
     except BREAKS_OFF as error:  # also during the cleanup, when the evidence may be complete
         run.missing.append(f"aborted: {error}")
     events, unreadable = merged_history(files)
@@ -122,18 +122,14 @@ def run_drill(
     return run
 
 
-def _witnessed(run: DrillRun, stage: Stage, chroot: str) -> list[Path]:
+def _witnessed(run: DrillRun, stage: Stage) -> list[Path]:
     """Write the histories of the processes, the drill and ZooKeeper; returns the files."""
     try:
         write_json(run.folder / "after.json", znodes(stage.store, stage.environment.shown))
     except StoreError as error:
         run.missing.append(f"ZooKeeper is lost: {error}")
-    observer = stage.observer
-    witness = (
-        observer.events if observer is not None else logged(stage.notes, stage.environment.transaction_logs, chroot)
-    )
-    files = write_down(stage.notes, stage.histories, witness, stage.store.session_id)
-    run.missing += [observer.missing] if observer is not None and observer.missing else []
+    files = stage.witnessed()
+    run.missing += [stage.observer.missing] if stage.observer is not None and stage.observer.missing else []
     return files
 
 

@@ -66,7 +66,7 @@ class Settings:
         require(1 <= self.slots <= 20, "slots must be from 1 to 20")
         checked_name("group", self.group)
         checked_name("topic", self.topic)
-        require(1 <= self.partitions <= 200, "partitions must be from 1 to 200")
+        require(1 <= self.partitions <= 1000, "partitions must be from 1 to 1000")
 
     def bounds(self, tick_s: float) -> dict[str, float]:
         """The bounds of the checker and the promises, in seconds."""

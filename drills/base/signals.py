@@ -38,6 +38,10 @@ class Interrupts:
         """Ignore the signals from now on: the cleanup runs anyway."""
         self._is_ending = True
 
+    def is_ending(self) -> bool:
+        """Whether one has come, or they are ignored."""
+        return self._is_ending
+
     def _say(self) -> None:
         if not self._is_said:
             self._is_said = True
@@ -71,7 +75,7 @@ class Interrupts:
 
 
 _OURS = Interrupts()
-held, taken, ignore = _OURS.held, _OURS.taken, _OURS.ignore
+held, taken, ignore, is_ending = _OURS.held, _OURS.taken, _OURS.ignore, _OURS.is_ending
 
 
 def finished(

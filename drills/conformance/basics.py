@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from coordinator.zk.lease import LEASE_SHARE
-
-from .bench import Bench
+from .bench import TOPIC, Bench
 from .definition import Scenario, require
-from .event_lines import ASSIGNED
-from .sight import TOPIC
+from .event_lines import ASSIGNED, STARTED
 
 
 def registers(bench: Bench) -> None:
     """Its registration and its channel have what the coordinator needs."""
-    bench.topic()
     trial = bench.consumer("c1", topics=f"{TOPIC}:2")
-    bench.wait(lambda: trial.events().has_started, "c1 prints startup_complete")
+    bench.wait(lambda: STARTED in trial.events().names, "c1 prints startup_complete")
     bench.settled("c1")
     registration, session = bench.registration("c1")
     channel = bench.channel("c1")
@@ -23,7 +19,7 @@ def registers(bench: Bench) -> None:
     require(dict(registration.subscription) == {TOPIC: 2}, f"the subscription is {dict(registration.subscription)}")
     require(registration.pattern == "static", f"`pattern` is {registration.pattern}, not static")
     require(registration.protocols == ("range",), f"`protocols` is {registration.protocols}, not range")
-    most = round(bench.session_ms * LEASE_SHARE) + 1
+    most = round(1000 * bench.bounds["lease"]) + 1
     require(0 < registration.lease_ms <= most, f"`lease_ms` is {registration.lease_ms}, and {most} at most")
     interval = bench.scenario.max_poll_interval_ms
     require(registration.max_poll_interval_ms == interval, f"`max_poll_interval_ms` is not {interval}")
@@ -31,7 +27,6 @@ def registers(bench: Bench) -> None:
 
 def owns(bench: Bench) -> None:
     """Each partition that it runs has its owner znode, of the session of its registration, with the thread assigned."""
-    bench.topic()
     bench.consumer("c1", topics=f"{TOPIC}:3")
     shown = bench.settled("c1")
     registration, session = bench.registration("c1")
@@ -46,15 +41,10 @@ def owns(bench: Bench) -> None:
 
 def consumes(bench: Bench) -> None:
     """It consumes each record once, in order, and commits; its offsets stand in its channel."""
-    bench.topic()
     bench.produce(50)
-    trial = bench.consumer("c1")
-    bench.settled("c1")
-    bench.consumed()
-    bench.flow(50)
+    bench.consuming()
     running = dict(bench.channel("c1").running)
     require(running == bench.written, f"the channel has the offsets {running}, not {bench.written}")
-    bench.wait(lambda: trial.events().committed == bench.written, "c1 prints offsets_committed for all records")
     for part in bench.written:
         node = bench.store.get(bench.paths.offset(*part))
         require(node is not None and b'"start"' in node.data, f"the start of {part} is not recorded in offsets/")
@@ -62,17 +52,10 @@ def consumes(bench: Bench) -> None:
 
 def rebalances(bench: Bench) -> None:
     """Members that join and leave are given and give up partitions, and no record is lost or consumed twice."""
-    bench.topic()
-    bench.consumer("c1")
-    bench.settled("c1")
-    bench.flow()
-    bench.consumer("c2")
-    bench.consumer("c3")
-    bench.settled("c1", "c2", "c3")
-    bench.flow()
-    bench.terminate(bench.trials["c2"])
-    bench.settled("c1", "c3")
-    bench.flow()
+    bench.flow("c1")
+    bench.flow("c1", "c2", "c3")
+    bench.leave(bench.trials["c2"])
+    bench.flow("c1", "c3")
     names = bench.trials["c1"].events().names
     require(names.count(ASSIGNED) >= 3, "c1 does not print partitions_assigned for each assignment")
 
@@ -80,7 +63,7 @@ def rebalances(bench: Bench) -> None:
 def leaves(bench: Bench) -> None:
     """SIGTERM: it commits, leaves the group at once and ends with 0; the next owner continues at its offsets."""
     first, _ = bench.consuming()
-    events = bench.terminate(first)
+    events = bench.leave(first)
     require(not events.held, "c1 ends, and has not printed that its partitions are revoked")
     channel = bench.channel("c1")
     require(channel.ended is not None, "c1 has left, and its channel is not ended")
@@ -91,9 +74,7 @@ def leaves(bench: Bench) -> None:
         require(each.session is None, f"c1 has left, and the owner znode of {each.partition} is there")
         wanted = bench.written[each.partition]
         require(each.offset == wanted, f"offsets/ of {each.partition} is {each.offset}, and {wanted} was committed")
-    bench.consumer("c2")
-    bench.settled("c2")
-    bench.flow(10)
+    bench.flow("c2")
 
 
 BASICS = (

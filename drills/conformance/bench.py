@@ -1,42 +1,42 @@
-"""The processes of one scenario in a chroot of their own, and the kit's writes to the group."""
+"""The stage of one scenario: its processes, what it waits for, and the kit's writes to the group."""
 
 from __future__ import annotations
 
 import json
-import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import count as numbers_from
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import TypeVar
 
 from coordinator.admin.control import pause, resume
+from coordinator.admin.groups import ShownGroup
 from coordinator.admin.topics import create_topic
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Create, Delete, SetData
+from coordinator.zk.errors import BadData
+from coordinator.zk.store import Create, Delete, Store
+from coordinator.zk.znodes.group_state import STABLE
 from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import Brokers
-from coordinator.zk.znodes.records import Topic
+from coordinator.zk.znodes.paths import Brokers, GroupPaths
+from coordinator.zk.znodes.records import Channel, Registration, Topic, parsed_channel
 
-from ..base.processes import Process, end_all, module_command
+from ..base import signals
+from ..base.processes import Process
 from ..base.settings import Settings
-from ..base.waiting import NotReached
-from ..environments.base import Environment, connect_string
-from ..evidence.histories import Notes
+from ..base.waiting import NotReached, wait_for
+from ..environments.base import Environment
 from ..faults.packets import MULTI, op_code
 from ..faults.proxy import Loss
-from ..testbed.proxies import Proxies
-from .definition import Scenario, require
+from ..testbed.commands import ProcessCommand
+from ..testbed.probes import READY_S
+from ..testbed.testbed import Stage
+from .definition import NotConforming, Scenario, require
 from .event_lines import EventLines
-from .sight import GROUP, TOPIC, WAIT_S, Sight, Trial
+from .trials import Trial, Trials
 
-OWN_SESSION_MS = 30_000
-SWEEP_MS = 2000
+T = TypeVar("T")
+GROUP, TOPIC = "g", "t"
 LONG_SESSION_FACTOR = 3
-KIT = "the conformance kit"
 
 
 @dataclass(frozen=True)
@@ -45,127 +45,101 @@ class Ground:
 
     :ivar folder: gets a folder for each scenario.
     :ivar consumer: the command line of the consumer under trial.
-    :ivar stopping: set when the run is interrupted.
     """
 
     environment: Environment
     folder: Path
     consumer: Sequence[str]
     session_timeout_ms: int
-    stopping: threading.Event
 
 
-class Bench(Sight):
+class Bench(Stage):
     """One scenario's processes. The context manager ends all of them.
 
     :ivar session_s: the session timeout of all processes.
-    :ivar notes: the kit's own events of the history.
-    :ivar nodes: coordinators.
-    :ivar killed: names of the processes that the scenario has killed.
+    :ivar topics: those created, by name; the newest of each name.
+    :ivar written: as in `trials`.
     """
 
     def __init__(self, scenario: Scenario, ground: Ground) -> None:
-        environment = ground.environment
-        self.folder = ground.folder / scenario.name
-        self.session_ms = ground.session_timeout_ms * (LONG_SESSION_FACTOR if scenario.long_sessions else 1)
-        self.session_s = self.session_ms / 1000
-        self.chroot = environment.chroot_of(f"kit-{scenario.name}")
-        self.notes = Notes()
-        self.histories = self.folder / "histories"
-        self.nodes: dict[str, Process] = {}
-        self.killed: set[str] = set()
-        self.log_dir = self.folder / "log"
-        self._consumer = ground.consumer
-        self._started: list[Process] = []
         settings = Settings(
-            session_timeout_ms=self.session_ms,
-            sweep_interval_ms=SWEEP_MS,
+            session_timeout_ms=ground.session_timeout_ms * (LONG_SESSION_FACTOR if scenario.long_sessions else 1),
+            nodes=scenario.nodes,
+            partitions=scenario.partitions,
             max_poll_interval_ms=scenario.max_poll_interval_ms,
+            group=GROUP,
+            topic=TOPIC,
         )
-        self.notes.note("run", version=1, seed=0, profile="conformance", bounds=settings.bounds(environment.tick_s))
-        with ExitStack() as stack:
-            self._proxies = Proxies(environment.addresses, self.chroot, None)
-            stack.callback(self._proxies.close)
-            store = open_kazoo(connect_string(environment.addresses, self.chroot), OWN_SESSION_MS)
-            stack.callback(store.close)
-            super().__init__(scenario, store, ground.stopping)
-            self._stack = stack.pop_all()
+        chroot = ground.environment.chroot_of(f"kit-{scenario.name}")
+        super().__init__(ground.environment, ground.folder / scenario.name, chroot, settings, 0, "conformance")
+        self.scenario = scenario
+        self.paths = GroupPaths(GROUP)
+        self.session_s = settings.session_timeout_ms / 1000
+        self.topics: dict[str, Topic] = {}
+        self.trials = Trials()
+        self.written = self.trials.written
+        self._consumer = ground.consumer
 
     # ---- processes
 
-    def node(self, name: str) -> Process:
-        """Start a coordinator."""
-        options = {
-            "--zk": self._proxies.hosts(name), "--node": name, "--session-timeout-ms": str(self.session_ms),
-            "--sweep-interval-ms": str(SWEEP_MS), "--group-initial-rebalance-delay-ms": "0",
-            "--history-dir": str(self.histories),
-        }  # fmt: skip
-        words = ["run", *(word for pair in options.items() for word in pair)]
-        self.nodes[name] = self._start(name, module_command("coordinator.cli", words))
-        return self.nodes[name]
+    def start_all(self) -> None:
+        """Create the topic, and start coordinators."""
+        self.topic()
+        for number in range(self.settings.nodes):
+            self.start_node(f"node-{number + 1}")
 
-    def consumer(
-        self,
-        name: str,
-        *more: str,
-        topics: str = f"{TOPIC}:1",
-        protocols: str = "range",
-        process: str = "",
-    ) -> Trial:
+    def start_node(self, name: str, *more: str) -> Process:
+        return super().start_node(name, "--group-initial-rebalance-delay-ms", "0", *more)
+
+    def consumer(self, name: str, process: str = "", **options: str) -> Trial:
         """Start a process of the consumer under trial.
 
-        :param more: further options.
-        :param topics: "" when `more` has the subscription.
         :param process: its name as a process; that of the consumer by default.
+        :param options: replace or add some; an empty one is left out.
         """
         process = process or name
-        options = {
-            "--zk": self._proxies.hosts(process), "--group": GROUP, "--log-dir": str(self.log_dir),
-            "--session-timeout-ms": str(self.session_ms),
-            "--max-poll-interval-ms": str(self.scenario.max_poll_interval_ms), "--protocols": protocols,
+        given = {
+            "zk": self._proxies.hosts(process), "group": GROUP, "consumer": name, "topics": f"{TOPIC}:1",
+            "log-dir": str(self.folder / "log"), "session-timeout-ms": str(self.settings.session_timeout_ms),
+            "max-poll-interval-ms": str(self.settings.max_poll_interval_ms), "protocols": "range",
+            **{option.replace("_", "-"): value for option, value in options.items()},
         }  # fmt: skip
-        if "--group-instance-id" not in more:
-            options["--consumer"] = name
-        if topics:
-            options["--topics"] = topics
-        words = [*(word for pair in options.items() for word in pair), *more, "--events"]
-        started = self.trials[process] = Trial(name, self._start(process, [*self._consumer, *words]))
-        return started
+        words = [word for option, value in given.items() if value for word in (f"--{option}", value)]
+        command = ProcessCommand(process, [*self._consumer, *words, "--events"])
+        trial = self.trials[process] = Trial(name, self._start(command))
+        return trial
 
-    def _start(self, name: str, command: Sequence[str]) -> Process:
-        if self._stopping.is_set():
-            raise NotReached("interrupted")
-        process = Process(self.folder / "logs", name, command)
-        self._started.append(process)
-        return process
+    def leave(self, trial: Trial) -> EventLines:
+        """SIGTERM; the consumer leaves, prints `shutdown_complete`, and ends with exit code 0. Returns its events."""
+        trial.process.terminate()
+        code = trial.process.wait(READY_S)
+        require(code is not None, f"{trial.process.name} does not end within {READY_S:.0f} s of SIGTERM")
+        require(code == 0, f"{trial.process.name} ends with exit code {code} after SIGTERM, not with 0")
+        events = trial.events()
+        require(events.has_ended, f"{trial.process.name} ends without shutdown_complete")
+        self.gone(trial.process, "left")
+        return events
 
-    def kill(self, process: Process) -> None:
-        """SIGKILL."""
-        self.notes.note("fault", kind="kill", process=process.who)
-        process.kill()
-        self.killed.add(process.name)
-        self.notes.note("exit", process.who, why="killed")
-
-    def ended_nodes(self) -> list[str]:
-        """The coordinators that have ended, and not by the scenario."""
-        return sorted(name for name, node in self.nodes.items() if not node.is_running and name not in self.killed)
+    # ---- faults
 
     def suspend(self, trial: Trial) -> None:
         """SIGSTOP, for as long as the scenario wants."""
-        self.notes.note("fault", kind="pause", process=trial.process.who, until=time.monotonic() + WAIT_S)
+        self.fault("pause", READY_S, process=trial.process.who)
         trial.process.pause()
 
-    def cut(self, trial: Trial) -> None:
+    def cut_off(self, trial: Trial) -> None:
         """Drop all packets between a consumer and ZooKeeper until `join`."""
-        self._disturb(trial, "cut", self._proxies.cut)
+        self.fault("cut", READY_S, process=trial.process.who)
+        self._proxies.cut(trial.process.name)
 
     def mute(self, trial: Trial) -> None:
         """Hold back all replies of ZooKeeper to a consumer, except those to pings, until `join`."""
-        self._disturb(trial, "mute", self._proxies.mute)
+        self.fault("mute", READY_S, process=trial.process.who)
+        self._proxies.mute(trial.process.name)
 
-    def _disturb(self, trial: Trial, kind: str, how: Callable[[str], None]) -> None:
-        self.notes.note("fault", kind=kind, process=trial.process.who, until=time.monotonic() + WAIT_S)
-        how(trial.process.name)
+    def join(self, trial: Trial) -> None:
+        """End `cut_off` or `mute`."""
+        self._proxies.resume(trial.process.name)
 
     def withdraw_at(self, trial: Trial, nth: int) -> Loss:
         """Lose a consumer's nth multi from now on that names a command, and withdraw the command before it knows."""
@@ -177,114 +151,166 @@ class Bench(Sight):
 
         def withdraw() -> None:
             for name in self.commands(trial.name):
-                self.remove(self.paths.command(trial.name, name))
+                self.store.commit([Delete(self.paths.command(trial.name, name))])
 
-        loss = Loss(is_it, is_request=True, then=withdraw)
-        self._proxies.lose(trial.process.name, loss)
-        return loss
-
-    def join(self, trial: Trial) -> None:
-        """End `cut` or `mute`."""
-        self._proxies.resume(trial.process.name)
-
-    def terminate(self, trial: Trial) -> EventLines:
-        """SIGTERM; the consumer leaves, prints `shutdown_complete`, and ends with exit code 0. Returns its events."""
-        trial.process.terminate()
-        code = trial.process.wait(WAIT_S)
-        require(code is not None, f"{trial.process.name} does not end within {WAIT_S:.0f} s of SIGTERM")
-        require(code == 0, f"{trial.process.name} ends with exit code {code} after SIGTERM, not with 0")
-        events = trial.events()
-        require(events.has_ended, f"{trial.process.name} ends without shutdown_complete")
-        self.notes.note("exit", trial.process.who, why="left")
-        return events
+        return self.lose(trial.process.name, Loss(is_it, is_request=True, then=withdraw))
 
     # ---- topics and records
 
-    def topic(self, name: str = TOPIC) -> Topic:
+    def topic(self, name: str = TOPIC) -> None:
         """Create a topic with the scenario's partitions."""
-        return create_topic(self.store, Brokers(), name, self.scenario.partitions)
-
-    def consuming(self, partitions: Sequence[int] | None = None) -> tuple[Trial, str]:
-        """The consumer c1, which has consumed and committed records of these partitions or all, and its incarnation."""
-        self.topic()
-        trial = self.consumer("c1")
-        self.settled("c1")
-        self.produce(partitions=partitions)
-        self.consumed()
-        self.wait(lambda: trial.events().committed == self.written, "c1 prints offsets_committed for all records")
-        return trial, self.channel("c1").incarnation
-
-    def flow(self, count: int = 20) -> None:
-        """Write `count` records into each partition, and wait until they are consumed."""
-        self.produce(count)
-        self.consumed()
+        self.topics[name] = create_topic(self.store, Brokers(), name, self.settings.partitions)
 
     def produce(self, count: int = 20, topic: str = TOPIC, partitions: Sequence[int] | None = None) -> None:
         """Write `count` records into each partition of the topic, or into each of `partitions`."""
         from consumer.logs.embedded.producer import Producer  # a command that is only listed loads no pyarrow
 
-        producer = Producer.for_store(self.store, self.log_dir, Brokers())
-        for number in partitions if partitions is not None else range(self.scenario.partitions):
+        producer = Producer.for_store(self.store, self.folder / "log", Brokers())
+        for number in partitions if partitions is not None else range(self.settings.partitions):
             part = TopicPartition(topic, number)
             first = self.written.get(part, 0)
             producer.send_batch(topic, number, [str(first + each).encode() for each in range(count)])
             self.written[part] = first + count
 
+    def consumed(self) -> None:
+        """Wait until everything that was produced is consumed, and committed in ZooKeeper."""
+
+        def is_committed() -> bool:
+            shown = {each.partition: each.offset for each in self.group().partitions}
+            return all(shown.get(part) == count for part, count in self.written.items())
+
+        self.wait(is_committed, "all records are consumed and their offsets committed")
+        self.wait(lambda: not self.trials.unconsumed(), "the lines show all records")
+
+    def flow(self, *names: str) -> None:
+        """Write records into each partition once the group is settled, and wait until they are consumed.
+
+        :param names: the members; those there are, settled or not, without any.
+        """
+        if names:
+            self.settled(*names)
+        self.produce()
+        self.consumed()
+
+    def consuming(self, partitions: Sequence[int] | None = None) -> tuple[Trial, str]:
+        """The consumer c1, which has consumed and committed records of these partitions or all, and its incarnation."""
+        self.settled("c1")
+        self.produce(partitions=partitions)
+        self.consumed()
+        trial = self.trials["c1"]
+        self.wait(lambda: trial.events().committed == self.written, "c1 prints offsets_committed for all records")
+        return trial, self.channel("c1").incarnation
+
+    # ---- what stands in ZooKeeper
+
+    def channel(self, name: str) -> Channel:
+        """The channel of a consumer.
+
+        :raises NotConforming: when it cannot be read.
+        """
+        return _record(self.store, self.paths.channel(name), parsed_channel)[0]
+
+    def registration(self, name: str) -> tuple[Registration, int]:
+        """The registration of a consumer, and the session that holds it.
+
+        :raises NotConforming: when there is none, or it cannot be read.
+        """
+        return _record(self.store, self.paths.id(name), Registration.parse)
+
+    def commands(self, name: str) -> frozenset[str]:
+        """All children of a consumer's channel."""
+        listing = self.store.children(self.paths.channel(name))
+        return frozenset(listing.names) if listing is not None else frozenset()
+
     # ---- the kit's writes to the group
 
     def hold_still(self) -> None:
         """Pause the group: the coordinator sends and withdraws nothing, so that the kit's own commands count."""
-        before = self._pauses()
-        pause(self.store, GROUP, KIT, 0, None)
-        self.wait(lambda: self._pauses() > before, "the coordinator has paused the group")
+        pause(self.store, GROUP, "the conformance kit", 0, None)
+        logs = list((self.folder / "logs").glob("node-*.log"))
+        line = f"paused: group={GROUP}"
+        self.wait(lambda: any(line in log.read_text() for log in logs), "the coordinator has paused the group")
 
     def go_on(self) -> None:
         """Resume it."""
         resume(self.store, GROUP)
 
-    def _pauses(self) -> int:
-        """How often coordinators have logged that the group is paused."""
-        return sum(path.read_text().count(f"paused: group={GROUP}") for path in self._node_logs())
-
-    def _node_logs(self) -> list[Path]:
-        return [self.folder / "logs" / f"{name}.log" for name in self.nodes]
-
-    def send(self, name: str, **fields: object) -> str:
-        """Put a command into a consumer's channel, as its incarnation's and of its epoch and generation.
+    def send(self, name: str, **fields: object) -> None:
+        """Put a command into a consumer's channel, as its incarnation's and of its epoch, generation and topic.
 
         :param fields: replace or add some.
         """
         channel = self.channel(name)
         own = {"version": 1, "epoch": channel.epoch, "generation": channel.generation}
-        return self.send_raw(name, json.dumps({**own, "incarnation": channel.incarnation, **fields}).encode())
+        of = {"incarnation": channel.incarnation, "topics": {TOPIC: self.topics[TOPIC].id}}
+        self.send_raw(name, json.dumps({**own, **of, **fields}).encode())
 
-    def send_raw(self, name: str, data: bytes) -> str:
-        """Put any data into a consumer's channel as a command; returns the name."""
-        path = self.paths.command_prefix(name)
-        (made,) = self.store.commit([Create(path, data, sequential=True)])
-        return made.rpartition("/")[2]
+    def send_raw(self, name: str, data: bytes) -> None:
+        """Put any data into a consumer's channel as a command."""
+        self.store.commit([Create(self.paths.command_prefix(name), data, sequential=True)])
+
+    # ---- waiting
+
+    def wait(self, look: Callable[[], T | None], what: str, timeout_s: float = READY_S) -> T:
+        """The first truthy result of `look`.
+
+        :raises NotReached: after `timeout_s`, or when the kit is interrupted.
+        """
+
+        def looked() -> T | None:
+            if signals.is_ending():
+                raise NotReached("interrupted")
+            return look()
+
+        return wait_for(looked, timeout_s, what)
+
+    def stand_still(self, seconds: float, look: Callable[[], None] = lambda: None) -> None:
+        """Call `look`, which raises when something is wrong, again and again for `seconds`."""
+        deadline = time.monotonic() + seconds
+
+        def is_over() -> bool:
+            look()
+            return time.monotonic() >= deadline
+
+        self.wait(is_over, "the time passes", seconds + READY_S)
 
     def removed(self, name: str) -> None:
         """Wait until a consumer's channel has no command."""
         self.wait(lambda: not self.commands(name), f"{name} removes every command of its channel")
 
-    def write(self, path: str, data: bytes) -> None:
-        """Overwrite a znode, or create it."""
-        self.store.commit([SetData(path, data) if self.store.get(path) is not None else Create(path, data)])
+    def settled(self, *names: str, topics: Sequence[str] = (TOPIC,), timeout_s: float = READY_S) -> ShownGroup:
+        """The group, once it is Stable with exactly these members, and their lines say what their channels run.
 
-    def remove(self, path: str) -> None:
-        """Remove a znode."""
-        self.store.commit([Delete(path)])
+        :param names: those that have no process are started.
+        :param topics: whose partitions must all run.
+        """
+        for name in sorted(set(names) - {trial.name for trial in self.trials.values()}):
+            self.consumer(name)
+        every = {part for topic in topics for part in self.partitions(topic)}
 
-    # ---- its end
+        def is_settled() -> ShownGroup | None:
+            shown = self.group()
+            running = {m.consumer: set(m.channel.running) if m.channel else set() for m in shown.members}
+            parts = [part for name in names for part in running.get(name, ())]
+            is_stable = shown.state.state == STABLE and set(shown.state.target) == set(names)
+            if not is_stable or any(member.commands for member in shown.members) or not each_runs_once(parts, every):
+                return None
+            held = self.trials.held()
+            return shown if all(held.get(name, set()) == running.get(name, set()) for name in names) else None
 
-    def __enter__(self) -> Self:
-        return self
+        return self.wait(is_settled, f"the group is Stable with {', '.join(names)}, whose lines agree", timeout_s)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            end_all(self._started)
-        finally:
-            self._stack.close()
+
+def each_runs_once(running: Collection[TopicPartition], wanted: set[TopicPartition]) -> bool:
+    """Whether every wanted partition runs, and none in two channels."""
+    return len(running) == len(set(running)) and wanted <= set(running)
+
+
+def _record(store: Store, path: str, parse: Callable[[str, bytes], T]) -> tuple[T, int]:
+    node = store.get(path)
+    if node is None:
+        raise NotConforming(f"{path} does not exist")
+    try:
+        return parse(path, node.data), node.stat.ephemeral_owner
+    except BadData as error:
+        raise NotConforming(f"{path} cannot be read: {error}") from error

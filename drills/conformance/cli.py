@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -81,7 +81,7 @@ def conformance(
             tempfile.TemporaryDirectory(prefix="zk-group-conformance-") as place,
             Embedded(Path(place), 1) as environment,
         ):
-            ground = Ground(environment, folder, command, session_timeout_ms, threading.Event())
+            ground = Ground(environment, folder, command, session_timeout_ms)
             outcomes = run_all(ground, chosen, side_by_side, _announce)
     except MissingProgram:
         raise
@@ -90,7 +90,7 @@ def conformance(
         verdicts = [INCONCLUSIVE]  # it proves nothing about the consumer, so it is not a FAIL
     verdict = together([*verdicts, *(each.verdict for each in outcomes)])
     if is_json:
-        scenarios = [each.to_json() for each in outcomes]
+        scenarios = [{**asdict(each), "passed": each.verdict == PASS} for each in outcomes]
         click.echo(json.dumps({"passed": verdict == PASS, "scenarios": scenarios, "left_out": left_out}))
     else:
         click.echo(f"{verdict}: {sum(each.verdict == PASS for each in outcomes)} of {len(outcomes)} scenarios")
@@ -122,7 +122,7 @@ def _command(consumer: str | None) -> list[str]:
 
 def _announce(outcome: Outcome) -> None:
     shown = {PASS: "pass", INCONCLUSIVE: "ABORTED"}.get(outcome.verdict, outcome.verdict)
-    click.echo(f"{shown}  {outcome.scenario.name}  {outcome.seconds:.1f} s", err=True)
+    click.echo(f"{shown}  {outcome.name}  {outcome.seconds:.1f} s", err=True)
     for why in (*(f"aborted: {each}" for each in outcome.aborted), *outcome.why):
         click.echo(f"      {why}", err=True)
     if outcome.verdict != PASS:

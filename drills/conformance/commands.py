@@ -5,16 +5,14 @@ The group is paused meanwhile, so that no coordinator removes them.
 
 from __future__ import annotations
 
-import json
-
 from coordinator.zk.store import Create, Delete
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import Channel
 
-from .bench import Bench
+from .bench import TOPIC, Bench
 from .definition import Scenario, require
 from .event_lines import REVOKED, names_of
-from .sight import TOPIC, Trial
+from .trials import Trial
 
 STOP, START = "stop-fetcher", "start-fetcher"
 ZERO = TopicPartition(TOPIC, 0)
@@ -25,8 +23,8 @@ MANY, SOME = 600, range(4)
 def ignores_older_commands(bench: Bench) -> None:
     """Commands of an older epoch, or of an older generation, are removed unapplied."""
     trial, channel = _still(bench)
-    bench.send("c1", option=STOP, topics=dict(channel.topics), epoch=channel.epoch - 1)
-    bench.send("c1", option=STOP, topics=dict(channel.topics), generation=channel.generation - 1)
+    bench.send("c1", option=STOP, epoch=channel.epoch - 1)
+    bench.send("c1", option=STOP, generation=channel.generation - 1)
     bench.send("c1", option=START, ownershipMap={}, topics={}, epoch=channel.epoch - 1, generation=99)
     _require_unapplied(bench, trial, channel)
 
@@ -35,26 +33,20 @@ def ignores_commands_for_others(bench: Bench) -> None:
     """Commands for another incarnation of its name are removed unapplied."""
     trial, channel = _still(bench)
     for incarnation in ("0" * 32, "", "another"):
-        bench.send("c1", option=STOP, topics=dict(channel.topics), incarnation=incarnation)
+        bench.send("c1", option=STOP, incarnation=incarnation)
     _require_unapplied(bench, trial, channel)
 
 
 def ignores_what_it_cannot_read(bench: Bench) -> None:
     """Commands that cannot be read, and other znodes in its channel, are removed unapplied."""
     trial, channel = _still(bench)
-    own = {"version": 1, "epoch": channel.epoch, "generation": channel.generation, "incarnation": channel.incarnation}
-    topics = dict(channel.topics)
-    unreadable = [
-        {**own, "option": "dance", "topics": topics},
-        {**own, "option": STOP, "topics": topics, "epoch": 2**60},
-        {**own, "option": STOP, "topics": topics, "generation": -1},
-        {**own, "option": STOP, "topics": topics, "generation": "many"},
-        {**own, "option": STOP, "topics": topics, "partitions": {TOPIC: "3-0"}},
-        {**own, "option": START, "topics": topics, "ownershipMap": {"c1-0": {TOPIC: "0-999999"}}},
-        {**own, "option": START, "topics": topics, "ownershipMap": {"c1-0": {"../..": "0"}}},
-    ]
-    for values in unreadable:
-        bench.send_raw("c1", json.dumps(values).encode())
+    bench.send("c1", option="dance")
+    bench.send("c1", option=STOP, epoch=2**60)
+    for generation in (-1, "many"):
+        bench.send("c1", option=STOP, generation=generation)
+    bench.send("c1", option=STOP, partitions={TOPIC: "3-0"})
+    for parts in ({TOPIC: "0-999999"}, {"../..": "0"}):
+        bench.send("c1", option=START, ownershipMap={"c1-0": parts})
     for data in (b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 200_000, b"x" * 500_000):
         bench.send_raw("c1", data)
     bench.store.commit([Create(f"{bench.paths.channel('c1')}/stranger", b"{}")])
@@ -63,10 +55,9 @@ def ignores_what_it_cannot_read(bench: Bench) -> None:
 
 def applies_what_it_knows(bench: Bench) -> None:
     """Commands of a later release: unknown fields are ignored."""
-    trial, channel = _still(bench)
+    trial, _ = _still(bench)
     later = {"version": 7, "hint": {"a": [1, None]}, "priority": 3}
-    topics = dict(channel.topics)
-    bench.send("c1", option=STOP, partitions={TOPIC: "0"}, topics=topics, **later)
+    bench.send("c1", option=STOP, partitions={TOPIC: "0"}, **later)
     bench.removed("c1")
     running = set(bench.channel("c1").running)
     require(running == bench.partitions() - {ZERO}, f"after a stop of {ZERO} the channel runs {names_of(running)}")
@@ -83,20 +74,18 @@ def applies_what_it_knows(bench: Bench) -> None:
 
 def refuses_what_is_owned(bench: Bench) -> None:
     """A start of a partition whose owner znode exists: it is listed in `refused`, the rest is claimed."""
-    _, channel = _still(bench)
+    _stopped(bench)
     owner = bench.paths.owner(*ZERO)
-    bench.send("c1", option=STOP, topics=dict(channel.topics))
-    bench.removed("c1")
     other = b'{"version":1,"thread":"x-0","consumer":"x","incarnation":"x","generation":1}'
     bench.store.commit([Create(owner, other, ephemeral=True)])
-    _start_all(bench, topics=dict(channel.topics))
+    _start_all(bench)
     bench.removed("c1")
     now = bench.channel("c1")
     require(set(now.running) == bench.partitions() - {ZERO}, f"the channel runs {names_of(now.running)}")
     require(set(now.refused) == {ZERO}, f"`refused` is {names_of(now.refused)}, not {ZERO}")
     node = bench.store.get(owner)
     require(node is not None and node.data == other, f"c1 has changed the owner znode of {ZERO}, which is another's")
-    bench.remove(owner)
+    bench.store.commit([Delete(owner)])
     _finish(bench)
     require(not bench.channel("c1").refused, "`refused` stays after a start that was claimed completely")
 
@@ -105,7 +94,7 @@ def ignores_what_is_withdrawn(bench: Bench) -> None:
     """A stop is withdrawn while the multi that applies it is lost: it keeps everything, or takes it again."""
     trial, channel = _still(bench)
     loss = bench.withdraw_at(trial, nth=1)
-    bench.send("c1", option=STOP, topics=dict(channel.topics))
+    bench.send("c1", option=STOP)
     bench.wait(loss.lost.is_set, "c1 sends a multi that removes the stop")
     _require_others_removed(bench, channel)
     _require_unchanged(bench, channel)
@@ -115,12 +104,11 @@ def ignores_what_is_withdrawn(bench: Bench) -> None:
 
 def distinguishes_topic_ids(bench: Bench) -> None:
     """A start names the topic under another id: it claims that, and delivers no record of the topic that it knows."""
-    bench.topic()
-    trial = bench.consumer("c1")
     bench.settled("c1")
     bench.hold_still()
-    bench.send("c1", option=STOP, topics=dict(bench.channel("c1").topics))
+    bench.send("c1", option=STOP)
     bench.removed("c1")
+    trial = bench.trials["c1"]
     other = "AAAAAAAAAAAAAAAAAAAAAA"
     _start_all(bench, topics={TOPIC: other})
     bench.removed("c1")
@@ -132,24 +120,19 @@ def distinguishes_topic_ids(bench: Bench) -> None:
 
 def needs_several_multis(bench: Bench) -> None:
     """Hundreds of partitions: starts, stops and its leaving are in several multis within their bounds."""
-    bench.topic()
     bench.produce(partitions=SOME)
-    bench.consumer("c1")
     bench.settled("c1")
-    bench.consumer("c2")
     bench.settled("c1", "c2")
     bench.consumed()
-    bench.terminate(bench.trials["c1"])
+    bench.leave(bench.trials["c1"])
     bench.settled("c2")
 
 
 def stops_when_a_start_is_torn(bench: Bench) -> None:
     """A start of several multis is withdrawn while the second is lost: what is claimed runs, no more is claimed."""
-    trial, channel = _still(bench)
-    bench.send("c1", option=STOP, topics=dict(channel.topics))
-    bench.removed("c1")
+    trial = _stopped(bench)
     loss = bench.withdraw_at(trial, nth=2)
-    _start_all(bench, topics=dict(channel.topics))
+    _start_all(bench)
     bench.wait(loss.lost.is_set, "c1 sends a second multi for a start")
     claimed = set(bench.channel("c1").running)
     require(0 < len(claimed) < MANY, f"the first of several multis of a start claims {len(claimed)} partitions")
@@ -164,11 +147,9 @@ def stops_when_a_start_is_torn(bench: Bench) -> None:
 
 def makes_missing_parents(bench: Bench) -> None:
     """An operator has removed the parents of owner and offset znodes: it makes them, and applies the command."""
-    _, channel = _still(bench)
-    bench.send("c1", option=STOP, topics=dict(channel.topics))
-    bench.removed("c1")
+    _stopped(bench)
     bench.store.commit([Delete(bench.paths.owners_of(TOPIC)), Delete(bench.paths.owners)])
-    _start_all(bench, topics=dict(channel.topics))
+    _start_all(bench)
     bench.removed("c1")
     require(set(bench.channel("c1").running) == bench.partitions(), "the channel does not run what was started")
     _finish(bench)
@@ -184,19 +165,25 @@ def _still(bench: Bench) -> tuple[Trial, Channel]:
     return trial, bench.channel("c1")
 
 
-def _start_all(bench: Bench, **fields: object) -> str:
+def _stopped(bench: Bench) -> Trial:
+    """The same, after it has obeyed a stop of everything."""
+    trial, _ = _still(bench)
+    bench.send("c1", option=STOP)
+    bench.removed("c1")
+    return trial
+
+
+def _start_all(bench: Bench, **fields: object) -> None:
     """Start everything in thread c1-0."""
     last = bench.scenario.partitions - 1
-    channel = bench.channel("c1")
-    given = {"topics": dict(channel.topics), **fields}
-    return bench.send("c1", option=START, ownershipMap={"c1-0": {TOPIC: f"0-{last}"}}, **given)
+    bench.send("c1", option=START, ownershipMap={"c1-0": {TOPIC: f"0-{last}"}}, **fields)
 
 
 def _require_others_removed(bench: Bench, channel: Channel) -> None:
     """It removes a stale command, and so has listed its channel again."""
     bench.send("c1", option=STOP, topics={}, epoch=channel.epoch - 1)
     bench.removed("c1")
-    bench.stand_still(0.5, lambda: None)
+    bench.stand_still(0.5)
 
 
 def _require_unapplied(bench: Bench, trial: Trial, before: Channel) -> None:

@@ -21,15 +21,11 @@ OTHERS = ("record_data", "assignment_failed")
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Records of one partition in one `records_consumed`: offsets `first` up to `end`, without `end`.
-
-    :ivar at_ms: the event's time stamp.
-    """
+    """Records of one partition in one `records_consumed`: offsets `first` up to `end`, without `end`."""
 
     partition: TopicPartition
     first: int
     end: int
-    at_ms: int
 
 
 @dataclass
@@ -53,11 +49,6 @@ class EventLines:
     _position: dict[TopicPartition, int] = field(default_factory=dict)
 
     @property
-    def has_started(self) -> bool:
-        """Whether it has printed `startup_complete`."""
-        return STARTED in self.names
-
-    @property
     def has_ended(self) -> bool:
         """Whether it has printed `shutdown_complete`."""
         return ENDED in self.names
@@ -65,10 +56,7 @@ class EventLines:
     @property
     def ends(self) -> Mapping[TopicPartition, int]:
         """Partition -> the offset after the last record consumed of it."""
-        found: dict[TopicPartition, int] = {}
-        for batch in self.batches:
-            found[batch.partition] = batch.end
-        return found
+        return {batch.partition: batch.end for batch in self.batches}
 
     def at_end(self, ends: Mapping[TopicPartition, int]) -> set[TopicPartition]:
         """The partitions of which the last record consumed is the one before the offset in `ends`."""
@@ -85,8 +73,7 @@ class EventLines:
         """
         try:
             event = json.loads(line)
-            name, at_ms = event["name"], event["timestamp"]
-            self._take(name, at_ms, event)
+            self._take(event["name"], event["timestamp"], event)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise NotConforming(
                 f"{self.process} prints {shown(line, 200)}, which is no event of the kit: {error!r}"
@@ -95,14 +82,14 @@ class EventLines:
     def _take(self, name: str, at_ms: int, event: Mapping[str, Any]) -> None:
         require(type(at_ms) is int, f"{self.process} prints {name} without a timestamp in milliseconds")
         require(not self.has_ended, f"{self.process} prints {name} after {ENDED}")
-        require(self.has_started or name == STARTED, f"{self.process} prints {name} before {STARTED}")
+        require(STARTED in (name, *self.names), f"{self.process} prints {name} before {STARTED}")
         self.names.append(name if name != COMMITTED or event["success"] else NOT_COMMITTED)
         if name == ASSIGNED:
             self.held |= _partitions(event)
         elif name in (REVOKED, LOST):
             self._give_up(name, _partitions(event))
         elif name == CONSUMED:
-            self._consume(event, at_ms)
+            self._consume(event)
         elif name == COMMITTED and event["success"]:
             self._commit(event)
         else:
@@ -118,7 +105,7 @@ class EventLines:
             self._position.pop(each, None)
             self.committed.pop(each, None)
 
-    def _consume(self, event: Mapping[str, Any], at_ms: int) -> None:
+    def _consume(self, event: Mapping[str, Any]) -> None:
         for each in event["partitions"]:
             partition, first, end = _partition(each), int(each["minOffset"]), int(each["maxOffset"]) + 1
             require(partition in self.held, f"{self.process} consumes {partition}, which is not assigned to it")
@@ -130,7 +117,7 @@ class EventLines:
                 each["count"] == end - first, f"{self.process} counts {each['count']} records from {first} to {end - 1}"
             )
             self._position[partition] = end
-            self.batches.append(Batch(partition, first, end, at_ms))
+            self.batches.append(Batch(partition, first, end))
 
     def _commit(self, event: Mapping[str, Any]) -> None:
         for each in event["offsets"]:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from coordinator.admin.control import resign
-from coordinator.zk.lease import LEASE_SHARE
 
 from .bench import Bench
 from .definition import Scenario, require
 from .event_lines import COMMITTED, CONSUMED, LOST
-from .sight import Trial
+from .trials import Trial
 
 MARGIN_S = 0.5
 
 
 def is_killed(bench: Bench) -> None:
     """SIGKILL: another member has its partitions after its session, from the offsets of its channel."""
-    bench.topic()
-    bench.consumer("c1")
-    bench.consumer("c2")
-    bench.settled("c1", "c2")
-    bench.flow()
-    bench.kill(bench.trials["c1"].process)
+    bench.flow("c1", "c2")
+    bench.kill("c1")
     bench.produce()
     bench.settled("c2")
     bench.consumed()
@@ -29,9 +24,7 @@ def is_killed(bench: Bench) -> None:
 def is_cut_off_shortly(bench: Bench) -> None:
     """No answer of ZooKeeper for less than its lease: it keeps its partitions and its incarnation."""
     trial, incarnation = bench.consuming()
-    bench.cut(trial)
-    bench.stand_still(bench.session_s * 0.3, lambda: None)
-    bench.join(trial)
+    bench.cut("c1", bench.session_s * 0.3)
     bench.flow()
     require(bench.channel("c1").incarnation == incarnation, "c1 has registered again after a short cut")
     require(not trial.events().gone, "c1 has given up partitions after a short cut")
@@ -43,8 +36,8 @@ def obeys_its_lease(bench: Bench) -> None:
     seen = len(trial.batches())
     bench.mute(trial)
     # Records come only now: a consumer whose commit of earlier ones waits for an answer would deliver none in any case.
-    lease_s = bench.session_s * LEASE_SHARE
-    bench.stand_still(lease_s + MARGIN_S, lambda: None)
+    lease_s = bench.bounds["lease"]
+    bench.stand_still(lease_s + MARGIN_S)
 
     def is_quiet() -> None:
         bench.produce(5)
@@ -64,8 +57,8 @@ def outlives_its_session(bench: Bench) -> None:
     """No packet of ZooKeeper for longer than its session: it registers again, and says first what it has lost."""
     trial, incarnation = bench.consuming()
     seen = len(trial.events().names)
-    bench.cut(trial)
-    bench.stand_still(bench.session_s * 1.5, lambda: None)
+    bench.cut_off(trial)
+    bench.stand_still(bench.session_s * 1.5)
     bench.produce()
     bench.join(trial)
     _require_first(bench, trial, seen, LOST, CONSUMED, COMMITTED)
@@ -80,9 +73,7 @@ def is_suspended(bench: Bench) -> None:
     trial, incarnation = bench.consuming()
     seen = len(trial.events().names)
     bench.suspend(trial)
-    bench.consumer("c2")
-    bench.settled("c2")
-    bench.flow()
+    bench.flow("c2")
     bench.produce()
     trial.process.resume()
     _require_first(bench, trial, seen, LOST, CONSUMED, COMMITTED)
@@ -105,14 +96,13 @@ def is_evicted(bench: Bench) -> None:
     bench.produce()
     trial.process.resume()
     _require_first(bench, trial, seen, LOST, COMMITTED)
-    bench.settled("c1", "c2")
-    bench.flow()
+    bench.flow("c1", "c2")
 
 
 def loses_its_name(bench: Bench) -> None:
     """Another process registers under its name: it ends, and the other one continues at its offsets."""
     first, incarnation = bench.consuming()
-    bench.consumer("c1", process="c1-again")
+    bench.consumer("c1", "c1-again")
     bench.wait(lambda: not first.process.is_running, "the first process of the name ends")
     require(first.process.wait() != 0, "the first process of the name ends with exit code 0")
     bench.settled("c1")
@@ -124,18 +114,17 @@ def loses_its_name(bench: Bench) -> None:
 
 def outlives_a_coordinator(bench: Bench) -> None:
     """The coordinator is killed: members go on in the same generation, and obey the next one."""
-    bench.topic()
-    trials = [bench.consumer("c1"), bench.consumer("c2")]
     bench.settled("c1", "c2")
-    generation, before = bench.generation, [list(each.events().gone) for each in trials]
-    former = bench.elected()
-    bench.kill(bench.nodes[former.node])
+    trials = list(bench.trials.values())
+    generation, gone = bench.group().state.generation, [each.events().gone for each in trials]
+    former = bench.wait(bench.elected, "a coordinator is elected")
+    bench.kill(former.node)
     bench.flow()
-    bench.elected(above=former.epoch)
+    what = f"a coordinator is elected in an epoch above {former.epoch}"
+    bench.wait(lambda: (now := bench.elected()) and now.epoch > former.epoch, what)
     bench.flow()
-    require(bench.generation == generation, "the change of the coordinator is a generation")
-    require([each.events().gone for each in trials] == before, "members have given up partitions for a new coordinator")
-    bench.consumer("c3")
+    require(bench.group().state.generation == generation, "the change of the coordinator is a generation")
+    require([each.events().gone for each in trials] == gone, "members have given up partitions for a new coordinator")
     bench.settled("c1", "c2", "c3")
     require(
         bench.channel("c1").epoch > former.epoch, "the channel of c1 does not have the epoch of the new coordinator"
@@ -160,13 +149,11 @@ def outlives_a_coordinator_in_a_rebalance(bench: Bench) -> None:
 def goes_on_without_a_coordinator(bench: Bench) -> None:
     """No coordinator at all for longer than a session: it consumes and commits."""
     trial, _ = bench.consuming()
-    bench.kill(bench.nodes["node-1"])
+    bench.kill("node-1")
     bench.stand_still(bench.session_s * 1.5, bench.flow)
     require(not trial.events().gone, "c1 has given up partitions while there was no coordinator")
-    bench.node("node-2")
-    bench.consumer("c2")
-    bench.settled("c1", "c2")
-    bench.flow()
+    bench.start_node("node-2")
+    bench.flow("c1", "c2")
 
 
 def _require_first(bench: Bench, trial: Trial, seen: int, first: str, *later: str) -> None:

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from coordinator.zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS
-from coordinator.zk.znodes.paths import CONSUMERS, GROUPS, NODES, GroupPaths
+from coordinator.zk.znodes.paths import NODES, GroupPaths
 
 from ..checker import check
 from ..evidence.files import write_history
-from ..evidence.histories import STRANGER, Event, Notes, logged, merged_history, write_down
+from ..evidence.histories import STRANGER, Event, merged_history
 
 MOST_PATHS = 3
-PARENTS = {path.rpartition("/")[2] for path in GroupPaths("any").skeleton[3:]}
+ANY = "[^/]+"
+OF_ANY = GroupPaths(ANY)
+CHANNEL = re.compile(OF_ANY.channel(ANY))
+PARENTS = re.compile("|".join([*OF_ANY.skeleton, OF_ANY.owners_of(ANY), OF_ANY.offsets_of(ANY)]))
 
 
-def judged(notes: Notes, histories: Path, logs: Sequence[Path], chroot: str, own_session: int) -> list[str]:
-    """What the transaction log shows to be wrong; empty when every invariant that it can decide was held.
+def judged(files: Sequence[Path], folder: Path) -> list[str]:
+    """What the histories show to be wrong; empty when every invariant that they can decide was held.
 
-    The processes have ended. The history is left beside their folder.
-
-    :param histories: of the coordinators.  :param logs: the transaction logs' folders.
-    :param own_session: the kit's.
+    :param files: of the coordinators, the kit and ZooKeeper, in one history left in `folder`.
     """
-    histories.mkdir(parents=True, exist_ok=True)
-    files = write_down(notes, histories, logged(notes, lambda: logs, chroot), own_session)
     events, problems = merged_history(files)
-    write_history(histories.parent / "history.jsonl", events)
+    write_history(folder / "history.jsonl", events)
     verdicts = check(events)
     found = [f"unreadable history: {problem}" for problem in problems]
     found += [f"{verdict.invariant} is broken: {verdict.why}" for verdict in verdicts.broken]
@@ -55,27 +54,13 @@ def multis_of_consumers(events: Sequence[Event]) -> list[str]:
 
 
 def _is_fenced(operations: Sequence[dict[str, Any]]) -> bool:
-    return any(_is_of_channel(each) for each in operations) or all(map(_is_parent, operations))
-
-
-def _is_of_channel(operation: dict[str, Any]) -> bool:
-    parts = list(_below(operation["path"]))
-    return operation["op"] in ("set", "check") and len(parts) == 3 and parts[1] == "channel"
+    fences = [each for each in operations if each["op"] in ("set", "check") and CHANNEL.fullmatch(each["path"])]
+    return bool(fences) or all(map(_is_parent, operations))
 
 
 def _is_parent(operation: dict[str, Any]) -> bool:
     """Whether it creates a parent, or an empty channel."""
     if operation["op"] != "create" or operation.get("ephemeral"):
         return False
-    parts = list(_below(operation["path"]))
-    is_channel = len(parts) == 3 and parts[1] == "channel" and not operation.get("data")
-    of_topic = len(parts) == 3 and parts[1] in ("owners", "offsets")
-    return len(parts) < 2 or (len(parts) == 2 and parts[1] in PARENTS) or is_channel or of_topic
-
-
-def _below(path: str) -> Iterator[str]:
-    """The names of a path below `/consumers/groups`; none for one above it."""
-    if path.startswith(f"{GROUPS}/"):
-        yield from path.removeprefix(f"{GROUPS}/").split("/")
-    elif path not in (CONSUMERS, GROUPS):
-        yield from ("", "", "", "")  # no place for a consumer to write
+    path = operation["path"]
+    return bool(PARENTS.fullmatch(path) or (CHANNEL.fullmatch(path) and not operation.get("data")))

@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-from .bench import Bench
+from .bench import TOPIC, Bench
 from .definition import STATIC_MEMBERS, WILDCARDS, Scenario, require
 from .event_lines import REVOKED, names_of
-from .sight import TOPIC
 
 
 def has_threads(bench: Bench) -> None:
     """Topics with different numbers of threads: each owner znode names the thread that the assignment names."""
-    bench.topic()
     bench.topic("u")
     bench.consumer("c1", topics=f"{TOPIC}:2,u:3")
-    bench.consumer("c2", topics=f"{TOPIC}:1")
     shown = bench.settled("c1", "c2", topics=(TOPIC, "u"))
     for name in ("c1", "c2"):
         for thread, parts in shown.state.target[name].threads.items():
             owners = {each.partition: each.thread for each in shown.partitions}
             for part in parts:
                 require(owners[part] == thread, f"the owner of {part} is thread {owners[part]}, not {thread}")
-    bench.produce()
     bench.produce(topic="u")
-    bench.consumed()
+    bench.flow()
 
 
 def cooperates(bench: Bench) -> None:
     """Under cooperative-sticky it gives up what moves, and keeps and fetches the rest meanwhile."""
-    bench.topic()
     first = bench.consumer("c1", protocols="cooperative-sticky")
-    bench.settled("c1")
-    bench.flow()
+    bench.flow("c1")
     bench.suspend(first)  # so that no command is obeyed before c2 is suspended, too
     second = bench.consumer("c2", protocols="cooperative-sticky")
     bench.wait(lambda: bench.store.get(bench.paths.id("c2")), "c2 registers")
@@ -47,9 +41,8 @@ def cooperates(bench: Bench) -> None:
     revoked = first.events().given_up(REVOKED)
     require(revoked == moved, f"c1 has given up {names_of(revoked)}, and c2 runs {names_of(moved)}")
     bench.flow()
-    bench.terminate(bench.trials["c2"])
-    bench.settled("c1")
-    bench.flow()
+    bench.leave(second)
+    bench.flow("c1")
     require(first.events().given_up(REVOKED) == moved, "c1 has given up partitions when c2 left, which it was to keep")
 
 
@@ -59,7 +52,7 @@ def gives_signs_of_life(bench: Bench) -> None:
     path = bench.paths.channel("c1")
     node = bench.store.get(path)
     interval_s = bench.scenario.max_poll_interval_ms / 1000
-    bench.stand_still(2.5 * interval_s, lambda: None)
+    bench.stand_still(2.5 * interval_s)
     after = bench.store.get(path)
     require(bench.channel("c1").incarnation == incarnation, "c1 was evicted: it gave no sign of life")
     assert node is not None and after is not None
@@ -70,50 +63,42 @@ def gives_signs_of_life(bench: Bench) -> None:
 
 def goes_on_while_paused(bench: Bench) -> None:
     """While its group is paused it consumes, commits and stays; what joined meanwhile is assigned after it."""
-    bench.topic()
-    bench.consumer("c1")
     bench.settled("c1")
-    generation = bench.generation
+    generation = bench.group().state.generation
     bench.hold_still()
     second = bench.consumer("c2")
     bench.wait(lambda: bench.store.get(bench.paths.id("c2")), "c2 registers")
     bench.flow()
     require(not second.events().held, "c2 holds unassigned partitions")
-    require(bench.generation == generation, "the generation of a paused group has changed")
+    require(bench.group().state.generation == generation, "the generation of a paused group has changed")
     bench.go_on()
-    bench.settled("c1", "c2")
-    bench.flow()
+    bench.flow("c1", "c2")
 
 
 def ends_when_refused(bench: Bench) -> None:
     """Refused with `InconsistentGroupProtocol` it ends, and does not come back."""
-    bench.topic()
-    bench.consumer("c1")
     bench.settled("c1")
     second = bench.consumer("c2", protocols="round-robin")
     code = bench.wait(lambda: _ended(second.process.wait(0.0)), "c2, which the group refuses, ends")
     require(code != (0,), "c2 was refused, and ends with exit code 0")
     require(bench.store.get(bench.paths.id("c2")) is None, "c2 was refused, and is registered again")
     require(bench.channel("c2").error == "InconsistentGroupProtocol", "the channel of c2 does not name the refusal")
-    bench.settled("c1")
-    bench.flow()
+    bench.flow("c1")
 
 
 def keeps_its_seat(bench: Bench) -> None:
     """A static member that restarts within its session timeout has its partitions again, in the same generation."""
-    bench.topic()
-    static = ("--group-instance-id", "s1")
-    first = bench.consumer("s1", *static)
-    other = bench.consumer("c2")
-    bench.settled("s1", "c2")
-    generation, running = bench.generation, set(bench.channel("s1").running)
-    bench.flow()
+    first = bench.consumer("s1", consumer="", group_instance_id="s1")
+    bench.flow("s1", "c2")
+    generation, running = bench.group().state.generation, set(bench.channel("s1").running)
+    other = bench.trials["c2"]
     before = list(other.events().gone)
-    bench.terminate(first)
+    bench.leave(first)
     require(bench.store.get(bench.paths.seat("s1")) is not None, "s1 has left, and its seat is gone")
-    bench.consumer("s1", *static, process="s1-again")
+    bench.consumer("s1", "s1-again", consumer="", group_instance_id="s1")
     bench.settled("s1", "c2")
-    require(bench.generation == generation, f"the restart of s1 is generation {bench.generation}, not {generation}")
+    now = bench.group().state.generation
+    require(now == generation, f"the restart of s1 is generation {now}, not {generation}")
     require(set(bench.channel("s1").running) == running, "s1 runs other partitions after its restart")
     require(other.events().gone == before, "c2 has given up partitions because s1 was restarted")
     bench.flow()
@@ -121,9 +106,8 @@ def keeps_its_seat(bench: Bench) -> None:
 
 def follows_a_wildcard(bench: Bench) -> None:
     """A white list: topics that match are assigned, also those that are created later; others are not."""
-    bench.topic()
     bench.topic("u")
-    trial = bench.consumer("c1", "--white-list", "[ab].*:1", topics="")
+    trial = bench.consumer("c1", topics="", white_list="[ab].*:1")
     bench.wait(lambda: bench.store.get(bench.paths.id("c1")), "c1 registers")
     registration, _ = bench.registration("c1")
     require(registration.pattern == "white_list", f"`pattern` is {registration.pattern}, not white_list")

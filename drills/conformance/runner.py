@@ -8,51 +8,41 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from pathlib import Path
 
+from ..base import signals
 from ..base.waiting import NotReached, wait_for
 from ..evidence.verdict import FAIL, INCONCLUSIVE, PASS
+from ..testbed.probes import READY_S
 from .bench import Bench, Ground
 from .definition import NotConforming, Scenario
 from .judge import judged
 
 OF_THE_MACHINE = (OSError, subprocess.SubprocessError)
 """Errors that are unrelated to the consumer."""
-HEALTHY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """One scenario's result.
 
+    :ivar optional: the feature that it needs.
     :ivar why: what was wrong, one sentence each; empty when it passed.
     :ivar aborted: why the kit itself could not go on: then `why` proves nothing about the consumer.
     :ivar folder: the history, and what the processes have printed.
     """
 
-    scenario: Scenario
-    why: tuple[str, ...]
-    aborted: tuple[str, ...]
+    name: str
+    title: str
+    optional: str | None
+    why: list[str]
+    aborted: list[str]
     seconds: float
-    folder: Path
+    folder: str
 
     @property
     def verdict(self) -> str:
         """PASS, FAIL, or INCONCLUSIVE when it was aborted."""
         return INCONCLUSIVE if self.aborted else FAIL if self.why else PASS
-
-    def to_json(self) -> dict[str, object]:
-        """An entry of `scenarios`."""
-        return {
-            "name": self.scenario.name,
-            "title": self.scenario.title,
-            "optional": self.scenario.needs or None,
-            "passed": self.verdict == PASS,
-            "why": list(self.why),
-            "aborted": list(self.aborted),
-            "seconds": round(self.seconds, 1),
-            "folder": str(self.folder),
-        }
 
 
 def run_all(
@@ -62,19 +52,17 @@ def run_all(
 
     :param done: called with each result as it comes.
     """
-    wait_for(ground.environment.is_healthy, HEALTHY_S, "ZooKeeper serves")
-    found: dict[str, Outcome] = {}
+    wait_for(ground.environment.is_healthy, READY_S, "ZooKeeper serves")
     with ThreadPoolExecutor(side_by_side, thread_name_prefix="conformance") as pool:
+        futures = [pool.submit(_run_one, each, ground) for each in scenarios]
         try:
-            for future in as_completed([pool.submit(_run_one, each, ground) for each in scenarios]):
-                outcome = future.result()
-                found[outcome.scenario.name] = outcome
-                done(outcome)
+            for future in as_completed(futures):
+                done(future.result())
         except BaseException:
-            ground.stopping.set()
+            signals.ignore()  # the scenarios stop waiting, too
             pool.shutdown(cancel_futures=True)
             raise
-    return [found[each.name] for each in scenarios]
+    return [future.result() for future in futures]
 
 
 def _run_one(scenario: Scenario, ground: Ground) -> Outcome:
@@ -84,12 +72,13 @@ def _run_one(scenario: Scenario, ground: Ground) -> Outcome:
     aborted: list[str] = []
     try:
         with Bench(scenario, ground) as bench:
-            own_session = bench.store.session_id
             why += acted(bench)
-            aborted += [f"the coordinator {name} has ended unexpectedly" for name in bench.ended_nodes()]
+            ended = [name for name in bench.ended() if name.startswith("node-")]
+            aborted += [f"the coordinator {name} has ended unexpectedly" for name in ended]
             bench.notes.note("end")
-        logs = ground.environment.transaction_logs()
-        why += judged(bench.notes, bench.histories, logs, bench.chroot, own_session)
+            bench.end()
+            files = bench.witnessed()
+        why += judged(files, folder)
     except OF_THE_MACHINE as error:
         aborted.append(str(error))
     except Exception as error:  # noqa: BLE001  an unforeseen consumer must not end the other scenarios
@@ -97,19 +86,19 @@ def _run_one(scenario: Scenario, ground: Ground) -> Outcome:
     if why and not ground.environment.is_healthy():
         aborted.append("ZooKeeper does not serve")
     shutil.rmtree(folder / "log", ignore_errors=True)
-    return Outcome(scenario, tuple(why), tuple(aborted), time.monotonic() - began, folder)
+    seconds = round(time.monotonic() - began, 1)
+    return Outcome(scenario.name, scenario.title, scenario.needs or None, why, aborted, seconds, str(folder))
 
 
 def acted(bench: Bench) -> list[str]:
     """Run the scenario; returns what the consumer did wrong."""
     why: list[str] = []
     try:
-        for number in range(bench.scenario.nodes):
-            bench.node(f"node-{number + 1}")
+        bench.start_all()
         bench.scenario.act(bench)
-        why += [f"no process has consumed the records of {span}" for span in bench.unconsumed()]
+        why += [f"no process has consumed the records of {span}" for span in bench.trials.unconsumed()]
         if not bench.scenario.repeats:
-            bench.require_once()
+            bench.trials.require_once()
     except (NotConforming, NotReached) as error:
         why.append(str(error))
     except OF_THE_MACHINE:

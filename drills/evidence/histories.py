@@ -60,6 +60,7 @@ def write_down(notes: Notes, folder: Path, witness: Witness, own_session: int) -
     :param own_session: the drill's, whose changes are the only manual ones. Commits without a known session are not
         attributed; the observer reports them (`Observer.missing`).
     """
+    folder.mkdir(parents=True, exist_ok=True)
     histories = sorted(folder.glob("*#*.jsonl"))
     sessions = sessions_in(folder)
     done = with_strangers(witness(sessions), {own_session, None, *sessions})

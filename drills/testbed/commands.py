@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from ..base.processes import module_command
 from ..base.settings import POOL, QUERY, Settings
 from ..environments.access import COORDINATOR, MEMBER
 from .probes import slot
@@ -18,11 +19,10 @@ MOST_SLOTS = 50
 
 
 class ProcessCommand(NamedTuple):
-    """A process: its name, its module and the module's arguments, and the role that it authenticates as."""
+    """A process: its name, its command line, and the role that it authenticates as."""
 
     name: str
-    module: str
-    arguments: list[str]
+    words: list[str]
     role: str = MEMBER
 
 
@@ -43,8 +43,8 @@ class Commands:
     quota_bytes: int
     hosts: Callable[[str], str]
 
-    def node(self, name: str) -> ProcessCommand:
-        """A coordinator."""
+    def node(self, name: str, *more: str) -> ProcessCommand:
+        """A coordinator; `more` are further options."""
         options = {
             "--zk": self.hosts(name),
             "--node": name,
@@ -54,8 +54,8 @@ class Commands:
             "--checkpoint-interval-ms": str(CHECKPOINT_MS),
             "--history-dir": str(self.histories),
         }
-        words = ["run", *(word for pair in options.items() for word in pair)]
-        return ProcessCommand(name, "coordinator.cli", words, COORDINATOR)
+        words = ["run", *(word for pair in options.items() for word in pair), *more]
+        return ProcessCommand(name, module_command("coordinator.cli", words), COORDINATOR)
 
     def pool(self) -> ProcessCommand:
         """The driver's part of the pool: it declares the slots as running."""
@@ -142,4 +142,4 @@ class Commands:
 
 
 def _workload(name: str, fields: dict[str, object], module: str = "") -> ProcessCommand:
-    return ProcessCommand(name, f"drills.workloads.{module or name}", [json.dumps(fields)])
+    return ProcessCommand(name, module_command(f"drills.workloads.{module or name}", [json.dumps(fields)]))

@@ -84,9 +84,10 @@ class Sight:
 
         wait_for(are_back, timeout_s, f"a new incarnation of each of {', '.join(sorted(before))}")
 
-    def partitions(self) -> PartitionSet:
-        """Every partition of the topic."""
-        return frozenset(TopicPartition(self.settings.topic, number) for number in range(self.partition_count))
+    def partitions(self, topic: str = "") -> PartitionSet:
+        """Every partition of the topic, or of another with as many."""
+        of = topic or self.settings.topic
+        return frozenset(TopicPartition(of, number) for number in range(self.partition_count))
 
     def slots(self) -> set[str]:
         """The slots that run, or that Spark has to run."""

@@ -19,14 +19,14 @@ from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.znodes.paths import Brokers
 
-from ..base.processes import Process, end_all, module_command
+from ..base.processes import Process, end_all
 from ..base.settings import Settings
 from ..base.signals import finished, held
 from ..base.waiting import NotReached
 from ..environments.access import COORDINATOR, MEMBER, OPERATOR
 from ..environments.base import Environment, connect_string
 from ..environments.kafka_broker import DrillBroker
-from ..evidence.histories import Notes
+from ..evidence.histories import Notes, logged, write_down
 from ..evidence.watch_observer import WatchObserver
 from ..faults.proxy import Loss
 from ..faults.traffic_capture import Tap
@@ -50,7 +50,9 @@ class Stage(Sight):
     :ivar observer: the witness of ZooKeeper where its transaction logs are unreadable; else None.
     """
 
-    def __init__(self, environment: Environment, folder: Path, chroot: str, settings: Settings, seed: int) -> None:
+    def __init__(
+        self, environment: Environment, folder: Path, chroot: str, settings: Settings, seed: int, profile: str = "drill"
+    ) -> None:
         self.environment = environment
         self.chroot = chroot
         self.zk = connect_string(environment.addresses, chroot)
@@ -83,7 +85,7 @@ class Stage(Sight):
         self._commands = Commands(
             settings, folder, self.histories, log_dir, self.segments_dir, self.quota_bytes, self._proxies.hosts
         )
-        self.notes.note("run", version=1, seed=seed, profile="drill", bounds=self.bounds)
+        self.notes.note("run", version=1, seed=seed, profile=profile, bounds=self.bounds)
 
     def _limit_segments(self, megabytes: int) -> int:
         """Mount a small tmpfs if permitted; else each fetcher enforces a quota. Returns the quota in bytes, else 0."""
@@ -134,9 +136,9 @@ class Stage(Sight):
         regions = [self.settings.region] if self.settings.region else []
         create_group(self._admin, self.settings.group, access.acl_ids(MEMBER), regions)
 
-    def start_node(self, name: str) -> Process:
-        """Start a coordinator."""
-        return self._start(self._commands.node(name))
+    def start_node(self, name: str, *more: str) -> Process:
+        """Start a coordinator; `more` are further options."""
+        return self._start(self._commands.node(name, *more))
 
     def start_pool(self) -> Process:
         """Start the driver's part of the pool."""
@@ -254,15 +256,18 @@ class Stage(Sight):
     def _start(self, command: ProcessCommand) -> Process:
         with held():  # so that a started process is always registered
             process = self.processes[command.name] = Process(
-                self.folder / "logs",
-                command.name,
-                module_command(command.module, command.arguments),
-                self.environment.access.environment(command.role),
+                self.folder / "logs", command.name, command.words, self.environment.access.environment(command.role)
             )
             self._started.append(process)
         return process
 
     # ---- its end
+
+    def witnessed(self) -> list[Path]:
+        """Write the histories of the processes, the drill and ZooKeeper; returns the files."""
+        log = logged(self.notes, self.environment.transaction_logs, self.chroot)
+        witness = self.observer.events if self.observer is not None else log
+        return write_down(self.notes, self.histories, witness, self.store.session_id)
 
     def end(self) -> None:
         """End every process."""

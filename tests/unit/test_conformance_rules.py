@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,12 +10,13 @@ import pytest
 
 from coordinator.zk.znodes.partitions import TopicPartition
 from drills.conformance import event_lines
+from drills.conformance.bench import each_runs_once
 from drills.conformance.cli import SCENARIOS
 from drills.conformance.definition import OPTIONAL, NotConforming, Scenario
 from drills.conformance.event_lines import EventLines, read_lines
 from drills.conformance.judge import multis_of_consumers
 from drills.conformance.runner import acted
-from drills.conformance.sight import Sight, Trial, each_runs_once
+from drills.conformance.trials import Trial, Trials
 from tests.support.pages import ROOT
 
 ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -99,18 +99,17 @@ def test_group_is_settled_when_each_wanted_partition_runs_once(running: list[Top
 AGAIN = [LOST, BEGUN[1]]
 
 
-def sight(*lines: str) -> tuple[Sight, list[str]]:
+def trials(*lines: str) -> tuple[Trials, list[str]]:
     """One process that has printed these lines, and the list of them."""
     printed = [*BEGUN, *lines]
-    nothing: Any = SimpleNamespace()
-    found = Sight(Scenario("any", "does anything", lambda _: None), nothing, threading.Event())
+    found = Trials()
     process: Any = SimpleNamespace(name="c1", lines=lambda: list(printed))
-    found.trials["c1"] = Trial("c1", process)
+    found["c1"] = Trial("c1", process)
     return found, printed
 
 
 def test_records_of_a_removed_topic_do_not_count_for_the_next_one() -> None:
-    seen, printed = sight(consumed(0, 10), *AGAIN)
+    seen, printed = trials(consumed(0, 10), *AGAIN)
 
     seen.forget()
     seen.written[ZERO] = 10
@@ -122,7 +121,7 @@ def test_records_of_a_removed_topic_do_not_count_for_the_next_one() -> None:
 
 
 def test_record_that_was_consumed_twice_is_named() -> None:
-    seen, _ = sight(consumed(0, 10), *AGAIN, consumed(8, 4))
+    seen, _ = trials(consumed(0, 10), *AGAIN, consumed(8, 4))
 
     seen.written[ZERO] = 12
     with pytest.raises(NotConforming, match="the records of t-0 from 8 to 9 were consumed twice"):
@@ -131,10 +130,10 @@ def test_record_that_was_consumed_twice_is_named() -> None:
 
 def bench(act: Any, repeats: bool = False) -> Any:
     """One without processes, whose consumer has consumed two records twice."""
-    found: Any = sight(consumed(0, 10), *AGAIN, consumed(8, 4))[0]
-    found.scenario = Scenario("any", "does anything", act, nodes=0, repeats=repeats)
+    found, _ = trials(consumed(0, 10), *AGAIN, consumed(8, 4))
     found.written[ZERO] = 12
-    return found
+    scenario = Scenario("any", "does anything", act, repeats=repeats)
+    return SimpleNamespace(trials=found, scenario=scenario, start_all=lambda: None)
 
 
 def test_unexpected_error_in_a_scenario_is_its_failure() -> None:

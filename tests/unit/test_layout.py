@@ -133,7 +133,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "drills.scenarios": ("drills.**", "coordinator.admin", "coordinator.zk.**"),
     "drills.conformance": (
         "drills.testbed", "drills.evidence", "drills.checker.**", "drills.environments", "drills.faults", "drills.base",
-        "consumer.logs.embedded", "coordinator.admin", "coordinator.cli", "coordinator.zk.**",
+        "consumer.logs.embedded", "coordinator.admin", "coordinator.zk.**",
     ),
     "drills.workloads": ("drills.checker.replay.sketches", "consumer.**", "consumer", "coordinator.zk.**"),
     "drills": ("drills.**", "coordinator.cli", "coordinator.zk.**"),
