@@ -15,8 +15,8 @@ from consumer.logs import FetchLimits, LogError
 from consumer.logs.kafka.arrow_batches import Columns
 from consumer.logs.kafka.client import END, OUT_OF_RANGE, Signal
 from consumer.logs.kafka.health import BrokerStats
-from consumer.logs.kafka.log import KafkaLog
 from consumer.logs.kafka.requests import EARLIEST, NO_TOPIC, Described, Unanswered, refused
+from consumer.logs.kafka.source import KafkaLog
 from consumer.types import Fetch, Position
 from coordinator.zk.znodes.partitions import TopicPartition
 

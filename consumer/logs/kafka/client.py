@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import confluent_kafka as ck
 import numpy as np
 
-from ..base import LogError
 from .arrow_batches import Columns
 from .health import BrokerStats, parsed_stats
 from .options import DEFAULTS
@@ -45,16 +44,6 @@ class Signal(NamedTuple):
     partition: int
     offset: int
     text: str
-
-
-def unreadable(signal: Signal) -> LogError:
-    """The error of a partition with signal `CORRUPT`, `DENIED` or `OTHER`."""
-    if signal.kind == DENIED:
-        return LogError(f"Kafka does not let this user read topic {signal.topic}: {signal.text}")
-    if signal.kind != CORRUPT:
-        return LogError(f"{signal.topic}-{signal.partition} cannot be read, tried again: {signal.text}")
-    what = f"the records of {signal.topic}-{signal.partition} from offset {signal.offset} on are damaged"
-    return LogError(f"{what}, asked for again: {signal.text}")
 
 
 class KafkaClient(Requests):

@@ -47,8 +47,8 @@ def open_kafka(url: str, place: KafkaPlace) -> Log:
     :raises MissingProgram: when the extra `kafka` is not installed.
     """
     try:
-        from .log import KafkaLog
-        from .registry import TopicRegistry
+        from .connection import TopicRegistry
+        from .source import KafkaLog
     except ModuleNotFoundError as error:
         what = f"{error.name}, with which Kafka is read, is not installed"
         raise MissingProgram(f"{what}: pip install 'zk-group-coordinator[kafka]'") from error

@@ -8,7 +8,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from coordinator.zk.errors import MissingProgram, UsageError
 
@@ -115,10 +115,8 @@ class Pending(Generic[K, T]):
         return {key: self._read(future) for key, future in self._futures.items()}
 
 
-class DescribesTopics(Protocol):
-    """Another place that knows topics' ids; `TopicRegistry`."""
-
-    def describe(self, topics: Iterable[str]) -> Pending[str, Described | LogError]: ...
+DescribesTopics = Callable[[Iterable[str]], Pending[str, Described | LogError]]
+"""Another place that knows topics' ids, as `TopicRegistry.describe`."""
 
 
 class Requests:
@@ -126,6 +124,7 @@ class Requests:
 
     :param options: librdkafka's; see `kafka_options`.
     :param registry: describes topics while the controller does not answer.
+    :ivar has_registry: whether there is one.
     :raises UsageError: when librdkafka refuses them; the message has no secret.
     :ivar errors: the last connection error of each broker, by its address.
     :ivar is_accepted: whether a broker has answered a request, and so accepted the credentials.
@@ -135,7 +134,7 @@ class Requests:
 
     def __init__(self, servers: str, options: Mapping[str, str], registry: DescribesTopics | None = None) -> None:
         self.servers = servers
-        self._registry = registry
+        self._registry, self.has_registry = registry, registry is not None
         self.is_accepted = self.is_mute = False
         self.failed = 0
         self._probe: Pending[str, Described | LogError] | None = None
@@ -145,11 +144,6 @@ class Requests:
         self._is_closed = False
         self._making, self._probing = threading.Lock(), threading.Lock()
         self._made(ck.Consumer, self._options).close()  # checks the options
-
-    @property
-    def has_registry(self) -> bool:
-        """Whether topics are described although the controller does not answer."""
-        return self._registry is not None
 
     def describe(self, topics: Iterable[str]) -> Pending[str, Described | LogError]:
         """Metadata of topics, in one request to the controller, or from the registry while that does not answer."""
@@ -162,7 +156,7 @@ class Requests:
                     self._probe.results()  # notes whether it has answered
                     self._probe = None
                 if self.is_mute:
-                    return self._registry.describe(names)
+                    return self._registry(names)
         return self._asked_controller(names)
 
     def _asked_controller(self, names: list[str]) -> Pending[str, Described | LogError]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
+from typing import cast
 
 from ..base import LogError, UnknownTopic
 from .requests import Described, Pending, Requests
@@ -54,9 +55,21 @@ class KnownTopic:
         self.not_before = float("-inf")
         self._silent_since: float | None = None
 
-    def note_answer(self) -> None:
-        """A broker has answered."""
+    def note_answer(self, answer: Described, poll: int, asked_at: float) -> None:
+        """A broker has answered a request that was sent after this poll."""
         self.unconfirmed = self._silent_since = None
+        problem = _problem(self.id, answer)
+        if problem:
+            if self.missing is None:
+                log.warning("topic unavailable: topic=%s id=%s reason=%s", self.name, self.id, problem)
+            self.missing = UnknownTopic(f"topic {self.name} with id {self.id}: {problem}")
+            self.not_before = asked_at + RECHECK_S
+            return
+        if self.missing is not None:
+            log.info("topic available: topic=%s id=%s", self.name, self.id)
+            self.missing = None
+        self.verified, self.partitions, self.leaders = poll, answer.partitions, answer.leaders
+        self.not_before = asked_at + min(MOST_WAIT_S, _PARTITION_S * len(answer.partitions))
 
     def note_silence(self, reason: LogError, asked_at: float, now: float) -> None:
         """No broker has answered; records are withheld until one does."""
@@ -97,9 +110,9 @@ class TopicLookup:
         return known
 
     @property
-    def troubled(self) -> list[KnownTopic]:
-        """Topics that do not exist, or have not been confirmed for long."""
-        return [known for known in self._topics.values() if known.missing or known.unconfirmed]
+    def troubled(self) -> dict[KnownTopic, LogError]:
+        """Topics that do not exist, or have not been confirmed for long, each with the reason."""
+        return {known: why for known in self._topics.values() if (why := known.missing or known.unconfirmed)}
 
     def keep(self, topics: Collection[tuple[str, str]]) -> None:
         """Forget all but these, (name, id)."""
@@ -157,33 +170,23 @@ class TopicLookup:
             if isinstance(answer, LogError):
                 known.note_silence(answer, asked_at, now)
             else:
-                known.note_answer()
-                self._note(known, answer, poll, asked_at)
+                known.note_answer(answer, poll, asked_at)
                 self.answered = self.answered if self._client.is_mute else asked_at
                 updated.append(known)
         return updated
 
-    def _note(self, known: KnownTopic, answer: Described, poll: int, asked_at: float) -> None:
-        problem = _problem(known, answer)
-        if problem:
-            if known.missing is None:
-                log.warning("topic unavailable: topic=%s id=%s reason=%s", known.name, known.id, problem)
-            known.missing = UnknownTopic(f"topic {known.name} with id {known.id}: {problem}")
-            known.not_before = asked_at + RECHECK_S
-            return
-        if known.missing is not None:
-            log.info("topic available: topic=%s id=%s", known.name, known.id)
-            known.missing = None
-        known.verified, known.partitions, known.leaders = poll, answer.partitions, answer.leaders
-        known.not_before = asked_at + min(MOST_WAIT_S, _PARTITION_S * len(answer.partitions))
+
+def _problem(topic_id: str, answer: Described) -> str:
+    is_other = answer.id not in ("", topic_id) and not topic_id.startswith(WITHOUT_ID)
+    return answer.error or (f"Kafka has another topic of this name, with id {answer.id}" if is_other else "")
 
 
-def _problem(known: KnownTopic, answer: Described) -> str:
-    if answer.error:
-        return answer.error
-    if answer.id and answer.id != known.id and not known.id.startswith(WITHOUT_ID):
-        return f"Kafka has another topic of this name, with id {answer.id}"
-    return ""
+def problem_of(topic: str, topic_id: str, answer: Described | LogError) -> LogError | None:
+    """Why Kafka has no metadata of a topic with this id; None when it has."""
+    if isinstance(answer, LogError):
+        return answer
+    problem = _problem(topic_id, answer)
+    return UnknownTopic(f"topic {topic} with id {topic_id}: {problem}") if problem else None
 
 
 def checked(topic: str, topic_id: str, answer: Described | LogError) -> Described:
@@ -192,9 +195,6 @@ def checked(topic: str, topic_id: str, answer: Described | LogError) -> Describe
     :raises UnknownTopic: when Kafka has no such topic.
     :raises LogError: when no broker answered.
     """
-    if isinstance(answer, LogError):
-        raise answer
-    problem = _problem(KnownTopic(topic, topic_id), answer)
-    if problem:
-        raise UnknownTopic(f"topic {topic} with id {topic_id}: {problem}")
-    return answer
+    if problem := problem_of(topic, topic_id, answer):
+        raise problem
+    return cast(Described, answer)
