@@ -24,10 +24,10 @@ from .base import (
     ends_of,
     knows_topics,
     outages_of,
+    source_of,
 )
 from .embedded.log import EmbeddedLog
-from .kafka.open import KafkaPlace, open_kafka
-from .pull import source_of
+from .kafka.options import KafkaPlace, open_kafka
 
 __all__ = [
     "FetchLimits",

@@ -1,17 +1,16 @@
 """The embedded log: topics are folders of immutable Arrow IPC files on a shared file system.
 
-`files.py` has one file, `chain.py` a partition's files, `append.py` the appends.
+`files.py` has a partition's files, `producer.py` the appends.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import threading
 import uuid
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,8 +20,7 @@ from coordinator.zk import below
 
 from ..base import TIMESTAMP, Fetched, Log, LogError, OffsetAndTimestamp
 from ..columns import fitting_rows
-from .chain import Chain
-from .files import LogFile, topic_folder
+from .files import Chain, LogFile, topic_folder
 
 _FILES_A_FETCH = 64
 """Maximum number of files that one fetch opens, to return quickly from a log of very small files."""
@@ -34,21 +32,13 @@ of a thousand partitions would count as the process's resident memory."""
 REMOVED_PREFIX = ".removed-"
 
 
-class _Partition:
-    """A partition's chain with its lock."""
-
-    def __init__(self, folder: Path, topic: str, partition: int) -> None:
-        self.chain = Chain(folder, topic, partition)
-        self.lock = threading.Lock()
-
-
 class EmbeddedLog(Log):
     """Reads the embedded log under `log_dir`. Any number of producers may append meanwhile."""
 
     def __init__(self, log_dir: Path) -> None:
         self._log_dir = log_dir
-        self._partitions: dict[tuple[str, str, int], _Partition] = {}
-        self._open: deque[_Partition] = deque()
+        self._chains: dict[tuple[str, str, int], Chain] = {}
+        self._open: deque[Chain] = deque()
 
     def earliest(self, topic: str, topic_id: str, partition: int) -> int:
         with self._chain(topic, topic_id, partition) as chain:
@@ -85,20 +75,24 @@ class EmbeddedLog(Log):
             return _taken(_batches(chain, offset, end), offset, max_bytes, max_records)
 
     def close(self) -> None:
-        self._partitions.clear()
+        self._chains.clear()
         self._open.clear()
 
     @contextmanager
     def _chain(self, topic: str, topic_id: str, partition: int) -> Iterator[Chain]:
         """The partition's chain, locked for this thread."""
-        place = self._place(topic, topic_id, partition)
-        with place.lock:
-            was_open = place.chain.open_file is not None
+        key = (topic, topic_id, partition)
+        chain = self._chains.get(key)
+        if chain is None:
+            folder = topic_folder(self._log_dir, topic, topic_id) / str(int(partition))
+            chain = self._chains.setdefault(key, Chain(folder, topic, partition))
+        with chain.lock:
+            was_open = chain.open_file is not None
             try:
-                yield place.chain
+                yield chain
             finally:
-                if place.chain.open_file is not None and not was_open:
-                    self._open.append(place)
+                if chain.open_file is not None and not was_open:
+                    self._open.append(chain)
         self._free_some()
 
     def _free_some(self) -> None:
@@ -108,16 +102,8 @@ class EmbeddedLog(Log):
             if not oldest.lock.acquire(blocking=False):
                 self._open.append(oldest)
                 return
-            oldest.chain.open_file = None
+            oldest.open_file = None
             oldest.lock.release()
-
-    def _place(self, topic: str, topic_id: str, partition: int) -> _Partition:
-        key = (topic, topic_id, partition)
-        place = self._partitions.get(key)
-        if place is None:
-            folder = topic_folder(self._log_dir, topic, topic_id) / str(int(partition))
-            place = self._partitions.setdefault(key, _Partition(folder, topic, partition))
-        return place
 
 
 def _first_at(file: LogFile, timestamp_us: int) -> OffsetAndTimestamp:
@@ -190,12 +176,6 @@ def remove_topic(log_dir: Path, topic: str, topic_id: str) -> bool:
         return False
     except OSError as error:
         raise LogError(f"cannot remove {folder}: {error.strerror}") from error
-    _remove_if_empty(folder.parent)
+    with suppress(OSError):  # the topic exists under another id
+        folder.parent.rmdir()
     return True
-
-
-def _remove_if_empty(folder: Path) -> None:
-    try:
-        folder.rmdir()
-    except OSError:
-        return  # the topic exists under another id

@@ -16,7 +16,7 @@ import numpy as np
 from .arrow_batches import Columns
 from .health import BrokerStats, parsed_stats
 from .options import DEFAULTS
-from .requests import DescribesTopics, Requests, is_unknown_topic
+from .requests import UNKNOWN_TOPIC, DescribesTopics, Requests
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +33,7 @@ _KINDS = {
     _E._BAD_COMPRESSION: CORRUPT,
     _E.INVALID_MSG: CORRUPT,
     _E._NOT_IMPLEMENTED: CORRUPT,
+    **dict.fromkeys(UNKNOWN_TOPIC, UNKNOWN),
 }
 
 
@@ -106,10 +107,6 @@ class KafkaClient(Requests):
         self.brokers = parsed_stats(text, self._fetch_wait_s)
 
 
-def _kind(error: Any) -> str:
-    return UNKNOWN if is_unknown_topic(error) else _KINDS.get(error.code(), OTHER)
-
-
 def _headers(messages: Sequence[Any]) -> list[Any]:
     """Headers, None for none. A header name with invalid UTF-8 makes the binding raise, and a second call returns
     invalid memory: such a record is returned without its headers, and logged."""
@@ -120,12 +117,8 @@ def _headers(messages: Sequence[Any]) -> list[Any]:
             found.extend(map(ck.Message.headers, left))  # items before an error stay in it
         except (SystemError, UnicodeError):
             bad = messages[len(found)]
-            log.error(
-                "ignoring unreadable headers: topic=%s partition=%d offset=%d",
-                bad.topic(),
-                bad.partition(),
-                bad.offset(),
-            )
+            place = bad.topic(), bad.partition(), bad.offset()
+            log.error("ignoring unreadable headers: topic=%s partition=%d offset=%d", *place)
             found.append(None)
     return found
 
@@ -148,14 +141,11 @@ def _columns(messages: Sequence[Any]) -> Columns:
 def _pieces(messages: Sequence[Any], errors: Sequence[Any]) -> Iterable[Columns | Signal]:
     """Records and signals in order: records after a damaged one are separate from those before it."""
     begun = 0
-    for index, error in enumerate(errors):
-        if error is None:
-            continue
+    for index in (*(index for index, error in enumerate(errors) if error is not None), len(messages)):
         if index > begun:
             yield _columns(messages[begun:index])
+        if index < len(messages):
+            message, error = messages[index], errors[index]
+            kind = _KINDS.get(error.code(), OTHER)
+            yield Signal(kind, message.topic() or "", message.partition(), message.offset(), error.str())
         begun = index + 1
-        message = messages[index]
-        kind = _kind(error)
-        yield Signal(kind, message.topic() or "", message.partition(), message.offset(), error.str())
-    if begun < len(messages):
-        yield _columns(messages[begun:])

@@ -69,11 +69,12 @@ class Questions:
         """The first record of that time or later. Raises as `one`."""
         with self._lookup():
             self._refuse_while_away()
-            (answer,) = self._results(self._client.records_of_times({(topic, partition): timestamp_ms})).values()
+            pending = self._client.listed({(topic, partition): timestamp_ms}, lambda found: found)
+            (answer,) = self._results(pending).values()
             checked(topic, topic_id, self._described({topic})[topic])
             if isinstance(answer, LogError):
                 raise answer
-            return answer
+            return OffsetAndTimestamp(answer.offset, answer.timestamp) if answer.offset >= 0 else None
 
     def many(self, places: Iterable[TopicIdPartition], what: int) -> dict[TopicIdPartition, int | CoordinatorError]:
         """One offset of each of these partitions, `what` as in `one`, in one request; errors are values."""

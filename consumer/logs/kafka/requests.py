@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from coordinator.zk.errors import MissingProgram, UsageError
 
-from ..base import LogError, OffsetAndTimestamp
+from ..base import LogError
 from .options import with_sources, without_secrets
 
 try:
@@ -51,6 +51,8 @@ handshake may be those of a starting or stopping broker."""
 
 _E = ck.KafkaError
 _REFUSALS = (_E._AUTHENTICATION, _E.SASL_AUTHENTICATION_FAILED)
+UNKNOWN_TOPIC = (_E.UNKNOWN_TOPIC_OR_PART, _E.UNKNOWN_TOPIC_ID, _E._UNKNOWN_TOPIC, _E._UNKNOWN_PARTITION)
+"""Brokers do not know a topic or a partition."""
 _UNANSWERED = (_E._TIMED_OUT, _E._TIMED_OUT_QUEUE, _E._TRANSPORT)
 
 
@@ -177,19 +179,12 @@ class Requests:
         :param requested: (topic, partition) -> `EARLIEST`, `LATEST`, or a time in milliseconds since the epoch. Without
             a record of that time or later, the result is -1.
         """
-        return self._listed(requested, lambda found: int(found.offset))
+        return self.listed(requested, lambda found: int(found.offset))
 
-    def records_of_times(
-        self, requested: Mapping[tuple[str, int], int]
-    ) -> Pending[tuple[str, int], OffsetAndTimestamp | LogError | None]:
-        """The first records of these times or later: (topic, partition) -> milliseconds since the epoch."""
-        return self._listed(
-            requested, lambda found: OffsetAndTimestamp(found.offset, found.timestamp) if found.offset >= 0 else None
-        )
-
-    def _listed(
+    def listed(
         self, requested: Mapping[tuple[str, int], int], read: Callable[[Any], T]
     ) -> Pending[tuple[str, int], T | LogError]:
+        """As `offsets`, with what `read` takes from librdkafka's results: an offset, and a time."""
         asked, specs = self._asking(), {ck.TopicPartition(*place): _spec(what) for place, what in requested.items()}
         if self.is_mute:  # the client may be new: its time for the leaders begins once it is connected
             with suppress(ck.KafkaException):
@@ -332,7 +327,7 @@ class Requests:
         except ck.KafkaException as error:
             if error.args[0].code() > 0:  # the controller's own; librdkafka's are negative
                 self.is_accepted, self.is_mute = True, False
-            if is_unknown_topic(error.args[0]):
+            if error.args[0].code() in UNKNOWN_TOPIC:
                 return NO_TOPIC
             return self._problem(error, asked)
         self.is_accepted, self.is_mute = True, False
@@ -365,13 +360,6 @@ class Requests:
 
     def _clean(self, text: str) -> str:
         return " ".join(without_secrets(text, self._options).split())
-
-
-def is_unknown_topic(error: Any) -> bool:
-    """Whether brokers do not know a topic or a partition."""
-    return error.code() in (
-        _E.UNKNOWN_TOPIC_OR_PART, _E.UNKNOWN_TOPIC_ID, _E._UNKNOWN_TOPIC, _E._UNKNOWN_PARTITION
-    )  # fmt: skip
 
 
 def topic_id_text(found: Any) -> str:
