@@ -32,7 +32,7 @@ def values(log_dir: Path, partition: int) -> list[object]:
 ENDLESS = """
 import time
 from consumer.logs.embedded.producer import Appender
-from consumer.logs.embedded.files import Chain
+from consumer.logs.embedded.log import Chain
 from consumer.logs.columns import stored_batches
 
 end = Chain.end

@@ -34,7 +34,7 @@ from coordinator.zk.znodes.records import Topic
 from ...errors import refuse_inherited
 from ..base import LogError, UnknownTopic
 from ..columns import BATCH_BYTES, Headers, PendingRecords, stored_batches
-from .files import Chain, file_name, topic_folder, write_file
+from .log import Chain, file_name, topic_folder, write_file
 
 ABANDONED_AFTER_S = 3600.0
 """Age after which an unmodified temporary file belongs to a dead producer."""

@@ -16,9 +16,8 @@ from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
 
 from ..base import LogError
-from .client import KafkaClient
+from .client import NO_TOPIC, Described, KafkaClient, Pending, Unanswered, refused
 from .health import Health
-from .requests import NO_TOPIC, Described, Pending, Unanswered, refused
 
 FIND_AGAIN_S = 10.0
 

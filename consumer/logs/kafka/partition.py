@@ -15,8 +15,7 @@ from ...types import Fetch
 from ..base import LogError
 from ..columns import fitting_rows
 from .arrow_batches import RecordRun
-from .client import CORRUPT, DENIED, OUT_OF_RANGE, Signal
-from .requests import LATEST, Pending, Requests
+from .client import CORRUPT, DENIED, LATEST, OUT_OF_RANGE, Pending, Requests, Signal
 
 RETRY_S = 1.0
 SLOW_RETRY_S = 10.0

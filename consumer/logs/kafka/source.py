@@ -17,12 +17,10 @@ from coordinator.zk.znodes.partitions import TopicPartition
 from ...types import Fetch, Position
 from ..base import FetchLimits, Log, LogError, OffsetAndTimestamp, OffsetOutOfRange, Source, TopicIdPartition
 from .arrow_batches import Columns, runs
-from .client import END, UNKNOWN, KafkaClient, Signal
+from .client import EARLIEST, END, LATEST, UNKNOWN, KafkaClient, Signal
 from .connection import Connection, TopicRegistry
-from .offsets import Questions
 from .partition import RETRY_S, STARVED_S, Failure, FairShare, FetchState, OutOfRange, Partition, UnconfirmedQueue
-from .requests import EARLIEST, LATEST
-from .topics import KnownTopic, TopicLookup
+from .topics import KnownTopic, Questions, TopicLookup
 
 POLL_RECORDS = 1000
 """See `KafkaClient.consume`."""
