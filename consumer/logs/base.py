@@ -228,15 +228,22 @@ class PullSource(Source):
         for partition, position in self._positions.items():
             if max_bytes <= 0 or (fetches and self._clock() >= until):
                 break
-            topic = (partition.topic, position.topic_id)
+            topic_id, offset = position
+            topic = (partition.topic, topic_id)
             if topic in unknown or (wanted is not None and partition not in wanted):
                 continue
-            fetch = self._fetch(partition, position, min(max_bytes, self._limits.max_partition_bytes))
-            if fetch is not None:
-                fetches.append(fetch)
-                max_bytes -= fetch.nbytes
-            elif isinstance(self._problems.get(partition), UnknownTopic):
-                unknown.add(topic)
+            most = min(max_bytes, self._limits.max_partition_bytes)
+            try:
+                batches, following = self._log.fetch(*topic, partition.partition, offset, most, UNBOUNDED)
+            except (CoordinatorError, OSError) as error:
+                self._problems[partition] = error
+                if isinstance(error, UnknownTopic):
+                    unknown.add(topic)
+                continue
+            self._problems.pop(partition, None)
+            if following != offset:
+                fetches.append(Fetch(partition, topic_id, offset, following, batches))
+                max_bytes -= fetches[-1].nbytes
         for fetch in fetches:
             self._positions[fetch.partition] = self._positions.pop(fetch.partition)._replace(offset=fetch.next)
         return fetches
@@ -244,15 +251,3 @@ class PullSource(Source):
     @property
     def problems(self) -> Mapping[TopicPartition, CoordinatorError | OSError]:
         return self._problems
-
-    def _fetch(self, partition: TopicPartition, position: Position, max_bytes: int) -> Fetch | None:
-        place = (partition.topic, position.topic_id, partition.partition, position.offset)
-        try:
-            batches, following = self._log.fetch(*place, max_bytes, UNBOUNDED)
-        except (CoordinatorError, OSError) as error:
-            self._problems[partition] = error
-            return None
-        self._problems.pop(partition, None)
-        if following == position.offset:
-            return None
-        return Fetch(partition, position.topic_id, position.offset, following, batches)

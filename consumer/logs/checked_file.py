@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -163,14 +162,13 @@ class _Sink:
         self.closed = False
 
     def write(self, data: Any) -> int:
-        size = len(data)
-        self.size += size
-        if size < _LARGE:
+        self.size += len(data)
+        if len(data) < _LARGE:
             self._pending.append(data)
-            return size
-        self.flush()
-        self._pass(data)
-        return size
+        else:
+            self.flush()
+            self._pass(data)
+        return len(data)
 
     def flush(self) -> None:
         """Pass on all that waits."""
@@ -208,25 +206,17 @@ def _parts(metadata: Mapping[bytes, bytes], custom: Mapping[bytes, bytes], size:
         numbers = json.loads(table)
     except RecursionError as error:
         raise ValueError("its checksums are nested") from error
-    if metadata[MARK] != ALGORITHM or not _is_table(numbers, size):
-        raise ValueError("its checksums are none of a kind known here")
-    begins = pairwise([0, *(end for end, _, _ in numbers)])
-    return [_Part(begin, *entry) for (begin, _), entry in zip(begins, numbers, strict=True)]
-
-
-def _is_table(numbers: object, size: int) -> bool:
-    """Whether batches follow one another within `size` bytes: no two read the same bytes."""
-    if not isinstance(numbers, list):
-        return False
-    before = 0
+    parts, unknown = [_Part(0, 0, 0, 0)], ValueError("its checksums are none of a kind known here")
+    if metadata[MARK] != ALGORITHM or not isinstance(numbers, list):
+        raise unknown
     for entry in numbers:
         if not isinstance(entry, list) or [type(number) for number in entry] != [int] * 3:
-            return False
-        end, rows, crc32c = entry
-        if not (before < end <= size and 0 <= rows <= _MOST and 0 <= crc32c < 2**32):
-            return False
-        before = end
-    return True
+            raise unknown
+        parts.append(_Part(parts[-1].end, *entry))
+        begin, end, rows, crc32c = parts[-1]  # batches follow one another: no two read the same bytes
+        if not (begin < end <= size and 0 <= rows <= _MOST and 0 <= crc32c < 2**32):
+            raise unknown
+    return parts[1:]
 
 
 def refuse_compressed_stream(data: bytes) -> None:

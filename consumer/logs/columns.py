@@ -81,7 +81,8 @@ class PendingRecords:
         headers = None
         if self._headers:
             found = [self._headers.get(index) for index in range(len(self))]
-            headers = pa.array([_header_rows(row) for row in found], HEADERS)
+            rows = [row and [{"key": name, "value": data} for name, data in row] for row in found]
+            headers = pa.array(rows, HEADERS)
         keys = pa.array(self._keys, pa.binary())
         return stored_batches(pa.array(self._values, pa.binary()), keys, pa.array(self._timestamps), headers)
 
@@ -99,10 +100,6 @@ def _encoded(name: str) -> bytes:
         return name.encode()
     except (UnicodeEncodeError, AttributeError) as error:
         raise UsageError(f"a header's name is no text: {name!a}") from error
-
-
-def _header_rows(headers: Headers | None) -> list[dict[str, str | bytes | None]] | None:
-    return [{"key": name, "value": data} for name, data in headers] if headers else None
 
 
 def stored_batches(

@@ -124,26 +124,6 @@ def write_file(name: str, folder: int, batches: Sequence[pa.RecordBatch]) -> Non
         os.fsync(sink.fileno())
 
 
-def read_file(path: Path, topic: str, partition: int, first: int) -> LogFile:
-    """Map the file `path` of a log, whose first record has offset `first`. Its batches are not read yet.
-
-    :raises LogError: when it is damaged or cannot be read.
-    :raises FileNotFoundError: when it does not exist.
-    """
-    try:
-        stored = CheckedFile(_mapped(path), STORED_SCHEMA)
-        metadata, rows = stored.metadata, sum(stored.rows)
-        if _ROWS not in metadata or _NEWEST not in metadata:
-            raise ValueError("it is no file of this log")
-        if rows != int(metadata[_ROWS]) or rows == 0:
-            raise ValueError(f"it holds {rows} records and should hold {int(metadata[_ROWS])}")
-        return LogFile(path, topic, partition, first, first + rows, int(metadata[_NEWEST]), stored)
-    except FileNotFoundError:
-        raise
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise _unreadable(path, first, error) from error
-
-
 def _unreadable(path: Path, first: int, reason: object) -> LogError:
     line = str(reason).partition("\n")[0]
     return LogError(f"cannot read {path}, which holds the records from offset {first}: {line}")
@@ -232,9 +212,13 @@ class Chain:
         :raises OffsetOutOfRange: when it is before the earliest file.
         """
         for _ in range(2):
-            file = self._opened(offset)
-            if file is not None and offset < file.end:
-                return file
+            self.check(offset)
+            first = self._firsts[bisect_right(self._firsts, offset) - 1]
+            with suppress(FileNotFoundError):
+                if self.open_file is None or self.open_file.first != first:
+                    self.open_file = self._read(first)
+                if offset < self.open_file.end:
+                    return self.open_file
             self._list()  # a listing may miss a concurrent file, and files may have been removed
         raise LogError(f"no file in {self._folder} holds offset {offset}, which lies between others that are there")
 
@@ -249,19 +233,25 @@ class Chain:
                 f"{self._folder} holds {earliest} to {self._end}"
             )
 
-    def _opened(self, offset: int) -> LogFile | None:
-        """The file for `offset`; None when it was removed."""
-        self.check(offset)
-        first = self._firsts[bisect_right(self._firsts, offset) - 1]
-        if self.open_file is None or self.open_file.first != first:
-            try:
-                self.open_file = self._read(first)
-            except FileNotFoundError:
-                return None
-        return self.open_file
-
     def _read(self, first: int) -> LogFile:
-        return read_file(self._folder / file_name(first), self._topic, self._partition, first)
+        """Map the file whose first record has offset `first`. Its batches are not read yet.
+
+        :raises LogError: when it is damaged or cannot be read.
+        :raises FileNotFoundError: when it does not exist.
+        """
+        path = self._folder / file_name(first)
+        try:
+            stored = CheckedFile(_mapped(path), STORED_SCHEMA)
+            metadata, rows = stored.metadata, sum(stored.rows)
+            if _ROWS not in metadata or _NEWEST not in metadata:
+                raise ValueError("it is no file of this log")
+            if rows != int(metadata[_ROWS]) or rows == 0:
+                raise ValueError(f"it holds {rows} records and should hold {int(metadata[_ROWS])}")
+            return LogFile(path, self._topic, self._partition, first, first + rows, int(metadata[_NEWEST]), stored)
+        except FileNotFoundError:
+            raise
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise _unreadable(path, first, error) from error
 
     def _move_end(self, last: LogFile) -> None:
         path = self._folder / file_name(last.first)
@@ -441,10 +431,7 @@ def remove_topic(log_dir: Path, topic: str, topic_id: str) -> bool:
     doomed = f"{REMOVED_PREFIX}{topic_id}-{uuid.uuid4().hex[:8]}"
     try:
         with below.opened_folder(log_dir, [topic]) as parent:
-            try:
-                os.rename(topic_id, doomed, src_dir_fd=parent, dst_dir_fd=parent)
-            except FileNotFoundError:
-                return False
+            os.rename(topic_id, doomed, src_dir_fd=parent, dst_dir_fd=parent)
             try:
                 shutil.rmtree(doomed, dir_fd=parent)
             except OSError as error:

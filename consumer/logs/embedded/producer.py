@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import pyarrow as pa
@@ -100,7 +99,9 @@ class Appender:
         except FileNotFoundError as error:
             raise UnknownTopic(f"the data of topic {self._topic} was removed: {self._folder} is gone") from error
         except OSError as error:
-            raise LogError(f"cannot append to {self._folder}: {error.strerror}{_hint(error)}") from error
+            no_links = error.errno in (errno.EPERM, errno.EOPNOTSUPP)
+            hint = " (the embedded log needs a file system with hard links)" if no_links else ""
+            raise LogError(f"cannot append to {self._folder}: {error.strerror}{hint}") from error
         return first
 
     def _publish(self, temporary: str, folder: int) -> int:
@@ -127,12 +128,10 @@ def sweep(folder: int, older_than_s: float = ABANDONED_AFTER_S) -> int:
     for name in os.listdir(folder):
         if not name.startswith(below.TEMPORARY_PREFIX):
             continue
-        try:
+        with suppress(FileNotFoundError):  # another producer swept it, or finished
             if time.time() - os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime > older_than_s:
                 os.unlink(name, dir_fd=folder)
                 removed += 1
-        except FileNotFoundError:
-            continue  # another producer swept it, or finished
     return removed
 
 
@@ -142,11 +141,6 @@ def _is_same(one: str, other: str, folder: int) -> bool:
     except OSError:
         return False
     return os.path.samestat(*found)
-
-
-def _hint(error: OSError) -> str:
-    no_links = error.errno in (errno.EPERM, errno.EOPNOTSUPP)
-    return " (the embedded log needs a file system with hard links)" if no_links else ""
 
 
 class _Open:
@@ -267,9 +261,7 @@ class Producer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
         self._is_closed = True

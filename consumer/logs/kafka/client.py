@@ -63,23 +63,17 @@ handshake may be those of a starting or stopping broker."""
 
 _E = ck.KafkaError
 _REFUSALS = (_E._AUTHENTICATION, _E.SASL_AUTHENTICATION_FAILED)
-UNKNOWN_TOPIC = (_E.UNKNOWN_TOPIC_OR_PART, _E.UNKNOWN_TOPIC_ID, _E._UNKNOWN_TOPIC, _E._UNKNOWN_PARTITION)
-"""Brokers do not know a topic or a partition."""
 _UNANSWERED = (_E._TIMED_OUT, _E._TIMED_OUT_QUEUE, _E._TRANSPORT)
 
 END, OUT_OF_RANGE, UNKNOWN, DENIED, CORRUPT, OTHER = "end", "out of range", "unknown", "denied", "corrupt", "other"
 
 _KINDS = {
     _E._PARTITION_EOF: END,
-    _E._AUTO_OFFSET_RESET: OUT_OF_RANGE,
-    _E.OFFSET_OUT_OF_RANGE: OUT_OF_RANGE,
-    _E.TOPIC_AUTHORIZATION_FAILED: DENIED,
-    _E.CLUSTER_AUTHORIZATION_FAILED: DENIED,
-    _E._BAD_MSG: CORRUPT,
-    _E._BAD_COMPRESSION: CORRUPT,
-    _E.INVALID_MSG: CORRUPT,
-    _E._NOT_IMPLEMENTED: CORRUPT,
-    **dict.fromkeys(UNKNOWN_TOPIC, UNKNOWN),
+    **dict.fromkeys((_E._AUTO_OFFSET_RESET, _E.OFFSET_OUT_OF_RANGE), OUT_OF_RANGE),
+    **dict.fromkeys((_E.UNKNOWN_TOPIC_OR_PART, _E.UNKNOWN_TOPIC_ID), UNKNOWN),
+    **dict.fromkeys((_E._UNKNOWN_TOPIC, _E._UNKNOWN_PARTITION), UNKNOWN),
+    **dict.fromkeys((_E.TOPIC_AUTHORIZATION_FAILED, _E.CLUSTER_AUTHORIZATION_FAILED), DENIED),
+    **dict.fromkeys((_E._BAD_MSG, _E._BAD_COMPRESSION, _E.INVALID_MSG, _E._NOT_IMPLEMENTED), CORRUPT),
 }
 
 
@@ -217,13 +211,9 @@ class Requests:
             with suppress(ck.KafkaException):
                 asked.list_topics(next(iter(requested))[0], timeout=LOOKUP_TIMEOUT_S)
                 self.is_accepted = True
-        level = ck.IsolationLevel
         is_committed = self._options.get("isolation.level") != "read_uncommitted"
-        futures = asked.list_offsets(
-            specs,
-            isolation_level=level.READ_COMMITTED if is_committed else level.READ_UNCOMMITTED,
-            request_timeout=LOOKUP_TIMEOUT_S,
-        )
+        level = ck.IsolationLevel.READ_COMMITTED if is_committed else ck.IsolationLevel.READ_UNCOMMITTED
+        futures = asked.list_offsets(specs, isolation_level=level, request_timeout=LOOKUP_TIMEOUT_S)
 
         def answer(future: Future[Any]) -> T | LogError:
             try:
@@ -271,9 +261,8 @@ class Requests:
         :raises LogError: when all were refused.
         """
         parts = [ck.TopicPartition(*place, offset) for place, offset in sorted(offsets.items())]
-        asked = self._asking().alter_consumer_group_offsets(
-            [ck.ConsumerGroupTopicPartitions(group, parts)], request_timeout=REQUEST_TIMEOUT_S
-        )
+        groups = [ck.ConsumerGroupTopicPartitions(group, parts)]
+        asked = self._asking().alter_consumer_group_offsets(groups, request_timeout=REQUEST_TIMEOUT_S)
         try:
             done = asked[group].result(ANSWER_TIMEOUT_S)
         except ck.KafkaException as error:
@@ -293,19 +282,17 @@ class Requests:
         if (admin := self._admin) is not None:  # whose length is that of its queue
             admin.poll(0)  # errors of requests
         now = time.monotonic()
-        return next(
-            (each.text for each in list(self.errors.values()) if each.is_refusal and now - each.at < REASON_S), ""
-        )
+        lately = [each for each in list(self.errors.values()) if now - each.at < REASON_S]
+        return next((each.text for each in lately if each.is_refusal), "")
 
     def unavailable(self, address: str) -> LogError:
         """The error of a partition whose leader is unavailable; `address` is empty without a leader."""
         error = self.errors.get(address)
-        if error is not None and error.is_refusal:
+        if error and error.is_refusal:
             return refused(address, error.text)
-        reason = f": {error.text}" if error is not None else ""
-        return LogError(
-            f"Kafka broker {address}, its leader, is unavailable{reason}" if address else "it has no leader"
-        )
+        reason = f": {error.text}" if error else ""
+        what = f"Kafka broker {address}, its leader, is unavailable{reason}"
+        return LogError(what if address else "it has no leader")
 
     def close(self) -> None:
         """Close the connection."""
@@ -321,12 +308,6 @@ class Requests:
             if self._admin is None:
                 self._admin = self._connected()
             return self._admin
-
-    def _connect_anew(self, asked: Any) -> None:
-        """librdkafka stays with a controller that hangs, also when there is another one by now."""
-        with self._making:
-            if asked is self._admin:
-                self.is_mute, self._admin = True, self._connected()
 
     def _connected(self) -> Any:
         consumers_own = ("enable.", "fetch.", "queued.", "auto.offset", "max.partition", "isolation.", "check.", "stat")
@@ -354,7 +335,7 @@ class Requests:
         except ck.KafkaException as error:
             if error.args[0].code() > 0:  # the controller's own; librdkafka's are negative
                 self.is_accepted, self.is_mute = True, False
-            if error.args[0].code() in UNKNOWN_TOPIC:
+            if _KINDS.get(error.args[0].code()) == UNKNOWN:
                 return NO_TOPIC
             return self._problem(error, asked)
         self.is_accepted, self.is_mute = True, False
@@ -368,8 +349,9 @@ class Requests:
         inner = error.args[0] if error.args else None
         if isinstance(inner, _E) and inner.code() in _UNANSWERED:
             problem = self._unanswered(self._text(error))
-            if asked is not None:
-                self._connect_anew(asked)
+            with self._making:  # librdkafka stays with a controller that hangs, also when there is another one by now
+                if asked is not None and asked is self._admin:
+                    self.is_mute, self._admin = True, self._connected()
             return problem
         return LogError(f"Kafka at {self.servers}: {self._text(error)}")
 

@@ -80,9 +80,8 @@ class Health:
         if self.since is None:
             self.since = now
             self.outages += 1
-            log.warning(
-                "all Kafka brokers down, retrying: servers=%s outages=%d reason=%s", servers, self.outages, reason
-            )
+            outage = servers, self.outages, reason
+            log.warning("all Kafka brokers down, retrying: servers=%s outages=%d reason=%s", *outage)
 
     def end_outage(self, servers: str, now: float) -> None:
         """A broker is up."""
@@ -126,9 +125,6 @@ class Health:
             for place in assigned
             if place not in led
         }
-        self._report({broker.address for broker in up}, reasons, now)
-
-    def _report(self, up: Collection[str], reasons: Mapping[str, str], now: float) -> None:
         before = set(self.unavailable.values())
         late = (place for place, since in self._waiting.items() if now - since >= UNAVAILABLE_S)
         self.unavailable = {place: self._leaders[place] for place in late}
@@ -137,7 +133,7 @@ class Health:
             reason = reasons.get(address, "not connected") if address else "the partition has no leader"
             log.warning("Kafka broker unavailable, retrying: broker=%s reason=%s", address or "none", reason)
         for address in sorted(before - after):
-            if address in up:
+            if any(broker.address == address for broker in up):
                 log.info("Kafka broker available: broker=%s", address)
             else:
                 log.info("Kafka broker replaced by other leaders: broker=%s", address or "none")

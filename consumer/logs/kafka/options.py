@@ -32,30 +32,20 @@ ENVIRONMENT = f"{PREFIX}KAFKA_"
 FROM_FILE = ".file"
 """`sasl.password.file` names a file that holds `sasl.password`."""
 
-SECRETS = (
-    "sasl.password",
-    "sasl.oauthbearer.client.secret",
-    "sasl.oauthbearer.config",
-    "ssl.key.password",
-    "ssl.key.pem",
-    "ssl.keystore.password",
-)
+SECRETS = ("password", "passphrase", "secret", "token", "key.pem", "oauthbearer.config")
+"""An option whose name has one of these in it is a secret."""
 
 LEAST_LINE = 8
 """Minimum length of a secret's line that is redacted: a shorter one, as the last of a key, might be any word."""
 
 GROUP = "the group is ours, not Kafka's"
+COMMITS = "offsets are the group's in ZooKeeper, never committed to Kafka"
 REFUSED = {
-    "bootstrap.servers": "give bootstrap_servers",
-    "metadata.broker.list": "give bootstrap_servers",
-    "group.id": GROUP,
+    **dict.fromkeys(("bootstrap.servers", "metadata.broker.list"), "give bootstrap_servers"),
+    **dict.fromkeys(("group.id", "group.protocol", "group.remote.assignor"), GROUP),
     "group.instance.id": f"{GROUP}: give group_instance_id",
-    "group.protocol": GROUP,
-    "group.remote.assignor": GROUP,
     "partition.assignment.strategy": f"{GROUP}: give protocols",
-    "enable.auto.commit": "offsets are the group's in ZooKeeper, never committed to Kafka",
-    "enable.auto.offset.store": "offsets are the group's in ZooKeeper, never committed to Kafka",
-    "auto.commit.enable": "offsets are the group's in ZooKeeper, never committed to Kafka",
+    **dict.fromkeys(("enable.auto.commit", "enable.auto.offset.store", "auto.commit.enable"), COMMITS),
     "auto.offset.reset": "an offset out of range is never passed over silently",
     "enable.partition.eof": "the end of a partition tells which offsets hold no record",
     "plugin.library.paths": "a configuration may not load code",
@@ -201,7 +191,7 @@ def with_sources(message: str, given: Collection[str] = (), env: Mapping[str, st
 
 def is_secret(name: str) -> bool:
     """Whether an option's value must never be shown."""
-    return name in SECRETS or any(word in name for word in ("password", "passphrase", "secret", "token", "key.pem"))
+    return any(word in name for word in SECRETS)
 
 
 def without_secrets(text: str, options: Mapping[str, str]) -> str:

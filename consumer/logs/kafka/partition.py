@@ -85,32 +85,29 @@ class Partition:
         return fetch
 
 
-class Failure(LogError):
+class Failure(NamedTuple):
     """A partition's error in the order of its records: it holds once these have been returned.
 
+    :ivar error: None when the broker does not have the offset; whether it is out of range is looked up when its turn
+        comes.
     :ivar retry_s: seconds after which the partition is assigned again; None when librdkafka continues by itself.
     """
 
-    def __init__(self, text: str, retry_s: float | None) -> None:
-        super().__init__(text)
-        self.retry_s = retry_s
+    error: LogError | None
+    retry_s: float | None
 
     @classmethod
     def of(cls, signal: Signal) -> Failure:
         """The error of a partition with a signal, but for `END` and `UNKNOWN`."""
         place = f"{signal.topic}-{signal.partition}"
         if signal.kind == OUT_OF_RANGE:
-            return OutOfRange("", RETRY_S)
+            return cls(None, RETRY_S)
+        what = f"{place} cannot be read, tried again"
         if signal.kind == DENIED:
-            return cls(f"Kafka does not let this user read topic {signal.topic}: {signal.text}", SLOW_RETRY_S)
-        if signal.kind != CORRUPT:
-            return cls(f"{place} cannot be read, tried again: {signal.text}", None)
-        what = f"the records of {place} from offset {signal.offset} on are damaged"
-        return cls(f"{what}, asked for again: {signal.text}", SLOW_RETRY_S)
-
-
-class OutOfRange(Failure):
-    """The broker does not have the offset; whether it is out of range is looked up when its turn comes."""
+            what = f"Kafka does not let this user read topic {signal.topic}"
+        elif signal.kind == CORRUPT:
+            what = f"the records of {place} from offset {signal.offset} on are damaged, asked for again"
+        return cls(LogError(f"{what}: {signal.text}"), SLOW_RETRY_S if signal.kind in (DENIED, CORRUPT) else None)
 
 
 class Entry(NamedTuple):
@@ -227,13 +224,10 @@ class FairShare:
         self._got[partition] = self._got.get(partition, 0) + size
         self._total += size
 
-    def hungry(self, assigned: Collection[Partition]) -> list[Partition]:
-        """Those that have got nothing in this round."""
-        return [partition for partition in assigned if partition not in self._got]
-
-    def above_share(self, assigned: Collection[Partition]) -> list[Partition]:
-        """Those that have got more than an equal share."""
-        return [partition for partition in assigned if self._got.get(partition, 0) * len(assigned) > self._total]
+    def compared(self, assigned: Collection[Partition]) -> tuple[list[Partition], list[Partition]]:
+        """Those that have got more than an equal share, and those that have got nothing in this round."""
+        above = [part for part in assigned if self._got.get(part, 0) * len(assigned) > self._total]
+        return above, [part for part in assigned if part not in self._got]
 
     def start_round(self, now: float) -> None:
         """Count from zero."""

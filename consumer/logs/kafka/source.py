@@ -19,7 +19,7 @@ from ..base import FetchLimits, Log, LogError, OffsetAndTimestamp, OffsetOutOfRa
 from .arrow_batches import Columns, runs
 from .client import EARLIEST, END, LATEST, UNKNOWN, KafkaClient, Signal
 from .connection import Connection, TopicRegistry
-from .partition import RETRY_S, STARVED_S, Failure, FairShare, FetchState, OutOfRange, Partition, UnconfirmedQueue
+from .partition import RETRY_S, STARVED_S, Failure, FairShare, FetchState, Partition, UnconfirmedQueue
 from .topics import KnownTopic, Questions, TopicLookup
 
 POLL_RECORDS = 1000
@@ -198,9 +198,8 @@ class KafkaSource(Source):
     def _is_due(self, part: Partition, wanted: Collection[TopicPartition] | None, now: float) -> bool:
         if self._topics.of(part.topic, part.topic_id).missing is not None:
             return False
-        if part.state is FetchState.YIELDING and not (wanted is None or part.key in wanted):
-            return False
-        return part.state is FetchState.WAITING or now >= part.retry_at
+        is_wanted = wanted is None or part.key in wanted or part.state is not FetchState.YIELDING
+        return is_wanted and (part.state is FetchState.WAITING or now >= part.retry_at)
 
     def _suspend(self, parts: Collection[Partition], state: FetchState, retry_at: float = float("inf")) -> None:
         """Stop fetching these; their received records are returned first."""
@@ -325,18 +324,16 @@ class KafkaSource(Source):
             others = [part for part in assigned if part.key not in (wanted or ())]
             hungry = [part for part in assigned if part.key in (wanted or ())] if others else []
         else:
-            others, hungry = self._share.above_share(assigned), self._share.hungry(assigned)
+            others, hungry = self._share.compared(assigned)
         starved = self._share.starved(client, hungry, now)
         if starved is None:
             return
         self._share.start_round(now)
         starved = [part for part in starved if part in hungry]  # by now, the reader may want others
-        if starved and is_full:
-            self._is_relieved = True
-            self._suspend(others, FetchState.YIELDING, now)
-            self._drop(others)
-        elif starved:
-            self._suspend(others, FetchState.YIELDING)
+        if starved:
+            self._is_relieved = is_full
+            self._suspend(others, FetchState.YIELDING, now if is_full else float("inf"))
+            self._drop(others if is_full else ())
         elif not is_full:
             self._end_yielding()
 
@@ -350,26 +347,23 @@ class KafkaSource(Source):
     def _taken(self, room: int, now: float) -> list[Fetch]:
         """Confirmed records up to `room` bytes, one record at least, as one fetch of each partition."""
         taken: dict[Partition, list[Fetch]] = {}
-        for entry in self._queue.take(room):
-            if isinstance(entry.found, Fetch):
-                taken.setdefault(entry.part, []).append(entry.found)
-                if entry.found.rows:
-                    self._failures.pop(entry.part, None)
+        for _, part, found, _ in self._queue.take(room):
+            if isinstance(found, Fetch):
+                taken.setdefault(part, []).append(found)
+                if found.rows:
+                    self._failures.pop(part, None)
+                continue
+            # All records before a failure are returned: it is the partition's problem now.
+            if found.error is None:
+                self._lost.add(part)
             else:
-                self._fail(entry.part, entry.found, now)
+                self._failures[part] = found.error
+            if found.retry_s is not None:
+                part.retry_at = now + found.retry_s
         fetches = [_joined(each) for each in taken.values()]
         for part, fetch in zip(taken, fetches, strict=True):  # nothing fails from here on: these are returned
             part.position = fetch.next
         return fetches
-
-    def _fail(self, part: Partition, failure: Failure, now: float) -> None:
-        """All records before a failure are returned: it is the partition's problem now."""
-        if isinstance(failure, OutOfRange):
-            self._lost.add(part)
-        else:
-            self._failures[part] = failure
-        if failure.retry_s is not None:
-            part.retry_at = now + failure.retry_s
 
     def _range_problems(self, parts: list[Partition]) -> dict[Partition, LogError]:
         """Whether each position is out of range, or has only been so."""
