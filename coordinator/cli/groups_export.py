@@ -18,7 +18,7 @@ from .source import brokers_needed_option, every_option, kafka_client, repeat
 
 if TYPE_CHECKING:
     from consumer.logs import LogError
-    from consumer.logs.kafka.client import Described, Requests
+    from consumer.logs.kafka.requests import Described, Requests
 
 log = logging.getLogger(__name__)
 

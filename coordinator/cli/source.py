@@ -19,7 +19,7 @@ from coordinator.zk.znodes.records import Topic
 
 if TYPE_CHECKING:
     from consumer.logs import Log
-    from consumer.logs.kafka.client import Requests
+    from consumer.logs.kafka.requests import Requests
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -58,8 +58,8 @@ def kafka_client(servers: str, options: Mapping[str, str] | None) -> closing[Req
 
     :param options: of librdkafka.
     """
-    from consumer.logs.kafka.client import Requests  # loads pyarrow, needed only here
     from consumer.logs.kafka.options import bootstrap_servers, kafka_options
+    from consumer.logs.kafka.requests import Requests  # loads pyarrow, needed only here
 
     return closing(Requests(bootstrap_servers("kafka:", servers), kafka_options(options or {})))
 

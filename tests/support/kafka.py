@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection,
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from consumer.logs import KafkaPlace, Log, open_log, source_of
-from consumer.logs.kafka.client import topic_id_text
+from consumer.logs.kafka.requests import topic_id_text
 from consumer.types import Position
 from coordinator.zk.embedded.kafka import Broker, KafkaConfig
 from coordinator.zk.embedded.kafka_jars import fetch_kafka

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from consumer.logs import FetchLimits, LogError
-from consumer.logs.kafka.arrow_batches import Columns
-from consumer.logs.kafka.client import EARLIEST, END, NO_TOPIC, OUT_OF_RANGE, Described, Signal, Unanswered, refused
+from consumer.logs.kafka.client import END, OUT_OF_RANGE, Columns, Signal
 from consumer.logs.kafka.health import BrokerStats
+from consumer.logs.kafka.requests import EARLIEST, NO_TOPIC, Described, Unanswered, refused
 from consumer.logs.kafka.source import KafkaLog
 from consumer.types import Fetch, Position
 from coordinator.zk.znodes.partitions import TopicPartition

@@ -8,8 +8,8 @@ from unittest.mock import Mock
 import pytest
 
 from consumer.logs import LogError
-from consumer.logs.kafka.client import NO_TOPIC, Described, Unanswered
 from consumer.logs.kafka.connection import ABSENT_S, TopicRegistry
+from consumer.logs.kafka.requests import NO_TOPIC, Described, Unanswered
 from coordinator.admin.topics import create_topic
 from coordinator.zk.errors import StoreError
 from coordinator.zk.store import Create, Store

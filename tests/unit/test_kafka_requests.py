@@ -13,8 +13,9 @@ import confluent_kafka as ck
 import pytest
 
 from consumer.logs import LogError, UnknownTopic
-from consumer.logs.kafka import client as module
-from consumer.logs.kafka.client import (
+from consumer.logs.kafka import requests as module
+from consumer.logs.kafka.options import kafka_options
+from consumer.logs.kafka.requests import (
     ANSWER_TIMEOUT_S,
     EARLIEST,
     LATEST,
@@ -24,7 +25,6 @@ from consumer.logs.kafka.client import (
     Requests,
     Unanswered,
 )
-from consumer.logs.kafka.options import kafka_options
 from consumer.logs.kafka.topics import Questions
 
 K = TypeVar("K")

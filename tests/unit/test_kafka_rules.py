@@ -17,9 +17,10 @@ from confluent_kafka import KafkaError, Uuid
 
 from consumer.config import ConsumerConfig
 from consumer.logs.base import LogError, UnknownTopic
-from consumer.logs.kafka.client import Described, KafkaClient, Requests, topic_id_text
+from consumer.logs.kafka.client import KafkaClient
 from consumer.logs.kafka.connection import BrokerLookup
 from consumer.logs.kafka.options import bootstrap_servers, kafka_options, without_secrets
+from consumer.logs.kafka.requests import Described, Requests, topic_id_text
 from consumer.logs.kafka.topics import KnownTopic, TopicLookup, checked
 from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.process.config import load
@@ -288,7 +289,7 @@ def test_refusal_is_over_when_the_broker_has_another_error_or_none_for_a_minute(
     client: KafkaClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr("consumer.logs.kafka.client.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("consumer.logs.kafka.requests.time", SimpleNamespace(monotonic=lambda: now))
     client._on_error(KafkaError(KafkaError._AUTHENTICATION, REFUSED))
     now = 1059.0
     assert client.refusal

@@ -68,11 +68,6 @@ def file_name(first: int) -> str:
     return f"{first:020d}{SUFFIX}"
 
 
-def first_offset(name: str) -> int | None:
-    """The inverse of `file_name`, None for any other name."""
-    return int(name[: -len(SUFFIX)]) if _NAME.fullmatch(name) else None
-
-
 @dataclass(frozen=True, slots=True)
 class LogFile:
     """A mapped file.
@@ -285,7 +280,7 @@ class Chain:
             ) from None
         except OSError as error:
             raise LogError(f"cannot list {self._folder}: {error.strerror}") from error
-        return sorted(first for first in map(first_offset, names) if first is not None)
+        return sorted(int(name.removesuffix(SUFFIX)) for name in names if _NAME.fullmatch(name))
 
     def _read_listed(self, first: int) -> LogFile:
         try:
@@ -364,11 +359,7 @@ class EmbeddedLog(Log):
             finally:
                 if chain.open_file is not None and not was_open:
                     self._open.append(chain)
-        self._free_some()
-
-    def _free_some(self) -> None:
-        """Close the longest open files above the limit, except those that another thread uses."""
-        while len(self._open) > _OPEN_FILES:
+        while len(self._open) > _OPEN_FILES:  # close the longest open ones, except those that another thread uses
             oldest = self._open.popleft()
             if not oldest.lock.acquire(blocking=False):
                 self._open.append(oldest)

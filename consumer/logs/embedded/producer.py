@@ -66,6 +66,7 @@ class TopicsInStore(dict[str, Topic]):
 class Appender:
     """Appends batches to one partition. Not for several threads at once.
 
+    :ivar records: pending ones of a `Producer`.
     :raises LogError: when the partition's folder cannot be created.
     """
 
@@ -73,6 +74,7 @@ class Appender:
         self._topic = topic
         self._folder = topic_folder(log_dir, topic, topic_id) / str(partition)
         self._chain = Chain(self._folder, topic, partition)
+        self.records = PendingRecords()
         try:
             with below.opened_folder(log_dir, self._folder.parts[-3:], makes=True) as folder:
                 sweep(folder)
@@ -143,14 +145,6 @@ def _is_same(one: str, other: str, folder: int) -> bool:
     return os.path.samestat(*found)
 
 
-class _Open:
-    """A partition that this producer writes to: its pending records and its appender."""
-
-    def __init__(self, appender: Appender) -> None:
-        self.appender = appender
-        self.records = PendingRecords()
-
-
 class Producer:
     """Writes records into the embedded log under `log_dir`. Not for several threads at once.
 
@@ -166,7 +160,7 @@ class Producer:
         self._topics = topics
         self._batch_bytes = whole("batch_bytes", batch_bytes)
         self.written = 0
-        self._open: dict[tuple[str, int], _Open] = {}
+        self._open: dict[tuple[str, int], Appender] = {}
         self._sticky: dict[str, deque[int]] = {}  # records without a key are sent to the first one
         self._is_closed = False
         self._made_in = os.getpid()
@@ -236,7 +230,7 @@ class Producer:
         self._write(topic, partition, place)
         if not len(values):
             return None
-        first = place.appender.append(batches)
+        first = place.append(batches)
         self.written += len(values)
         return first
 
@@ -284,19 +278,18 @@ class Producer:
             sticky.rotate(random.randrange(len(sticky)))
         return sticky[0]
 
-    def _opened(self, name: str, partition: int) -> _Open:
+    def _opened(self, name: str, partition: int) -> Appender:
         topic = self.topic(name)
         partition = whole("partition", partition, MAX_PARTITION)
         if partition not in topic.partitions:
             raise UsageError(f"topic {name} has no partition {partition}: it has {len(topic.partitions)}, from 0 on")
-        place = _Open(Appender(self._log_dir, topic.name, topic.id, partition))
-        self._open[name, partition] = place
+        self._open[name, partition] = place = Appender(self._log_dir, topic.name, topic.id, partition)
         return place
 
-    def _write(self, topic: str, partition: int, place: _Open) -> None:
+    def _write(self, topic: str, partition: int, place: Appender) -> None:
         if not len(place.records):
             return
-        place.appender.append(place.records.batches())
+        place.append(place.records.batches())
         self.written += len(place.records)
         place.records = PendingRecords()
         sticky = self._sticky.get(topic)

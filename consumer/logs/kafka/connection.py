@@ -16,8 +16,9 @@ from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
 
 from ..base import LogError
-from .client import NO_TOPIC, Described, KafkaClient, Pending, Unanswered, refused
+from .client import KafkaClient
 from .health import Health
+from .requests import NO_TOPIC, Described, Pending, Unanswered, refused
 
 FIND_AGAIN_S = 10.0
 
@@ -179,7 +180,6 @@ class Connection:
                 if now < self._refused[0]:
                     raise self._refused[1].with_traceback(None)
                 self._refused = None
-                self._lookup.not_before = now
             if self.current is None or self.health.since is not None or is_away:
                 self._open(now)
             return self.current
@@ -229,7 +229,6 @@ class Connection:
             if self.current is None:
                 self.health.all_down("", str(error), now)
             return
-        if servers is None or (self.current is not None and servers == self.current.servers):
-            return
-        self.discard()
-        self.current = KafkaClient(servers, self._options, self._registry and self._registry.describe)
+        if servers is not None and (self.current is None or servers != self.current.servers):
+            self.discard()
+            self.current = KafkaClient(servers, self._options, self._registry and self._registry.describe)

@@ -14,8 +14,8 @@ from coordinator.zk.znodes.partitions import TopicPartition
 from ...types import Fetch
 from ..base import LogError
 from ..columns import fitting_rows
-from .arrow_batches import RecordRun
-from .client import CORRUPT, DENIED, LATEST, OUT_OF_RANGE, Pending, Requests, Signal
+from .client import CORRUPT, DENIED, OUT_OF_RANGE, RecordRun, Signal
+from .requests import LATEST, Pending, Requests
 
 RETRY_S = 1.0
 SLOW_RETRY_S = 10.0
@@ -60,10 +60,6 @@ class Partition:
     @property
     def is_assigned(self) -> bool:
         return self.state is FetchState.ASSIGNED
-
-    def restarted(self) -> None:
-        """Its received records were dropped: they are fetched again."""
-        self.state, self.tail = FetchState.WAITING, self.position
 
     def received(self, run: RecordRun) -> Fetch | None:
         """The fetch of received records; None when all of them are here already, as after a new beginning."""

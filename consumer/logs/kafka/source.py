@@ -16,10 +16,10 @@ from coordinator.zk.znodes.partitions import TopicPartition
 
 from ...types import Fetch, Position
 from ..base import FetchLimits, Log, LogError, OffsetAndTimestamp, OffsetOutOfRange, Source, TopicIdPartition
-from .arrow_batches import Columns, runs
-from .client import EARLIEST, END, LATEST, UNKNOWN, KafkaClient, Signal
+from .client import END, UNKNOWN, Columns, KafkaClient, Signal, runs
 from .connection import Connection, TopicRegistry
 from .partition import RETRY_S, STARVED_S, Failure, FairShare, FetchState, Partition, UnconfirmedQueue
+from .requests import EARLIEST, LATEST
 from .topics import KnownTopic, Questions, TopicLookup
 
 POLL_RECORDS = 1000
@@ -147,7 +147,7 @@ class KafkaSource(Source):
         self._failures.clear()
         self._lost.clear()
         for part in self._parts.values():
-            part.restarted()
+            part.state, part.tail = FetchState.WAITING, part.position
         self._suspended = set(self._parts.values())
         self._came_at = self._began_at = now
         if not self._is_watched:
@@ -296,7 +296,7 @@ class KafkaSource(Source):
                 continue
             for part in parts:
                 if part.number in known.leaders:
-                    health.note_leader(part.key, known.leaders[part.number])
+                    health.leaders[part.key] = known.leaders[part.number]
                 if (problem := known.lacks(part.number)) is not None:
                     self._suspend([part], FetchState.FAILED, now + RETRY_S)
                     self._failures[part] = problem

@@ -18,7 +18,7 @@ from typing import TypeVar, cast
 from coordinator.zk.errors import CoordinatorError
 
 from ..base import LogError, OffsetAndTimestamp, TopicIdPartition, UnknownTopic
-from .client import ANSWER_TIMEOUT_S, LATEST, Described, Pending, Requests, Unanswered
+from .requests import ANSWER_TIMEOUT_S, LATEST, Described, Pending, Requests, Unanswered
 
 log = logging.getLogger(__name__)
 
