@@ -81,7 +81,7 @@ class PendingRecords:
         headers = None
         if self._headers:
             found = [self._headers.get(index) for index in range(len(self))]
-            rows = [row and [{"key": name, "value": data} for name, data in row] for row in found]
+            rows = [None if row is None else [{"key": name, "value": data} for name, data in row] for row in found]
             headers = pa.array(rows, HEADERS)
         keys = pa.array(self._keys, pa.binary())
         return stored_batches(pa.array(self._values, pa.binary()), keys, pa.array(self._timestamps), headers)

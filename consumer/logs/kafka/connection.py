@@ -231,4 +231,5 @@ class Connection:
             return
         if servers is not None and (self.current is None or servers != self.current.servers):
             self.discard()
-            self.current = KafkaClient(servers, self._options, self._registry and self._registry.describe)
+            registry = None if self._registry is None else self._registry.describe
+            self.current = KafkaClient(servers, self._options, registry)
