@@ -12,17 +12,10 @@ import pyarrow.compute as pc
 from coordinator.zk.errors import UsageError
 from coordinator.zk.values import whole
 
-from .base import HEADERS, TIMESTAMP
+from .base import HEADERS, LOG_SCHEMA, TIMESTAMP
 
-STORED_SCHEMA = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("timestamp", TIMESTAMP),
-        ("timestampType", pa.int32()),
-        ("headers", HEADERS),
-    ]
-)
+_STORED = ("key", "value", "timestamp", "timestampType", "headers")
+STORED_SCHEMA = pa.schema([LOG_SCHEMA.field(name) for name in _STORED])
 
 BATCH_BYTES = 1 << 20
 """Target Arrow memory of a batch: Spark works best with batches of 1 to 2 MB."""

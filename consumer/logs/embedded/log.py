@@ -47,8 +47,6 @@ _ROWS = b"zk_group.rows"
 _NEWEST = b"zk_group.newest_us"
 
 SUFFIX = ".arrow"
-PARTS_OF_A_FILE = 4
-"""Topic, topic id, partition, file."""
 _NAME = re.compile(r"\d{20}\.arrow")
 
 _FILES_BEFORE_LISTING = 32
@@ -126,7 +124,7 @@ def _unreadable(path: Path, first: int, reason: object) -> LogError:
 
 def _mapped(path: Path) -> pa.Buffer:
     """The bytes of a file."""
-    descriptor = below.open_file(path.parents[PARTS_OF_A_FILE - 1], path.parts[-PARTS_OF_A_FILE:])
+    descriptor = below.open_file(path.parents[3], path.parts[-4:])  # topic, topic id, partition, file
     try:
         # By the descriptor, not the path, which may be a link by now. Close frees both; the buffer keeps the mapping.
         with pa.memory_map(f"/dev/fd/{descriptor}") as source:
@@ -195,7 +193,7 @@ class Chain:
                 if self._last is not None and _identity(self._last[0]) != self._last[1]:
                     self._list()
                 return self._end
-            file = self._read_listed(self._end)
+            file = self._read(self._end)
             self._firsts.append(file.first)
             self._move_end(file)
         self._list()
@@ -211,7 +209,7 @@ class Chain:
             first = self._firsts[bisect_right(self._firsts, offset) - 1]
             with suppress(FileNotFoundError):
                 if self.open_file is None or self.open_file.first != first:
-                    self.open_file = self._read(first)
+                    self.open_file = self._read(first, is_listed=False)
                 if offset < self.open_file.end:
                     return self.open_file
             self._list()  # a listing may miss a concurrent file, and files may have been removed
@@ -228,10 +226,11 @@ class Chain:
                 f"{self._folder} holds {earliest} to {self._end}"
             )
 
-    def _read(self, first: int) -> LogFile:
+    def _read(self, first: int, is_listed: bool = True) -> LogFile:
         """Map the file whose first record has offset `first`. Its batches are not read yet.
 
-        :raises LogError: when it is damaged or cannot be read.
+        :param is_listed: whether it was there just now.
+        :raises LogError: when it is damaged, cannot be read, or was listed and does not exist.
         :raises FileNotFoundError: when it does not exist.
         """
         path = self._folder / file_name(first)
@@ -243,7 +242,9 @@ class Chain:
             if rows != int(metadata[_ROWS]) or rows == 0:
                 raise ValueError(f"it holds {rows} records and should hold {int(metadata[_ROWS])}")
             return LogFile(path, self._topic, self._partition, first, first + rows, int(metadata[_NEWEST]), stored)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            if is_listed:
+                raise LogError(f"{path} was removed while it was being read") from error
             raise
         except (pa.ArrowException, OSError, ValueError) as error:
             raise _unreadable(path, first, error) from error
@@ -259,7 +260,7 @@ class Chain:
         """List the folder. Only the last file is opened: the others end where the next begins."""
         self._firsts = firsts = self._listed()
         if firsts:
-            self._move_end(self._read_listed(firsts[-1]))
+            self._move_end(self._read(firsts[-1]))
         else:
             self._last, self.open_file, self._end, self._next = None, None, 0, self._folder / file_name(0)
 
@@ -281,12 +282,6 @@ class Chain:
         except OSError as error:
             raise LogError(f"cannot list {self._folder}: {error.strerror}") from error
         return sorted(int(name.removesuffix(SUFFIX)) for name in names if _NAME.fullmatch(name))
-
-    def _read_listed(self, first: int) -> LogFile:
-        try:
-            return self._read(first)
-        except FileNotFoundError as error:
-            raise LogError(f"{self._folder / file_name(first)} was removed while it was being read") from error
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

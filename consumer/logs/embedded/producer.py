@@ -118,9 +118,10 @@ class Appender:
                 os.link(temporary, target, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
                 return first
             except FileExistsError:
-                # NFS: the link was made, its answer lost, and the request repeated
-                if _is_same(temporary, target, folder):
-                    return first
+                with suppress(OSError):  # NFS: the link was made, its answer lost, and the request repeated
+                    found = [os.stat(name, dir_fd=folder, follow_symlinks=False) for name in (temporary, target)]
+                    if os.path.samestat(*found):
+                        return first
                 lost = first
 
 
@@ -135,14 +136,6 @@ def sweep(folder: int, older_than_s: float = ABANDONED_AFTER_S) -> int:
                 os.unlink(name, dir_fd=folder)
                 removed += 1
     return removed
-
-
-def _is_same(one: str, other: str, folder: int) -> bool:
-    try:
-        found = [os.stat(name, dir_fd=folder, follow_symlinks=False) for name in (one, other)]
-    except OSError:
-        return False
-    return os.path.samestat(*found)
 
 
 class Producer:

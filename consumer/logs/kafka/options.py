@@ -53,9 +53,6 @@ REFUSED = {
 }
 """Option -> why it cannot be set."""
 
-GROUP_ID = "zk-group-coordinator"
-"""librdkafka requires one, for a group coordinator that is never used."""
-
 DEFAULTS = {
     "client.id": "zk-group-coordinator",
     "isolation.level": "read_committed",
@@ -77,7 +74,7 @@ DEFAULTS = {
     "log_level": "0",  # errors are signals, and logged by us
 }
 FIXED = {
-    "group.id": GROUP_ID,
+    "group.id": "zk-group-coordinator",  # required, for a group coordinator of Kafka's that is never used
     "enable.auto.commit": "false",
     "enable.auto.offset.store": "false",
     "enable.partition.eof": "true",

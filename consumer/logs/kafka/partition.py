@@ -14,8 +14,8 @@ from coordinator.zk.znodes.partitions import TopicPartition
 from ...types import Fetch
 from ..base import LogError
 from ..columns import fitting_rows
-from .client import CORRUPT, DENIED, OUT_OF_RANGE, RecordRun, Signal
-from .requests import LATEST, Pending, Requests
+from .client import CORRUPT, DENIED, OUT_OF_RANGE, KafkaClient, RecordRun, Signal
+from .requests import LATEST, Pending
 
 RETRY_S = 1.0
 SLOW_RETRY_S = 10.0
@@ -200,11 +200,11 @@ class FairShare:
     than fit into one, the last ones starve while the reader is slower than the brokers. So does every partition while
     the reader's buffer is full of others' records.
 
-    :param round_bytes: bytes of a round at least: those of a response.
+    A round has at least the bytes of a response.
     """
 
-    def __init__(self, round_bytes: int, now: float) -> None:
-        self._round_bytes = round_bytes
+    def __init__(self, client: KafkaClient, now: float) -> None:
+        self._client = client
         self._got: dict[Partition, int] = {}
         self._total = 0
         self._began = now
@@ -213,7 +213,7 @@ class FairShare:
 
     def is_round(self, now: float) -> bool:
         """Whether each partition should have got some: a fast reader has had several responses by then."""
-        return self._total >= self._round_bytes and now - self._began >= STARVED_S
+        return self._total >= self._client.response_bytes and now - self._began >= STARVED_S
 
     def count(self, partition: Partition, size: int) -> None:
         """Count received records."""
@@ -229,12 +229,12 @@ class FairShare:
         """Count from zero."""
         self._got, self._total, self._began = {}, 0, now
 
-    def starved(self, client: Requests, hungry: list[Partition], now: float) -> list[Partition] | None:
+    def starved(self, hungry: list[Partition], now: float) -> list[Partition] | None:
         """Those of `hungry` with records in the log; None until the brokers have answered."""
         if self._asked is None:
             if hungry and now >= self._not_before:
                 self._not_before = now + STARVED_S
-                self._asked = (client.offsets({part.key: LATEST for part in hungry}), hungry)
+                self._asked = (self._client.offsets({part.key: LATEST for part in hungry}), hungry)
             return None if hungry else []
         pending, asked = self._asked
         if not pending.is_done:

@@ -103,7 +103,7 @@ class KafkaSource(Source):
         try:
             self._assign(client, wanted, now)
             self._receive(client, max_bytes, now)
-            self._relieve(client, max_bytes, wanted, now)
+            self._relieve(max_bytes, wanted, now)
             return self._taken(self._room(max_bytes), now)
         except BaseException:
             # Records out of librdkafka's queue and not returned are lost: the next client requests them again. And what
@@ -142,7 +142,7 @@ class KafkaSource(Source):
         self._client, self._stats = client, None
         self._topics = TopicLookup(client)
         self._connection.health.restart()
-        self._share = FairShare(client.response_bytes, now)
+        self._share = FairShare(client, now)
         self._queue = UnconfirmedQueue(self._verified)
         self._failures.clear()
         self._lost.clear()
@@ -294,9 +294,10 @@ class KafkaSource(Source):
                 self._suspend(parts, FetchState.WAITING)
                 self._drop(parts, known.verified)
                 continue
+            leaders = known.described.leaders if known.described else {}
             for part in parts:
-                if part.number in known.leaders:
-                    health.leaders[part.key] = known.leaders[part.number]
+                if part.number in leaders:
+                    health.leaders[part.key] = leaders[part.number]
                 if (problem := known.lacks(part.number)) is not None:
                     self._suspend([part], FetchState.FAILED, now + RETRY_S)
                     self._failures[part] = problem
@@ -309,9 +310,7 @@ class KafkaSource(Source):
 
     # ---- fairness
 
-    def _relieve(
-        self, client: KafkaClient, max_bytes: int, wanted: Collection[TopicPartition] | None, now: float
-    ) -> None:
+    def _relieve(self, max_bytes: int, wanted: Collection[TopicPartition] | None, now: float) -> None:
         """Let partitions above their share yield to starved ones, and end that."""
         is_full = max_bytes <= 0 and wanted is not None
         self._is_relieved &= is_full
@@ -325,7 +324,7 @@ class KafkaSource(Source):
             hungry = [part for part in assigned if part.key in (wanted or ())] if others else []
         else:
             others, hungry = self._share.compared(assigned)
-        starved = self._share.starved(client, hungry, now)
+        starved = self._share.starved(hungry, now)
         if starved is None:
             return
         self._share.start_round(now)

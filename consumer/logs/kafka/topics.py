@@ -54,8 +54,7 @@ class KnownTopic:
     :ivar verified: records up to this poll are of this id.
     :ivar missing: why it does not exist, else None.
     :ivar unconfirmed: why its id has not been confirmed for long, else None.
-    :ivar partitions: Kafka's; None before the first answer.
-    :ivar leaders: partition -> the address of its leader, where it has one.
+    :ivar described: Kafka's partitions and their leaders, once brokers have answered.
     """
 
     def __init__(self, name: str, topic_id: str) -> None:
@@ -64,8 +63,7 @@ class KnownTopic:
         self.verified = -1
         self.missing: UnknownTopic | None = None
         self.unconfirmed: LogError | None = None
-        self.partitions: frozenset[int] | None = None
-        self.leaders: Mapping[int, str] = {}
+        self.described: Described | None = None
         self.is_requested = True
         self.not_before = float("-inf")
         self._silent_since: float | None = None
@@ -83,7 +81,7 @@ class KnownTopic:
         if self.missing is not None:
             log.info("topic available: topic=%s id=%s", self.name, self.id)
             self.missing = None
-        self.verified, self.partitions, self.leaders = poll, answer.partitions, answer.leaders
+        self.verified, self.described = poll, answer
         self.not_before = asked_at + min(MOST_WAIT_S, _PARTITION_S * len(answer.partitions))
 
     def note_silence(self, reason: LogError, asked_at: float, now: float) -> None:
@@ -96,12 +94,11 @@ class KnownTopic:
 
     def lacks(self, number: int) -> LogError | None:
         """The error for a partition that Kafka does not have; None when it exists, or before the first answer."""
-        if self.partitions is None or number in self.partitions:
+        if self.described is None or number in self.described.partitions:
             return None
-        return LogError(
-            f"ZooKeeper has a partition {self.name}-{number}, and Kafka has {len(self.partitions)} of this topic, and "
-            "not this one; the others are fetched"
-        )
+        count = len(self.described.partitions)
+        what = f"ZooKeeper has a partition {self.name}-{number}, and Kafka has {count} of this topic, and not this one"
+        return LogError(f"{what}; the others are fetched")
 
 
 class TopicLookup:
