@@ -58,7 +58,8 @@ class KafkaSource(Source):
         self._polls = 0
         self._stats: object = None
         self._polled_at = self._came_at = self._began_at = self._asked_at = float("-inf")
-        self._is_watched = self._is_relieved = False
+        self._is_watched = False
+        self._is_relieved = False  # others yield to the wanted ones of a full reader: these get one record at a time
 
     # ---- partitions
 
@@ -104,7 +105,7 @@ class KafkaSource(Source):
             self._assign(client, wanted, now)
             self._receive(client, max_bytes, now)
             self._relieve(max_bytes, wanted, now)
-            return self._taken(self._room(max_bytes), now)
+            return self._taken(max(max_bytes, self._is_relieved), now)
         except BaseException:
             # Records out of librdkafka's queue and not returned are lost: the next client requests them again. And what
             # is assigned may not be known.
@@ -226,17 +227,13 @@ class KafkaSource(Source):
     def _receive(self, client: KafkaClient, max_bytes: int, now: float) -> None:
         """Take records out of the queue, while the brokers confirm the topics of earlier ones."""
         until = now + self._limits.max_s
-        room = min(self._room(max_bytes), UNCONFIRMED_BYTES)
+        room = min(max(max_bytes, self._is_relieved), UNCONFIRMED_BYTES)
         while self._queue.size < room and self._consume(client):
             self._confirm(0.0)
             if time.monotonic() >= until:
                 break
         if not self._queue.has_confirmed:
             self._confirm(CONFIRM_TIMEOUT_S if self._queue.newest else 0.0)
-
-    def _room(self, max_bytes: int) -> int:
-        """While others yield to the wanted partitions of a full reader, these continue with one record at a time."""
-        return max(max_bytes, int(self._is_relieved))
 
     def _consume(self, client: KafkaClient) -> bool:
         """One look; whether there was anything."""

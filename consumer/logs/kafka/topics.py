@@ -157,10 +157,9 @@ class TopicLookup:
             or known.missing is not None
             or (newest.get(known.name, -1) > known.verified and now >= known.not_before + interval_s)
         ]
-        if not requested:
-            return
-        self._asked = (self._client.describe({known.name for known in requested}), requested, poll, now)
-        self._look_after_s = RECHECK_S
+        if requested:
+            self._asked = (self._client.describe({known.name for known in requested}), requested, poll, now)
+            self._look_after_s = RECHECK_S
         for known in requested:
             known.is_requested = False
 
