@@ -12,40 +12,21 @@ from urllib.parse import unquote, urlsplit
 from coordinator.zk.errors import UsageError
 from coordinator.zk.znodes.names import shown
 
-from .base import (
-    FetchLimits,
-    Log,
-    LogError,
-    OffsetAndTimestamp,
-    OffsetOutOfRange,
-    Source,
-    TopicIdPartition,
-    UnknownTopic,
-    ends_of,
-    knows_topics,
-    outages_of,
-)
+from .base import FetchLimits as FetchLimits
+from .base import Log as Log
+from .base import LogError as LogError
+from .base import OffsetAndTimestamp as OffsetAndTimestamp
+from .base import OffsetOutOfRange as OffsetOutOfRange
+from .base import Source as Source
+from .base import TopicIdPartition as TopicIdPartition
+from .base import UnknownTopic as UnknownTopic
+from .base import ends_of as ends_of
+from .base import knows_topics as knows_topics
+from .base import outages_of as outages_of
+from .base import source_of as source_of
 from .embedded.log import EmbeddedLog
-from .kafka.open import KafkaPlace, open_kafka
-from .pull import source_of
-
-__all__ = [
-    "FetchLimits",
-    "KafkaPlace",
-    "Log",
-    "LogError",
-    "OffsetAndTimestamp",
-    "OffsetOutOfRange",
-    "Source",
-    "TopicIdPartition",
-    "UnknownTopic",
-    "embedded_folder",
-    "ends_of",
-    "knows_topics",
-    "open_log",
-    "outages_of",
-    "source_of",
-]
+from .kafka.options import KafkaPlace as KafkaPlace
+from .kafka.options import open_kafka
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 

@@ -1,10 +1,14 @@
-"""The interfaces of a log: lookups of offsets, the source of a reader's records, and errors."""
+"""The interfaces of a log: lookups of offsets, the source of a reader's records, and errors.
+
+With the source over a log whose partitions are fetched one by one, in turns.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 from math import inf
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, cast, runtime_checkable
 
 import pyarrow as pa
 
@@ -173,13 +177,77 @@ def ends_of(source: Log, places: Iterable[TopicIdPartition]) -> dict[TopicIdPart
     """The `latest` of each partition, or what it raised; one question where the log can answer so."""
     if isinstance(source, AnswersForMany):
         return source.latest_of(places)
-    return {place: _end_of(source, place) for place in places}
+    found: dict[TopicIdPartition, int | CoordinatorError] = {}
+    for place in places:
+        try:
+            found[place] = source.latest(*place)
+        except (CoordinatorError, OSError) as error:
+            found[place] = error if isinstance(error, CoordinatorError) else CoordinatorError(str(error))
+    return found
 
 
-def _end_of(source: Log, place: TopicIdPartition) -> int | CoordinatorError:
-    try:
-        return source.latest(*place)
-    except CoordinatorError as error:
-        return error
-    except OSError as error:
-        return CoordinatorError(str(error))
+UNBOUNDED = 1 << 31
+NO_LIMITS = FetchLimits()
+
+
+def source_of(opened: Log, limits: FetchLimits = NO_LIMITS, clock: Callable[[], float] = time.monotonic) -> Source:
+    """The source of one reader of a log.
+
+    :param clock: monotonic seconds.
+    """
+    return opened.source(limits) if isinstance(opened, Pushes) else PullSource(cast(PullLog, opened), limits, clock)
+
+
+class PullSource(Source):
+    """Fetches assigned partitions in the order in which they had records last."""
+
+    is_pending = False
+
+    def __init__(self, log: PullLog, limits: FetchLimits, clock: Callable[[], float]) -> None:
+        self._log = log
+        self._limits = limits
+        self._clock = clock
+        self._positions: dict[TopicPartition, Position] = {}
+        self._problems: dict[TopicPartition, CoordinatorError | OSError] = {}
+
+    def assign(self, starts: Mapping[TopicPartition, Position]) -> None:
+        self._positions = dict(sorted({**self._positions, **starts}.items()))
+        for partition in starts:
+            self._problems.pop(partition, None)
+
+    def release(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            self._positions.pop(partition, None)
+            self._problems.pop(partition, None)
+
+    def poll(self, max_bytes: int, wanted: Collection[TopicPartition] | None = None) -> list[Fetch]:
+        """See `Source`. Records that were fetched before an unexpected error are fetched again."""
+        until = self._clock() + self._limits.max_s
+        fetches = list[Fetch]()
+        unknown: set[tuple[str, str]] = set()  # topics without data: one partition answers for all
+        for partition, position in self._positions.items():
+            if max_bytes <= 0 or (fetches and self._clock() >= until):
+                break
+            topic_id, offset = position
+            topic = (partition.topic, topic_id)
+            if topic in unknown or (wanted is not None and partition not in wanted):
+                continue
+            most = min(max_bytes, self._limits.max_partition_bytes)
+            try:
+                batches, following = self._log.fetch(*topic, partition.partition, offset, most, UNBOUNDED)
+            except (CoordinatorError, OSError) as error:
+                self._problems[partition] = error
+                if isinstance(error, UnknownTopic):
+                    unknown.add(topic)
+                continue
+            self._problems.pop(partition, None)
+            if following != offset:
+                fetches.append(Fetch(partition, topic_id, offset, following, batches))
+                max_bytes -= fetches[-1].nbytes
+        for fetch in fetches:
+            self._positions[fetch.partition] = self._positions.pop(fetch.partition)._replace(offset=fetch.next)
+        return fetches
+
+    @property
+    def problems(self) -> Mapping[TopicPartition, CoordinatorError | OSError]:
+        return self._problems

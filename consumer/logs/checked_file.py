@@ -2,20 +2,21 @@
 
 The last batch of a file has no rows; its custom metadata has the CRC32C of each batch before it. So any Arrow reader
 reads the file, and a reader of one batch checks that one alone. The format is specified in `docs/files.md`.
+
+Compressed files are refused before anything of them is decompressed: few bytes may become gigabytes. pyarrow tells
+neither the place of a batch in a file nor its compression, so both are read here from the flatbuffers: `File.fbs` and
+`Message.fbs` of Arrow's format.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Mapping
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 from fastcrc import crc32
-
-from .uncompressed import refuse_compressed, refuse_compressed_end, refuse_compressed_file
 
 MARK = b"zk_group.checksums"
 """In the schema's metadata: the file has checksums. So none that lost them is taken for one of an earlier release."""
@@ -28,6 +29,14 @@ _LARGE = 1 << 16
 _MOST = 2**63 - 1
 _crc32c = crc32.iscsi
 """CRC32C is that of iSCSI. fastcrc computes it twice as fast as google-crc32c: about as fast as memory is read."""
+
+_END = struct.Struct("<i6s")
+_BLOCK = struct.Struct("<qi4xq")
+_CONTINUATION = 0xFFFFFFFF
+_DICTIONARIES, _BLOCKS = 2, 3
+_VERSION, _HEADER_TYPE, _HEADER = 0, 1, 2
+_V5, _RECORD_BATCH = 4, 3
+_COMPRESSION = 3
 
 
 class DamagedBatch(ValueError):
@@ -66,7 +75,7 @@ class CheckedFile:
     def __init__(self, data: pa.Buffer, schema: pa.Schema) -> None:
         self._data, self._schema = data, schema
         self._reader = reader = pa.ipc.open_file(pa.BufferReader(data))
-        refuse_compressed_end(data)
+        _refuse_compressed_file(data, slice(-1, None))
         if not reader.schema.equals(schema):
             raise ValueError("it has other columns")
         self.metadata: Mapping[bytes, bytes] = reader.schema.metadata or {}
@@ -81,7 +90,7 @@ class CheckedFile:
                 raise ValueError(f"it has {batches - 1} batches, and checksums of {len(self._parts)}")
             self.rows = [part.rows for part in self._parts]
         else:
-            refuse_compressed_file(data)
+            _refuse_compressed_file(data, slice(None))
             self.rows = [reader.get_batch(index).num_rows for index in range(batches)]
 
     def read(self, index: int) -> pa.RecordBatch:
@@ -110,7 +119,7 @@ class CheckedFile:
             if index == 0:
                 source.seek(_MAGIC_BYTES)
                 pa.ipc.read_message(source)  # the schema
-            refuse_compressed(memoryview(data)[source.tell() :])
+            _refuse_compressed(memoryview(data)[source.tell() :])
             return pa.ipc.read_record_batch(pa.ipc.read_message(source), self._schema)
         except (EOFError, struct.error) as error:
             raise ValueError("a batch is missing") from error
@@ -153,14 +162,13 @@ class _Sink:
         self.closed = False
 
     def write(self, data: Any) -> int:
-        size = len(data)
-        self.size += size
-        if size < _LARGE:
+        self.size += len(data)
+        if len(data) < _LARGE:
             self._pending.append(data)
-            return size
-        self.flush()
-        self._pass(data)
-        return size
+        else:
+            self.flush()
+            self._pass(data)
+        return len(data)
 
     def flush(self) -> None:
         """Pass on all that waits."""
@@ -198,22 +206,81 @@ def _parts(metadata: Mapping[bytes, bytes], custom: Mapping[bytes, bytes], size:
         numbers = json.loads(table)
     except RecursionError as error:
         raise ValueError("its checksums are nested") from error
-    if metadata[MARK] != ALGORITHM or not _is_table(numbers, size):
-        raise ValueError("its checksums are none of a kind known here")
-    begins = pairwise([0, *(end for end, _, _ in numbers)])
-    return [_Part(begin, *entry) for (begin, _), entry in zip(begins, numbers, strict=True)]
-
-
-def _is_table(numbers: object, size: int) -> bool:
-    """Whether batches follow one another within `size` bytes: no two read the same bytes."""
-    if not isinstance(numbers, list):
-        return False
-    before = 0
+    parts, unknown = [_Part(0, 0, 0, 0)], ValueError("its checksums are none of a kind known here")
+    if metadata[MARK] != ALGORITHM or not isinstance(numbers, list):
+        raise unknown
     for entry in numbers:
         if not isinstance(entry, list) or [type(number) for number in entry] != [int] * 3:
-            return False
-        end, rows, crc32c = entry
-        if not (before < end <= size and 0 <= rows <= _MOST and 0 <= crc32c < 2**32):
-            return False
-        before = end
-    return True
+            raise unknown
+        parts.append(_Part(parts[-1].end, *entry))
+        begin, end, rows, crc32c = parts[-1]  # batches follow one another: no two read the same bytes
+        if not (begin < end <= size and 0 <= rows <= _MOST and 0 <= crc32c < 2**32):
+            raise unknown
+    return parts[1:]
+
+
+def refuse_compressed_stream(data: bytes) -> None:
+    """Refuse a stream of Arrow's before anything of it is decompressed.
+
+    :raises ValueError: when it has a batch that is compressed, or of Arrow before 1.0, or dictionaries.
+    :raises pa.ArrowException: when it is no stream.
+    """
+    for message in pa.ipc.MessageReader.open_stream(data):
+        if message.type != "schema":
+            _refuse_compressed(memoryview(bytes(4) + message.metadata.to_pybytes()))
+
+
+def _refuse_compressed_file(data: pa.Buffer, some: slice) -> None:
+    """
+    :param some: of its batches.
+    :raises ValueError: when one of them is compressed, or of Arrow before 1.0, or it has dictionaries.
+    """
+    view = memoryview(data)
+    try:
+        for begin in list(_batches(view))[some]:
+            _refuse_compressed(view[begin:])
+    except (struct.error, IndexError) as error:
+        raise ValueError("it is no Arrow file") from error
+
+
+def _refuse_compressed(message: memoryview) -> None:
+    """
+    :param message: begins with the encapsulated message of a record batch.
+    :raises ValueError: when that is compressed, or of Arrow before 1.0 (which has its compression elsewhere).
+    :raises struct.error: when it is no message.
+    """
+    root = 8 if _number(message, 0, "<I") == _CONTINUATION else 4
+    root += _number(message, root, "<I")
+    version, kind = _field(message, root, _VERSION), _field(message, root, _HEADER_TYPE)
+    header = _field(message, root, _HEADER)
+    if not version or _number(message, version, "<h") != _V5 or not kind or message[kind] != _RECORD_BATCH:
+        raise ValueError("a batch is of another version of Arrow's format")
+    if _field(message, header + _number(message, header, "<I"), _COMPRESSION):
+        raise ValueError("a batch is compressed")
+
+
+def _batches(view: memoryview) -> Iterator[int]:
+    """Where the messages of the batches begin, as the footer says."""
+    size, _ = _END.unpack_from(view, len(view) - _END.size)
+    footer = len(view) - _END.size - size
+    footer += _number(view, footer, "<I")
+    dictionaries = _field(view, footer, _DICTIONARIES)
+    if dictionaries and _number(view, dictionaries + _number(view, dictionaries, "<I"), "<I"):
+        raise ValueError("it has dictionaries")
+    if blocks := _field(view, footer, _BLOCKS):
+        blocks += _number(view, blocks, "<I")
+        for index in range(_number(view, blocks, "<I")):
+            yield _BLOCK.unpack_from(view, blocks + 4 + index * _BLOCK.size)[0]
+
+
+def _field(view: memoryview, table: int, index: int) -> int:
+    """Where a field of a table begins; 0 when it has its default."""
+    vtable = table - _number(view, table, "<i")
+    entry = 4 + 2 * index
+    place = _number(view, vtable + entry, "<H") if entry < _number(view, vtable, "<H") else 0
+    return table + place if place else 0
+
+
+def _number(view: memoryview, at: int, form: str) -> int:
+    number: int = struct.unpack_from(form, view, at)[0]
+    return number

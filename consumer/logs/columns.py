@@ -12,17 +12,10 @@ import pyarrow.compute as pc
 from coordinator.zk.errors import UsageError
 from coordinator.zk.values import whole
 
-from .base import HEADERS, TIMESTAMP
+from .base import HEADERS, LOG_SCHEMA, TIMESTAMP
 
-STORED_SCHEMA = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("timestamp", TIMESTAMP),
-        ("timestampType", pa.int32()),
-        ("headers", HEADERS),
-    ]
-)
+_STORED = ("key", "value", "timestamp", "timestampType", "headers")
+STORED_SCHEMA = pa.schema([LOG_SCHEMA.field(name) for name in _STORED])
 
 BATCH_BYTES = 1 << 20
 """Target Arrow memory of a batch: Spark works best with batches of 1 to 2 MB."""
@@ -81,7 +74,8 @@ class PendingRecords:
         headers = None
         if self._headers:
             found = [self._headers.get(index) for index in range(len(self))]
-            headers = pa.array([_header_rows(row) for row in found], HEADERS)
+            rows = [None if row is None else [{"key": name, "value": data} for name, data in row] for row in found]
+            headers = pa.array(rows, HEADERS)
         keys = pa.array(self._keys, pa.binary())
         return stored_batches(pa.array(self._values, pa.binary()), keys, pa.array(self._timestamps), headers)
 
@@ -99,10 +93,6 @@ def _encoded(name: str) -> bytes:
         return name.encode()
     except (UnicodeEncodeError, AttributeError) as error:
         raise UsageError(f"a header's name is no text: {name!a}") from error
-
-
-def _header_rows(headers: Headers | None) -> list[dict[str, str | bytes | None]] | None:
-    return [{"key": name, "value": data} for name, data in headers] if headers else None
 
 
 def stored_batches(

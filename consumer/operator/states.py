@@ -14,7 +14,7 @@ from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.regions import MAX_STATE_BYTES, Contribution, StateFile
 from coordinator.zk.znodes.sync import decoded, encoded
 
-from ..logs.uncompressed import refuse_compressed_stream
+from ..logs.checked_file import refuse_compressed_stream
 from ..sealing.folder_claim import claim
 from ..sealing.segment_files import SegmentFolder
 

@@ -58,8 +58,7 @@ def kafka_client(servers: str, options: Mapping[str, str] | None) -> closing[Req
 
     :param options: of librdkafka.
     """
-    from consumer.logs.kafka.open import bootstrap_servers
-    from consumer.logs.kafka.options import kafka_options
+    from consumer.logs.kafka.options import bootstrap_servers, kafka_options
     from consumer.logs.kafka.requests import Requests  # loads pyarrow, needed only here
 
     return closing(Requests(bootstrap_servers("kafka:", servers), kafka_options(options or {})))

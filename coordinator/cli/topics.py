@@ -119,7 +119,7 @@ def _data(log_dir: Path | None, topic: Topic | None) -> list[Path]:
     """The folder of the topic's data, if it exists."""
     if log_dir is None or topic is None:
         return []
-    from consumer.logs.embedded.files import topic_folder  # loads pyarrow, needed only here
+    from consumer.logs.embedded.log import topic_folder  # loads pyarrow, needed only here
 
     folder = topic_folder(log_dir, topic.name, topic.id)
     return [folder] if topic.id in below.folders(log_dir, [topic.name]) else []

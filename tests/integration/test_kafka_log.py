@@ -24,8 +24,7 @@ from consumer.logs import (
     open_log,
 )
 from consumer.logs.kafka.client import KafkaClient
-from consumer.logs.kafka.log import KafkaLog
-from consumer.logs.kafka.source import KafkaSource
+from consumer.logs.kafka.source import KafkaLog, KafkaSource
 from coordinator.zk.znodes.partitions import TopicPartition
 from tests.support.kafka import USERS, Kafka, fetched, reader, refused
 from tests.support.wait import eventually, within

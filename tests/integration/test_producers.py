@@ -12,7 +12,7 @@ import pytest
 
 from consumer.logs import open_log
 from consumer.logs.columns import stored_batches
-from consumer.logs.embedded.append import Appender
+from consumer.logs.embedded.producer import Appender
 from tests.support.wait import eventually
 
 ID = "0kqJ7XyNT_aWnRk5bWq8Zg"
@@ -31,8 +31,8 @@ def values(log_dir: Path, partition: int) -> list[object]:
 
 ENDLESS = """
 import time
-from consumer.logs.embedded.append import Appender
-from consumer.logs.embedded.chain import Chain
+from consumer.logs.embedded.producer import Appender
+from consumer.logs.embedded.log import Chain
 from consumer.logs.columns import stored_batches
 
 end = Chain.end
@@ -85,7 +85,7 @@ def test_a_producer_that_dies_over_the_link_has_written_all_or_nothing(
     code = f"""
 import os, signal
 from pathlib import Path
-from consumer.logs.embedded.append import Appender
+from consumer.logs.embedded.producer import Appender
 from consumer.logs.columns import stored_batches
 link = os.link
 def die(source, target, **folders):

@@ -12,9 +12,8 @@ from consumer.consumer import Consumer
 from consumer.errors import NoOffsetForPartition
 from consumer.logs import Log, OffsetOutOfRange
 from consumer.logs.columns import stored_batches
-from consumer.logs.embedded.append import Appender
-from consumer.logs.embedded.files import topic_folder
-from consumer.logs.embedded.log import EmbeddedLog
+from consumer.logs.embedded.log import EmbeddedLog, topic_folder
+from consumer.logs.embedded.producer import Appender
 from consumer.sealing.segment_files import SegmentFolder
 from consumer.spark.fetchers.config import SlotConfig, SlotSpec
 from consumer.spark.fetchers.pool_znode import PoolPost

@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from consumer.logs.embedded.files import file_name
+from consumer.logs.embedded.log import file_name
 from consumer.logs.embedded.producer import Producer
 from consumer.spark import FetcherPool, register
 from coordinator.zk.znodes.paths import GroupPaths

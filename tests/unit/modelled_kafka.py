@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 from consumer.logs import FetchLimits, LogError
-from consumer.logs.kafka.arrow_batches import Columns
-from consumer.logs.kafka.client import END, OUT_OF_RANGE, Signal
+from consumer.logs.kafka.client import END, OUT_OF_RANGE, Columns, Signal
 from consumer.logs.kafka.health import BrokerStats
-from consumer.logs.kafka.log import KafkaLog
 from consumer.logs.kafka.requests import EARLIEST, NO_TOPIC, Described, Unanswered, refused
+from consumer.logs.kafka.source import KafkaLog
 from consumer.types import Fetch, Position
 from coordinator.zk.znodes.partitions import TopicPartition
 
@@ -337,7 +336,7 @@ def modelled_kafka() -> Iterator[Brokers]:
     """Brokers that every `KafkaLog` reads meanwhile, ten records a look."""
     kafka = Brokers()
     with pytest.MonkeyPatch.context() as patched:
-        for module in ("connection", "source", "offsets"):
+        for module in ("connection", "source", "topics"):
             patched.setattr(f"consumer.logs.kafka.{module}.time", SimpleNamespace(monotonic=lambda: kafka.now))
         patched.setattr("consumer.logs.kafka.connection.KafkaClient", kafka.client)
         # Time of the test passes without that of the lookup's thread.

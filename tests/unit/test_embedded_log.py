@@ -26,9 +26,8 @@ from consumer.logs import (
 )
 from consumer.logs.base import LOG_SCHEMA
 from consumer.logs.columns import PendingRecords, stored_batches
-from consumer.logs.embedded.append import ABANDONED_AFTER_S, Appender, sweep
-from consumer.logs.embedded.files import file_name
-from consumer.logs.embedded.log import EmbeddedLog, remove_topic
+from consumer.logs.embedded.log import EmbeddedLog, file_name, remove_topic
+from consumer.logs.embedded.producer import ABANDONED_AFTER_S, Appender, sweep
 from coordinator.zk.below import opened_folder
 from coordinator.zk.errors import UsageError
 

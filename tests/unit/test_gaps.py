@@ -9,9 +9,8 @@ import pyarrow as pa
 import pytest
 
 from consumer.errors import SegmentError
-from consumer.logs.kafka.arrow_batches import RecordRun, runs
-from consumer.logs.kafka.partition import Partition
-from consumer.logs.kafka.unconfirmed import UnconfirmedQueue
+from consumer.logs.kafka.client import RecordRun, runs
+from consumer.logs.kafka.partition import Partition, UnconfirmedQueue
 from consumer.sealing.sealer import OpenSegment
 from consumer.sealing.segment_check import SegmentCheck
 from consumer.sealing.segment_files import SegmentFolder

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from consumer.logs.base import LOG_SCHEMA
 from consumer.logs.columns import MAX_TIMESTAMP_MS
-from consumer.logs.kafka import arrow_batches
-from consumer.logs.kafka.arrow_batches import Columns, runs
+from consumer.logs.kafka import client
+from consumer.logs.kafka.client import Columns, runs
 
 from .modelled_kafka import columns
 
@@ -78,7 +78,7 @@ def test_timestamp_outside_the_range_of_dates_is_none() -> None:
 
 
 def test_columns_larger_than_an_array_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrow_batches, "MAX_COLUMN_BYTES", 10)
+    monkeypatch.setattr(client, "MAX_COLUMN_BYTES", 10)
 
     with pytest.raises(pa.ArrowCapacityError, match="12 bytes"):
         list(runs(columns(["a"], [0], [0], [b"x" * 12])))
@@ -88,7 +88,7 @@ def test_records_become_batches_without_pandas() -> None:
     code = """
 import sys
 import numpy as np
-from consumer.logs.kafka.arrow_batches import Columns, runs
+from consumer.logs.kafka.client import Columns, runs
 numbers = np.array([0, 0, 1], np.int32), np.arange(3)
 stamps = np.array([(1, 5), (0, -1), (1, 5)])
 some = Columns(["a", "a", "b"], *numbers, [None, b"k", b""], [b"v", None, b"w"], stamps, [None, [("h", b"x")], []])

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 
 from consumer.logs import LogError
-from consumer.logs.kafka.registry import ABSENT_S, TopicRegistry
+from consumer.logs.kafka.connection import ABSENT_S, TopicRegistry
 from consumer.logs.kafka.requests import NO_TOPIC, Described, Unanswered
 from coordinator.admin.topics import create_topic
 from coordinator.zk.errors import StoreError
@@ -61,7 +61,7 @@ def test_topics_without_registered_brokers_are_not_described_and_rarely_read(
 ) -> None:
     """They were written by others, for example by a sync from Kafka without ZooKeeper."""
     now = 1000.0
-    monkeypatch.setattr("consumer.logs.kafka.registry.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("consumer.logs.kafka.connection.time", SimpleNamespace(monotonic=lambda: now))
     ensemble = Ensemble(has_brokers=False)
     registry = TopicRegistry(ensemble.open, BROKERS)
 

@@ -14,7 +14,6 @@ import pytest
 
 from consumer.logs import LogError, UnknownTopic
 from consumer.logs.kafka import requests as module
-from consumer.logs.kafka.offsets import Questions
 from consumer.logs.kafka.options import kafka_options
 from consumer.logs.kafka.requests import (
     ANSWER_TIMEOUT_S,
@@ -26,6 +25,7 @@ from consumer.logs.kafka.requests import (
     Requests,
     Unanswered,
 )
+from consumer.logs.kafka.topics import Questions
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -159,7 +159,7 @@ class Counted(Questions):
 def test_failure_that_is_remembered_is_no_second_one(
     monkeypatch: pytest.MonkeyPatch, remembered_s: float, failures: int
 ) -> None:
-    monkeypatch.setattr("consumer.logs.kafka.offsets.AWAY_S", remembered_s)
+    monkeypatch.setattr("consumer.logs.kafka.topics.AWAY_S", remembered_s)
     lookups = Counted(Cluster(Unanswered("no answer")))
     for partition in range(3):
         with pytest.raises(LogError, match="no answer"):

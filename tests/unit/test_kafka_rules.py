@@ -19,8 +19,7 @@ from consumer.config import ConsumerConfig
 from consumer.logs.base import LogError, UnknownTopic
 from consumer.logs.kafka.client import KafkaClient
 from consumer.logs.kafka.connection import BrokerLookup
-from consumer.logs.kafka.open import bootstrap_servers
-from consumer.logs.kafka.options import kafka_options, without_secrets
+from consumer.logs.kafka.options import bootstrap_servers, kafka_options, without_secrets
 from consumer.logs.kafka.requests import Described, Requests, topic_id_text
 from consumer.logs.kafka.topics import KnownTopic, TopicLookup, checked
 from coordinator.zk.errors import BadData, UsageError

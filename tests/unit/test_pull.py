@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from consumer.logs import FetchLimits, LogError, UnknownTopic, source_of
-from consumer.logs.base import Fetched, Log
-from consumer.logs.pull import NO_LIMITS
+from consumer.logs.base import NO_LIMITS, Fetched, Log
 from consumer.types import Position
 from coordinator.zk.znodes.partitions import TopicPartition
 from tests.support.sizedlog import SizedLog

@@ -1,28 +1,38 @@
 """The embedded log: topics are folders of immutable Arrow IPC files on a shared file system.
 
-`files.py` has one file, `chain.py` a partition's files, `append.py` the appends.
+Files have checksums, are written and synced once, and memory-mapped. Each file of a partition begins at the end offset
+of the previous one. So the name of the next one is known in advance, and a check for new records is one file system
+call, not a listing of the folder.
+
+A file contains only the producer's columns; topic, partition and offsets follow from its path,
+`[log_dir]/[topic]/[topic id]/[partition]/[first offset].arrow`. So a producer that lost a race for an offset links the
+same file at the next one.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import sys
 import threading
 import uuid
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from coordinator.zk import below
+from coordinator.zk.znodes.names import checked_name
 
-from ..base import TIMESTAMP, Fetched, Log, LogError, OffsetAndTimestamp
-from ..columns import fitting_rows
-from .chain import Chain
-from .files import LogFile, topic_folder
+from ..base import LOG_SCHEMA, TIMESTAMP, Fetched, Log, LogError, OffsetAndTimestamp, OffsetOutOfRange, UnknownTopic
+from ..checked_file import CheckedFile, DamagedBatch, write_checked
+from ..columns import STORED_SCHEMA, fitting_rows
 
 _FILES_A_FETCH = 64
 """Maximum number of files that one fetch opens, to return quickly from a log of very small files."""
@@ -33,13 +43,254 @@ of a thousand partitions would count as the process's resident memory."""
 
 REMOVED_PREFIX = ".removed-"
 
+_ROWS = b"zk_group.rows"
+_NEWEST = b"zk_group.newest_us"
 
-class _Partition:
-    """A partition's chain with its lock."""
+SUFFIX = ".arrow"
+_NAME = re.compile(r"\d{20}\.arrow")
+
+_FILES_BEFORE_LISTING = 32
+"""Number of new files above which listing the folder is cheaper than opening them one by one (0.3 ms each)."""
+
+
+def topic_folder(log_dir: Path, topic: str, topic_id: str) -> Path:
+    """The folder of one topic.
+
+    :raises UsageError: when `topic` or `topic_id` is not a valid name, and might lead outside.
+    """
+    return log_dir / checked_name("topic", topic) / checked_name("topic id", topic_id)
+
+
+def file_name(first: int) -> str:
+    """The name of the file whose first record has offset `first`; names sort as offsets do."""
+    return f"{first:020d}{SUFFIX}"
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """A mapped file.
+
+    :ivar newest_us: its latest timestamp, in microseconds since the epoch.
+    :ivar stored: batches of `STORED_SCHEMA` in the mapped memory.
+    """
+
+    path: Path
+    topic: str
+    partition: int
+    first: int
+    end: int
+    newest_us: int
+    stored: CheckedFile
+
+    def batches(self, offset: int) -> Iterator[pa.RecordBatch]:
+        """The rows from `offset` on, as `LOG_SCHEMA`. Each batch is checked when it is read first.
+
+        Derived columns are made per batch on demand: for small records they are larger than the stored ones.
+
+        :raises LogError: when a batch is damaged; the ones before it have been returned.
+        """
+        first = self.first
+        for index, rows in enumerate(self.stored.rows):
+            skipped = max(0, offset - first)
+            if skipped < rows:
+                yield _placed(self._read(index, first).slice(skipped), self.topic, self.partition, first + skipped)
+            first += rows
+
+    def _read(self, index: int, first: int) -> pa.RecordBatch:
+        try:
+            return self.stored.read(index)
+        except DamagedBatch as error:
+            reason = f"offsets {first} to {first + error.rows - 1} are damaged, with {error}"
+            raise _unreadable(self.path, self.first, reason) from error
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise _unreadable(self.path, self.first, error) from error
+
+
+def write_file(name: str, folder: int, batches: Sequence[pa.RecordBatch]) -> None:
+    """Write `batches` of `STORED_SCHEMA` to a new file in an open folder; they are synced to disk on return."""
+    rows = sum(batch.num_rows for batch in batches)
+    newest = max(pc.max(batch.column("timestamp").cast(pa.int64())).as_py() for batch in batches)
+    metadata = {_ROWS: b"%d" % rows, _NEWEST: b"%d" % newest}
+    with os.fdopen(below.new_file(name, folder), "wb") as sink:
+        write_checked(sink, STORED_SCHEMA, batches, metadata)
+        sink.flush()
+        os.fsync(sink.fileno())
+
+
+def _unreadable(path: Path, first: int, reason: object) -> LogError:
+    line = str(reason).partition("\n")[0]
+    return LogError(f"cannot read {path}, which holds the records from offset {first}: {line}")
+
+
+def _mapped(path: Path) -> pa.Buffer:
+    """The bytes of a file."""
+    descriptor = below.open_file(path.parents[3], path.parts[-4:])  # topic, topic id, partition, file
+    try:
+        # By the descriptor, not the path, which may be a link by now. Close frees both; the buffer keeps the mapping.
+        with pa.memory_map(f"/dev/fd/{descriptor}") as source:
+            return source.read_buffer(source.size())
+    finally:
+        os.close(descriptor)
+
+
+def _placed(batch: pa.RecordBatch, topic: str, partition: int, first: int) -> pa.RecordBatch:
+    """A stored batch with the columns derived from its path.
+
+    Built from bytes: PyArrow loads pandas, if installed, before it converts its first Python value; that takes up to
+    half a second in which the consumer handles no command.
+    """
+    rows, name = batch.num_rows, topic.encode()
+    steps = _bytes(first, 8) + _bytes(1, 8) * (rows - 1)
+    placed = {
+        "topic": pa.repeat(_array(pa.string(), 1, _bytes(0, 4) + _bytes(len(name), 4), name)[0], rows),
+        "partition": pa.repeat(_array(pa.int32(), 1, _bytes(partition, 4))[0], rows),
+        "offset": pc.cumulative_sum(_array(pa.int64(), rows, steps)),
+    }
+    columns = [placed[name] if name in placed else batch.column(name) for name in LOG_SCHEMA.names]
+    return pa.RecordBatch.from_arrays(columns, schema=LOG_SCHEMA)
+
+
+def _array(kind: pa.DataType, rows: int, *data: bytes) -> pa.Array:
+    return pa.Array.from_buffers(kind, rows, [None, *(pa.py_buffer(each) for each in data)])
+
+
+def _bytes(number: int, size: int) -> bytes:
+    return number.to_bytes(size, sys.byteorder)
+
+
+class Chain:
+    """A process's view of a partition's files, and its open file. For one thread at a time, with its `lock`.
+
+    :ivar open_file: the last file read; set it to None to free it, and it is reopened when needed.
+
+    Everything raises `UnknownTopic` when the topic's folder is gone, `LogError` when a file is damaged.
+    """
 
     def __init__(self, folder: Path, topic: str, partition: int) -> None:
-        self.chain = Chain(folder, topic, partition)
+        self._folder = folder
+        self._topic = topic
+        self._partition = partition
+        self._topic_folder = str(folder.parent)
+        self._firsts: list[int] = []
+        self._end = 0
+        self._next = folder / file_name(0)
+        self._last: tuple[Path, tuple[int, int] | None] | None = None
+        self.open_file: LogFile | None = None
         self.lock = threading.Lock()
+
+    def earliest(self) -> int:
+        """The first offset of the oldest file, as the folder is now."""
+        self._list()
+        return self._firsts[0] if self._firsts else self._end
+
+    def end(self) -> int:
+        """The offset after the last record, as the folder is now."""
+        if not self._firsts:
+            self._list()
+        for _ in range(_FILES_BEFORE_LISTING):
+            if not os.path.lexists(self._next):
+                # The log may have been removed and recreated. Files never change, so the last one identifies it.
+                if self._last is not None and _identity(self._last[0]) != self._last[1]:
+                    self._list()
+                return self._end
+            file = self._read(self._end)
+            self._firsts.append(file.first)
+            self._move_end(file)
+        self._list()
+        return self.end()
+
+    def file_at(self, offset: int) -> LogFile:
+        """The file with the record at `offset`, which must be below `end`.
+
+        :raises OffsetOutOfRange: when it is before the earliest file.
+        """
+        for _ in range(2):
+            self.check(offset)
+            first = self._firsts[bisect_right(self._firsts, offset) - 1]
+            with suppress(FileNotFoundError):
+                if self.open_file is None or self.open_file.first != first:
+                    self.open_file = self._read(first, is_listed=False)
+                if offset < self.open_file.end:
+                    return self.open_file
+            self._list()  # a listing may miss a concurrent file, and files may have been removed
+        raise LogError(f"no file in {self._folder} holds offset {offset}, which lies between others that are there")
+
+    def check(self, offset: int) -> None:
+        """
+        :raises OffsetOutOfRange: when `offset` is not between the earliest offset and the known end.
+        """
+        earliest = self._firsts[0] if self._firsts else self._end
+        if not earliest <= offset <= self._end:
+            raise OffsetOutOfRange(
+                f"offset {offset} of {self._topic}-{self._partition} is out of range: "
+                f"{self._folder} holds {earliest} to {self._end}"
+            )
+
+    def _read(self, first: int, is_listed: bool = True) -> LogFile:
+        """Map the file whose first record has offset `first`. Its batches are not read yet.
+
+        :param is_listed: whether it was there just now.
+        :raises LogError: when it is damaged, cannot be read, or was listed and does not exist.
+        :raises FileNotFoundError: when it does not exist.
+        """
+        path = self._folder / file_name(first)
+        try:
+            stored = CheckedFile(_mapped(path), STORED_SCHEMA)
+            metadata, rows = stored.metadata, sum(stored.rows)
+            if _ROWS not in metadata or _NEWEST not in metadata:
+                raise ValueError("it is no file of this log")
+            if rows != int(metadata[_ROWS]) or rows == 0:
+                raise ValueError(f"it holds {rows} records and should hold {int(metadata[_ROWS])}")
+            return LogFile(path, self._topic, self._partition, first, first + rows, int(metadata[_NEWEST]), stored)
+        except FileNotFoundError as error:
+            if is_listed:
+                raise LogError(f"{path} was removed while it was being read") from error
+            raise
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise _unreadable(path, first, error) from error
+
+    def _move_end(self, last: LogFile) -> None:
+        path = self._folder / file_name(last.first)
+        self._last = (path, _identity(path))
+        self.open_file = last
+        self._end = last.end
+        self._next = self._folder / file_name(last.end)
+
+    def _list(self) -> None:
+        """List the folder. Only the last file is opened: the others end where the next begins."""
+        self._firsts = firsts = self._listed()
+        if firsts:
+            self._move_end(self._read(firsts[-1]))
+        else:
+            self._last, self.open_file, self._end, self._next = None, None, 0, self._folder / file_name(0)
+
+    def _listed(self) -> list[int]:
+        """The first offsets of the files in the folder, in order; none when the folder does not exist yet.
+
+        :raises UnknownTopic: when the topic's folder does not exist either.
+        :raises LogError: when it cannot be listed.
+        """
+        try:
+            with below.opened_folder(self._folder.parents[2], self._folder.parts[-3:]) as folder:
+                names = os.listdir(folder)  # noqa: PTH208  by its descriptor
+        except FileNotFoundError:
+            if os.path.isdir(self._topic_folder):  # noqa: PTH112  called for every idle partition
+                return []
+            raise UnknownTopic(
+                f"topic {self._topic} with id {self._folder.parent.name} has no data in {self._folder.parents[2]}"
+            ) from None
+        except OSError as error:
+            raise LogError(f"cannot list {self._folder}: {error.strerror}") from error
+        return sorted(int(name.removesuffix(SUFFIX)) for name in names if _NAME.fullmatch(name))
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Device and inode of a file; None when it does not exist."""
+    try:
+        stat = path.lstat()
+    except FileNotFoundError:
+        return None
+    return stat.st_ino, stat.st_mtime_ns
 
 
 class EmbeddedLog(Log):
@@ -47,8 +298,8 @@ class EmbeddedLog(Log):
 
     def __init__(self, log_dir: Path) -> None:
         self._log_dir = log_dir
-        self._partitions: dict[tuple[str, str, int], _Partition] = {}
-        self._open: deque[_Partition] = deque()
+        self._chains: dict[tuple[str, str, int], Chain] = {}
+        self._open: deque[Chain] = deque()
 
     def earliest(self, topic: str, topic_id: str, partition: int) -> int:
         with self._chain(topic, topic_id, partition) as chain:
@@ -85,39 +336,31 @@ class EmbeddedLog(Log):
             return _taken(_batches(chain, offset, end), offset, max_bytes, max_records)
 
     def close(self) -> None:
-        self._partitions.clear()
+        self._chains.clear()
         self._open.clear()
 
     @contextmanager
     def _chain(self, topic: str, topic_id: str, partition: int) -> Iterator[Chain]:
         """The partition's chain, locked for this thread."""
-        place = self._place(topic, topic_id, partition)
-        with place.lock:
-            was_open = place.chain.open_file is not None
+        key = (topic, topic_id, partition)
+        chain = self._chains.get(key)
+        if chain is None:
+            folder = topic_folder(self._log_dir, topic, topic_id) / str(int(partition))
+            chain = self._chains.setdefault(key, Chain(folder, topic, partition))
+        with chain.lock:
+            was_open = chain.open_file is not None
             try:
-                yield place.chain
+                yield chain
             finally:
-                if place.chain.open_file is not None and not was_open:
-                    self._open.append(place)
-        self._free_some()
-
-    def _free_some(self) -> None:
-        """Close the longest open files above the limit, except those that another thread uses."""
-        while len(self._open) > _OPEN_FILES:
+                if chain.open_file is not None and not was_open:
+                    self._open.append(chain)
+        while len(self._open) > _OPEN_FILES:  # close the longest open ones, except those that another thread uses
             oldest = self._open.popleft()
             if not oldest.lock.acquire(blocking=False):
                 self._open.append(oldest)
                 return
-            oldest.chain.open_file = None
+            oldest.open_file = None
             oldest.lock.release()
-
-    def _place(self, topic: str, topic_id: str, partition: int) -> _Partition:
-        key = (topic, topic_id, partition)
-        place = self._partitions.get(key)
-        if place is None:
-            folder = topic_folder(self._log_dir, topic, topic_id) / str(int(partition))
-            place = self._partitions.setdefault(key, _Partition(folder, topic, partition))
-        return place
 
 
 def _first_at(file: LogFile, timestamp_us: int) -> OffsetAndTimestamp:
@@ -174,10 +417,7 @@ def remove_topic(log_dir: Path, topic: str, topic_id: str) -> bool:
     doomed = f"{REMOVED_PREFIX}{topic_id}-{uuid.uuid4().hex[:8]}"
     try:
         with below.opened_folder(log_dir, [topic]) as parent:
-            try:
-                os.rename(topic_id, doomed, src_dir_fd=parent, dst_dir_fd=parent)
-            except FileNotFoundError:
-                return False
+            os.rename(topic_id, doomed, src_dir_fd=parent, dst_dir_fd=parent)
             try:
                 shutil.rmtree(doomed, dir_fd=parent)
             except OSError as error:
@@ -190,12 +430,6 @@ def remove_topic(log_dir: Path, topic: str, topic_id: str) -> bool:
         return False
     except OSError as error:
         raise LogError(f"cannot remove {folder}: {error.strerror}") from error
-    _remove_if_empty(folder.parent)
+    with suppress(OSError):  # the topic exists under another id
+        folder.parent.rmdir()
     return True
-
-
-def _remove_if_empty(folder: Path) -> None:
-    try:
-        folder.rmdir()
-    except OSError:
-        return  # the topic exists under another id

@@ -1,17 +1,27 @@
-"""The producer of the embedded log, a library: partitions are chosen as in Kafka, and records written in batches."""
+"""The producer of the embedded log, a library: partitions are chosen as in Kafka, and records written in batches.
+
+A batch is written to a temporary file, synced, and then linked to the name of the log's end offset. Linking never
+overwrites: of two producers with the same offset one succeeds, and the other takes the next offset. Readers see a
+complete batch or none, also when a producer fails.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import struct
+import time
+import uuid
+from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import pyarrow as pa
 
+from coordinator.zk import below
 from coordinator.zk.errors import UsageError
 from coordinator.zk.store import Store
 from coordinator.zk.values import whole
@@ -21,8 +31,12 @@ from coordinator.zk.znodes.ranges import MAX_PARTITION
 from coordinator.zk.znodes.records import Topic
 
 from ...errors import refuse_inherited
+from ..base import LogError, UnknownTopic
 from ..columns import BATCH_BYTES, Headers, PendingRecords, stored_batches
-from .append import Appender
+from .log import Chain, file_name, topic_folder, write_file
+
+ABANDONED_AFTER_S = 3600.0
+"""Age after which an unmodified temporary file belongs to a dead producer."""
 
 CLOSED = "Cannot perform operation after producer has been closed"
 """As Kafka's producer."""
@@ -49,12 +63,79 @@ class TopicsInStore(dict[str, Topic]):
         return topic
 
 
-class _Open:
-    """A partition that this producer writes to: its pending records and its appender."""
+class Appender:
+    """Appends batches to one partition. Not for several threads at once.
 
-    def __init__(self, appender: Appender) -> None:
-        self.appender = appender
+    :ivar records: pending ones of a `Producer`.
+    :raises LogError: when the partition's folder cannot be created.
+    """
+
+    def __init__(self, log_dir: Path, topic: str, topic_id: str, partition: int) -> None:
+        self._topic = topic
+        self._folder = topic_folder(log_dir, topic, topic_id) / str(partition)
+        self._chain = Chain(self._folder, topic, partition)
         self.records = PendingRecords()
+        try:
+            with below.opened_folder(log_dir, self._folder.parts[-3:], makes=True) as folder:
+                sweep(folder)
+        except OSError as error:
+            raise LogError(f"cannot write to {self._folder}: {error.strerror}") from error
+
+    def append(self, batches: Sequence[pa.RecordBatch]) -> int:
+        """Append `batches` (of `STORED_SCHEMA`, not all empty) as one; they are synced to disk on return.
+
+        :returns: the offset of the first record.
+        :raises UnknownTopic: when the topic's data was removed meanwhile.
+        :raises LogError: when they could not be written, or the end of the log is damaged.
+        """
+        temporary = f"{below.TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+        try:
+            with below.opened_folder(self._folder.parents[2], self._folder.parts[-3:]) as folder:
+                try:
+                    write_file(temporary, folder, batches)
+                    first = self._publish(temporary, folder)
+                    os.fsync(folder)
+                finally:
+                    with suppress(FileNotFoundError):
+                        os.unlink(temporary, dir_fd=folder)
+        except FileNotFoundError as error:
+            raise UnknownTopic(f"the data of topic {self._topic} was removed: {self._folder} is gone") from error
+        except OSError as error:
+            no_links = error.errno in (errno.EPERM, errno.EOPNOTSUPP)
+            hint = " (the embedded log needs a file system with hard links)" if no_links else ""
+            raise LogError(f"cannot append to {self._folder}: {error.strerror}{hint}") from error
+        return first
+
+    def _publish(self, temporary: str, folder: int) -> int:
+        """Link the file to the name of the log's end offset, past concurrent appends; returns that offset."""
+        lost = -1
+        while True:
+            first = self._chain.end()
+            target = file_name(first)
+            if first == lost:
+                raise LogError(f"{self._folder / target} is in the way and cannot be read")
+            try:
+                os.link(temporary, target, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+                return first
+            except FileExistsError:
+                with suppress(OSError):  # NFS: the link was made, its answer lost, and the request repeated
+                    found = [os.stat(name, dir_fd=folder, follow_symlinks=False) for name in (temporary, target)]
+                    if os.path.samestat(*found):
+                        return first
+                lost = first
+
+
+def sweep(folder: int, older_than_s: float = ABANDONED_AFTER_S) -> int:
+    """Remove the files of dead producers from a partition's open folder; returns their number."""
+    removed = 0
+    for name in os.listdir(folder):
+        if not name.startswith(below.TEMPORARY_PREFIX):
+            continue
+        with suppress(FileNotFoundError):  # another producer swept it, or finished
+            if time.time() - os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime > older_than_s:
+                os.unlink(name, dir_fd=folder)
+                removed += 1
+    return removed
 
 
 class Producer:
@@ -72,8 +153,8 @@ class Producer:
         self._topics = topics
         self._batch_bytes = whole("batch_bytes", batch_bytes)
         self.written = 0
-        self._open: dict[tuple[str, int], _Open] = {}
-        self._sticky: dict[str, Sticky] = {}
+        self._open: dict[tuple[str, int], Appender] = {}
+        self._sticky: dict[str, deque[int]] = {}  # records without a key are sent to the first one
         self._is_closed = False
         self._made_in = os.getpid()
 
@@ -142,7 +223,7 @@ class Producer:
         self._write(topic, partition, place)
         if not len(values):
             return None
-        first = place.appender.append(batches)
+        first = place.append(batches)
         self.written += len(values)
         return first
 
@@ -167,9 +248,7 @@ class Producer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
         self._is_closed = True
@@ -188,27 +267,27 @@ class Producer:
             return partition_of(key, self.topic(topic).partitions)
         sticky = self._sticky.get(topic)
         if sticky is None:
-            sticky = self._sticky[topic] = Sticky(self.topic(topic).partitions)
-        return sticky.partition
+            sticky = self._sticky[topic] = deque(self.topic(topic).partitions)
+            sticky.rotate(random.randrange(len(sticky)))
+        return sticky[0]
 
-    def _opened(self, name: str, partition: int) -> _Open:
+    def _opened(self, name: str, partition: int) -> Appender:
         topic = self.topic(name)
         partition = whole("partition", partition, MAX_PARTITION)
         if partition not in topic.partitions:
             raise UsageError(f"topic {name} has no partition {partition}: it has {len(topic.partitions)}, from 0 on")
-        place = _Open(Appender(self._log_dir, topic.name, topic.id, partition))
-        self._open[name, partition] = place
+        self._open[name, partition] = place = Appender(self._log_dir, topic.name, topic.id, partition)
         return place
 
-    def _write(self, topic: str, partition: int, place: _Open) -> None:
+    def _write(self, topic: str, partition: int, place: Appender) -> None:
         if not len(place.records):
             return
-        place.appender.append(place.records.batches())
+        place.append(place.records.batches())
         self.written += len(place.records)
         place.records = PendingRecords()
         sticky = self._sticky.get(topic)
-        if sticky is not None and sticky.partition == partition:
-            sticky.move_on()
+        if sticky is not None and sticky[0] == partition:
+            sticky.rotate(-1)
 
 
 def murmur2(data: bytes) -> int:
@@ -229,20 +308,3 @@ def murmur2(data: bytes) -> int:
 def partition_of(key: bytes, partitions: Sequence[int]) -> int:
     """The partition of all records with `key`, the same as of Kafka's Java client."""
     return partitions[(murmur2(key) & 0x7FFFFFFF) % len(partitions)]
-
-
-class Sticky:
-    """The partition of records without a key: one until `move_on`, beginning at random."""
-
-    def __init__(self, partitions: Sequence[int]) -> None:
-        self._partitions = partitions
-        self._index = random.randrange(len(partitions))
-
-    @property
-    def partition(self) -> int:
-        """The current partition."""
-        return self._partitions[self._index]
-
-    def move_on(self) -> None:
-        """Move to the next partition: the batch of this one was written."""
-        self._index = (self._index + 1) % len(self._partitions)

@@ -1,19 +1,24 @@
-"""The connection to Kafka that a log's lookups and its source share: the brokers' addresses, and the current client."""
+"""The connection to Kafka that a log's lookups and its source share: the brokers' addresses, and the current client.
+
+What ZooKeeper knows of Kafka is looked up in threads: its brokers, and its topics while no controller answers.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
 
-from coordinator.zk.errors import CoordinatorError
+from coordinator.zk.errors import BadData, CoordinatorError
+from coordinator.zk.store import Store
+from coordinator.zk.znodes.paths import Brokers
+from coordinator.zk.znodes.records import Topic
 
 from ..base import LogError
 from .client import KafkaClient
 from .health import Health
-from .registry import TopicRegistry
-from .requests import refused
+from .requests import NO_TOPIC, Described, Pending, Unanswered, refused
 
 FIND_AGAIN_S = 10.0
 
@@ -23,21 +28,21 @@ LOOKUP_S = 0.1
 CREDENTIALS_RETRY_S = 30.0
 """Kafka throttles and counts failed authentications: frequent retries are of no use."""
 
+ABSENT_S = 2.0
+"""Seconds until brokers are looked for again where none was registered: those without ZooKeeper never are."""
+
 
 class BrokerLookup:
     """Looks the servers up beside fetching: ZooKeeper may take seconds to answer, or fail. Not for several threads.
 
     :param find: returns the servers, or raises; may be slow.
+    :ivar not_before: the time of the next lookup.
     """
 
     def __init__(self, find: Callable[[], str]) -> None:
         self._find = find
         self._lookup: Future[str] | None = None
-        self._not_before = float("-inf")
-
-    def at_once(self) -> None:
-        """Allow the next lookup at once."""
-        self._not_before = float("-inf")
+        self.not_before = float("-inf")
 
     def found(self, now: float, wait_s: float | None = LOOKUP_S) -> str | None:
         """The result of a lookup, which is started when one is due; None without a new result.
@@ -46,9 +51,9 @@ class BrokerLookup:
         :raises CoordinatorError: the lookup's.
         """
         if self._lookup is None:
-            if now < self._not_before:
+            if now < self.not_before:
                 return None
-            self._not_before = now + FIND_AGAIN_S
+            self.not_before = now + FIND_AGAIN_S
             lookup: Future[str] = Future()
             threading.Thread(target=self._look, args=(lookup,), name="kafka-lookup", daemon=True).start()
             self._lookup = lookup
@@ -63,6 +68,80 @@ class BrokerLookup:
             lookup.set_result(self._find())
         except BaseException as error:  # noqa: BLE001  re-raised by `found`
             lookup.set_exception(error)
+
+
+class TopicRegistry:
+    """Topics as brokers in ZooKeeper mode have registered them: their ids are known there while no controller answers.
+
+    Reads the topics' znodes, each time in a thread of its own: ZooKeeper may take seconds to answer, or fail.
+
+    :param open_store: opens a session in the ensemble of the topics' znodes.
+    """
+
+    def __init__(self, open_store: Callable[[], Store], brokers: Brokers) -> None:
+        self._open_store = open_store
+        self._brokers = brokers
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._store: Store | None = None
+        self._not_before = float("-inf")
+
+    def describe(self, topics: Iterable[str]) -> Pending[str, Described | LogError]:
+        """The topics as registered by now."""
+        found: dict[str, Future[Described | LogError]] = {name: Future() for name in topics}
+        threading.Thread(target=self._fill, args=(found,), name="kafka-registry", daemon=True).start()
+        return Pending(found, lambda future: future.result(), self)
+
+    def close(self) -> None:
+        """End the session, or leave that to the thread that uses it."""
+        self._is_closed = True
+        if self._lock.acquire(blocking=False):
+            try:
+                self._end_session()
+            finally:
+                self._lock.release()
+
+    def _end_session(self) -> None:
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+    def _fill(self, wanted: dict[str, Future[Described | LogError]]) -> None:
+        found: dict[str, Described | LogError]
+        with self._lock:
+            try:
+                found = self._read(list(wanted))
+            except Exception as error:  # noqa: BLE001  without an answer records stay unconfirmed
+                self._end_session()
+                found = dict.fromkeys(wanted, Unanswered(str(error)))
+        if self._is_closed:
+            self.close()
+        for name, answer in found.items():
+            wanted[name].set_result(answer)
+
+    def _read(self, names: list[str]) -> dict[str, Described | LogError]:
+        absent = Unanswered(f"no broker of Kafka is registered in {self._brokers.ids}")
+        if self._is_closed or time.monotonic() < self._not_before:
+            return dict.fromkeys(names, absent)
+        if self._store is not None and self._store.lost:
+            self._end_session()
+        store = self._store = self._store or self._open_store()
+        store.sync()
+        listing = store.children(self._brokers.ids)
+        if not listing or not listing.names:  # others than Kafka's brokers may have written these znodes
+            self._not_before = time.monotonic() + ABSENT_S
+            return dict.fromkeys(names, absent)
+        nodes = store.get_many([self._brokers.topic(name) for name in names])
+        found: dict[str, Described | LogError] = {}
+        for name, node in zip(names, nodes, strict=True):
+            found[name] = NO_TOPIC
+            try:
+                if node is not None:
+                    topic = Topic.parse(self._brokers.topic(name), name, node.data, node.stat.czxid)
+                    found[name] = Described(topic.id, frozenset(topic.partitions))
+            except BadData as error:
+                found[name] = LogError(str(error))
+        return found
 
 
 class Connection:
@@ -101,7 +180,6 @@ class Connection:
                 if now < self._refused[0]:
                     raise self._refused[1].with_traceback(None)
                 self._refused = None
-                self._lookup.at_once()
             if self.current is None or self.health.since is not None or is_away:
                 self._open(now)
             return self.current
@@ -133,7 +211,7 @@ class Connection:
         """Close the client, with all records that it has prefetched; the next call of `client` opens another one."""
         with self.lock:
             client, self.current = self.current, None
-            self._lookup.at_once()
+            self._lookup.not_before = float("-inf")
             if client is not None:
                 client.close()
 
@@ -151,7 +229,7 @@ class Connection:
             if self.current is None:
                 self.health.all_down("", str(error), now)
             return
-        if servers is None or (self.current is not None and servers == self.current.servers):
-            return
-        self.discard()
-        self.current = KafkaClient(servers, self._options, self._registry)
+        if servers is not None and (self.current is None or servers != self.current.servers):
+            self.discard()
+            registry = None if self._registry is None else self._registry.describe
+            self.current = KafkaClient(servers, self._options, registry)

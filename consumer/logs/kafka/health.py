@@ -65,13 +65,14 @@ class Health:
     :ivar outages: number of outages of all brokers.
     :ivar since: begin of the current one; None without one.
     :ivar unavailable: assigned partitions whose leader is unavailable while others are up -> its address; "" for none.
+    :ivar leaders: the address of each partition's leader, also as metadata names it; "" for none.
     """
 
     def __init__(self) -> None:
         self.outages = 0
         self.since: float | None = None
         self.unavailable: Mapping[Place, str] = {}
-        self._leaders: dict[Place, str] = {}
+        self.leaders: dict[Place, str] = {}
         self._waiting: dict[Place, float] = {}
 
     def all_down(self, servers: str, reason: str, now: float) -> None:
@@ -80,9 +81,8 @@ class Health:
         if self.since is None:
             self.since = now
             self.outages += 1
-            log.warning(
-                "all Kafka brokers down, retrying: servers=%s outages=%d reason=%s", servers, self.outages, reason
-            )
+            outage = servers, self.outages, reason
+            log.warning("all Kafka brokers down, retrying: servers=%s outages=%d reason=%s", *outage)
 
     def end_outage(self, servers: str, now: float) -> None:
         """A broker is up."""
@@ -93,10 +93,6 @@ class Health:
     def restart(self) -> None:
         """Another client has no connections yet."""
         self.unavailable, self._waiting = {}, {}
-
-    def note_leader(self, place: Place, address: str) -> None:
-        """Metadata names the leader of a partition."""
-        self._leaders[place] = address
 
     def update(
         self,
@@ -120,24 +116,21 @@ class Health:
             self.end_outage(servers, now)
         named = {place: broker.address for broker in brokers for place in broker.leads}
         led = {place for broker in up for place in broker.leads}
-        self._leaders = {place: named.get(place) or self._leaders.get(place, "") for place in assigned}
+        self.leaders = {place: named.get(place) or self.leaders.get(place, "") for place in assigned}
         self._waiting = {
-            place: self._waiting.get(place, now - silent.get(self._leaders[place], 0.0))
+            place: self._waiting.get(place, now - silent.get(self.leaders[place], 0.0))
             for place in assigned
             if place not in led
         }
-        self._report({broker.address for broker in up}, reasons, now)
-
-    def _report(self, up: Collection[str], reasons: Mapping[str, str], now: float) -> None:
         before = set(self.unavailable.values())
         late = (place for place, since in self._waiting.items() if now - since >= UNAVAILABLE_S)
-        self.unavailable = {place: self._leaders[place] for place in late}
+        self.unavailable = {place: self.leaders[place] for place in late}
         after = set(self.unavailable.values())
         for address in sorted(after - before):
             reason = reasons.get(address, "not connected") if address else "the partition has no leader"
             log.warning("Kafka broker unavailable, retrying: broker=%s reason=%s", address or "none", reason)
         for address in sorted(before - after):
-            if address in up:
+            if any(broker.address == address for broker in up):
                 log.info("Kafka broker available: broker=%s", address)
             else:
                 log.info("Kafka broker replaced by other leaders: broker=%s", address or "none")

@@ -8,11 +8,11 @@ from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from coordinator.zk.errors import MissingProgram, UsageError
 
-from ..base import LogError, OffsetAndTimestamp
+from ..base import LogError
 from .options import with_sources, without_secrets
 
 try:
@@ -51,6 +51,8 @@ handshake may be those of a starting or stopping broker."""
 
 _E = ck.KafkaError
 _REFUSALS = (_E._AUTHENTICATION, _E.SASL_AUTHENTICATION_FAILED)
+UNKNOWN_TOPIC = (_E.UNKNOWN_TOPIC_OR_PART, _E.UNKNOWN_TOPIC_ID, _E._UNKNOWN_TOPIC, _E._UNKNOWN_PARTITION)
+"""Brokers do not know a topic or a partition."""
 _UNANSWERED = (_E._TIMED_OUT, _E._TIMED_OUT_QUEUE, _E._TRANSPORT)
 
 
@@ -115,10 +117,8 @@ class Pending(Generic[K, T]):
         return {key: self._read(future) for key, future in self._futures.items()}
 
 
-class DescribesTopics(Protocol):
-    """Another place that knows topics' ids; `TopicRegistry`."""
-
-    def describe(self, topics: Iterable[str]) -> Pending[str, Described | LogError]: ...
+DescribesTopics = Callable[[Iterable[str]], Pending[str, Described | LogError]]
+"""Another place that knows topics' ids, as `TopicRegistry.describe`."""
 
 
 class Requests:
@@ -126,6 +126,7 @@ class Requests:
 
     :param options: librdkafka's; see `kafka_options`.
     :param registry: describes topics while the controller does not answer.
+    :ivar has_registry: whether there is one.
     :raises UsageError: when librdkafka refuses them; the message has no secret.
     :ivar errors: the last connection error of each broker, by its address.
     :ivar is_accepted: whether a broker has answered a request, and so accepted the credentials.
@@ -135,7 +136,7 @@ class Requests:
 
     def __init__(self, servers: str, options: Mapping[str, str], registry: DescribesTopics | None = None) -> None:
         self.servers = servers
-        self._registry = registry
+        self._registry, self.has_registry = registry, registry is not None
         self.is_accepted = self.is_mute = False
         self.failed = 0
         self._probe: Pending[str, Described | LogError] | None = None
@@ -145,11 +146,6 @@ class Requests:
         self._is_closed = False
         self._making, self._probing = threading.Lock(), threading.Lock()
         self._made(ck.Consumer, self._options).close()  # checks the options
-
-    @property
-    def has_registry(self) -> bool:
-        """Whether topics are described although the controller does not answer."""
-        return self._registry is not None
 
     def describe(self, topics: Iterable[str]) -> Pending[str, Described | LogError]:
         """Metadata of topics, in one request to the controller, or from the registry while that does not answer."""
@@ -162,7 +158,7 @@ class Requests:
                     self._probe.results()  # notes whether it has answered
                     self._probe = None
                 if self.is_mute:
-                    return self._registry.describe(names)
+                    return self._registry(names)
         return self._asked_controller(names)
 
     def _asked_controller(self, names: list[str]) -> Pending[str, Described | LogError]:
@@ -183,31 +179,20 @@ class Requests:
         :param requested: (topic, partition) -> `EARLIEST`, `LATEST`, or a time in milliseconds since the epoch. Without
             a record of that time or later, the result is -1.
         """
-        return self._listed(requested, lambda found: int(found.offset))
+        return self.listed(requested, lambda found: int(found.offset))
 
-    def records_of_times(
-        self, requested: Mapping[tuple[str, int], int]
-    ) -> Pending[tuple[str, int], OffsetAndTimestamp | LogError | None]:
-        """The first records of these times or later: (topic, partition) -> milliseconds since the epoch."""
-        return self._listed(
-            requested, lambda found: OffsetAndTimestamp(found.offset, found.timestamp) if found.offset >= 0 else None
-        )
-
-    def _listed(
+    def listed(
         self, requested: Mapping[tuple[str, int], int], read: Callable[[Any], T]
     ) -> Pending[tuple[str, int], T | LogError]:
+        """As `offsets`, with what `read` takes from librdkafka's results: an offset, and a time."""
         asked, specs = self._asking(), {ck.TopicPartition(*place): _spec(what) for place, what in requested.items()}
         if self.is_mute:  # the client may be new: its time for the leaders begins once it is connected
             with suppress(ck.KafkaException):
                 asked.list_topics(next(iter(requested))[0], timeout=LOOKUP_TIMEOUT_S)
                 self.is_accepted = True
-        level = ck.IsolationLevel
         is_committed = self._options.get("isolation.level") != "read_uncommitted"
-        futures = asked.list_offsets(
-            specs,
-            isolation_level=level.READ_COMMITTED if is_committed else level.READ_UNCOMMITTED,
-            request_timeout=LOOKUP_TIMEOUT_S,
-        )
+        level = ck.IsolationLevel.READ_COMMITTED if is_committed else ck.IsolationLevel.READ_UNCOMMITTED
+        futures = asked.list_offsets(specs, isolation_level=level, request_timeout=LOOKUP_TIMEOUT_S)
 
         def answer(future: Future[Any]) -> T | LogError:
             try:
@@ -255,9 +240,8 @@ class Requests:
         :raises LogError: when all were refused.
         """
         parts = [ck.TopicPartition(*place, offset) for place, offset in sorted(offsets.items())]
-        asked = self._asking().alter_consumer_group_offsets(
-            [ck.ConsumerGroupTopicPartitions(group, parts)], request_timeout=REQUEST_TIMEOUT_S
-        )
+        groups = [ck.ConsumerGroupTopicPartitions(group, parts)]
+        asked = self._asking().alter_consumer_group_offsets(groups, request_timeout=REQUEST_TIMEOUT_S)
         try:
             done = asked[group].result(ANSWER_TIMEOUT_S)
         except ck.KafkaException as error:
@@ -277,19 +261,17 @@ class Requests:
         if (admin := self._admin) is not None:  # whose length is that of its queue
             admin.poll(0)  # errors of requests
         now = time.monotonic()
-        return next(
-            (each.text for each in list(self.errors.values()) if each.is_refusal and now - each.at < REASON_S), ""
-        )
+        lately = [each for each in list(self.errors.values()) if now - each.at < REASON_S]
+        return next((each.text for each in lately if each.is_refusal), "")
 
     def unavailable(self, address: str) -> LogError:
         """The error of a partition whose leader is unavailable; `address` is empty without a leader."""
         error = self.errors.get(address)
-        if error is not None and error.is_refusal:
+        if error and error.is_refusal:
             return refused(address, error.text)
-        reason = f": {error.text}" if error is not None else ""
-        return LogError(
-            f"Kafka broker {address}, its leader, is unavailable{reason}" if address else "it has no leader"
-        )
+        reason = f": {error.text}" if error else ""
+        what = f"Kafka broker {address}, its leader, is unavailable{reason}"
+        return LogError(what if address else "it has no leader")
 
     def close(self) -> None:
         """Close the connection."""
@@ -305,12 +287,6 @@ class Requests:
             if self._admin is None:
                 self._admin = self._connected()
             return self._admin
-
-    def _connect_anew(self, asked: Any) -> None:
-        """librdkafka stays with a controller that hangs, also when there is another one by now."""
-        with self._making:
-            if asked is self._admin:
-                self.is_mute, self._admin = True, self._connected()
 
     def _connected(self) -> Any:
         consumers_own = ("enable.", "fetch.", "queued.", "auto.offset", "max.partition", "isolation.", "check.", "stat")
@@ -338,7 +314,7 @@ class Requests:
         except ck.KafkaException as error:
             if error.args[0].code() > 0:  # the controller's own; librdkafka's are negative
                 self.is_accepted, self.is_mute = True, False
-            if is_unknown_topic(error.args[0]):
+            if error.args[0].code() in UNKNOWN_TOPIC:
                 return NO_TOPIC
             return self._problem(error, asked)
         self.is_accepted, self.is_mute = True, False
@@ -352,8 +328,9 @@ class Requests:
         inner = error.args[0] if error.args else None
         if isinstance(inner, _E) and inner.code() in _UNANSWERED:
             problem = self._unanswered(self._text(error))
-            if asked is not None:
-                self._connect_anew(asked)
+            with self._making:  # librdkafka stays with a controller that hangs, also when there is another one by now
+                if asked is not None and asked is self._admin:
+                    self.is_mute, self._admin = True, self._connected()
             return problem
         return LogError(f"Kafka at {self.servers}: {self._text(error)}")
 
@@ -371,13 +348,6 @@ class Requests:
 
     def _clean(self, text: str) -> str:
         return " ".join(without_secrets(text, self._options).split())
-
-
-def is_unknown_topic(error: Any) -> bool:
-    """Whether brokers do not know a topic or a partition."""
-    return error.code() in (
-        _E.UNKNOWN_TOPIC_OR_PART, _E.UNKNOWN_TOPIC_ID, _E._UNKNOWN_TOPIC, _E._UNKNOWN_PARTITION
-    )  # fmt: skip
 
 
 def topic_id_text(found: Any) -> str:

@@ -1,4 +1,4 @@
-"""The source of Kafka's records: librdkafka's queue, with each topic's id confirmed before its records are returned.
+"""Kafka as a log: librdkafka's queue, with each topic's id confirmed before its records are returned.
 
 librdkafka prefetches all assigned partitions, in its own threads, into one queue. A poll takes what is in it, of any
 partition, and returns what has been confirmed: records wait in a queue for each topic until the brokers have confirmed
@@ -9,22 +9,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.znodes.partitions import TopicPartition
 
 from ...types import Fetch, Position
-from ..base import FetchLimits, LogError, OffsetOutOfRange, Source, TopicIdPartition
-from .arrow_batches import Columns, RecordRun, runs
-from .client import CORRUPT, DENIED, END, OUT_OF_RANGE, UNKNOWN, KafkaClient, Signal, unreadable
-from .connection import Connection
-from .fairness import STARVED_S, FairShare
-from .offsets import Questions
-from .partition import Failure, FetchState, OutOfRange, Partition
+from ..base import FetchLimits, Log, LogError, OffsetAndTimestamp, OffsetOutOfRange, Source, TopicIdPartition
+from .client import END, UNKNOWN, Columns, KafkaClient, Signal, runs
+from .connection import Connection, TopicRegistry
+from .partition import RETRY_S, STARVED_S, Failure, FairShare, FetchState, Partition, UnconfirmedQueue
 from .requests import EARLIEST, LATEST
-from .topics import KnownTopic, TopicLookup
-from .unconfirmed import UnconfirmedQueue
+from .topics import KnownTopic, Questions, TopicLookup
 
 POLL_RECORDS = 1000
 """See `KafkaClient.consume`."""
@@ -34,9 +30,6 @@ UNCONFIRMED_BYTES = 16 << 20
 
 CONFIRM_TIMEOUT_S = 0.005
 """Seconds to wait for the brokers' confirmation of a topic: 1 to 2 ms on a near network."""
-
-RETRY_S = 1.0
-SLOW_RETRY_S = 10.0
 
 IDLE_S = 30.0
 """Seconds without a poll of a partition until the connection is closed: statistics would fill librdkafka's queue."""
@@ -65,7 +58,8 @@ class KafkaSource(Source):
         self._polls = 0
         self._stats: object = None
         self._polled_at = self._came_at = self._began_at = self._asked_at = float("-inf")
-        self._is_watched = self._is_relieved = False
+        self._is_watched = False
+        self._is_relieved = False  # others yield to the wanted ones of a full reader: these get one record at a time
 
     # ---- partitions
 
@@ -73,14 +67,12 @@ class KafkaSource(Source):
         with self._connection.lock:
             self.release(starts)
             for key, position in starts.items():
-                part = Partition(key, position.topic_id, position.offset)
-                self._parts[part.topic, part.number] = part
+                self._parts[key] = part = Partition(key, position.topic_id, position.offset)
                 self._suspended.add(part)
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
         with self._connection.lock:
-            places = [(partition.topic, partition.partition) for partition in partitions]
-            gone = [self._parts.pop(place) for place in places if place in self._parts]
+            gone = [self._parts.pop(key) for key in partitions if key in self._parts]
             self._drop(gone)
             self._suspend(gone, FetchState.RELEASED)
             self._suspended.difference_update(gone)
@@ -112,8 +104,8 @@ class KafkaSource(Source):
         try:
             self._assign(client, wanted, now)
             self._receive(client, max_bytes, now)
-            self._relieve(client, max_bytes, wanted, now)
-            return self._taken(self._room(max_bytes), now)
+            self._relieve(max_bytes, wanted, now)
+            return self._taken(max(max_bytes, self._is_relieved), now)
         except BaseException:
             # Records out of librdkafka's queue and not returned are lost: the next client requests them again. And what
             # is assigned may not be known.
@@ -129,17 +121,17 @@ class KafkaSource(Source):
         with self._connection.lock:
             if self._problem is not None:
                 return {part.key: self._problem for part in self._parts.values()}
-            found: dict[TopicPartition, CoordinatorError | OSError] = {}
-            if self._client is not None:
-                for place, address in self._connection.health.unavailable.items():
-                    if (part := self._parts.get(place)) is not None:
-                        found[part.key] = self._client.unavailable(address)
-            found |= {part.key: failure for part, failure in self._failures.items()}
-            if self._client is not None:
-                for topic in self._topics.troubled:
-                    problem = topic.missing or topic.unconfirmed
-                    if problem and (topic.missing or self._connection.health.since is None):
-                        found |= {part.key: problem for part in self._parts_of(topic)}
+            failures = {part.key: failure for part, failure in self._failures.items()}
+            if self._client is None:
+                return failures
+            health, found = self._connection.health, dict[TopicPartition, LogError]()
+            for place, address in health.unavailable.items():
+                if (part := self._parts.get(place)) is not None:
+                    found[part.key] = self._client.unavailable(address)
+            found |= failures
+            for topic, problem in self._topics.troubled.items():
+                if topic.missing or health.since is None:
+                    found |= {part.key: problem for part in self._parts_of(topic)}
             return found
 
     # ---- the client
@@ -151,12 +143,12 @@ class KafkaSource(Source):
         self._client, self._stats = client, None
         self._topics = TopicLookup(client)
         self._connection.health.restart()
-        self._share = FairShare(client.response_bytes, now)
+        self._share = FairShare(client, now)
         self._queue = UnconfirmedQueue(self._verified)
         self._failures.clear()
         self._lost.clear()
         for part in self._parts.values():
-            part.restarted()
+            part.state, part.tail = FetchState.WAITING, part.position
         self._suspended = set(self._parts.values())
         self._came_at = self._began_at = now
         if not self._is_watched:
@@ -196,9 +188,9 @@ class KafkaSource(Source):
         """Assign the suspended partitions whose time has come."""
         due = [part for part in self._suspended if self._is_due(part, wanted, now)] if self._suspended else []
         if due:
-            client.assign({(part.topic, part.number): part.tail for part in due})
+            client.assign({part.key: part.tail for part in due})
             for part in due:
-                part.assigned()
+                part.state = FetchState.ASSIGNED
                 self._topics.of(part.topic, part.topic_id).is_requested = True
             self._suspended.difference_update(due)
         if self._suspended or due:
@@ -207,21 +199,20 @@ class KafkaSource(Source):
     def _is_due(self, part: Partition, wanted: Collection[TopicPartition] | None, now: float) -> bool:
         if self._topics.of(part.topic, part.topic_id).missing is not None:
             return False
-        if part.state is FetchState.YIELDING and not (wanted is None or part.key in wanted):
-            return False
-        return part.state is FetchState.WAITING or now >= part.retry_at
+        is_wanted = wanted is None or part.key in wanted or part.state is not FetchState.YIELDING
+        return is_wanted and (part.state is FetchState.WAITING or now >= part.retry_at)
 
     def _suspend(self, parts: Collection[Partition], state: FetchState, retry_at: float = float("inf")) -> None:
         """Stop fetching these; their received records are returned first."""
         assigned = [part for part in parts if part.is_assigned]
         if assigned and self._client is not None and self._client is self._connection.current:
             try:
-                self._client.unassign((part.topic, part.number) for part in assigned)
+                self._client.unassign(part.key for part in assigned)
             except BaseException:
                 self._connection.discard()
                 raise
         for part in parts:
-            part.suspended(state, retry_at)
+            part.state, part.retry_at = state, retry_at
         self._suspended.update(parts)
 
     def _drop(self, parts: Collection[Partition], after: int = -1) -> None:
@@ -236,17 +227,13 @@ class KafkaSource(Source):
     def _receive(self, client: KafkaClient, max_bytes: int, now: float) -> None:
         """Take records out of the queue, while the brokers confirm the topics of earlier ones."""
         until = now + self._limits.max_s
-        room = min(self._room(max_bytes), UNCONFIRMED_BYTES)
+        room = min(max(max_bytes, self._is_relieved), UNCONFIRMED_BYTES)
         while self._queue.size < room and self._consume(client):
             self._confirm(0.0)
             if time.monotonic() >= until:
                 break
         if not self._queue.has_confirmed:
             self._confirm(CONFIRM_TIMEOUT_S if self._queue.newest else 0.0)
-
-    def _room(self, max_bytes: int) -> int:
-        """While others yield to the wanted partitions of a full reader, these continue with one record at a time."""
-        return max(max_bytes, int(self._is_relieved))
 
     def _consume(self, client: KafkaClient) -> bool:
         """One look; whether there was anything."""
@@ -258,34 +245,27 @@ class KafkaSource(Source):
         for piece in pieces:
             if isinstance(piece, Columns):
                 for run in runs(piece):
-                    self._add(run)
+                    part = self._parts.get((run.topic, run.partition))
+                    if part is not None and part.is_assigned:  # and not released
+                        self._enqueue(part, part.received(run))
+            elif piece.kind == UNKNOWN:
+                self._topics.request_all()
             else:
                 self._add_signal(piece)
         return True
 
-    def _add(self, run: RecordRun) -> None:
-        part = self._parts.get((run.topic, run.partition))
-        if part is None or not part.is_assigned:
-            return  # of a released partition
-        self._enqueue(part, part.received(run))
-
     def _add_signal(self, signal: Signal) -> None:
         part = self._parts.get((signal.topic, signal.partition))
-        if signal.kind == UNKNOWN:
-            self._topics.request_all()
         if part is None or not part.is_assigned:
             return
         if signal.kind == END:
             self._failures.pop(part, None)
             self._enqueue(part, part.ended(signal.offset))
-        elif signal.kind == OUT_OF_RANGE:
+            return
+        failure = Failure.of(signal)
+        if failure.retry_s is not None:
             self._suspend([part], FetchState.FAILED)
-            self._enqueue(part, OutOfRange("", RETRY_S))
-        elif signal.kind in (CORRUPT, DENIED):
-            self._suspend([part], FetchState.FAILED)
-            self._enqueue(part, Failure(str(unreadable(signal)), SLOW_RETRY_S))
-        elif signal.kind != UNKNOWN:
-            self._enqueue(part, Failure(str(unreadable(signal)), None))
+        self._enqueue(part, failure)
 
     def _enqueue(self, part: Partition, found: Fetch | Failure | None) -> None:
         if found is not None:
@@ -311,9 +291,10 @@ class KafkaSource(Source):
                 self._suspend(parts, FetchState.WAITING)
                 self._drop(parts, known.verified)
                 continue
+            leaders = known.described.leaders if known.described else {}
             for part in parts:
-                if part.number in known.leaders:
-                    health.note_leader((part.topic, part.number), known.leaders[part.number])
+                if part.number in leaders:
+                    health.leaders[part.key] = leaders[part.number]
                 if (problem := known.lacks(part.number)) is not None:
                     self._suspend([part], FetchState.FAILED, now + RETRY_S)
                     self._failures[part] = problem
@@ -326,9 +307,7 @@ class KafkaSource(Source):
 
     # ---- fairness
 
-    def _relieve(
-        self, client: KafkaClient, max_bytes: int, wanted: Collection[TopicPartition] | None, now: float
-    ) -> None:
+    def _relieve(self, max_bytes: int, wanted: Collection[TopicPartition] | None, now: float) -> None:
         """Let partitions above their share yield to starved ones, and end that."""
         is_full = max_bytes <= 0 and wanted is not None
         self._is_relieved &= is_full
@@ -341,51 +320,46 @@ class KafkaSource(Source):
             others = [part for part in assigned if part.key not in (wanted or ())]
             hungry = [part for part in assigned if part.key in (wanted or ())] if others else []
         else:
-            others, hungry = self._share.above_share(assigned), self._share.hungry(assigned)
-        starved = self._share.starved(client, hungry, now)
+            others, hungry = self._share.compared(assigned)
+        starved = self._share.starved(hungry, now)
         if starved is None:
             return
         self._share.start_round(now)
         starved = [part for part in starved if part in hungry]  # by now, the reader may want others
-        if starved and is_full:
-            self._is_relieved = True
-            self._suspend(others, FetchState.YIELDING, now)
-            self._drop(others)
-        elif starved:
-            self._suspend(others, FetchState.YIELDING)
+        if starved:
+            self._is_relieved = is_full
+            self._suspend(others, FetchState.YIELDING, now if is_full else float("inf"))
+            self._drop(others if is_full else ())
         elif not is_full:
             self._end_yielding()
 
     def _end_yielding(self) -> None:
         for part in self._suspended:
             if part.state is FetchState.YIELDING:
-                part.suspended(FetchState.WAITING)
+                part.state = FetchState.WAITING
 
     # ---- returned records
 
     def _taken(self, room: int, now: float) -> list[Fetch]:
         """Confirmed records up to `room` bytes, one record at least, as one fetch of each partition."""
         taken: dict[Partition, list[Fetch]] = {}
-        for entry in self._queue.take(room):
-            if isinstance(entry.found, Fetch):
-                taken.setdefault(entry.part, []).append(entry.found)
-                if entry.found.rows:
-                    self._failures.pop(entry.part, None)
+        for _, part, found, _ in self._queue.take(room):
+            if isinstance(found, Fetch):
+                taken.setdefault(part, []).append(found)
+                if found.rows:
+                    self._failures.pop(part, None)
+                continue
+            # All records before a failure are returned: it is the partition's problem now.
+            if found.error is None:
+                self._lost.add(part)
             else:
-                self._fail(entry.part, entry.found, now)
+                self._failures[part] = found.error
+            if found.retry_s is not None:
+                part.retry_at = now + found.retry_s
         fetches = [_joined(each) for each in taken.values()]
         for part, fetch in zip(taken, fetches, strict=True):  # nothing fails from here on: these are returned
             part.position = fetch.next
         return fetches
-
-    def _fail(self, part: Partition, failure: Failure, now: float) -> None:
-        """All records before a failure are returned: it is the partition's problem now."""
-        if isinstance(failure, OutOfRange):
-            self._lost.add(part)
-        else:
-            self._failures[part] = failure
-        if failure.retry_s is not None:
-            part.retry_at = now + failure.retry_s
 
     def _range_problems(self, parts: list[Partition]) -> dict[Partition, LogError]:
         """Whether each position is out of range, or has only been so."""
@@ -411,3 +385,50 @@ def _joined(fetches: list[Fetch]) -> Fetch:
         return fetches[0]
     batches = [batch for fetch in fetches for batch in fetch.batches]
     return Fetch(fetches[0].partition, fetches[0].topic_id, fetches[0].first, fetches[-1].next, batches)
+
+
+class KafkaLog(Log):
+    """Reads Kafka. Its own threads are librdkafka's, and one that closes an idle connection.
+
+    :param find: returns the bootstrap servers, `host:port,host:port`; called again during an outage.
+    :param options: librdkafka's; see `kafka_options`.
+    :param registry: knows topics' ids while no controller answers.
+    :raises UsageError: when librdkafka refuses them.
+    """
+
+    knows_topics = True
+
+    def __init__(
+        self, find: Callable[[], str], options: Mapping[str, str], registry: TopicRegistry | None = None
+    ) -> None:
+        self._connection = Connection(find, options, registry)
+        self._lookups, self._bulk_lookups = (Questions(self._connection.requests) for _ in range(2))
+
+    @property
+    def outages(self) -> int:
+        """Number of outages of all brokers, as a source has seen them."""
+        return self._connection.health.outages
+
+    def earliest(self, topic: str, topic_id: str, partition: int) -> int:
+        return self._lookups.one(topic, topic_id, partition, EARLIEST)
+
+    def latest(self, topic: str, topic_id: str, partition: int) -> int:
+        """As in `Log`; with transactions, the last stable offset."""
+        return self._lookups.one(topic, topic_id, partition, LATEST)
+
+    def offset_for_timestamp(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> int:
+        return self._lookups.one(topic, topic_id, partition, max(0, timestamp_ms))
+
+    def record_of_time(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> OffsetAndTimestamp | None:
+        return self._lookups.record_of_time(topic, topic_id, partition, max(0, timestamp_ms))
+
+    def latest_of(self, places: Iterable[TopicIdPartition]) -> dict[TopicIdPartition, int | CoordinatorError]:
+        """See `AnswersForMany`: one request for each broker that leads some."""
+        return self._bulk_lookups.many(places, LATEST)
+
+    def source(self, limits: FetchLimits) -> KafkaSource:
+        """See `Pushes`."""
+        return KafkaSource(self._connection, self._lookups, limits)
+
+    def close(self) -> None:
+        self._connection.close()

@@ -20,7 +20,7 @@ from demo.processes import spark_home
 from pyspark.sql import SparkSession
 
 from consumer.logs.columns import STORED_SCHEMA
-from consumer.logs.embedded.append import Appender
+from consumer.logs.embedded.producer import Appender
 from consumer.spark import register
 from coordinator.admin.topics import create_topic
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig

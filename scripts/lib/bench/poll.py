@@ -26,7 +26,7 @@ from consumer.consumer import Consumer
 from consumer.fetching.poll_order import ORDERS
 from consumer.fetching.prefetch import HEURISTICS
 from consumer.logs.columns import stored_batches
-from consumer.logs.embedded.append import Appender
+from consumer.logs.embedded.producer import Appender
 from coordinator.admin.topics import create_topic
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.session.kazoo_store import open_kazoo
