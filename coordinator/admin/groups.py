@@ -72,6 +72,12 @@ class Reading:
             return None
 
 
+def unreadable(problems: Mapping[str, str], most: int) -> list[str]:
+    """A line for each unreadable znode, `most` of them, and one for the others."""
+    lines = [text if path in text else f"{path}: {text}" for path, text in sorted(problems.items())]
+    return lines if len(lines) <= most else [*lines[:most], f"{len(lines) - most} more znodes cannot be read"]
+
+
 @dataclass(frozen=True, slots=True)
 class ShownCommand:
     """A command in a channel.

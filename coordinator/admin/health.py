@@ -13,6 +13,7 @@ from ..zk.znodes.partitions import PartitionSet, TopicPartition, range_texts
 from ..zk.znodes.paths import COORDINATOR
 from ..zk.znodes.regions import ABORTED, RESETTING, RUNNING
 from ..zk.znodes.regions import FAILED as REGION_FAILED
+from .groups import unreadable
 from .queries import FAR_BEHIND_SEGMENTS
 from .regions import OPEN, ShownCheckpoint, ShownRegion
 from .status import GroupStatus, Status
@@ -70,12 +71,7 @@ def findings(status: Status, now_ms: int, stuck_after_ms: int = STUCK_AFTER_MS) 
             found += [HealthFinding(name, group.shown.group, message) for name, message in check(status, group, clock)]
     for region in status.regions:
         found += [HealthFinding(name, None, message, region.name) for name, message in _region(status, region, clock)]
-    found += [
-        HealthFinding("unreadable", None, problem if path in problem else f"{path}: {problem}")
-        for path, problem in sorted(status.problems.items())[:MOST_UNREADABLE]
-    ]
-    if (more := len(status.problems) - MOST_UNREADABLE) > 0:
-        found.append(HealthFinding("unreadable", None, f"{more} more znodes cannot be read"))
+    found += [HealthFinding("unreadable", None, line) for line in unreadable(status.problems, MOST_UNREADABLE)]
     return found
 
 

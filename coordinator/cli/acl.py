@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import click
 
-from coordinator.admin.acl import Deviation, apply, check, deviations
+from coordinator.admin.acl import apply, check, deviations
 from coordinator.admin.acl_policy import (
     checked_size,
     group_policies,
@@ -27,6 +27,7 @@ from coordinator.zk.process.cli import (
     print_json,
     print_rows,
     printable,
+    row_objects,
     zk_config_option,
     zk_option,
 )
@@ -34,7 +35,7 @@ from coordinator.zk.process.tables import echo_alarm
 from coordinator.zk.security.access import identities_of
 from coordinator.zk.security.policy import CLOSED, OPEN, SECURE, AclPolicy, checked_identities
 from coordinator.zk.security.rights import letters_of
-from coordinator.zk.store import Acl, AclStore
+from coordinator.zk.store import Acl, AclEntry, AclStore
 from coordinator.zk.znodes.names import is_name, shown
 from coordinator.zk.znodes.paths import Brokers
 
@@ -81,13 +82,15 @@ def check_(zk: str, brokers: Brokers, output: str) -> int:
                 "policy": _policy_json(policy),
                 "groups": {group: list(each.members) if each else [] for group, each in groups.items()},
                 "regions": {group: list(each.regions) for group, each in groups.items() if each and each.regions},
-                "deviations": [_deviation_json(each) for each in found],
+                "deviations": row_objects(
+                    DEVIATIONS, [(d.path, _texts(d.found), _texts(d.expected), d.meaning) for d in found]
+                ),
             }
         )
     else:
         _print_policy(policy, groups)
         if found:
-            rows = [(each.path, _text(each.found), _text(each.expected), each.meaning) for each in found]
+            rows = [(each.path, _sorted(each.found), _sorted(each.expected), each.meaning) for each in found]
             print_rows(DEVIATIONS, rows, output)
     return UNHEALTHY if found else 0
 
@@ -216,16 +219,9 @@ def _policy_json(policy: AclPolicy) -> dict[str, str | list[str]]:
     }
 
 
-def _deviation_json(deviation: Deviation) -> dict[str, object]:
-    return {
-        "path": deviation.path,
-        "acl": [f"{one.identity}:{letters_of(one.permissions)}" for one in deviation.found],
-        "expected": [f"{one.identity}:{letters_of(one.permissions)}" for one in deviation.expected],
-        "meaning": deviation.meaning,
-    }
+def _texts(acl: Iterable[AclEntry]) -> list[str]:
+    return [f"{one.identity}:{letters_of(one.permissions)}" for one in acl]
 
 
-def _text(acl: Acl) -> str:
-    return ",".join(
-        f"{one.identity}:{letters_of(one.permissions)}" for one in sorted(acl, key=lambda each: each.identity)
-    )
+def _sorted(acl: Acl) -> str:
+    return ",".join(_texts(sorted(acl, key=lambda each: each.identity)))

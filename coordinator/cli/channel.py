@@ -12,7 +12,7 @@ import click
 from coordinator.admin import channel_events
 from coordinator.admin.channel_events import ChannelEvent
 from coordinator.admin.channel_watch import ChannelWatch
-from coordinator.admin.groups import Reading, ShownMember, checked_group, existing_group
+from coordinator.admin.groups import Reading, ShownCommand, checked_group, existing_group
 from coordinator.zk.errors import UsageError
 from coordinator.zk.process.cli import (
     CONNECT_TIMEOUT_S,
@@ -21,8 +21,6 @@ from coordinator.zk.process.cli import (
     Seconds,
     command_access,
     opened,
-    output_option,
-    print_rows,
     printable,
     zk_option,
 )
@@ -32,7 +30,8 @@ from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER
 from coordinator.zk.znodes.names import is_name
 from coordinator.zk.znodes.partitions import range_texts
 
-from .groups import report_problems
+from .groups import notes_of
+from .watching import Shot, printed
 
 CHANNEL = (
     "CONSUMER-ID", "COMMAND", "OPTION", "EPOCH", "GENERATION", "INCARNATION", "PARTITIONS", "ASK", "REASON",
@@ -54,18 +53,14 @@ def channel() -> None:
 @channel.command()
 @click.argument("group")
 @click.argument("consumer", required=False)
-@zk_option
-@output_option
-def show(group: str, consumer: str | None, zk: str, output: str) -> None:
+@printed()
+def show(reading: Reading, group: str, consumer: str | None) -> Shot:
     """Show the unacknowledged commands of GROUP, or of one CONSUMER."""
-    with opened(zk) as store:
-        reading = Reading(store)
-        found = existing_group(reading, group)
+    found = existing_group(reading, group)
     if consumer is not None and consumer not in {member.consumer for member in found.members}:
         raise UsageError(f"Consumer '{consumer}' has no channel in group '{group}'.")
     chosen = [member for member in found.members if consumer in (None, member.consumer)]
-    print_rows(CHANNEL, [row for member in chosen for row in _command_rows(member)], output)
-    report_problems(reading.problems)
+    return Shot(CHANNEL, [_row(sent) for member in chosen for sent in member.commands], notes_of(reading))
 
 
 @channel.command()
@@ -141,41 +136,18 @@ def _cells(event: ChannelEvent) -> tuple[str, ...]:
         named = "all" if event.partitions is None else "none"
     if event.event in (channel_events.ACKNOWLEDGED, channel_events.WITHDRAWN) and event.option is not None:
         event, named = replace(event, reason=None), ""  # printed when it was sent
-    found = (
-        datetime.fromtimestamp(event.at_ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3],
-        event.event,
-        event.consumer,
-        event.command,
-        event.option,
-        event.epoch,
-        event.generation,
-        event.incarnation[:8] if event.incarnation else None,
-        event.took_ms,
-    )
+    time = datetime.fromtimestamp(event.at_ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
+    sender = (event.epoch, event.generation, event.incarnation[:8] if event.incarnation else None)
+    found = (time, event.event, event.consumer, event.command, event.option, *sender, event.took_ms)
     note = "; ".join(text for text in (named, event.ask, event.reason, event.note) if text)
     return (*("-" if cell is None else printable(cell) for cell in found), printable(note))
 
 
-def _command_rows(member: ShownMember) -> list[tuple[object, ...]]:
-    rows: list[tuple[object, ...]] = []
-    for sent in member.commands:
-        command = sent.command
-        if command is None:
-            rows.append((member.consumer, sent.name, *[None] * (len(CHANNEL) - 2)))
-            continue
-        named = range_texts(command.started or command.partitions)
-        partitions = " ".join(f"{topic}({text})" for topic, text in named.items()) or UNNAMED.get(command.option)
-        rows.append(
-            (
-                member.consumer,
-                sent.name,
-                command.option,
-                command.epoch,
-                command.generation,
-                command.incarnation[:8],
-                partitions,
-                command.ask or None,
-                command.reason or None,
-            )
-        )
-    return rows
+def _row(sent: ShownCommand) -> tuple[object, ...]:
+    command = sent.command
+    if command is None:
+        return (sent.consumer, sent.name, *[None] * (len(CHANNEL) - 2))
+    named = range_texts(command.started or command.partitions)
+    partitions = " ".join(f"{topic}({text})" for topic, text in named.items()) or UNNAMED.get(command.option)
+    sender = (command.option, command.epoch, command.generation, command.incarnation[:8])
+    return (sent.consumer, sent.name, *sender, partitions, command.ask or None, command.reason or None)

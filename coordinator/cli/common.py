@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from coordinator.zk.process.cli import JSON, Seconds, print_json, printable
-from coordinator.zk.process.tables import echo_alarm
+from coordinator.zk.process.cli import Seconds, printable
 from coordinator.zk.znodes.operator_requests import LONGEST_BY, Pause, PausedRecord
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -74,14 +73,3 @@ def paused_json(paused: PausedRecord) -> dict[str, object]:
         "all": paused.everything.to_json() if paused.everything else None,
         "groups": {group: pause.to_json() for group, pause in sorted(paused.groups.items())},
     }
-
-
-def print_paused(paused: PausedRecord, output: str) -> None:
-    """Print the pauses."""
-    if output == JSON:
-        print_json(paused_json(paused))
-        return
-    for what, pause in paused_rows(paused):
-        echo_alarm(f"PAUSED  {paused_text(what, pause)}", "yellow")
-    if not paused:
-        click.echo("no group is paused")

@@ -6,6 +6,7 @@ The columns and messages are those of kafka-consumer-groups; this project's own 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -22,21 +23,12 @@ from coordinator.admin.groups import (
     read_group,
     read_turn_times,
     topics_of,
+    unreadable,
 )
 from coordinator.admin.topics import list_topics
 from coordinator.admin.verify import problems, unknown
 from coordinator.zk.errors import UsageError
-from coordinator.zk.process.cli import (
-    JSON,
-    Cli,
-    brokers_option,
-    opened,
-    output_option,
-    print_json,
-    printable,
-    report,
-    zk_option,
-)
+from coordinator.zk.process.cli import JSON, Cli, brokers_option, opened, output_option, printable, report, zk_option
 from coordinator.zk.znodes.group_state import COMPLETING, DEAD, EMPTY, FAILED, PREPARING
 from coordinator.zk.znodes.partitions import TopicPartition, by_topic
 from coordinator.zk.znodes.paths import COORDINATOR, Brokers, RegionPaths
@@ -46,7 +38,7 @@ from coordinator.zk.znodes.sync import CLIENT, CONSUMER
 
 from .common import UNHEALTHY
 from .source import LogOptions, source_options
-from .watching import Shot, show, watch_options, watched
+from .watching import Shot, error_note, printed, show, watch_options, watched
 
 if TYPE_CHECKING:
     from consumer.logs import Log
@@ -55,31 +47,13 @@ MOST_LISTED = 100
 """Findings of one kind that a command prints, before it only counts them."""
 LIST = ("GROUP", "STATE", "GENERATION", "STRATEGY", "MEMBERS", "PARTITIONS", "TURN-MS-PER-S", "REASON")
 OFFSETS = (
-    "GROUP",
-    "TOPIC",
-    "PARTITION",
-    "CURRENT-OFFSET",
-    "LOG-END-OFFSET",
-    "LAG",
-    "CONSUMER-ID",
-    "HOST",
-    "CLIENT-ID",
-    "OWNER",
+    *("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"),
+    *("CONSUMER-ID", "HOST", "CLIENT-ID", "OWNER"),
 )
 NO_LAG = "LOG-END-OFFSET and LAG are not known: add --log-dir with the group's log, or set ZK_GROUP_LOG_DIR"
 STATE = (
-    "GROUP",
-    "COORDINATOR (ID)",
-    "ASSIGNMENT-STRATEGY",
-    "STATE",
-    "#MEMBERS",
-    "ASSIGNMENT",
-    "PROTOCOL-TYPE",
-    "LEADER",
-    "ASK",
-    "PENDING-LEADER",
-    "PENDING-ASK",
-    "ATTEMPT",
+    *("GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS"),
+    *("ASSIGNMENT", "PROTOCOL-TYPE", "LEADER", "ASK", "PENDING-LEADER", "PENDING-ASK", "ATTEMPT"),
 )
 OF_A_REGION = ("REGION", "READY-RESET", "REGION-RESET")
 CLIENT_SIDE = ("PROTOCOLS", "METADATA-BYTES", "LEADER")
@@ -184,32 +158,22 @@ def describe(
 
 @groups.command()
 @click.argument("group")
-@zk_option
-@brokers_option
-@output_option
-def verify(group: str, zk: str, brokers: Brokers, output: str) -> int:
+@printed(brokers_option)
+def verify(reading: Reading, group: str, brokers: Brokers) -> Shot:
     """Check that every subscribed partition of GROUP has a live owner that subscribed to it; exits 5 when not.
 
     Prints one line for each problem, with the coordinator's reason for a partition that it has left out.
     """
-    with opened(zk) as store:
-        reading = Reading(store)
-        found = existing_group(reading, group)
-        topics = list_topics(store, brokers)
+    found = existing_group(reading, group)
+    topics = list_topics(reading.store, brokers)
     reading.problems.update({brokers.topic(each.name): each.error for each in topics if each.error})
     wrong = unknown(group, reading.problems)
     wrong += problems(found, {each.name: each.topic for each in topics if each.topic is not None})
-    if output == JSON:
-        document = [{"what": each.what, "why": each.why} for each in wrong]
-        print_json({"group": group, "healthy": not wrong, "problems": document})
-    else:
-        for each in wrong:
-            click.echo(printable(each))
-        click.echo(f"Rebalance operation {'failed' if wrong else 'successful'} !")
-    if (message := state_message(found)) is not None:
-        click.echo(message, err=True)
-    report_problems(reading.problems)
-    return UNHEALTHY if wrong else 0
+    lines = [*map(printable, wrong), f"Rebalance operation {'failed' if wrong else 'successful'} !"]
+    document = {"group": group, "healthy": not wrong, "problems": [asdict(each) for each in wrong]}
+    notes = [*filter(None, [state_message(found)]), *notes_of(reading)]
+    code = UNHEALTHY if wrong else 0
+    return Shot(notes=notes, document=document, text=lambda: click.echo("\n".join(lines)), code=code)
 
 
 def list_row(group: ShownGroup, times: TurnTimes | None) -> tuple[object, ...]:
@@ -220,14 +184,6 @@ def list_row(group: ShownGroup, times: TurnTimes | None) -> tuple[object, ...]:
     members = len(_members_of(group))
     strategy = state.strategy or None
     return (group.group, state.state, state.generation, strategy, members, partitions, cost, state.reason)
-
-
-def report_problems(problems: dict[str, str]) -> None:
-    """Report the unreadable znodes on stderr."""
-    for path, problem in sorted(problems.items())[:MOST_LISTED]:
-        report(problem if path in problem else f"{path}: {problem}")
-    if (more := len(problems) - MOST_LISTED) > 0:
-        report(f"{more} more znodes cannot be read")
 
 
 def state_message(group: ShownGroup) -> str | None:
@@ -243,11 +199,8 @@ def state_message(group: ShownGroup) -> str | None:
 
 
 def notes_of(reading: Reading) -> list[str]:
-    """The unreadable znodes, as `report_problems` reports them."""
-    found = sorted(reading.problems.items())[:MOST_LISTED]
-    more = len(reading.problems) - len(found)
-    last = [f"error: {more} more znodes cannot be read"] if more else []
-    return [f"error: {problem if path in problem else f'{path}: {problem}'}" for path, problem in found] + last
+    """The unreadable znodes, for stderr."""
+    return [*map(error_note, unreadable(reading.problems, MOST_LISTED))]
 
 
 def _members_of(group: ShownGroup) -> list[ShownMember]:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import click
 
 from coordinator.admin.acl_policy import create_group
+from coordinator.admin.groups import Reading
 from coordinator.admin.members import Lift, SeatRemoval, marks_of
 from coordinator.admin.members import lift as lift_it
 from coordinator.admin.members import remove_members as remove_them
 from coordinator.zk.errors import UsageError
-from coordinator.zk.process.cli import opened, output_option, print_rows, zk_option
+from coordinator.zk.process.cli import opened, zk_option
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.security.policy import checked_identities
 from coordinator.zk.znodes.partitions import PartitionSet, range_texts
 
 from .acl import checked_regions, members_option, regions_option
 from .common import operator, reason_option, timeout_option
+from .watching import Shot, printed
 
 SEATS = ("GROUP", "GROUP-INSTANCE-ID", "STATUS")
 MARKS = ("GROUP", "CONSUMER", "INCARNATION", "LEASE-MS", "PARTITIONS", "LIFTED")
@@ -44,17 +46,10 @@ def create(group: str, members: tuple[str, ...], regions: tuple[str, ...], zk: s
 @click.option("--all-members", is_flag=True, help="All static members of GROUP.")
 @reason_option
 @timeout_option("coordinator's turn")
-@zk_option
-@output_option
+@printed()
 def remove_members(
-    group: str,
-    instances: tuple[str, ...],
-    all_members: bool,
-    reason: str | None,
-    timeout_s: float,
-    zk: str,
-    output: str,
-) -> None:
+    reading: Reading, group: str, instances: tuple[str, ...], all_members: bool, reason: str | None, timeout_s: float
+) -> Shot:
     """Remove the seats of static members of GROUP, by their group_instance_id.
 
     Their partitions are reassigned: at once when the member is away, else when its lease has expired. A consumer that
@@ -64,9 +59,8 @@ def remove_members(
     if bool(instances) == all_members:
         raise UsageError("name the members by their group_instance_id, or give --all-members")
     asked = SeatRemoval(group, instances, operator(), reason, timeout_s)
-    with opened(zk) as store:
-        chosen = remove_them(store, ThreadRuntime(), asked)
-    print_rows(SEATS, [(group, instance, "Removed") for instance in chosen], output)
+    chosen = remove_them(reading.store, ThreadRuntime(), asked)
+    return Shot(SEATS, [(group, instance, "Removed") for instance in chosen])
 
 
 @click.command("lift-mark")
@@ -76,11 +70,10 @@ def remove_members(
 @click.option("--dry-run", is_flag=True, help="Only show the marks (the default).")
 @click.option("--execute", is_flag=True, help="Lift them.")
 @reason_option
-@zk_option
-@output_option
+@printed()
 def lift_mark(
-    group: str, consumer: str, incarnation: str, dry_run: bool, execute: bool, reason: str | None, zk: str, output: str
-) -> None:
+    reading: Reading, group: str, consumer: str, incarnation: str, dry_run: bool, execute: bool, reason: str | None
+) -> Shot:
     """Show, or with --execute lift, the marks of CONSUMER in GROUP, whose partitions wait for its lease.
 
     The partitions are then reassigned at once. A process of CONSUMER that still runs may fetch them until its lease is
@@ -89,13 +82,12 @@ def lift_mark(
     if dry_run and execute:
         raise UsageError("give --dry-run or --execute, not both")
     asked = Lift(group, consumer, incarnation, operator(), reason)
-    with opened(zk) as store:
-        marks = lift_it(store, ThreadRuntime(), asked) if execute else marks_of(store, asked)
+    marks = lift_it(reading.store, ThreadRuntime(), asked) if execute else marks_of(reading.store, asked)
     if not dry_run and not execute:
         click.echo(LIFTS_NOTHING, err=True)
     click.echo(f"Warn: {RISK}", err=True)
     rows = [(group, mark.consumer, mark.incarnation, mark.lease_ms, _shown(mark.partitions), execute) for mark in marks]
-    print_rows(MARKS, rows, output)
+    return Shot(MARKS, rows)
 
 
 def _shown(partitions: PartitionSet) -> str:

@@ -17,14 +17,15 @@ from coordinator.admin.segments import (
     unnamed_findings,
     znode_findings,
 )
-from coordinator.zk.process.cli import env_option, opened, output_option, print_rows, report, zk_option
+from coordinator.zk.process.cli import env_option
 from coordinator.zk.znodes.names import shown
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.segments import Segment
 
 from .common import UNHEALTHY
-from .groups import report_problems
+from .groups import notes_of
 from .queries import shown_time
+from .watching import Shot, error_note, printed
 
 LIST = ("SEGMENT", "CZXID", "SEALED-AT", "CONSUMER", "INCARNATION", "ROWS", "BYTES", "RANGES", "FILE", "ERROR")
 FINDINGS = ("SEVERITY", "KIND", "SEGMENT", "FILE", "PROBLEM")
@@ -40,15 +41,11 @@ def segments() -> None:
 
 @segments.command("list")
 @click.argument("group")
-@zk_option
-@output_option
-def list_(group: str, zk: str, output: str) -> None:
+@printed()
+def list_(reading: Reading, group: str) -> Shot:
     """List the segments of GROUP in the order in which they were sealed, with the offsets in each."""
-    with opened(zk) as store:
-        reading = Reading(store)
-        existing_group(reading, group)
-        listed = read_segments(reading, GroupPaths(group))
-    print_rows(LIST, [_row(item) for item in listed], output)
+    existing_group(reading, group)
+    return Shot(LIST, [_row(item) for item in read_segments(reading, GroupPaths(group))])
 
 
 @segments.command()
@@ -58,9 +55,8 @@ def list_(group: str, zk: str, output: str) -> None:
     default="",
     help="The segments folder on this host, if not as on the fetchers' hosts, or its URL (s3://...).",
 )
-@zk_option
-@output_option
-def verify(group: str, segments_dir: str, zk: str, output: str) -> int:
+@printed()
+def verify(reading: Reading, group: str, segments_dir: str) -> Shot:
     """Check every segment of GROUP: its znode, its file, its offsets, and that the ranges of a partition join.
 
     Reads all files, and checks their checksums; says how many files have none, as those of an earlier release. Lists
@@ -68,21 +64,17 @@ def verify(group: str, segments_dir: str, zk: str, output: str) -> int:
     eventually). Exits 5 when a segment is damaged, 1 when some segments, or files without one, were not checked, else
     0.
     """
-    with opened(zk) as store:
-        reading = Reading(store)
-        # The group's offsets are read before the segments: what is sealed meanwhile is in a segment then.
-        offsets = positions(existing_group(reading, group))
-        listed = read_segments(reading, GroupPaths(group))
-        unchecked: list[str] = []
-        files = _file_findings(reading, group, listed, segments_dir, unchecked)
-        findings = [*znode_findings(listed, offsets), *files]
-    print_rows(FINDINGS, [tuple(value or None for value in finding) for finding in findings], output)
-    report_problems(reading.problems)
+    # The group's offsets are read before the segments: what is sealed meanwhile is in a segment then.
+    offsets = positions(existing_group(reading, group))
+    listed = read_segments(reading, GroupPaths(group))
+    unchecked: list[str] = []
+    files = _file_findings(reading, group, listed, segments_dir, unchecked)
+    findings = [*znode_findings(listed, offsets), *files]
     damaged = sum(finding.severity == DAMAGED for finding in findings)
-    click.echo(f"{len(listed)} segments, {damaged} problems, {len(findings) - damaged} files left over", err=True)
-    for why in unchecked:
-        report(why)
-    return UNHEALTHY if damaged else UNCHECKED if unchecked else 0
+    summary = f"{len(listed)} segments, {damaged} problems, {len(findings) - damaged} files left over"
+    notes = [*notes_of(reading), summary, *map(error_note, unchecked)]
+    rows = [tuple(value or None for value in finding) for finding in findings]
+    return Shot(FINDINGS, rows, notes, code=UNHEALTHY if damaged else UNCHECKED if unchecked else 0)
 
 
 def _file_findings(
@@ -123,19 +115,11 @@ def _file_findings(
 
 
 def _row(item: ListedSegment) -> tuple[object, ...]:
-    segment = item.segment
-    return (
-        item.name,
-        item.czxid,
-        shown_time(item.sealed_ms),
-        segment.consumer if segment else None,
-        segment.incarnation[:8] if segment else None,
-        segment.rows if segment else None,
-        segment.size if segment else None,
-        _ranges(segment) if segment else None,
-        segment.file if segment else None,
-        item.problem or None,
-    )
+    about: tuple[object, ...] = (None,) * 6
+    if (segment := item.segment) is not None:
+        life = segment.incarnation[:8]
+        about = (segment.consumer, life, segment.rows, segment.size, _ranges(segment), segment.file)
+    return (item.name, item.czxid, shown_time(item.sealed_ms), *about, item.problem or None)
 
 
 def _ranges(segment: Segment) -> str:

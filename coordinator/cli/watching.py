@@ -1,4 +1,4 @@
-"""`--watch`: repeat a command's output."""
+"""The frame of a command that prints what it reads: once, or with `--watch` again and again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import wraps
+from functools import reduce, wraps
 from typing import Any, TypeVar
 
 import click
@@ -22,12 +22,14 @@ from coordinator.zk.process.cli import (
     Seconds,
     opened,
     output_option,
+    print_json,
     print_rows,
     printable,
     row_objects,
     table_text,
     zk_option,
 )
+from coordinator.zk.process.log_format import redacted
 from coordinator.zk.runtime import ThreadRuntime
 
 from .common import at
@@ -38,11 +40,19 @@ EVERY_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    """One output: a table, and its notes."""
+    """One output: a table, and its notes.
 
-    columns: Sequence[str]
-    rows: Sequence[Sequence[object]]
+    :ivar document: what `-o json` prints instead of the rows.
+    :ivar text: prints what stands in place of the table, or below it.
+    :ivar code: the exit code.
+    """
+
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[object]] = ()
     notes: Sequence[str] = ()
+    document: object = None
+    text: Callable[[], object] | None = None
+    code: int = 0
 
 
 def watch_options(command: Command) -> Command:
@@ -73,6 +83,25 @@ def watched(take: Callable[..., Shot]) -> Callable[..., None]:
     return watch_options(zk_option(output_option(command)))
 
 
+def printed(*options: Callable[..., Any], make_chroot: bool = False) -> Callable[[Callable[..., Shot]], Any]:
+    """A command that prints once what a function does or reads, called with a new `Reading` and the command's options.
+
+    :param options: those between `--zk` and `--output`.
+    """
+
+    def framed(take: Callable[..., Shot]) -> Callable[..., int]:
+        @wraps(take)
+        def command(zk: str, output: str, **own: Any) -> int:
+            with opened(zk, make_chroot) as store:
+                shot = take(Reading(store), **own)
+            _print(shot, output)
+            return shot.code
+
+        return reduce(lambda made, option: option(made), (output_option, *reversed(options), zk_option), command)
+
+    return framed
+
+
 def show(take: Callable[[], Shot], output: str, watch: float | None, times: int | None) -> None:
     """Print the result of `take`: once, or every `watch` seconds until Ctrl-C, or `times` times.
 
@@ -80,9 +109,7 @@ def show(take: Callable[[], Shot], output: str, watch: float | None, times: int 
     on a line: `at`, `rows`, `notes`.
     """
     if watch is None:
-        shot = take()
-        print_rows(shot.columns, shot.rows, output)
-        _print_notes(shot.notes)
+        _print(take(), output)
         return
     with suppress(BrokenPipeError):  # the reader of the pipe has gone: `checked_streams` drops further output
         if output == JSON:
@@ -92,6 +119,30 @@ def show(take: Callable[[], Shot], output: str, watch: float | None, times: int 
         else:
             with Live(console=Console(highlight=False), auto_refresh=False, screen=False) as live:
                 _repeat(take, lambda shot: live.update(_rendered(shot), refresh=True), watch, times)
+
+
+def error_note(error: object) -> str:
+    """A note of an error, as `report` prints it."""
+    return f"error: {redacted(' '.join(str(error).split()))}"
+
+
+def print_below(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], most: int | None = None) -> None:
+    """Print another table below a command's own, if it has rows; at most `most` of them."""
+    if rows:
+        click.echo(f"\n{title}:")
+        print_rows(columns, rows[:most])
+        if most is not None and len(rows) > most:
+            click.echo(f"and {len(rows) - most} more")
+
+
+def _print(shot: Shot, output: str) -> None:
+    if output == JSON:
+        print_json(row_objects(shot.columns, shot.rows) if shot.document is None else shot.document)
+    elif shot.columns:
+        print_rows(shot.columns, shot.rows)
+    if shot.text is not None and output != JSON:
+        shot.text()
+    _print_notes(shot.notes)
 
 
 def _repeat(take: Callable[[], Shot], print_shot: Callable[[Shot], None], every_s: float, times: int | None) -> None:
