@@ -63,16 +63,8 @@ VERBOSE = ("ASSIGNMENT", "SUBSCRIPTION", "INCARNATION", "COMMANDS", "ENDED")
 Where = tuple[str, int, str | None]
 """Topic, partition, topic id."""
 
-CHANGES = f"{__package__}.groups_"
-PLACES = {
-    "create": f"{CHANGES}members",
-    "delete": f"{CHANGES}delete",
-    "delete-offsets": f"{CHANGES}offsets",
-    "export-offsets": f"{CHANGES}export",
-    "reset-offsets": f"{CHANGES}offsets",
-    "lift-mark": f"{CHANGES}members",
-    "remove-members": f"{CHANGES}members",
-}
+CHANGING = ("create", "delete", "delete-offsets", "reset-offsets", "lift-mark", "remove-members")
+PLACES = dict.fromkeys(CHANGING, f"{__package__}.groups_changes") | {"export-offsets": f"{__package__}.kafka"}
 
 
 @click.group(cls=Cli, places=PLACES)

@@ -17,6 +17,7 @@ from coordinator.admin.regions import (
     request,
 )
 from coordinator.admin.unbinding import remove_group
+from coordinator.zk.process.cli import opened, output_option, print_rows, zk_option
 from coordinator.zk.znodes.region_requests import CHECKPOINT, RESET, RegionRequest
 from coordinator.zk.znodes.regions import ABORTED, COMPLETED, Contribution
 
@@ -104,29 +105,30 @@ def checkpoint(reading: Reading, region: str) -> Shot:
 @click.option("--to-initial", is_flag=True, help="Reset to the initial state, before the first record.")
 @reason_option
 @click.option("--execute", is_flag=True, help="Reset it; without it, only show the effect.")
-@printed()
+@zk_option
+@output_option
 def reset(
-    reading: Reading, region: str, sequence: int | None, to_initial: bool, reason: str | None, execute: bool
-) -> Shot:
+    region: str, sequence: int | None, to_initial: bool, reason: str | None, execute: bool, zk: str, output: str
+) -> None:
     """Reset REGION to a checkpoint, all its groups together. A dry run without --execute.
 
     Later checkpoints are abandoned: no reset returns to them.
     """
     if to_initial and sequence is not None:
         raise click.UsageError("give --to or --to-initial, not both")
-    found = existing_region(reading, region)
-    named = 0 if to_initial else sequence
-    to = checked_target(found, named)
-    if execute:
-        # Unnamed, not the one just read: a checkpoint that completes meanwhile would be abandoned.
-        request(reading.store, region, RegionRequest(RESET, operator(), reason or "", named))
-    notes = []
+    with opened(zk) as store:
+        found = existing_region(Reading(store), region)
+        named = 0 if to_initial else sequence
+        to = checked_target(found, named)
+        if execute:
+            # Unnamed, not the one just read: a checkpoint that completes meanwhile would be abandoned.
+            request(store, region, RegionRequest(RESET, operator(), reason or "", named))
+    print_rows(REQUESTED, [_requested(found, "reset", to, executed=execute)], output)
     if named is not None and (later := abandoned_by(found, to)):
         will = "are" if execute else "would be"
-        notes.append(f"checkpoints after {to} {will} abandoned: {', '.join(map(str, later))}")
+        click.echo(f"checkpoints after {to} {will} abandoned: {', '.join(map(str, later))}", err=True)
     if not execute:
-        notes.append("nothing was reset: this was a dry run, reset with --execute")
-    return Shot(REQUESTED, [_requested(found, "reset", to, executed=execute)], notes)
+        click.echo("nothing was reset: this was a dry run, reset with --execute", err=True)
 
 
 @regions.command("remove-group")

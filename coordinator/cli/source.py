@@ -1,37 +1,21 @@
-"""Options for the log of a command, `--log-dir`, and for the Kafka brokers."""
+"""Options for the log of a command, `--log-dir`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-import click
-
 from coordinator.admin.offsets import BoundsOf, LogBounds
-from coordinator.zk.errors import CoordinatorError, UsageError
-from coordinator.zk.process.cli import Seconds, bootstrap_option, command_access, env_option, kafka_option
-from coordinator.zk.runtime import ENDINGS, ThreadRuntime, on_signals
+from coordinator.zk.process.cli import bootstrap_option, command_access, env_option, kafka_option
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
 
 if TYPE_CHECKING:
     from consumer.logs import Log
-    from consumer.logs.kafka.requests import Requests
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-brokers_needed_option = env_option(
-    "--bootstrap-servers",
-    required=True,
-    metavar="HOST:PORT,...",
-    help="Kafka's brokers.",
-)
-"""For commands that require Kafka."""
-
-every_option = click.option("--every", "every_s", type=Seconds(0.1), metavar="S", help="Repeat every S seconds.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,40 +35,6 @@ class LogOptions:
 
         place = KafkaPlace(zk, brokers.brokers_path, self.bootstrap_servers, self.kafka, command_access())
         return open_log(self.log_dir, place)
-
-
-def kafka_client(servers: str, options: Mapping[str, str] | None) -> closing[Requests]:
-    """A client of these brokers.
-
-    :param options: of librdkafka.
-    """
-    from consumer.logs.kafka.open import bootstrap_servers
-    from consumer.logs.kafka.options import kafka_options
-    from consumer.logs.kafka.requests import Requests  # loads pyarrow, needed only here
-
-    return closing(Requests(bootstrap_servers("kafka:", servers), kafka_options(options or {})))
-
-
-def repeat(act: Callable[[], object], every_s: float, on_problem: Callable[[str], None]) -> None:
-    """Call `act` every `every_s` seconds until SIGTERM or Ctrl-C.
-
-    :param on_problem: called with each failure, once for the same text.
-    :raises UsageError: when `act` raises it: a retry would fail too.
-    """
-    stopping = ThreadRuntime().event()
-    on_signals(ENDINGS, lambda number: stopping.set())
-    problem = ""
-    while not stopping.is_set():
-        try:
-            act()
-            problem = ""
-        except UsageError:
-            raise
-        except CoordinatorError as error:
-            if str(error) != problem:
-                problem = str(error)
-                on_problem(problem)
-        stopping.wait(every_s)
 
 
 def source_options(is_needed: bool) -> Callable[[Command], Command]:

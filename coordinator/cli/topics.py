@@ -32,7 +32,7 @@ partitions_option = click.option(
 )
 
 
-@click.group(cls=Cli, places={"sync": f"{__package__}.topics_sync"})
+@click.group(cls=Cli, places={"sync": f"{__package__}.kafka"})
 def topics() -> None:
     """The topics that groups consume. Those of a real Kafka are only listed."""
 

@@ -1,0 +1,222 @@
+"""`zk-coordinator topics sync` and `groups export-offsets`: between a Kafka and the znodes, once or again and again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from coordinator.admin.export_offsets import Row, TopicWithId
+from coordinator.admin.export_offsets import export_offsets as export_them
+from coordinator.admin.groups import Reading, existing_group
+from coordinator.admin.sync_topics import LEFT_ALONE, Change, readable_topics, sync_topics
+from coordinator.zk.errors import CoordinatorError, UsageError
+from coordinator.zk.process.cli import (
+    Seconds,
+    brokers_option,
+    env_option,
+    kafka_option,
+    opened,
+    output_option,
+    print_rows,
+    zk_option,
+)
+from coordinator.zk.process.config_options import log_options, log_to_stderr
+from coordinator.zk.runtime import ENDINGS, ThreadRuntime, on_signals
+from coordinator.zk.znodes.paths import Brokers
+
+if TYPE_CHECKING:
+    from consumer.logs import LogError
+    from consumer.logs.kafka.requests import Described, Requests
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+log = logging.getLogger(__name__)
+
+EXPORTED = ("GROUP", "TOPIC", "PARTITION", "OFFSET", "STATUS")
+SYNCED = ("TOPIC", "CHANGE", "PARTITIONS", "TOPIC-ID", "REASON")
+AT_ONCE = 500
+"""Number of topics in one metadata request."""
+
+brokers_needed_option = env_option(
+    "--bootstrap-servers", required=True, metavar="HOST:PORT,...", help="Kafka's brokers."
+)
+every_option = click.option("--every", "every_s", type=Seconds(0.1), metavar="S", help="Repeat every S seconds.")
+
+
+def kafka_client(servers: str, options: Mapping[str, str] | None) -> closing[Requests]:
+    """A client of these brokers.
+
+    :param options: of librdkafka.
+    """
+    from consumer.logs.kafka.open import bootstrap_servers
+    from consumer.logs.kafka.options import kafka_options
+    from consumer.logs.kafka.requests import Requests  # loads pyarrow, needed only here
+
+    return closing(Requests(bootstrap_servers("kafka:", servers), kafka_options(options or {})))
+
+
+def repeat(act: Callable[[], object], every_s: float, on_problem: Callable[[str], None]) -> None:
+    """Call `act` every `every_s` seconds until SIGTERM or Ctrl-C.
+
+    :param on_problem: called with each failure, once for the same text.
+    :raises UsageError: when `act` raises it: a retry would fail too.
+    """
+    stopping = ThreadRuntime().event()
+    on_signals(ENDINGS, lambda number: stopping.set())
+    problem = ""
+    while not stopping.is_set():
+        try:
+            act()
+            problem = ""
+        except UsageError:
+            raise
+        except CoordinatorError as error:
+            if str(error) != problem:
+                problem = str(error)
+                on_problem(problem)
+        stopping.wait(every_s)
+
+
+# ---- groups export-offsets
+
+
+@click.command("export-offsets")
+@click.argument("group")
+@brokers_needed_option
+@click.option("--as", "name", metavar="NAME", help="The name of the group in Kafka. [default: GROUP]")
+@kafka_option
+@every_option
+@zk_option
+@output_option
+@log_options
+def export_offsets(
+    group: str,
+    bootstrap_servers: str,
+    name: str | None,
+    kafka: Mapping[str, str] | None,
+    every_s: float | None,
+    zk: str,
+    output: str,
+    log_level: str,
+    log_format: str,
+) -> None:
+    """Commit the offsets of GROUP to Kafka, for a group of that name.
+
+    Kafka's own tools then show its lag. The offsets in Kafka are never read back: those in ZooKeeper are valid. A group
+    with members in Kafka is refused: they own its offsets.
+    """
+    with kafka_client(bootstrap_servers, kafka) as client:
+
+        def export() -> list[Row]:
+            with opened(zk) as store:
+                found = existing_group(Reading(store), group)
+            return export_them(_Kafka(client), name or group, found)
+
+        def warn(problem: str) -> None:
+            log.warning("offset export failed, retrying: group=%s reason=%s", group, problem)
+
+        if every_s is None:
+            print_rows(EXPORTED, export(), output)
+        else:
+            log_to_stderr(log_level, log_format)
+            repeat(export, every_s, warn)
+
+
+class _Kafka:
+    """See `KafkaGroups`."""
+
+    def __init__(self, client: Requests) -> None:
+        self.group, self.commit_offsets, self._describe = client.group, client.commit_offsets, client.describe
+
+    def partitions(self, topics: Collection[TopicWithId]) -> Mapping[TopicWithId, frozenset[int] | str]:
+        answers = self._describe({name for name, _ in topics}).results() if topics else {}
+        return {(name, topic_id): _partitions(name, topic_id, answers[name]) for name, topic_id in topics}
+
+
+def _partitions(topic: str, topic_id: str, answer: Described | LogError) -> frozenset[int] | str:
+    from consumer.logs import LogError
+    from consumer.logs.kafka.topics import checked
+
+    try:
+        return checked(topic, topic_id, answer).partitions
+    except LogError as error:
+        return str(error)
+
+
+# ---- topics sync
+
+
+@click.command()
+@brokers_needed_option
+@kafka_option
+@every_option
+@zk_option
+@brokers_option
+@output_option
+@log_options
+def sync(
+    bootstrap_servers: str,
+    kafka: Mapping[str, str] | None,
+    every_s: float | None,
+    zk: str,
+    brokers: Brokers,
+    output: str,
+    log_level: str,
+    log_format: str,
+) -> None:
+    """Make /brokers/topics match the topics, ids and partitions of a Kafka in KRaft mode.
+
+    Prints the changes; with --every it continues until SIGTERM or Ctrl-C, logs each change, and retries while Kafka or
+    ZooKeeper is unavailable. Topics that no sync has created are left alone.
+    """
+    with kafka_client(bootstrap_servers, kafka) as client:
+
+        def changes() -> list[Change]:
+            with opened(zk, make_chroot=True) as store:
+                cluster, answers = _metadata(client)
+                there, unreadable = readable_topics(answers)
+                return sync_topics(store, brokers, there, cluster, unreadable)
+
+        if every_s is None:
+            print_rows(SYNCED, [(c.topic, c.what, c.partitions, c.id, c.reason) for c in changes()], output)
+        else:
+            log_to_stderr(log_level, log_format)
+            change_log = _ChangeLog()
+            repeat(lambda: change_log.write(changes()), every_s, _warn)
+
+
+def _warn(problem: str) -> None:
+    log.warning("topic sync failed, retrying: reason=%s", problem)
+
+
+class _ChangeLog:
+    """The log of changes: each one, and a topic that is left alone once."""
+
+    def __init__(self) -> None:
+        self._left_alone: set[Change] = set()
+
+    def write(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            if change.what != LEFT_ALONE:
+                log.info(
+                    "topic synced: topic=%s change=%s partitions=%s id=%s",
+                    change.topic, change.what, change.partitions, change.id,
+                )  # fmt: skip
+            elif change not in self._left_alone:
+                log.warning("topic sync failed: topic=%s reason=%s", change.topic, change.reason)
+        self._left_alone = {change for change in changes if change.what == LEFT_ALONE}
+
+
+def _metadata(client: Requests) -> tuple[str, dict[str, Described | LogError]]:
+    """The cluster's id, and the metadata of all its topics.
+
+    :raises LogError: when no broker answers.
+    """
+    cluster, names = client.cluster()
+    answers: dict[str, Described | LogError] = {}
+    for first in range(0, len(names), AT_ONCE):
+        answers |= client.describe(names[first : first + AT_ONCE]).results()
+    return cluster, answers
