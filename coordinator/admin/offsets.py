@@ -14,12 +14,12 @@ from ..zk.znodes.json_fields import readable
 from ..zk.znodes.names import is_name, names_below
 from ..zk.znodes.partitions import RESET, Discontinuity, TopicPartition
 from ..zk.znodes.paths import GroupPaths, RegionPaths
-from ..zk.znodes.ranges import is_partition
 from ..zk.znodes.records import STATIC, BegunRecord, OffsetRecord, Registration, Topic
 from ..zk.znodes.regions import CONSUMERS as REGION_OF_CONSUMERS
 from ..zk.znodes.regions import Region
 from ..zk.znodes.sync import CLIENT
 from ..zk.znodes.topic_filter import GroupFilters
+from .groups import existing, partitions_below
 from .inactive_group import INACTIVE, GroupIdNotFound, Standing, look
 from .reset_offsets import NewOffset, PartitionOffsets, Plan, ResetRequest, Scope, checked, chosen, missing, planned
 
@@ -75,16 +75,9 @@ def _is_reset_whole(store: Store, region: str) -> bool:
 
 def committed(store: Store, paths: GroupPaths) -> dict[TopicPartition, Committed]:
     """Every offset in `offsets/`."""
-    topics = names_below(store, paths.offsets)
-    below = store.children_many([paths.offsets_of(topic) for topic in topics])
-    partitions = sorted(
-        TopicPartition(topic, int(name))
-        for topic, names in zip(topics, below, strict=True)
-        for name in (names.names if names else ())
-        if is_partition(name)
-    )
-    nodes = store.get_many([paths.offset(*partition) for partition in partitions])
-    return {p: _read(paths, p, node) for p, node in zip(partitions, nodes, strict=True) if node is not None}
+    partitions = sorted(partitions_below(store, names_below(store, paths.offsets), paths.offsets_of))
+    nodes = existing(store, {partition: paths.offset(*partition) for partition in partitions})
+    return {partition: _read(paths, partition, node) for partition, node in nodes.items()}
 
 
 def _read(paths: GroupPaths, partition: TopicPartition, node: Node) -> Committed:

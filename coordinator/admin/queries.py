@@ -12,7 +12,7 @@ from ..zk.store import Delete, Node, SetData, Store
 from ..zk.update import Change, update
 from ..zk.znodes.paths import GroupPaths
 from ..zk.znodes.segments import Query, SegmentsRecord
-from .groups import Reading, checked_group
+from .groups import Reading, checked_group, existing
 from .segments import ListedSegment, newest_segments, read_record, read_segments
 
 SILENT_AFTER_MS = 180_000
@@ -87,12 +87,12 @@ class _QueryNode(NamedTuple):
 
 
 def _read(reading: Reading, paths: GroupPaths, now_ms: int) -> list[_QueryNode]:
-    names = reading.names(paths.queries)
     found = []
-    for name, node in zip(names, reading.store.get_many([paths.query(name) for name in names]), strict=True):
-        if node is not None:
-            query = reading.record(paths.query(name), node, lambda p, n: Query.parse(p, n.data))
-            found.append(_QueryNode(name, query, _state(query, node, now_ms), node.stat.mtime_ms))
+    for name, node in existing(
+        reading.store, {name: paths.query(name) for name in reading.names(paths.queries)}
+    ).items():
+        query = reading.record(paths.query(name), node, Query.parse)
+        found.append(_QueryNode(name, query, _state(query, node, now_ms), node.stat.mtime_ms))
     return found
 
 
@@ -113,11 +113,8 @@ def _state(query: Query | None, node: Node, now_ms: int) -> str:
         return UNREADABLE
     if query.expired_ms:
         return EXPIRED
-    return SILENT if _is_silent(node, now_ms) else ACTIVE
-
-
-def _is_silent(node: Node, now_ms: int) -> bool:
-    return not node.stat.ephemeral_owner and now_ms - node.stat.mtime_ms >= SILENT_AFTER_MS
+    is_silent = not node.stat.ephemeral_owner and now_ms - node.stat.mtime_ms >= SILENT_AFTER_MS
+    return SILENT if is_silent else ACTIVE
 
 
 def _sums(listed: Sequence[ListedSegment]) -> tuple[int, int, int]:
@@ -150,14 +147,12 @@ def removal(reading: Reading, group: str, query: str, now_ms: int) -> Removal:
     shown = next((one for one in queries if one.query == query), None)
     if shown is None:
         raise UsageError(f"Query '{query}' of group '{group}' does not exist: see queries list {group}.")
-    others = {
-        str(one.query): UNKNOWN if one.finished is None else one.finished
-        for one in queries
-        if one.query != query and one.state != EXPIRED
+    finished = {
+        str(one.query): UNKNOWN if one.finished is None else one.finished for one in queries if one.state != EXPIRED
     }
-    mine = {} if shown.state == EXPIRED else {query: UNKNOWN if shown.finished is None else shown.finished}
+    others = {name: until for name, until in finished.items() if name != query}
     listed = read_segments(reading, GroupPaths(group))
-    before, after = finished_by_all({**others, **mine}) or 0, finished_by_all(others) or 0
+    before, after = finished_by_all(finished) or 0, finished_by_all(others) or 0
     freed, size, _ = _sums([item for item in listed if before < item.czxid <= after])
     return Removal(shown, freed, size, is_last=not others)
 

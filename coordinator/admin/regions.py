@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..zk.errors import CoordinatorError, OutcomeUnknown, Refused, StoreError, UsageError
-from ..zk.store import Create, Node, SetData, Store
+from ..zk.store import Create, SetData, Store
 from ..zk.update import Failure, retried
 from ..zk.znodes.group_state import GroupState
 from ..zk.znodes.names import is_name, shown
@@ -90,32 +90,30 @@ def read_region(reading: Reading, name: str, newest: int | None = None) -> Shown
     :param newest: number of its newest checkpoints to read; all of them by default.
     """
     paths = RegionPaths(name)
-    region = reading.parsed(paths.root, lambda path, node: Region.parse(path, node.data))
+    region = reading.parsed(paths.root, Region.parse)
     if region is None:
         return ShownRegion(name, None, {})
-    states = reading.parsed_many(
-        [GroupPaths(group).state for group in region.groups], lambda path, node: GroupState.parse(path, node.data)
-    )
+    states = reading.parsed_many([GroupPaths(group).state for group in region.groups], GroupState.parse)
     members = {group: len(state.target) if state else 0 for group, state in zip(region.groups, states, strict=True)}
     listing = reading.store.children(paths.checkpoints) if newest != 0 else None
     numbers = sorted(filter(None, map(checkpoint_number, listing.names if listing is not None else ())))
     checkpoints = _checkpoints(reading, paths, numbers if newest is None else numbers[-newest:])
     if region.sequence == INITIAL:
         return ShownRegion(name, region, members, checkpoints)
-    cut = reading.parsed(paths.end(region.sequence, COMPLETED), _end)
-    begun = reading.parsed(paths.checkpoint(region.sequence), lambda path, node: Checkpoint.parse(path, node.data))
+    cut = reading.parsed(paths.end(region.sequence, COMPLETED), CheckpointEnd.parse)
+    begun = reading.parsed(paths.checkpoint(region.sequence), Checkpoint.parse)
     cut_ms, cut_reset = cut.at_ms if cut is not None else None, begun.reset if begun is not None else None
     return ShownRegion(name, region, members, checkpoints, cut_ms, cut_reset)
 
 
 def _checkpoints(reading: Reading, paths: RegionPaths, numbers: Sequence[int]) -> list[ShownCheckpoint]:
     where = [paths.checkpoint(number) for number in numbers]
-    checkpoints = reading.parsed_many(where, lambda path, node: Checkpoint.parse(path, node.data))
+    checkpoints = reading.parsed_many(where, Checkpoint.parse)
     listings = reading.store.children_many(where)
     below = [listing.names if listing is not None else [] for listing in listings]
     states = [next((each for each in (ABANDONED, ABORTED, COMPLETED) if each in names), OPEN) for names in below]
     ended = [paths.end(number, how) for number, how in zip(numbers, states, strict=True) if how != OPEN]
-    ends = dict(zip(ended, reading.parsed_many(ended, _end), strict=True))
+    ends = dict(zip(ended, reading.parsed_many(ended, CheckpointEnd.parse), strict=True))
     return [
         ShownCheckpoint(
             number, how, checkpoint, ends.get(paths.end(number, how)), tuple(sorted(set(names) - set(ENDS)))
@@ -124,17 +122,13 @@ def _checkpoints(reading: Reading, paths: RegionPaths, numbers: Sequence[int]) -
     ]
 
 
-def _end(path: str, node: Node) -> CheckpointEnd:
-    return CheckpointEnd.parse(path, node.data)
-
-
 def read_contributions(reading: Reading, region: str, sequence: int) -> dict[str, Contribution | None]:
     """Name -> contribution of one checkpoint, None for an unreadable one."""
     paths = RegionPaths(region)
     listing = reading.store.children(paths.checkpoint(sequence))
     names = sorted(set(listing.names if listing is not None else ()) - set(ENDS))
     where = [f"{paths.checkpoint(sequence)}/{name}" for name in names]
-    return dict(zip(names, reading.parsed_many(where, lambda p, n: Contribution.parse(p, n.data)), strict=True))
+    return dict(zip(names, reading.parsed_many(where, Contribution.parse), strict=True))
 
 
 def checked_target(found: ShownRegion, sequence: int | None) -> int:

@@ -10,7 +10,7 @@ from ..zk.errors import BadData
 from ..zk.znodes.names import is_name
 from ..zk.znodes.paths import SEGMENT_PREFIX, GroupPaths, segment_name, sequence
 from ..zk.znodes.segments import Segment, SegmentsRecord
-from .groups import Reading, ShownGroup
+from .groups import Reading, ShownGroup, existing
 
 READ_AT_ONCE = 1000
 
@@ -84,9 +84,7 @@ def _names(reading: Reading, paths: GroupPaths) -> list[str]:
 def _read(reading: Reading, paths: GroupPaths, names: Sequence[str]) -> list[ListedSegment]:
     """Those that exist."""
     found = []
-    for name, node in zip(names, reading.store.get_many([paths.segment(name) for name in names]), strict=True):
-        if node is None:
-            continue
+    for name, node in existing(reading.store, {name: paths.segment(name) for name in names}).items():
         try:
             segment, problem = Segment.parse(paths.segment(name), node.data), ""
         except BadData as error:
@@ -97,7 +95,7 @@ def _read(reading: Reading, paths: GroupPaths, names: Sequence[str]) -> list[Lis
 
 def read_record(reading: Reading, paths: GroupPaths) -> SegmentsRecord:
     """The coordinator's record for the group's fetchers; an unreadable one is noted in `reading`."""
-    return reading.parsed(paths.segments, lambda p, n: SegmentsRecord.parse(p, n.data)) or SegmentsRecord()
+    return reading.parsed(paths.segments, SegmentsRecord.parse) or SegmentsRecord()
 
 
 def positions(group: ShownGroup) -> dict[PartitionKey, int]:

@@ -17,6 +17,7 @@ from ..zk.znodes.json_fields import Fields
 from ..zk.znodes.names import checked_name, is_name, shown
 from ..zk.znodes.paths import Brokers
 from ..zk.znodes.records import Topic
+from .groups import existing
 
 MAX_PARTITIONS = 100_000
 KAFKAS_TOOLS = "by kafka-topics.sh or, on the embedded ensemble, scripts/ensemble kafka topic NAME"
@@ -63,9 +64,8 @@ def new_topic_id() -> str:
 def list_topics(store: Store, brokers: Brokers) -> list[ListedTopic]:
     """All topics by name. An unreadable one is listed with the reason, and does not affect the others."""
     listing = store.children(brokers.topics)
-    names = sorted(listing.names) if listing else []
-    nodes = store.get_many([brokers.topic(name) for name in names])
-    return [_listed(brokers, name, node) for name, node in zip(names, nodes, strict=True) if node is not None]
+    nodes = existing(store, {name: brokers.topic(name) for name in (sorted(listing.names) if listing else [])})
+    return [_listed(brokers, name, node) for name, node in nodes.items()]
 
 
 def get_topic(store: Store, brokers: Brokers, name: str) -> Topic:

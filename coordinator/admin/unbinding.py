@@ -17,9 +17,9 @@ from ..zk.znodes.json_fields import readable
 from ..zk.znodes.names import is_name, names_below
 from ..zk.znodes.partitions import TopicPartition
 from ..zk.znodes.paths import REGIONS, GroupPaths, RegionPaths
-from ..zk.znodes.ranges import is_partition
 from ..zk.znodes.records import OffsetRecord
 from ..zk.znodes.regions import CONSUMERS, INITIAL, Region
+from .groups import existing, partitions_below
 from .inactive_group import GroupNotEmpty, Standing, look
 from .offsets import committed, write_offsets
 from .reset_offsets import NewOffset, PartitionOffsets
@@ -30,12 +30,12 @@ def unbinding(store: Store, group: str) -> list[Operation]:
 
     Refused when a region has changed meanwhile. An unreadable region is left alone.
     """
-    names = names_below(store, REGIONS)
     found: list[Operation] = []
-    for name, node in zip(names, store.get_many([RegionPaths(name).root for name in names]), strict=True):
-        path = RegionPaths(name).root
+    for path, node in existing(
+        store, {path: path for path in (RegionPaths(name).root for name in names_below(store, REGIONS))}
+    ).items():
         region = readable(Region.parse, path, node)
-        if node is not None and region is not None and group in region.groups:
+        if region is not None and group in region.groups:
             found.append(SetData(path, region.without(group).to_bytes(), node.stat.version))
     return found
 
@@ -123,15 +123,7 @@ def _cut_offsets(store: Store, paths: RegionPaths, region: Region, group: str) -
 
 def _initial(store: Store, paths: RegionPaths, group: str) -> Iterator[tuple[TopicPartition, tuple[int, str]]]:
     topics = names_below(store, paths.initial_of_group(group))
-    below = store.children_many([paths.initial_of(group, topic) for topic in topics])
-    parts = [
-        TopicPartition(topic, int(name))
-        for topic, found in zip(topics, below, strict=True)
-        for name in (found.names if found is not None else ())
-        if is_partition(name)
-    ]
-    where = [paths.initial_offset(group, *part) for part in parts]
-    for part, path, node in zip(parts, where, store.get_many(where), strict=True):
-        if node is not None:
-            record = OffsetRecord.parse(path, node.data)
-            yield part, (record.offset, record.topic_id)
+    parts = partitions_below(store, topics, lambda topic: paths.initial_of(group, topic))
+    for part, node in existing(store, {part: paths.initial_offset(group, *part) for part in parts}).items():
+        record = OffsetRecord.parse(paths.initial_offset(group, *part), node.data)
+        yield part, (record.offset, record.topic_id)

@@ -270,7 +270,7 @@ def assignment_text(partitions: Iterable[TopicPartition]) -> str | None:
 
 def _states(reading: Reading, found: Sequence[ShownGroup]) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
     """The columns, and a row for each group; with columns for regions if a group is in one."""
-    elected = reading.parsed(COORDINATOR, lambda p, n: CoordinatorRecord.parse(p, n.data))
+    elected = reading.parsed(COORDINATOR, CoordinatorRecord.parse)
     coordinator = f"{elected.host} ({elected.node})" if elected is not None else None
     has_region = any(g.state.region is not None for g in found)
     rows: list[tuple[object, ...]] = []
@@ -285,7 +285,7 @@ def _region(reading: Reading, group: ShownGroup) -> tuple[object, ...]:
     bound = group.state.region
     if bound is None:
         return None, None, None
-    region = reading.parsed(RegionPaths(bound.name).root, lambda p, n: Region.parse(p, n.data))
+    region = reading.parsed(RegionPaths(bound.name).root, Region.parse)
     return bound.name, bound.ready, region.reset if region is not None else None
 
 
