@@ -205,8 +205,9 @@ def _steps(standing: Standing, tree: Mapping[str, Node], unbound: Sequence[Opera
     paths = standing.paths
     top = {path for path in tree if path.count("/") == paths.root.count("/") + 1}
     needed = {path for path in tree if path.startswith((f"{paths.offsets}/", f"{paths.owners}/", f"{paths.queries}/"))}
-    segments = _segments(paths, tree)
-    spare = [path for path in tree if path not in {paths.root, *top, *needed, *segments}]
+    segments = dict.fromkeys(sorted(_segments(paths, tree), key=lambda path: tree[path].stat.czxid))
+    others = [path for path in tree if path not in {paths.root, *top, *needed, *segments}]
+    spare = sorted([*segments, *others], key=lambda path: -path.count("/"))
     fence = [*standing.state_fence(), *standing.vacancy_fence()]
     if paths.queries in tree:  # refused when a query has been added
         fence.append(Check(paths.queries, tree[paths.queries].stat.version))
@@ -215,28 +216,23 @@ def _steps(standing: Standing, tree: Mapping[str, Node], unbound: Sequence[Opera
         *([] if standing.version is None else [Delete(paths.state, standing.version)]),
         Delete(paths.root),
     ]
-    if len(spare) + len(needed) + len(segments) + len(end) <= ROOM:
-        below = sorted(reversed([*spare, *needed, *segments]), key=lambda path: -path.count("/"))
-        yield _Step(unbound, [*map(Delete, below), *end], [tree[path] for path in segments])
+    needed_last = sorted(needed, key=lambda path: (-path.count("/"), path))
+    if len(spare) + len(needed) + len(end) <= ROOM:
+        yield _Step(unbound, [*map(Delete, (*spare, *needed_last)), *end], [tree[path] for path in segments])
         return
-    yield from _collected(paths, tree, segments, fence)
-    units: list[list[Operation]] = [[Delete(path)] for path in sorted(needed, key=lambda p: (-p.count("/"), p))]
+    collected, version = readable(SegmentsRecord.parse, paths.segments, tree.get(paths.segments)), 0
+    for batch in batches([[Delete(path)] for path in spare], ROOM):
+        nodes = [tree[operation.path] for operation in batch if operation.path in segments]
+        if not nodes:
+            yield _Step(fence, batch)
+            continue
+        # `segments` records them as collected, as after the queries.
+        known = collected or SegmentsRecord()
+        collected = replace(known, collected=max(known.collected, nodes[-1].stat.czxid))
+        written = SetData(paths.segments, collected.to_bytes(), tree[paths.segments].stat.version + version)
+        version += 1
+        yield _Step([*fence, written], batch, nodes)
+    units: list[list[Operation]] = [[Delete(path)] for path in needed_last]
     *steps, last = batches([*units, end], ROOM)
-    spared = batches([[Delete(path)] for path in sorted(spare, key=lambda p: -p.count("/"))], ROOM)
-    yield from (_Step(fence, batch) for batch in (*spared, *steps))
+    yield from (_Step(fence, batch) for batch in steps)
     yield _Step(unbound, last)
-
-
-def _collected(
-    paths: GroupPaths, tree: Mapping[str, Node], segments: Sequence[str], fence: Sequence[Operation]
-) -> Iterator[_Step]:
-    """Segments are removed oldest first, and `segments` records them as collected, as after the queries."""
-    if not segments:
-        return
-    root = tree[paths.segments]
-    record = readable(SegmentsRecord.parse, paths.segments, root) or SegmentsRecord()
-    oldest_first = sorted(segments, key=lambda path: tree[path].stat.czxid)
-    for nth, batch in enumerate(batches([[Delete(path)] for path in oldest_first], ROOM)):
-        nodes = [tree[operation.path] for operation in batch]
-        data = replace(record, collected=max(record.collected, nodes[-1].stat.czxid)).to_bytes()
-        yield _Step([*fence, SetData(paths.segments, data, root.stat.version + nth)], batch, nodes)

@@ -74,8 +74,8 @@ def remove_seats(store: Store, group: str, instances: Sequence[str], reason: str
     if unknown:
         has = f"it has those of {', '.join(known[:10])}" if known else "it has none"
         raise UsageError(f"Consumer group '{group}' has no seat of {shown(unknown[0])}: {has}")
-    for instance in instances:
-        _remove(store, GroupPaths(group).seat(instance), reason)
+    for path in map(GroupPaths(group).seat, instances):
+        _remove(store, path, reason)
 
 
 def _remove(store: Store, path: str, reason: str) -> None:

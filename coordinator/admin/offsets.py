@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..zk.batching import batches, ensure
-from ..zk.errors import BadData, CoordinatorError, OutcomeUnknown, Refused, UsageError
+from ..zk.errors import CoordinatorError, OutcomeUnknown, Refused, UsageError
 from ..zk.store import MAX_OPERATIONS, Create, Delete, Node, Operation, SetData, Store
 from ..zk.update import Failure, retried
 from ..zk.znodes.json_fields import readable
@@ -140,16 +140,13 @@ def _write_some(store: Store, standing: Standing, left: Sequence[NewOffset], kno
     units: list[list[Operation]] = []
     for new in left:  # each topic's parent with the first of its offsets
         topic = new.known.partition.topic
-        made = [Create(paths.offsets_of(topic), _begun(known.get(topic), made_at))] if topic in missing else []
+        begun = BegunRecord.of(known[topic], made_at).to_bytes() if topic in known else b""
+        made = [Create(paths.offsets_of(topic), begun)] if topic in missing else []
         missing.discard(topic)
         units.append([*made, _operation(standing, new)])
     batch = next(batches(units, ROOM))
     store.commit([*standing.state_fence(), *batch])
     return sum(not isinstance(each, Create) or each.path.count("/") > paths.offsets.count("/") + 1 for each in batch)
-
-
-def _begun(topic: Topic | None, group_czxid: int) -> bytes:
-    return BegunRecord.of(topic, group_czxid).to_bytes() if topic is not None else b""
 
 
 def _operation(standing: Standing, new: NewOffset) -> Operation:
@@ -333,23 +330,16 @@ class _Subscribed:
             self._topics |= set(standing.state.topics)
         self._topics |= {p.topic for p in standing.owned}
         self._topics |= {p.topic for _, channel in standing.channels if channel for p in channel.running}
-        self._wildcards: list[tuple[str, str]] = []
+        wildcards: list[tuple[str, str]] = []
         sources = [paths.id(name) for name in standing.members if is_name(name)]
         sources += [paths.seat(name) for name in standing.seats if is_name(name)]  # of static members that are away
-        for node in store.get_many(sources):
-            if node is not None:
-                self._add(node)
-        self._filters = GroupFilters(self._wildcards).usable
-
-    def _add(self, node: Node) -> None:
-        try:
-            registration = Registration.parse("", node.data)
-            if registration.pattern in (STATIC, CLIENT):
+        for node in filter(None, store.get_many(sources)):
+            registration = readable(Registration.parse, "", node)  # the coordinator ignores an unreadable one too
+            if registration is not None and registration.pattern in (STATIC, CLIENT):
                 self._topics |= set(registration.subscription)
-            else:
-                self._wildcards += ((registration.pattern, text) for text in registration.subscription)
-        except BadData:
-            pass  # the coordinator ignores an unreadable registration too
+            elif registration is not None:
+                wildcards += ((registration.pattern, text) for text in registration.subscription)
+        self._filters = GroupFilters(wildcards).usable
 
     def __contains__(self, topic: str) -> bool:
         return topic in self._topics or any(each.allows(topic) for each in self._filters)

@@ -113,7 +113,9 @@ def znode_findings(listed: Sequence[ListedSegment], stands: Mapping[PartitionKey
     :param listed: in the order of the seals.
     :param stands: the group's offsets before the segments were listed.
     """
-    return [*_unreadable(listed), *_missing(listed), *_unjoined(listed), *_beyond(listed, stands)]
+    unreadable = [item for item in listed if item.segment is None]
+    found = [SegmentFinding(DAMAGED, "unreadable znode", item.name, "", item.problem) for item in unreadable]
+    return [*found, *_missing(listed), *_unjoined(listed), *_beyond(listed, stands)]
 
 
 def file_findings(
@@ -143,20 +145,10 @@ def unnamed_findings(
     if any(item.segment is None for item in now):
         return None
     named = {item.segment.file for item in (*listed, *now) if item.segment}
-    return [_unnamed(file, may_seal[file]) for file in files if file not in named]
-
-
-def _unnamed(file: str, may_seal: bool) -> SegmentFinding:
-    if may_seal:
-        problem = "no segment names it; its fetcher lives and may still seal it"
-        return SegmentFinding(LEFT_OVER, "not sealed yet", "", file, problem)
-    return SegmentFinding(LEFT_OVER, "orphan", "", file, "no segment names it, and none will")
-
-
-def _unreadable(listed: Sequence[ListedSegment]) -> Iterator[SegmentFinding]:
-    for item in listed:
-        if item.segment is None:
-            yield SegmentFinding(DAMAGED, "unreadable znode", item.name, "", item.problem)
+    living = ("not sealed yet", "no segment names it; its fetcher lives and may still seal it")
+    orphan = ("orphan", "no segment names it, and none will")
+    kinds = {file: living if may_seal[file] else orphan for file in files if file not in named}
+    return [SegmentFinding(LEFT_OVER, kind, "", file, problem) for file, (kind, problem) in kinds.items()]
 
 
 def _missing(listed: Sequence[ListedSegment]) -> Iterator[SegmentFinding]:
@@ -164,10 +156,9 @@ def _missing(listed: Sequence[ListedSegment]) -> Iterator[SegmentFinding]:
     numbers = [number for item in listed if (number := sequence(item.name)) is not None]
     for before, after in pairwise(numbers):
         first, last = segment_name(before + 1), segment_name(after - 1)
-        if after == before + 2:
-            yield SegmentFinding(DAMAGED, "missing znode", first, "", f"{first} is gone")
-        elif after > before + 2:
-            yield SegmentFinding(DAMAGED, "missing znode", first, "", f"{first} to {last} are gone")
+        if after > before + 1:
+            problem = f"{first} is gone" if first == last else f"{first} to {last} are gone"
+            yield SegmentFinding(DAMAGED, "missing znode", first, "", problem)
 
 
 def _unjoined(listed: Sequence[ListedSegment]) -> Iterator[SegmentFinding]:

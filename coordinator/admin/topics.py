@@ -13,7 +13,7 @@ from ..zk.batching import batches, ensure
 from ..zk.errors import BadData, Refused, TooLarge, UsageError
 from ..zk.store import Create, Delete, Node, SetData, Store
 from ..zk.update import Failure, commit_once, retried
-from ..zk.znodes.json_fields import Fields
+from ..zk.znodes.json_fields import Fields, readable
 from ..zk.znodes.names import checked_name, is_name, shown
 from ..zk.znodes.paths import Brokers
 from ..zk.znodes.records import Topic
@@ -90,7 +90,7 @@ def alter_topic(store: Store, brokers: Brokers, name: str, partitions: int) -> T
     def attempt(before: Failure | None) -> Topic:
         node = _existing(store, brokers, name)
         old = _parsed(brokers, name, node)
-        new = _grown(old, partitions, is_kafkas=_has_replicas(path, node))
+        new = _grown(old, partitions, is_kafkas=_has_replicas(path, node.data))
         _write(store, new, SetData(path, new.over(path, node.data), node.stat.version))
         return new
 
@@ -104,7 +104,7 @@ def topic_znodes(store: Store, brokers: Brokers, name: str) -> list[str]:
     """
     node = _existing(store, brokers, name)
     path = brokers.topic(name)
-    if _is_kafkas(path, node):
+    if readable(_has_replicas, path, node):
         raise UsageError(f"topic {name} is a real Kafka's: delete it in Kafka, {KAFKAS_TOOLS} --delete")
     found = [path]
     for parent in found:  # breadth first: the list grows during iteration
@@ -205,12 +205,5 @@ def _grown(topic: Topic, partitions: int, is_kafkas: bool) -> Topic:
     return Topic(topic.name, topic.id, tuple(sorted({*topic.partitions, *range(partitions)})))
 
 
-def _has_replicas(path: str, node: Node) -> bool:
-    return any(Fields.parse(path, node.data, most=1_000_000).mapping("partitions").values())
-
-
-def _is_kafkas(path: str, node: Node) -> bool:
-    try:
-        return _has_replicas(path, node)
-    except BadData:
-        return False
+def _has_replicas(path: str, data: bytes) -> bool:
+    return any(Fields.parse(path, data, most=1_000_000).mapping("partitions").values())

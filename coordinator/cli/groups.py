@@ -59,10 +59,8 @@ OF_A_REGION = ("REGION", "READY-RESET", "REGION-RESET")
 CLIENT_SIDE = ("PROTOCOLS", "METADATA-BYTES", "LEADER")
 VERBOSE = ("ASSIGNMENT", "SUBSCRIPTION", "INCARNATION", "COMMANDS", "ENDED")
 
-
 Where = tuple[str, int, str | None]
 """Topic, partition, topic id."""
-
 CHANGING = ("create", "delete", "delete-offsets", "reset-offsets", "lift-mark", "remove-members")
 PLACES = dict.fromkeys(CHANGING, f"{__package__}.groups_changes") | {"export-offsets": f"{__package__}.kafka"}
 
@@ -226,12 +224,9 @@ def _members(found: Sequence[ShownGroup], verbose: bool) -> tuple[tuple[str, ...
 
 def _offer(member: ShownMember, leader: str | None) -> tuple[object, ...]:
     """A member's protocols of both sides, its metadata's size, and whether it leads."""
-    client = member.wants.client if member.wants is not None else None
-    return (
-        offered(member.wants) if member.wants is not None else None,
-        client.metadata_bytes if client is not None else None,
-        "leader" if member.consumer == leader else None,
-    )
+    wants = member.wants
+    size = wants.client.metadata_bytes if wants is not None and wants.client is not None else None
+    return offered(wants) if wants is not None else None, size, "leader" if member.consumer == leader else None
 
 
 def offered(registration: Registration) -> str:
@@ -291,17 +286,16 @@ def _region(reading: Reading, group: ShownGroup) -> tuple[object, ...]:
 
 def _assignment(group: ShownGroup) -> tuple[object, ...]:
     """The assigning side, its protocol, and under client-side assignment the adopted and the pending ask."""
-    client, adopted, pending = group.state.client, group.adopted, group.pending
-    asked = pending.ask if pending is not None else None
-    return (
-        "client" if client is not None else "coordinator",
-        client.protocol_type if client is not None else CONSUMER,
-        adopted.ask.leader if adopted is not None and adopted.ask is not None else None,
-        adopted.name if adopted is not None else None,
-        asked.leader if asked is not None else None,
-        pending.name if pending is not None else None,
-        asked.attempt if asked is not None else None,
-    )
+    client, pending = group.state.client, group.pending
+    side = ("client", client.protocol_type) if client is not None else ("coordinator", CONSUMER)
+    asks = [
+        (
+            each.ask.leader if each is not None and each.ask is not None else None,
+            each.name if each is not None else None,
+        )
+        for each in (group.adopted, pending)
+    ]
+    return (*side, *asks[0], *asks[1], pending.ask.attempt if pending is not None and pending.ask is not None else None)
 
 
 # ---- offsets
