@@ -156,19 +156,16 @@ class _Wanted:
     def of(self, path: str) -> AclPolicy:
         group, names = group_of(path), path.split("/")
         if group:
-            return of_group(self._policy, self._group(group))
+            if group not in self._groups:  # created since
+                node = self._store.get(GroupPaths(group).acl) if is_name(group) else None
+                self._groups[group] = parsed_group(group, node)
+            return of_group(self._policy, self._groups[group])
         region = names[3] if path.startswith(f"{REGIONS}/") else ""
         if region and region not in self._of_regions:
             allowed = [each.members for each in self._groups.values() if each is not None and region in each.regions]
             members = tuple(dict.fromkeys(one for some in allowed for one in some))
             self._of_regions[region] = replace(self._policy, members=members)
         return self._of_regions[region] if region else self._policy
-
-    def _group(self, group: str) -> AclPolicy | None:
-        if group not in self._groups:  # created since
-            node = self._store.get(GroupPaths(group).acl) if is_name(group) else None
-            self._groups[group] = parsed_group(group, node)
-        return self._groups[group]
 
 
 def _tree(store: AclStore, policy: AclPolicy, brokers: Brokers) -> Iterator[list[str]]:

@@ -121,7 +121,10 @@ class ChannelWatch:
 
     def _events_of(self, happened: _Happened) -> Iterator[ChannelEvent]:
         if happened.what == SESSION:
-            yield from self._session(happened.kind)
+            if happened.kind == SessionState.LOST.value or (self._store is not None and self._store.lost):
+                yield from self._begin("the session with ZooKeeper has ended")
+            else:
+                yield from self._again("the connection to ZooKeeper was lost")
             return
         try:
             node = happened.read() if happened.read is not None else None
@@ -156,12 +159,6 @@ class ChannelWatch:
         registration, problem = self._read_registration(consumer, node)
         self._lives[consumer] = registration.incarnation if registration else None
         return channel_events.registered(consumer, registration, problem, happened.at_ms)
-
-    def _session(self, kind: str) -> Iterator[ChannelEvent]:
-        if kind == SessionState.LOST.value or (self._store is not None and self._store.lost):
-            yield from self._begin("the session with ZooKeeper has ended")
-        else:
-            yield from self._again("the connection to ZooKeeper was lost")
 
     # ---- reading everything: at the start, and after events may have been missed
 

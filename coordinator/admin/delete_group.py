@@ -171,10 +171,8 @@ def _tree(store: Store, root: str) -> dict[str, Node]:
 def _in_use(standing: Standing, tree: Mapping[str, Node]) -> str | None:
     """Why the group is in use, None when it is not."""
     paths = standing.paths
-    if standing.used_by:
-        return standing.used_by
-    if not standing.is_inactive:
-        return f"the current state is {standing.state.state}"
+    if standing.in_use:
+        return standing.in_use
     if standing.state.marks:
         # A new channel begins at version 0: an evicted consumer must have given up before its channel is removed.
         return f"the lease of {standing.state.marks[0].consumer}, which was evicted, may still run"

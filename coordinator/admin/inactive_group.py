@@ -70,9 +70,11 @@ class Standing:
         return None
 
     @property
-    def is_inactive(self) -> bool:
-        """Whether the group is unused, and `state` records it."""
-        return self.state.state in INACTIVE and self.used_by is None
+    def in_use(self) -> str | None:
+        """Why the group counts as in use, None when it is unused and `state` records it."""
+        if self.used_by is not None or self.state.state in INACTIVE:
+            return self.used_by
+        return f"the current state is {self.state.state}"
 
     @property
     def hint(self) -> str:

@@ -54,9 +54,12 @@ def inactive(store: Store, group: str, of_region: bool = False) -> Standing:
     :raises BadData: when its state cannot be read.
     """
     found = look(store, group)
-    if not of_region and found.state.region is not None and _is_reset_whole(store, found.state.region.name):
-        region = found.state.region.name
-        raise UsageError(f"group {group} is in consistent region {region}: reset it with `regions reset {region}`")
+    if not of_region and found.state.region is not None:
+        region, path = found.state.region.name, RegionPaths(found.state.region.name).root
+        node = store.get(path)
+        # In a region of slots offsets do not belong to states.
+        if node is None or Region.parse(path, node.data).kind == REGION_OF_CONSUMERS:
+            raise UsageError(f"group {group} is in consistent region {region}: reset it with `regions reset {region}`")
     if found.state.state not in INACTIVE:
         why = f"the current state is {found.state.state}"
     elif found.used_by is not None:
@@ -64,13 +67,6 @@ def inactive(store: Store, group: str, of_region: bool = False) -> Standing:
     else:
         return found
     raise CoordinatorError(f"Assignments can only be reset if the group '{group}' is inactive, but {why}.{found.hint}")
-
-
-def _is_reset_whole(store: Store, region: str) -> bool:
-    """Whether the offsets of a region's groups belong to states; in a region of slots they do not."""
-    path = RegionPaths(region).root
-    node = store.get(path)
-    return node is None or Region.parse(path, node.data).kind == REGION_OF_CONSUMERS
 
 
 def committed(store: Store, paths: GroupPaths) -> dict[TopicPartition, Committed]:
@@ -143,18 +139,13 @@ def _write_some(store: Store, standing: Standing, left: Sequence[NewOffset], kno
         begun = BegunRecord.of(known[topic], made_at).to_bytes() if topic in known else b""
         made = [Create(paths.offsets_of(topic), begun)] if topic in missing else []
         missing.discard(topic)
-        units.append([*made, _operation(standing, new)])
+        at, path = new.known, paths.offset(*new.known.partition)
+        by_operator = Discontinuity(RESET, 0)
+        data = OffsetRecord(new.offset, at.topic_id, standing.state.generation, discontinuity=by_operator).to_bytes()
+        units.append([*made, Create(path, data) if at.version is None else SetData(path, data, at.version)])
     batch = next(batches(units, ROOM))
     store.commit([*standing.state_fence(), *batch])
     return sum(not isinstance(each, Create) or each.path.count("/") > paths.offsets.count("/") + 1 for each in batch)
-
-
-def _operation(standing: Standing, new: NewOffset) -> Operation:
-    known = new.known
-    path = standing.paths.offset(*known.partition)
-    by_operator = Discontinuity(RESET, 0)
-    data = OffsetRecord(new.offset, known.topic_id, standing.state.generation, discontinuity=by_operator).to_bytes()
-    return Create(path, data) if known.version is None else SetData(path, data, known.version)
 
 
 def _unset(store: Store, paths: GroupPaths, left: Sequence[NewOffset], so_far: str) -> list[NewOffset]:
@@ -249,7 +240,10 @@ class OffsetReset:
         elif scopes is not None:
             partitions = chosen(scopes, self.topics)
         else:
-            partitions = [partition for partition in sorted(offsets) if self._is_there(partition)]
+            gone = {each: why for each in sorted(offsets) if (why := missing(each, self.topics)) is not None}
+            for partition, why in gone.items():
+                self.warn(f"{partition} is left out: {why}")
+            partitions = sorted(offsets.keys() - gone.keys())
         timestamp_ms = self.request.to.timestamp_ms
         for partition in partitions:
             topic, offset = self.topics[partition.topic], offsets.get(partition)
@@ -260,12 +254,6 @@ class OffsetReset:
                 offset.version if offset is not None else None,
                 *self.bounds_of(topic, partition.partition, timestamp_ms),
             )
-
-    def _is_there(self, partition: TopicPartition) -> bool:
-        why = missing(partition, self.topics)
-        if why is not None:
-            self.warn(f"{partition} is left out: {why}")
-        return why is None
 
     def _warn_of_segments(self, group: str, new: Sequence[NewOffset]) -> None:
         """Sealed segments end at the group's offsets: records fetched after the reset do not join them."""

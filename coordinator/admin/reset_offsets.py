@@ -283,7 +283,11 @@ def planned(to: Scenario, known: PartitionOffsets, wanted: Plan | None = None) -
     if to.kind == TO_CURRENT:
         return NewOffset(known, known.latest if known.current is None else known.current)
     if to.timestamp_ms is not None:
-        return _at_time(known)
+        if known.at is not None and known.at < known.latest:
+            return NewOffset(known, known.at)
+        topic, number = known.partition
+        warning = f"Partition {number} from topic {topic} is empty. Falling back to latest known offset."
+        return NewOffset(known, known.latest, warning)
     if to.kind == SHIFT_BY:
         if known.current is None:
             raise CoordinatorError(
@@ -291,14 +295,6 @@ def planned(to: Scenario, known: PartitionOffsets, wanted: Plan | None = None) -
             )
         return _within(known, known.current + to.number)
     return _within(known, to.number if wanted is None else wanted[known.partition])
-
-
-def _at_time(known: PartitionOffsets) -> NewOffset:
-    if known.at is not None and known.at < known.latest:
-        return NewOffset(known, known.at)
-    topic, number = known.partition
-    warning = f"Partition {number} from topic {topic} is empty. Falling back to latest known offset."
-    return NewOffset(known, known.latest, warning)
 
 
 def _within(known: PartitionOffsets, offset: int) -> NewOffset:

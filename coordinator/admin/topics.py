@@ -41,7 +41,12 @@ def create_topic(store: Store, brokers: Brokers, name: str, partitions: int) -> 
     """
     path = brokers.topic(checked_name("topic", name))
     _check_count(partitions)
-    _refuse_beside_kafka(store, brokers)
+    listing = store.children(brokers.ids)
+    if listing and listing.names:
+        raise UsageError(
+            f"brokers of a real Kafka are registered in {brokers.ids}: "
+            f"create topics in Kafka, {KAFKAS_TOOLS} --partitions 4, or give another --brokers-path"
+        )
     topic = Topic(name, new_topic_id(), tuple(range(partitions)))
     ensure_parents(store, brokers.topics)
     try:
@@ -90,7 +95,13 @@ def alter_topic(store: Store, brokers: Brokers, name: str, partitions: int) -> T
     def attempt(before: Failure | None) -> Topic:
         node = _existing(store, brokers, name)
         old = _parsed(brokers, name, node)
-        new = _grown(old, partitions, is_kafkas=_has_replicas(path, node.data))
+        if _has_replicas(path, node.data):
+            remedy = f"alter it in Kafka, {KAFKAS_TOOLS} --partitions {partitions}"
+            raise UsageError(f"topic {name} is a real Kafka's: {remedy}")
+        if partitions <= (count := len(old.partitions)):
+            fault = "already has that many" if partitions == count else f"has {count}, which cannot become fewer"
+            raise UsageError(f"cannot give topic {name} {partitions} partitions: it {fault}")
+        new = Topic(name, old.id, tuple(sorted({*old.partitions, *range(partitions)})))
         _write(store, new, SetData(path, new.over(path, node.data), node.stat.version))
         return new
 
@@ -159,15 +170,6 @@ def ensure_parents(store: Store, path: str) -> None:
     ensure(store, ["/" + "/".join(parts[: count + 1]) for count in range(len(parts))])
 
 
-def _refuse_beside_kafka(store: Store, brokers: Brokers) -> None:
-    listing = store.children(brokers.ids)
-    if listing and listing.names:
-        raise UsageError(
-            f"brokers of a real Kafka are registered in {brokers.ids}: "
-            f"create topics in Kafka, {KAFKAS_TOOLS} --partitions 4, or give another --brokers-path"
-        )
-
-
 def _check_count(partitions: int) -> None:
     if not 1 <= partitions <= MAX_PARTITIONS:
         raise UsageError(f"a topic has 1 to {MAX_PARTITIONS} partitions, not {partitions}")
@@ -191,18 +193,6 @@ def _listed(brokers: Brokers, name: str, node: Node) -> ListedTopic:
         return ListedTopic(name, _parsed(brokers, name, node), None)
     except BadData as error:
         return ListedTopic(name, None, str(error))
-
-
-def _grown(topic: Topic, partitions: int, is_kafkas: bool) -> Topic:
-    if is_kafkas:
-        raise UsageError(
-            f"topic {topic.name} is a real Kafka's: alter it in Kafka, {KAFKAS_TOOLS} --partitions {partitions}"
-        )
-    count = len(topic.partitions)
-    if partitions <= count:
-        fault = "already has that many" if partitions == count else f"has {count}, which cannot become fewer"
-        raise UsageError(f"cannot give topic {topic.name} {partitions} partitions: it {fault}")
-    return Topic(topic.name, topic.id, tuple(sorted({*topic.partitions, *range(partitions)})))
 
 
 def _has_replicas(path: str, data: bytes) -> bool:

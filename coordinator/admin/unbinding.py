@@ -20,7 +20,7 @@ from ..zk.znodes.paths import REGIONS, GroupPaths, RegionPaths
 from ..zk.znodes.records import OffsetRecord
 from ..zk.znodes.regions import CONSUMERS, INITIAL, Region
 from .groups import existing, partitions_below
-from .inactive_group import GroupNotEmpty, Standing, look
+from .inactive_group import GroupNotEmpty, look
 from .offsets import committed, write_offsets
 from .reset_offsets import NewOffset, PartitionOffsets
 
@@ -60,7 +60,7 @@ def remove_group(store: Store, region: str, group: str) -> tuple[str, ...]:
             if isinstance(before, OutcomeUnknown):
                 return record.groups if record is not None else ()  # the try before has done it
             raise UsageError(f"group {group} is not bound to consistent region {region}: see `regions list`")
-        if why := _in_use(standing):
+        if why := standing.in_use:
             raise GroupNotEmpty(f"group {group} stays in region {region}: {why}.{standing.hint}")
         if record is not None and record.kind == CONSUMERS and standing.exists:
             _write_offsets(store, paths, record, group)
@@ -77,12 +77,6 @@ def remove_group(store: Store, region: str, group: str) -> tuple[str, ...]:
         return record.without(group).groups if record is not None else ()
 
     return retried(store, attempt, lambda: f"region {region} and group {group} keep changing: try again")
-
-
-def _in_use(standing: Standing) -> str | None:
-    if standing.used_by:
-        return standing.used_by
-    return None if standing.is_inactive else f"the current state is {standing.state.state}"
 
 
 # ---- offsets after the removal

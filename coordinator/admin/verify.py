@@ -122,20 +122,14 @@ def _unowned(
         return None
     if shown is not None and shown.session is not None:
         return f"an owner znode that cannot be read is in the way{_held_by(shown)}"
-    if why := left_out or group.state.left_out.get(str(partition)) or _left_out_by_the_leader(group, partition):
+    holders = [name for name, target in sorted(group.state.target.items()) if partition in target.partitions]
+    by_leader = None if holders else group.state.left_out.get(partition.topic)
+    if why := left_out or group.state.left_out.get(str(partition)) or by_leader:
         return why
     for mark in group.state.marks:
         if partition in mark.partitions:
             return f"no owner: it waits for the lease of {mark.consumer} ({mark.reason})"
-    for consumer, target in sorted(group.state.target.items()):
-        if partition in target.partitions:
-            return f"no owner: it is assigned to {consumer}"
-    return "no owner"
-
-
-def _left_out_by_the_leader(group: ShownGroup, partition: TopicPartition) -> str | None:
-    is_assigned = any(partition in target.partitions for target in group.state.target.values())
-    return None if is_assigned else group.state.left_out.get(partition.topic)
+    return f"no owner: it is assigned to {holders[0]}" if holders else "no owner"
 
 
 def _not_in_target(group: ShownGroup, shown: ShownPartition) -> str | None:

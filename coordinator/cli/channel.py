@@ -109,20 +109,12 @@ def watch(group: str, consumer: str | None, for_s: float | None, count: int | No
         consumer,
     )
     with suppress(BrokenPipeError):  # the reader of the pipe has gone: `checked_streams` drops further output
-        _follow(following, group, for_s, count, is_table=output == TABLE)
-
-
-def _follow(following: ChannelWatch, group: str, for_s: float | None, count: int | None, is_table: bool) -> None:
-    if is_table:
-        _print_line(_columns(HEADER))
-    for number, event in enumerate(following.events(for_s), 1):
-        _print_line(_columns(_cells(event)) if is_table else json.dumps(event.to_json(group)))
-        if number == count:
-            return
-
-
-def _print_line(line: str) -> None:
-    print(line, flush=True)
+        if output == TABLE:
+            print(_columns(HEADER), flush=True)
+        for number, event in enumerate(following.events(for_s), 1):
+            print(_columns(_cells(event)) if output == TABLE else json.dumps(event.to_json(group)), flush=True)
+            if number == count:
+                return
 
 
 def _columns(cells: tuple[str, ...]) -> str:

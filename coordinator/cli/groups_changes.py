@@ -189,7 +189,14 @@ def reset_offsets(
     with opened(zk) as store:
         groups = [checked_name("group", name) for name in chosen_groups(Reading(store), names, all_groups)]
         plans = _plans(request.from_file, groups)
-        reset = OffsetReset(store, bounds_of, _topics(store, brokers), request, plans, _warn)
+        reset = OffsetReset(
+            store,
+            bounds_of,
+            _topics(store, brokers),
+            request,
+            plans,
+            lambda text: click.echo(f"Warn: {text}", err=True),
+        )
         done = {group: new for group in groups if (new := _tried(reset.plan, group)) is not None}
         if request.execute:  # after all plans: a file with an error changes no group
             done = {group: new for group, new in done.items() if _tried(reset.write, group, new) is not None}
@@ -201,10 +208,6 @@ def reset_offsets(
     else:
         print_rows(RESET, [(group, *partition, offset) for group, partition, offset in rows], output)
     return FAILED if len(done) < len(groups) else 0
-
-
-def _warn(text: str) -> None:
-    click.echo(f"Warn: {text}", err=True)
 
 
 def _tried(act: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | None:

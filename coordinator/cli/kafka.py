@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -115,14 +116,11 @@ def export_offsets(
                 found = existing_group(Reading(store), group)
             return export_them(_Kafka(client), name or group, found)
 
-        def warn(problem: str) -> None:
-            log.warning("offset export failed, retrying: group=%s reason=%s", group, problem)
-
         if every_s is None:
             print_rows(EXPORTED, export(), output)
         else:
             log_to_stderr(log_level, log_format)
-            repeat(export, every_s, warn)
+            repeat(export, every_s, partial(log.warning, "offset export failed, retrying: group=%s reason=%s", group))
 
 
 class _Kafka:
@@ -185,11 +183,8 @@ def sync(
         else:
             log_to_stderr(log_level, log_format)
             change_log = _ChangeLog()
-            repeat(lambda: change_log.write(changes()), every_s, _warn)
-
-
-def _warn(problem: str) -> None:
-    log.warning("topic sync failed, retrying: reason=%s", problem)
+            retrying = partial(log.warning, "topic sync failed, retrying: reason=%s")
+            repeat(lambda: change_log.write(changes()), every_s, retrying)
 
 
 class _ChangeLog:

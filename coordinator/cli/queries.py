@@ -40,10 +40,10 @@ def list_(reading: Reading, group: str | None) -> Shot:
     now_ms = ThreadRuntime().wall_ms()
     found = [shown for name in names for shown in read_queries(reading, name, now_ms)]
     # The reason of a pause is long: in a table it is below the rows.
-    rows, paused = [_row(shown) for shown in found], {shown.group: shown.paused for shown in found if shown.paused}
-    document = row_objects(LIST, [(*row, shown.paused) for row, shown in zip(rows, found, strict=True)])
+    rows = [_row(shown) for shown in found]
+    paused = {shown.group: shown.paused for shown in found if shown.paused}
     below = partial(print_below, "Fetchers are paused", ("GROUP", "REASON"), sorted(paused.items()))
-    return Shot(LIST[:-1], rows, notes_of(reading), document, below)
+    return Shot(LIST[:-1], [row[:-1] for row in rows], notes_of(reading), row_objects(LIST, rows), below)
 
 
 @queries.command()
@@ -74,7 +74,7 @@ def remove(reading: Reading, group: str, query: str, execute: bool) -> Shot:
 def _row(shown: ShownQuery) -> tuple[object, ...]:
     run = shown.run[:8] if shown.run else None
     sums = (shown.segments, shown.size, shown.rows)
-    return (shown.group, shown.query, shown.state, run, shown.finished, *sums, shown_time(shown.seen_ms))
+    return (shown.group, shown.query, shown.state, run, shown.finished, *sums, shown_time(shown.seen_ms), shown.paused)
 
 
 def shown_time(time_ms: int | None) -> str | None:

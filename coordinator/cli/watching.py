@@ -113,7 +113,7 @@ def show(take: Callable[[], Shot], output: str, watch: float | None, times: int 
         return
     with suppress(BrokenPipeError):  # the reader of the pipe has gone: `checked_streams` drops further output
         if output == JSON:
-            _repeat(take, _Lines(), watch, times)
+            _repeat(take, _print_line, watch, times)
         elif not sys.stdout.isatty():
             _repeat(take, _Tables(), watch, times)
         else:
@@ -160,13 +160,10 @@ def _repeat(take: Callable[[], Shot], print_shot: Callable[[Shot], None], every_
         runtime.sleep(every_s)
 
 
-class _Lines:
-    """One object per line."""
-
-    def __call__(self, shot: Shot) -> None:
-        now = at(ThreadRuntime().wall_ms())
-        document = {"at": now, "rows": row_objects(shot.columns, shot.rows), "notes": list(shot.notes)}
-        print(json.dumps(document, separators=(",", ":")), flush=True)
+def _print_line(shot: Shot) -> None:
+    now = at(ThreadRuntime().wall_ms())
+    document = {"at": now, "rows": row_objects(shot.columns, shot.rows), "notes": list(shot.notes)}
+    print(json.dumps(document, separators=(",", ":")), flush=True)
 
 
 class _Tables:
