@@ -9,23 +9,13 @@ from typing import TypeVar
 from ..planning.rebalance_history import in_order
 from ..zk.errors import AccessDenied, BadData, UsageError
 from ..zk.store import Node, Store
+from ..zk.znodes import paths as znodes
 from ..zk.znodes.commands import Command
 from ..zk.znodes.group_state import DEAD, GROUP_STATES, GroupState, Rebalance
 from ..zk.znodes.names import MAX_NAME, is_name, shown
 from ..zk.znodes.partitions import TopicPartition
-from ..zk.znodes.paths import (
-    ANSWER,
-    COMMAND_PREFIX,
-    GROUPS,
-    REBALANCE_PREFIX,
-    TURN_TIMES,
-    Brokers,
-    GroupPaths,
-    ask_number,
-    sequence,
-)
 from ..zk.znodes.ranges import is_partition
-from ..zk.znodes.records import Channel, OffsetRecord, OwnerRecord, Registration, Seat, Topic, TurnTimes, parsed_channel
+from ..zk.znodes.records import Channel, OffsetRecord, OwnerRecord, Registration, Seat, Topic, parsed_channel
 from ..zk.znodes.sync import Ask
 
 T = TypeVar("T")
@@ -225,8 +215,8 @@ class ShownGroup:
         client = self.state.client
         if client is None:
             return None
-        handled = max(map(ask_number, (client.ask, client.failed_ask, client.floor)))
-        return next((ask for ask in reversed(self.asks) if ask_number(ask.name) > handled), None)
+        handled = max(map(znodes.ask_number, (client.ask, client.failed_ask, client.floor)))
+        return next((ask for ask in reversed(self.asks) if znodes.ask_number(ask.name) > handled), None)
 
 
 def parse_states(text: str) -> frozenset[str]:
@@ -250,7 +240,7 @@ def chosen_groups(reading: Reading, names: Sequence[str], all_groups: bool) -> l
         raise UsageError(
             "name the groups, or give --all-groups" if not names else "give names or --all-groups, not both"
         )
-    return group_names(reading) if all_groups else list(dict.fromkeys(names))
+    return reading.names(znodes.GROUPS) if all_groups else list(dict.fromkeys(names))
 
 
 def by_holder(group: ShownGroup) -> dict[str | None, list[ShownPartition]]:
@@ -263,11 +253,6 @@ def by_holder(group: ShownGroup) -> dict[str | None, list[ShownPartition]]:
     return dict(sorted(found.items(), key=lambda item: (item[0] is None, -len(item[1]), item[0] or "")))
 
 
-def group_names(reading: Reading) -> list[str]:
-    """The names of all groups."""
-    return reading.names(GROUPS)
-
-
 def existing_group(reading: Reading, group: str) -> ShownGroup:
     """A group by its name.
 
@@ -277,7 +262,7 @@ def existing_group(reading: Reading, group: str) -> ShownGroup:
     return read_group(reading, group)
 
 
-def topics_of(reading: Reading, brokers: Brokers, groups: Sequence[ShownGroup]) -> dict[str, Topic | None]:
+def topics_of(reading: Reading, brokers: znodes.Brokers, groups: Sequence[ShownGroup]) -> dict[str, Topic | None]:
     """The topics of the groups' partitions; None for one that does not exist, or is unreadable."""
     names = sorted({shown.partition.topic for group in groups for shown in group.partitions})
     nodes = existing(reading.store, {name: brokers.topic(name) for name in names})
@@ -288,19 +273,19 @@ def _topic(reading: Reading, path: str, name: str, node: Node | None) -> Topic |
     return reading.record(path, node, lambda path, data: Topic.parse(path, name, data, node.stat.czxid if node else 0))
 
 
-def checked_group(reading: Reading, group: str) -> GroupPaths:
+def checked_group(reading: Reading, group: str) -> znodes.GroupPaths:
     """The paths of a group that exists.
 
     :raises UsageError: when it does not exist.
     """
-    if not is_name(group) or reading.store.get(GroupPaths(group).root) is None:
+    if not is_name(group) or reading.store.get(znodes.GroupPaths(group).root) is None:
         raise UsageError(f"Consumer group '{group}' does not exist.")
-    return GroupPaths(group)
+    return znodes.GroupPaths(group)
 
 
 def read_group(reading: Reading, group: str) -> ShownGroup:
     """One group: state, members with their commands, partitions with owners and offsets."""
-    paths = GroupPaths(group)
+    paths = znodes.GroupPaths(group)
     state, state_ms = reading.timed(paths.state, GroupState.parse)
     consumers = sorted({name for path in (paths.channels, paths.ids, paths.seats) for name in reading.names(path)})
     members = tuple(_member(reading, paths, consumer) for consumer in consumers)
@@ -309,34 +294,29 @@ def read_group(reading: Reading, group: str) -> ShownGroup:
     return ShownGroup(group, state or GroupState(state=DEAD), members, partitions, state_ms, asks)
 
 
-def read_turn_times(reading: Reading) -> TurnTimes | None:
-    """What the groups cost the elected node; None while no node says so."""
-    return reading.parsed(TURN_TIMES, TurnTimes.parse)
-
-
 def read_history(reading: Reading, group: str) -> list[Rebalance]:
     """The rebalances in a group's history, oldest first."""
-    paths = GroupPaths(group)
-    names = [name for name in reading.names(paths.history) if name.startswith(REBALANCE_PREFIX)]
+    paths = znodes.GroupPaths(group)
+    names = [name for name in reading.names(paths.history) if name.startswith(znodes.REBALANCE_PREFIX)]
     found = reading.parsed_many([f"{paths.history}/{name}" for name in names], Rebalance.parse)
     return in_order([record for record in found if record is not None])
 
 
-def _asks(reading: Reading, paths: GroupPaths) -> Iterator[ShownAsk]:
-    for name in sorted(reading.names(paths.sync), key=ask_number):
-        if ask_number(name):
+def _asks(reading: Reading, paths: znodes.GroupPaths) -> Iterator[ShownAsk]:
+    for name in sorted(reading.names(paths.sync), key=znodes.ask_number):
+        if znodes.ask_number(name):
             ask = reading.parsed(paths.ask(name), Ask.parse)
-            yield ShownAsk(name, ask, reading.store.get(f"{paths.ask(name)}/{ANSWER}") is not None)
+            yield ShownAsk(name, ask, reading.store.get(f"{paths.ask(name)}/{znodes.ANSWER}") is not None)
         else:
             reading.problems[f"{paths.sync}/{name}"] = "invalid name of an ask"
 
 
-def _member(reading: Reading, paths: GroupPaths, consumer: str) -> ShownMember:
-    names = sorted(reading.names(paths.channel(consumer)), key=lambda name: (sequence(name) or 0, name))
+def _member(reading: Reading, paths: znodes.GroupPaths, consumer: str) -> ShownMember:
+    names = sorted(reading.names(paths.channel(consumer)), key=lambda name: (znodes.sequence(name) or 0, name))
     commands = tuple(
         ShownCommand(consumer, name, *reading.timed(paths.command(consumer, name), Command.parse))
         for name in names
-        if name.startswith(COMMAND_PREFIX)
+        if name.startswith(znodes.COMMAND_PREFIX)
     )
     channel, at_ms = reading.timed(paths.channel(consumer), parsed_channel)
     registration, since_ms = reading.timed(paths.id(consumer), Registration.parse)
@@ -344,7 +324,9 @@ def _member(reading: Reading, paths: GroupPaths, consumer: str) -> ShownMember:
     return ShownMember(consumer, registration, channel, commands, seat, max(at_ms or 0, since_ms or 0) or None)
 
 
-def _partitions(reading: Reading, paths: GroupPaths, members: tuple[ShownMember, ...]) -> Iterator[ShownPartition]:
+def _partitions(
+    reading: Reading, paths: znodes.GroupPaths, members: tuple[ShownMember, ...]
+) -> Iterator[ShownPartition]:
     running = {
         partition: (member.channel.topics.get(partition.topic), offset, member.consumer)
         for member in members

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from ..zk.errors import BadData
 from ..zk.security.policy import AclPolicy
 from ..zk.store import DENIED, Store
+from ..zk.znodes import paths as znodes
 from ..zk.znodes.group_state import Rebalance
 from ..zk.znodes.operator_requests import NOTHING_PAUSED, PausedRecord, TurnRequest
-from ..zk.znodes.paths import ACL_POLICY, COORDINATOR, COORDINATOR_EPOCH, NODES, PAUSED, Brokers, GroupPaths, node_path
 from ..zk.znodes.records import STATIC, CoordinatorRecord, EpochRecord, NodeRecord, Topic, TurnTimes
 from ..zk.znodes.segments import SegmentsRecord
 from ..zk.znodes.sync import CLIENT
 from ..zk.znodes.topic_filter import TopicFilter
-from .groups import Reading, ShownGroup, existing, group_names, read_group, read_turn_times
+from .groups import Reading, ShownGroup, existing, read_group
 from .queries import ShownQuery, silent_queries
-from .regions import ShownRegion, read_region, region_names
+from .regions import ShownRegion, read_region
 from .topics import list_topics
 
 ELECTIONS = 3
@@ -64,17 +64,17 @@ class Status:
     standby: tuple[NodeRecord, ...] = ()
 
 
-def read_status(store: Store, brokers: Brokers, now_ms: int | None = None) -> Status:
+def read_status(store: Store, brokers: znodes.Brokers, now_ms: int | None = None) -> Status:
     """Read the complete status.
 
     :param now_ms: the wall clock; None to read no queries.
     """
     reading = Reading(store)
     epoch, elected, session = _coordinator(reading)
-    reading.parsed(ACL_POLICY, lambda p, data: AclPolicy.parse(p, data) if data != DENIED else None)
-    paused = reading.parsed(PAUSED, PausedRecord.parse) or NOTHING_PAUSED
-    groups = tuple(_group(reading, name, now_ms) for name in group_names(reading))
-    regions = tuple(read_region(reading, name, NEWEST_CHECKPOINTS) for name in region_names(reading))
+    reading.parsed(znodes.ACL_POLICY, lambda p, data: AclPolicy.parse(p, data) if data != DENIED else None)
+    paused = reading.parsed(znodes.PAUSED, PausedRecord.parse) or NOTHING_PAUSED
+    groups = tuple(_group(reading, name, now_ms) for name in reading.names(znodes.GROUPS))
+    regions = tuple(read_region(reading, name, NEWEST_CHECKPOINTS) for name in reading.names(znodes.REGIONS))
     topics = list_topics(store, brokers)
     reading.problems.update({brokers.topic(t.name): t.error for t in topics if t.error})
     for group in groups:
@@ -88,7 +88,7 @@ def read_status(store: Store, brokers: Brokers, now_ms: int | None = None) -> St
         coordinator_session=session,
         paused=paused,
         regions=regions,
-        turn_times=read_turn_times(reading),
+        turn_times=reading.parsed(znodes.TURN_TIMES, TurnTimes.parse),
         standby=_standby(reading, session or 0),
     )
 
@@ -96,9 +96,9 @@ def read_status(store: Store, brokers: Brokers, now_ms: int | None = None) -> St
 def _coordinator(reading: Reading) -> tuple[EpochRecord | None, CoordinatorRecord | None, int | None]:
     """The epoch, the elected node, and the session of its znode; read again after an election between the two."""
     for _ in range(ELECTIONS):
-        epoch = reading.parsed(COORDINATOR_EPOCH, EpochRecord.parse)
-        node = reading.store.get(COORDINATOR)
-        elected = reading.record(COORDINATOR, node, CoordinatorRecord.parse)
+        epoch = reading.parsed(znodes.COORDINATOR_EPOCH, EpochRecord.parse)
+        node = reading.store.get(znodes.COORDINATOR)
+        elected = reading.record(znodes.COORDINATOR, node, CoordinatorRecord.parse)
         if epoch is None or elected is None or epoch.epoch == elected.epoch:
             break
     return epoch, elected, node.stat.ephemeral_owner if node is not None and elected is not None else None
@@ -109,15 +109,19 @@ def _standby(reading: Reading, elected: int) -> tuple[NodeRecord, ...]:
 
     :param elected: its session; 0 without one.
     """
-    nodes = existing(reading.store, {path: path for path in (f"{NODES}/{name}" for name in reading.names(NODES))})
+    nodes = existing(
+        reading.store, {path: path for path in (f"{znodes.NODES}/{name}" for name in reading.names(znodes.NODES))}
+    )
     sessions = {path: node.stat.ephemeral_owner for path, node in nodes.items()}
-    listed = [path for path, session in sessions.items() if session not in (0, elected) and path == node_path(session)]
+    listed = [
+        path for path, session in sessions.items() if session not in (0, elected) and path == znodes.node_path(session)
+    ]
     found = (reading.record(path, nodes[path], NodeRecord.parse) for path in listed)
     return tuple(sorted(filter(None, found), key=lambda node: (node.node, node.host)))
 
 
 def _group(reading: Reading, name: str, now_ms: int | None) -> GroupStatus:
-    paths = GroupPaths(name)
+    paths = znodes.GroupPaths(name)
     shown = read_group(reading, name)
     segments = reading.parsed(paths.segments, SegmentsRecord.parse)
     path = paths.rebalance(shown.state.generation)
@@ -137,5 +141,5 @@ def _bad_patterns(group: ShownGroup) -> dict[str, str]:
             try:
                 TopicFilter(registration.pattern, text)
             except BadData as error:
-                found[GroupPaths(group.group).id(member.consumer)] = str(error)
+                found[znodes.GroupPaths(group.group).id(member.consumer)] = str(error)
     return found

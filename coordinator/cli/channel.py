@@ -14,16 +14,7 @@ from coordinator.admin.channel_events import ChannelEvent
 from coordinator.admin.channel_watch import ChannelWatch
 from coordinator.admin.groups import Reading, ShownCommand, checked_group, existing_group
 from coordinator.zk.errors import UsageError
-from coordinator.zk.process.cli import (
-    CONNECT_TIMEOUT_S,
-    SESSION_TIMEOUT_MS,
-    TABLE,
-    Seconds,
-    command_access,
-    opened,
-    printable,
-    zk_option,
-)
+from coordinator.zk.process import cli
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER
@@ -66,17 +57,17 @@ def show(reading: Reading, group: str, consumer: str | None) -> Shot:
 @channel.command()
 @click.argument("group")
 @click.argument("consumer", required=False)
-@click.option("--for", "for_s", type=Seconds(0), help="Stop after this many seconds.")
+@click.option("--for", "for_s", type=cli.Seconds(0), help="Stop after this many seconds.")
 @click.option("--count", type=click.IntRange(1), help="Stop after this many events.")
 @click.option(
     "-o",
     "--output",
-    type=click.Choice([TABLE, JSONL, "json"]),
-    default=TABLE,
+    type=click.Choice([cli.TABLE, JSONL, "json"]),
+    default=cli.TABLE,
     show_default=True,
     help="A table, or one JSON object per line (json means jsonl here).",
 )
-@zk_option
+@cli.zk_option
 def watch(group: str, consumer: str | None, for_s: float | None, count: int | None, output: str, zk: str) -> None:
     """Stream each command of GROUP, or of one CONSUMER, and its outcome, until Ctrl-C.
 
@@ -97,22 +88,22 @@ def watch(group: str, consumer: str | None, for_s: float | None, count: int | No
       everything), took_ms (from the command to its outcome, as seen here), note,
       ask (of client-side assignment), reason (of assignment-failed)
     """
-    with opened(zk) as store:
+    with cli.opened(zk) as store:
         checked_group(Reading(store), group)
         if consumer is not None and not is_name(consumer):
             raise UsageError(f"{consumer!a} is no name of a consumer")
-    access = command_access()
+    access = cli.command_access()
     following = ChannelWatch(
-        lambda: open_kazoo(zk, SESSION_TIMEOUT_MS, CONNECT_TIMEOUT_S, make_chroot=False, access=access),
+        lambda: open_kazoo(zk, cli.SESSION_TIMEOUT_MS, cli.CONNECT_TIMEOUT_S, make_chroot=False, access=access),
         ThreadRuntime(),
         group,
         consumer,
     )
     with suppress(BrokenPipeError):  # the reader of the pipe has gone: `checked_streams` drops further output
-        if output == TABLE:
+        if output == cli.TABLE:
             print(_columns(HEADER), flush=True)
         for number, event in enumerate(following.events(for_s), 1):
-            print(_columns(_cells(event)) if output == TABLE else json.dumps(event.to_json(group)), flush=True)
+            print(_columns(_cells(event)) if output == cli.TABLE else json.dumps(event.to_json(group)), flush=True)
             if number == count:
                 return
 
@@ -132,7 +123,7 @@ def _cells(event: ChannelEvent) -> tuple[str, ...]:
     sender = (event.epoch, event.generation, event.incarnation[:8] if event.incarnation else None)
     found = (time, event.event, event.consumer, event.command, event.option, *sender, event.took_ms)
     note = "; ".join(text for text in (named, event.ask, event.reason, event.note) if text)
-    return (*("-" if cell is None else printable(cell) for cell in found), printable(note))
+    return (*("-" if cell is None else cli.printable(cell) for cell in found), cli.printable(note))
 
 
 def _row(sent: ShownCommand) -> tuple[object, ...]:

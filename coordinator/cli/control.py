@@ -7,15 +7,13 @@ from dataclasses import asdict
 import click
 
 from coordinator.admin import control
-from coordinator.admin.control import GroupStanding
 from coordinator.admin.groups import Reading
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.process.cli import printable
-from coordinator.zk.process.tables import echo_alarm
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.znodes.operator_requests import Pause, PausedRecord
+from coordinator.zk.znodes.operator_requests import PausedRecord
 
-from .common import operator, paused_json, paused_rows, paused_text, reason_option, timeout_option
+from .common import echo_paused, operator, paused_json, reason_option, timeout_option
 from .watching import Shot, printed
 
 STANDING = ("", "STATE", "GENERATION", "REASON")
@@ -97,8 +95,12 @@ def rebalance(reading: Reading, group: str, reason: str | None, timeout_s: float
     if not is_new:
         click.echo(printable(f"a turn was already requested by {by}: waiting for that one"), err=True)
     if not control.await_turn(store, runtime, group, timeout_s):
+        now, pause = control.standing(store, group), control.read_paused(store).of(group)
+        why = f" ({now.reason})" if now.reason else ""
+        paused = f", and paused by {pause.by or 'an operator'} meanwhile" if pause else ""
         raise CoordinatorError(
-            _untaken(control.standing(store, group), control.read_paused(store).of(group), group, timeout_s)
+            f"no turn of group '{group}' has succeeded within {timeout_s:g} s: it is {now.state}{why}{paused}; "
+            "the request is kept for the next successful turn (see `status --check`)"
         )
     after = control.standing(store, group)
     has_changed = (before.state, before.generation) != (after.state, after.generation)
@@ -109,19 +111,9 @@ def rebalance(reading: Reading, group: str, reason: str | None, timeout_s: float
     return Shot(STANDING, rows, document=document, text=text)
 
 
-def _untaken(now: GroupStanding, pause: Pause | None, group: str, timeout_s: float) -> str:
-    why = f" ({now.reason})" if now.reason else ""
-    paused = f", and paused by {pause.by or 'an operator'} meanwhile" if pause else ""
-    return (
-        f"no turn of group '{group}' has succeeded within {timeout_s:g} s: it is {now.state}{why}{paused}; "
-        "the request is kept for the next successful turn (see `status --check`)"
-    )
-
-
 def _paused(paused: PausedRecord) -> Shot:
     def text() -> None:
-        for what, pause in paused_rows(paused):
-            echo_alarm(f"PAUSED  {paused_text(what, pause)}", "yellow")
+        echo_paused(paused, "PAUSED  ")
         if not paused:
             click.echo("no group is paused")
 

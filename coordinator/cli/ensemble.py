@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
@@ -55,6 +56,11 @@ def dir_argument(directory: Path) -> str:
     return "" if directory == default_directory() else f" --dir {shlex.quote(str(directory))}"
 
 
+def command_in(group: click.Group, name: str | None = None, **settings: Any) -> Callable[[Callable[..., Any]], Any]:
+    """A command of a group, on the ensemble in `--dir`."""
+    return lambda run: group.command(name, epilog=EXIT_CODES, **settings)(directory_option(run))
+
+
 identity_option = click.option(
     "--as",
     "identity",
@@ -70,8 +76,7 @@ def ensemble() -> None:
     """One or three real ZooKeeper servers on this machine, from PySpark's own jars. Needs Java 17."""
 
 
-@ensemble.command(epilog=EXIT_CODES)
-@directory_option
+@command_in(ensemble)
 @click.option("--servers", type=click.Choice(["1", "3"]), help="Number of servers. [default: 3, or as in DIR]")
 @click.option("--port", type=int, help="First client port; the others follow. [default: free ports, kept in DIR]")
 @click.option("--tls/--no-tls", default=None, help="TLS on the client ports, with a CA of its own. [default: no]")
@@ -100,8 +105,7 @@ def start(
     click.echo(f"stop it with: scripts/ensemble stop{dir_argument(directory)}", err=True)
 
 
-@ensemble.command(epilog=EXIT_CODES)
-@directory_option
+@command_in(ensemble)
 def stop(directory: Path) -> None:
     """Stop the servers, and the Kafka broker beside them; their data stays."""
     made = Ensemble.load(directory)
@@ -110,8 +114,7 @@ def stop(directory: Path) -> None:
     made.stop()
 
 
-@ensemble.command(epilog=EXIT_CODES)
-@directory_option
+@command_in(ensemble)
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def status(directory: Path, output: str) -> None:
     """Show which servers run and which one leads; exits 5 when the ensemble is unhealthy."""
@@ -124,10 +127,7 @@ def status(directory: Path, output: str) -> None:
     sys.exit(0 if healthy else UNHEALTHY)
 
 
-@ensemble.command(
-    epilog=EXIT_CODES, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
-)
-@directory_option
+@command_in(ensemble, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @identity_option
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def zkcli(directory: Path, identity: str, arguments: tuple[str, ...]) -> None:
@@ -144,8 +144,7 @@ def zkcli(directory: Path, identity: str, arguments: tuple[str, ...]) -> None:
     os.execv(command[0], command)
 
 
-@ensemble.command(epilog=EXIT_CODES)
-@directory_option
+@command_in(ensemble)
 @identity_option
 def env(directory: Path, identity: str) -> None:
     """Print the shell's commands that make this client's credentials those of every command:
@@ -189,8 +188,7 @@ def kafka() -> None:
     """One real Kafka 3.9 broker beside the servers. Its jars (46 MB) are fetched once, by PySpark's Ivy."""
 
 
-@kafka.command("start", epilog=EXIT_CODES)
-@directory_option
+@command_in(kafka, "start")
 @click.option("--port", type=int, help="Port. [default: a free one, kept in DIR]")
 @click.option("--timeout", "timeout_s", type=Seconds(0), default=60.0, show_default=True, help="Seconds to be ready.")
 def kafka_start(directory: Path, port: int | None, timeout_s: float) -> None:
@@ -219,15 +217,13 @@ def kafka_start(directory: Path, port: int | None, timeout_s: float) -> None:
     click.echo(f"stop it with: scripts/ensemble kafka stop{place}", err=True)
 
 
-@kafka.command("stop", epilog=EXIT_CODES)
-@directory_option
+@command_in(kafka, "stop")
 def kafka_stop(directory: Path) -> None:
     """Stop the broker; its data stays."""
     Broker.load(Ensemble.load(directory).directory / KAFKA).stop()
 
 
-@kafka.command("status", epilog=EXIT_CODES)
-@directory_option
+@command_in(kafka, "status")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def kafka_status(directory: Path, output: str) -> None:
     """Show whether the broker runs, and where; exits 5 when it does not."""
@@ -244,8 +240,7 @@ def kafka_status(directory: Path, output: str) -> None:
     sys.exit(0 if is_ready else UNHEALTHY)
 
 
-@kafka.command(epilog=EXIT_CODES)
-@directory_option
+@command_in(kafka)
 @click.argument("name")
 @click.option("--partitions", type=click.IntRange(1, 1000), help="Total number of partitions. [default: 1]")
 @click.option("--delete", is_flag=True, help="Delete the topic with its records instead.")
@@ -263,8 +258,7 @@ def topic(directory: Path, name: str, partitions: int | None, delete: bool) -> N
     click.echo(f"topic {name} {done}: {count} partition{'s' if count > 1 else ''}")
 
 
-@kafka.command(epilog=EXIT_CODES)
-@directory_option
+@command_in(kafka)
 @click.argument("topic")
 @click.argument("file", type=click.File("rb"), default="-")
 @click.option("--key-separator", metavar="TEXT", help="Each line is KEY, this, VALUE. [default: no keys]")
@@ -274,8 +268,7 @@ def produce(directory: Path, topic: str, file: BinaryIO, key_separator: str | No
     click.echo(f"{written} records written to {topic}", err=True)
 
 
-@kafka.command(epilog=EXIT_CODES)
-@directory_option
+@command_in(kafka)
 @click.argument("topic")
 @click.option("--max-records", type=click.IntRange(1), help="End after so many records.")
 @click.option("--timeout-ms", type=click.IntRange(1), help="End when no record has come for so long.")

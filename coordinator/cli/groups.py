@@ -11,27 +11,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from coordinator.admin.groups import (
-    Reading,
-    ShownGroup,
-    ShownMember,
-    by_holder,
-    chosen_groups,
-    existing_group,
-    group_names,
-    parse_states,
-    read_group,
-    read_turn_times,
-    topics_of,
-    unreadable,
-)
+from coordinator.admin import groups as admin
 from coordinator.admin.topics import list_topics
 from coordinator.admin.verify import problems, unknown
 from coordinator.zk.errors import UsageError
 from coordinator.zk.process.cli import JSON, Cli, brokers_option, opened, output_option, printable, report, zk_option
 from coordinator.zk.znodes.group_state import COMPLETING, DEAD, EMPTY, FAILED, PREPARING
 from coordinator.zk.znodes.partitions import TopicPartition, by_topic
-from coordinator.zk.znodes.paths import COORDINATOR, Brokers, RegionPaths
+from coordinator.zk.znodes.paths import COORDINATOR, GROUPS, TURN_TIMES, Brokers, RegionPaths
 from coordinator.zk.znodes.records import CoordinatorRecord, Registration, Topic, TurnTimes
 from coordinator.zk.znodes.regions import Region
 from coordinator.zk.znodes.sync import CLIENT, CONSUMER
@@ -78,15 +65,15 @@ def groups() -> None:
     flag_value="",
     default="",
     metavar="[STATE,...]",
-    callback=lambda context, option, text: parse_states(text) if text.strip(", ") else None,
+    callback=lambda context, option, text: admin.parse_states(text) if text.strip(", ") else None,
     help="Only groups in one of these states, case-insensitive.",
 )
 @watched
-def list_(reading: Reading, states: frozenset[str] | None) -> Shot:
+def list_(reading: admin.Reading, states: frozenset[str] | None) -> Shot:
     """List all groups with their state."""
-    found = [read_group(reading, name) for name in group_names(reading)]
+    found = [admin.read_group(reading, name) for name in reading.names(GROUPS)]
     kept = [group for group in found if states is None or group.state.state in states]
-    times = read_turn_times(reading)
+    times = reading.parsed(TURN_TIMES, TurnTimes.parse)
     return Shot(LIST, [list_row(group, times) for group in kept], notes_of(reading))
 
 
@@ -128,14 +115,14 @@ def describe(
     with opened(zk) as store:
 
         def take() -> Shot:
-            reading = Reading(store)
-            found = [existing_group(reading, name) for name in chosen_groups(reading, names, all_groups)]
+            reading = admin.Reading(store)
+            found = [admin.existing_group(reading, name) for name in admin.chosen_groups(reading, names, all_groups)]
             if members:
                 columns, rows = _members(found, verbose)
             elif state:
                 columns, rows = _states(reading, found)
             else:
-                topics = topics_of(reading, brokers, found)
+                topics = admin.topics_of(reading, brokers, found)
                 found = [group.within(topics) for group in found]
                 ends = _log_ends(log, found, topics)
                 columns, rows = OFFSETS, [row for group in found for row in _offset_rows(group, ends)]
@@ -149,12 +136,12 @@ def describe(
 @groups.command()
 @click.argument("group")
 @printed(brokers_option)
-def verify(reading: Reading, group: str, brokers: Brokers) -> Shot:
+def verify(reading: admin.Reading, group: str, brokers: Brokers) -> Shot:
     """Check that every subscribed partition of GROUP has a live owner that subscribed to it; exits 5 when not.
 
     Prints one line for each problem, with the coordinator's reason for a partition that it has left out.
     """
-    found = existing_group(reading, group)
+    found = admin.existing_group(reading, group)
     topics = list_topics(reading.store, brokers)
     reading.problems.update({brokers.topic(each.name): each.error for each in topics if each.error})
     wrong = unknown(group, reading.problems)
@@ -166,7 +153,7 @@ def verify(reading: Reading, group: str, brokers: Brokers) -> Shot:
     return Shot(notes=notes, document=document, text=lambda: click.echo("\n".join(lines)), code=code)
 
 
-def list_row(group: ShownGroup, times: TurnTimes | None) -> tuple[object, ...]:
+def list_row(group: admin.ShownGroup, times: TurnTimes | None) -> tuple[object, ...]:
     """A group's row in `groups list` and `status`."""
     cost = times.groups.get(group.group, 0) if times is not None else None
     state = group.state
@@ -176,7 +163,7 @@ def list_row(group: ShownGroup, times: TurnTimes | None) -> tuple[object, ...]:
     return (group.group, state.state, state.generation, strategy, members, partitions, cost, state.reason)
 
 
-def state_message(group: ShownGroup) -> str | None:
+def state_message(group: admin.ShownGroup) -> str | None:
     """The message for a group without members, or in a rebalance."""
     name, state = group.group, group.state
     if state.state in (EMPTY, DEAD):
@@ -188,12 +175,12 @@ def state_message(group: ShownGroup) -> str | None:
     return None
 
 
-def notes_of(reading: Reading) -> list[str]:
+def notes_of(reading: admin.Reading) -> list[str]:
     """The unreadable znodes, for stderr."""
-    return [*map(error_note, unreadable(reading.problems, MOST_LISTED))]
+    return [*map(error_note, admin.unreadable(reading.problems, MOST_LISTED))]
 
 
-def _members_of(group: ShownGroup) -> list[ShownMember]:
+def _members_of(group: admin.ShownGroup) -> list[admin.ShownMember]:
     """Present members, and static members that are away from a kept seat."""
     return [member for member in group.members if member.wants is not None]
 
@@ -201,7 +188,7 @@ def _members_of(group: ShownGroup) -> list[ShownMember]:
 # ---- members and state
 
 
-def _members(found: Sequence[ShownGroup], verbose: bool) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+def _members(found: Sequence[admin.ShownGroup], verbose: bool) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
     """The columns, and a row for each member; the largest shares first."""
     registrations = [member.wants for group in found for member in group.members if member.wants]
     has_static, has_client = any(one.instance_id for one in registrations), any(one.client for one in registrations)
@@ -222,7 +209,7 @@ def _members(found: Sequence[ShownGroup], verbose: bool) -> tuple[tuple[str, ...
     return columns, rows
 
 
-def _offer(member: ShownMember, leader: str | None) -> tuple[object, ...]:
+def _offer(member: admin.ShownMember, leader: str | None) -> tuple[object, ...]:
     """A member's protocols of both sides, its metadata's size, and whether it leads."""
     wants = member.wants
     size = wants.client.metadata_bytes if wants is not None and wants.client is not None else None
@@ -238,7 +225,7 @@ def offered(registration: Registration) -> str:
     return "; ".join([*there, *here] if is_first else [*here, *there])
 
 
-def _details(member: ShownMember, partitions: Iterable[TopicPartition]) -> tuple[object, ...]:
+def _details(member: admin.ShownMember, partitions: Iterable[TopicPartition]) -> tuple[object, ...]:
     registration, channel = member.wants, member.channel
     return (
         assignment_text(partitions),
@@ -249,7 +236,7 @@ def _details(member: ShownMember, partitions: Iterable[TopicPartition]) -> tuple
     )
 
 
-def _has(group: ShownGroup, member: ShownMember) -> list[TopicPartition]:
+def _has(group: admin.ShownGroup, member: admin.ShownMember) -> list[TopicPartition]:
     """The partitions that a member runs, or those kept for a member away from its seat."""
     target = group.state.target.get(member.consumer)
     if member.registration is None and member.seat is not None:
@@ -263,7 +250,9 @@ def assignment_text(partitions: Iterable[TopicPartition]) -> str | None:
     return ", ".join(f"{topic}({','.join(map(str, numbers))})" for topic, numbers in found.items()) or None
 
 
-def _states(reading: Reading, found: Sequence[ShownGroup]) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+def _states(
+    reading: admin.Reading, found: Sequence[admin.ShownGroup]
+) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
     """The columns, and a row for each group; with columns for regions if a group is in one."""
     elected = reading.parsed(COORDINATOR, CoordinatorRecord.parse)
     coordinator = f"{elected.host} ({elected.node})" if elected is not None else None
@@ -275,7 +264,7 @@ def _states(reading: Reading, found: Sequence[ShownGroup]) -> tuple[tuple[str, .
     return (*STATE, *(OF_A_REGION if has_region else ())), rows
 
 
-def _region(reading: Reading, group: ShownGroup) -> tuple[object, ...]:
+def _region(reading: admin.Reading, group: admin.ShownGroup) -> tuple[object, ...]:
     """The region's name, the last reset that all members of the group have restored, and the current reset."""
     bound = group.state.region
     if bound is None:
@@ -284,7 +273,7 @@ def _region(reading: Reading, group: ShownGroup) -> tuple[object, ...]:
     return bound.name, bound.ready, region.reset if region is not None else None
 
 
-def _assignment(group: ShownGroup) -> tuple[object, ...]:
+def _assignment(group: admin.ShownGroup) -> tuple[object, ...]:
     """The assigning side, its protocol, and under client-side assignment the adopted and the pending ask."""
     client, pending = group.state.client, group.pending
     side = ("client", client.protocol_type) if client is not None else ("coordinator", CONSUMER)
@@ -301,10 +290,10 @@ def _assignment(group: ShownGroup) -> tuple[object, ...]:
 # ---- offsets
 
 
-def _offset_rows(group: ShownGroup, ends: Mapping[Where, int]) -> Iterator[tuple[object, ...]]:
+def _offset_rows(group: admin.ShownGroup, ends: Mapping[Where, int]) -> Iterator[tuple[object, ...]]:
     """A row for each partition: the largest shares first, the unassigned ones last."""
     hosts = {member.consumer: member.registration.host for member in group.members if member.registration}
-    for consumer, partitions in by_holder(group).items():
+    for consumer, partitions in admin.by_holder(group).items():
         holder = (consumer, hosts.get(consumer or ""), consumer)
         if not partitions:
             yield (group.group, None, None, None, None, None, *holder, None)
@@ -313,7 +302,9 @@ def _offset_rows(group: ShownGroup, ends: Mapping[Where, int]) -> Iterator[tuple
             yield (group.group, *shown.partition, shown.offset, end, shown.lag(end), *holder, shown.thread)
 
 
-def _log_ends(source: Log | None, groups: Iterable[ShownGroup], topics: Mapping[str, Topic | None]) -> dict[Where, int]:
+def _log_ends(
+    source: Log | None, groups: Iterable[admin.ShownGroup], topics: Mapping[str, Topic | None]
+) -> dict[Where, int]:
     """Partition and topic id -> the end of the log, of all groups at once; failures are reported and left out.
 
     A topic that the log does not know has no record yet, unless it is deleted or a group has read some of it.

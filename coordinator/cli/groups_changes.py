@@ -20,16 +20,7 @@ from coordinator.admin.offsets import delete_offsets as delete_them
 from coordinator.admin.reset_offsets import Plan, ResetRequest, parse_plans, parse_scope, to_csv
 from coordinator.admin.topics import list_topics
 from coordinator.zk.errors import CoordinatorError, SessionLost, UsageError
-from coordinator.zk.process.cli import (
-    JSON,
-    brokers_option,
-    opened,
-    output_option,
-    print_rows,
-    printable,
-    report,
-    zk_option,
-)
+from coordinator.zk.process import cli
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.security.policy import checked_identities
 from coordinator.zk.store import Store
@@ -73,10 +64,10 @@ topic_option = click.option(
 @click.argument("group")
 @members_option
 @regions_option
-@zk_option
+@cli.zk_option
 def create(group: str, members: tuple[str, ...], regions: tuple[str, ...], zk: str) -> None:
     """Create GROUP without members. In a secured chroot a group begins so; in an open one its first member makes it."""
-    with opened(zk, make_chroot=True) as store:
+    with cli.opened(zk, make_chroot=True) as store:
         create_group(store, group, checked_identities("--members", members), checked_regions(regions))
     click.echo(f"Created group {group}.")
 
@@ -87,8 +78,8 @@ def create(group: str, members: tuple[str, ...], regions: tuple[str, ...], zk: s
 @click.option("--all-members", is_flag=True, help="All static members of GROUP.")
 @reason_option
 @timeout_option("coordinator's turn")
-@zk_option
-@output_option
+@cli.zk_option
+@cli.output_option
 def remove_members(
     group: str,
     instances: tuple[str, ...],
@@ -107,9 +98,9 @@ def remove_members(
     if bool(instances) == all_members:
         raise UsageError("name the members by their group_instance_id, or give --all-members")
     asked = SeatRemoval(group, instances, operator(), reason, timeout_s)
-    with opened(zk) as store:
+    with cli.opened(zk) as store:
         chosen = remove_them(store, ThreadRuntime(), asked)
-    print_rows(SEATS, [(group, instance, "Removed") for instance in chosen], output)
+    cli.print_rows(SEATS, [(group, instance, "Removed") for instance in chosen], output)
 
 
 @click.command("lift-mark")
@@ -119,8 +110,8 @@ def remove_members(
 @click.option("--dry-run", is_flag=True, help="Only show the marks (the default).")
 @click.option("--execute", is_flag=True, help="Lift them.")
 @reason_option
-@zk_option
-@output_option
+@cli.zk_option
+@cli.output_option
 def lift_mark(
     group: str, consumer: str, incarnation: str, dry_run: bool, execute: bool, reason: str | None, zk: str, output: str
 ) -> None:
@@ -132,14 +123,14 @@ def lift_mark(
     if dry_run and execute:
         raise UsageError("give --dry-run or --execute, not both")
     asked = Lift(group, consumer, incarnation, operator(), reason)
-    with opened(zk) as store:
+    with cli.opened(zk) as store:
         marks = lift_it(store, ThreadRuntime(), asked) if execute else marks_of(store, asked)
     if not dry_run and not execute:
         click.echo(LIFTS_NOTHING, err=True)
     click.echo(f"Warn: {RISK}", err=True)
     held = [" ".join(f"{topic}:{ranges}" for topic, ranges in range_texts(mark.partitions).items()) for mark in marks]
     rows = [(group, m.consumer, m.incarnation, m.lease_ms, text, execute) for m, text in zip(marks, held, strict=True)]
-    print_rows(MARKS, rows, output)
+    cli.print_rows(MARKS, rows, output)
 
 
 # ---- offsets
@@ -166,9 +157,9 @@ def lift_mark(
 @click.option("--execute", is_flag=True, help="Set them.")
 @click.option("--export", is_flag=True, help="Print CSV for --from-file instead of a table.")
 @source_options(is_needed=True)
-@zk_option
-@brokers_option
-@output_option
+@cli.zk_option
+@cli.brokers_option
+@cli.output_option
 def reset_offsets(
     names: tuple[str, ...],
     all_groups: bool,
@@ -186,7 +177,7 @@ def reset_offsets(
     """
     request = ResetRequest(**options, now_ms=ThreadRuntime().wall_ms())
     bounds_of = bounds_in(source.opened(zk, brokers))
-    with opened(zk) as store:
+    with cli.opened(zk) as store:
         groups = [checked_name("group", name) for name in chosen_groups(Reading(store), names, all_groups)]
         plans = _plans(request.from_file, groups)
         reset = OffsetReset(
@@ -206,7 +197,7 @@ def reset_offsets(
     if export:
         click.echo(to_csv(rows, with_group=all_groups or len(groups) > 1), nl=False)
     else:
-        print_rows(RESET, [(group, *partition, offset) for group, partition, offset in rows], output)
+        cli.print_rows(RESET, [(group, *partition, offset) for group, partition, offset in rows], output)
     return FAILED if len(done) < len(groups) else 0
 
 
@@ -220,7 +211,7 @@ def _tried(act: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | Non
     except (UsageError, SessionLost):
         raise
     except CoordinatorError as error:
-        report(error)
+        cli.report(error)
         return None
 
 
@@ -240,9 +231,9 @@ def _topics(store: Store, brokers: Brokers) -> dict[str, Topic]:
 @click.command("delete-offsets")
 @click.argument("group")
 @topic_option
-@zk_option
-@brokers_option
-@output_option
+@cli.zk_option
+@cli.brokers_option
+@cli.output_option
 def delete_offsets(group: str, topics: tuple[str, ...], zk: str, brokers: Brokers, output: str) -> int:
     """Delete the offsets of GROUP for topics that none of its members subscribes to.
 
@@ -251,20 +242,20 @@ def delete_offsets(group: str, topics: tuple[str, ...], zk: str, brokers: Broker
     if not topics:
         raise UsageError("name the topics: --topic TOPIC, or TOPIC:0,1,2 for single partitions")
     scopes = [parse_scope(text) for text in topics]
-    with opened(zk) as store:
+    with cli.opened(zk) as store:
         done = delete_them(store, _topics(store, brokers), group, scopes)
     errors = {each.error for each in done if each.error is not None}
     if errors:
-        report("Encounter some partition level error, see the follow-up details:")
-    elif output != JSON:
+        cli.report("Encounter some partition level error, see the follow-up details:")
+    elif output != cli.JSON:
         click.echo(f"Request succeed for deleting offsets with topic {', '.join(topics)} group {group}")
-    unknown = None if output == JSON else "Not Provided"
+    unknown = None if output == cli.JSON else "Not Provided"
     named = [unknown if each.partition is None else each.partition for each in done]
     status = [f"Error: {each.error}" if each.error is not None else "Successful" for each in done]
     rows = [*zip((each.topic for each in done), named, status, strict=True)]
-    print_rows(DELETED, rows, output)
+    cli.print_rows(DELETED, rows, output)
     if GROUP_SUBSCRIBED_TO_TOPIC in errors:
-        click.echo(printable(f"stop the consumers of group {group} that subscribe to it first"), err=True)
+        click.echo(cli.printable(f"stop the consumers of group {group} that subscribe to it first"), err=True)
     return FAILED if errors else 0
 
 
@@ -322,6 +313,6 @@ def _print_deleted(done: dict[str, Removed], failed: dict[str, str]) -> None:
         return
     click.echo("Error: Deletion of some consumer groups failed:")
     for group, error in failed.items():
-        click.echo(printable(f"* Group '{group}' could not be deleted due to: {error}"))
+        click.echo(cli.printable(f"* Group '{group}' could not be deleted due to: {error}"))
     if done:
         click.echo(f"\nThese consumer groups were deleted successfully: {named}")

@@ -15,16 +15,7 @@ from coordinator.admin.export_offsets import export_offsets as export_them
 from coordinator.admin.groups import Reading, existing_group
 from coordinator.admin.sync_topics import LEFT_ALONE, Change, readable_topics, sync_topics
 from coordinator.zk.errors import CoordinatorError, UsageError
-from coordinator.zk.process.cli import (
-    Seconds,
-    brokers_option,
-    env_option,
-    kafka_option,
-    opened,
-    output_option,
-    print_rows,
-    zk_option,
-)
+from coordinator.zk.process import cli
 from coordinator.zk.process.config_options import log_options, log_to_stderr
 from coordinator.zk.runtime import ENDINGS, ThreadRuntime, on_signals
 from coordinator.zk.znodes.paths import Brokers
@@ -41,10 +32,10 @@ SYNCED = ("TOPIC", "CHANGE", "PARTITIONS", "TOPIC-ID", "REASON")
 AT_ONCE = 500
 """Number of topics in one metadata request."""
 
-brokers_needed_option = env_option(
+brokers_needed_option = cli.env_option(
     "--bootstrap-servers", required=True, metavar="HOST:PORT,...", help="Kafka's brokers."
 )
-every_option = click.option("--every", "every_s", type=Seconds(0.1), metavar="S", help="Repeat every S seconds.")
+every_option = click.option("--every", "every_s", type=cli.Seconds(0.1), metavar="S", help="Repeat every S seconds.")
 
 
 def kafka_client(servers: str, options: Mapping[str, str] | None) -> closing[Requests]:
@@ -88,10 +79,10 @@ def repeat(act: Callable[[], object], every_s: float, on_problem: Callable[[str]
 @click.argument("group")
 @brokers_needed_option
 @click.option("--as", "name", metavar="NAME", help="The name of the group in Kafka. [default: GROUP]")
-@kafka_option
+@cli.kafka_option
 @every_option
-@zk_option
-@output_option
+@cli.zk_option
+@cli.output_option
 @log_options
 def export_offsets(
     group: str,
@@ -112,12 +103,12 @@ def export_offsets(
     with kafka_client(bootstrap_servers, kafka) as client:
 
         def export() -> list[Row]:
-            with opened(zk) as store:
+            with cli.opened(zk) as store:
                 found = existing_group(Reading(store), group)
             return export_them(_Kafka(client), name or group, found)
 
         if every_s is None:
-            print_rows(EXPORTED, export(), output)
+            cli.print_rows(EXPORTED, export(), output)
         else:
             log_to_stderr(log_level, log_format)
             repeat(export, every_s, partial(log.warning, "offset export failed, retrying: group=%s reason=%s", group))
@@ -149,11 +140,11 @@ def _partitions(topic: str, topic_id: str, answer: Described | LogError) -> froz
 
 @click.command()
 @brokers_needed_option
-@kafka_option
+@cli.kafka_option
 @every_option
-@zk_option
-@brokers_option
-@output_option
+@cli.zk_option
+@cli.brokers_option
+@cli.output_option
 @log_options
 def sync(
     bootstrap_servers: str,
@@ -173,13 +164,13 @@ def sync(
     with kafka_client(bootstrap_servers, kafka) as client:
 
         def changes() -> list[Change]:
-            with opened(zk, make_chroot=True) as store:
+            with cli.opened(zk, make_chroot=True) as store:
                 cluster, answers = _metadata(client)
                 there, unreadable = readable_topics(answers)
                 return sync_topics(store, brokers, there, cluster, unreadable)
 
         if every_s is None:
-            print_rows(SYNCED, [(c.topic, c.what, c.partitions, c.id, c.reason) for c in changes()], output)
+            cli.print_rows(SYNCED, [(c.topic, c.what, c.partitions, c.id, c.reason) for c in changes()], output)
         else:
             log_to_stderr(log_level, log_format)
             change_log = _ChangeLog()

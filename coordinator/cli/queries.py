@@ -7,10 +7,11 @@ from functools import partial
 
 import click
 
-from coordinator.admin.groups import Reading, existing_group, group_names
+from coordinator.admin.groups import Reading, existing_group
 from coordinator.admin.queries import ACTIVE, ShownQuery, read_queries, removal, remove_query
 from coordinator.zk.process.cli import row_objects
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.znodes.paths import GROUPS
 
 from .groups import notes_of
 from .watching import Shot, print_below, printed
@@ -36,7 +37,7 @@ def list_(reading: Reading, group: str | None) -> Shot:
     """
     if group is not None:
         existing_group(reading, group)
-    names = group_names(reading) if group is None else [group]
+    names = reading.names(GROUPS) if group is None else [group]
     now_ms = ThreadRuntime().wall_ms()
     found = [shown for name in names for shown in read_queries(reading, name, now_ms)]
     # The reason of a pause is long: in a table it is below the rows.

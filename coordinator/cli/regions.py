@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import click
 
+from coordinator.admin import regions as admin
 from coordinator.admin.groups import Reading
-from coordinator.admin.regions import (
-    ShownCheckpoint,
-    ShownRegion,
-    abandoned_by,
-    checked_target,
-    existing_region,
-    read_contributions,
-    read_region,
-    region_names,
-    request,
-)
 from coordinator.admin.unbinding import remove_group
 from coordinator.zk.process.cli import opened, output_option, print_rows, zk_option
+from coordinator.zk.znodes.paths import REGIONS
 from coordinator.zk.znodes.region_requests import CHECKPOINT, RESET, RegionRequest
 from coordinator.zk.znodes.regions import ABORTED, COMPLETED, Contribution
 
@@ -45,7 +36,7 @@ def list_(reading: Reading) -> Shot:
 
     CHECKPOINT is a region's current one, 0 for its initial state; OPEN the one in progress.
     """
-    found = [read_region(reading, name, newest=0) for name in region_names(reading)]
+    found = [admin.read_region(reading, name, newest=0) for name in reading.names(REGIONS)]
     return Shot(LIST, [list_row(each) for each in found], notes_of(reading))
 
 
@@ -54,9 +45,9 @@ def list_(reading: Reading) -> Shot:
 @watched
 def describe(reading: Reading, region: str) -> Shot:
     """Show the contributions to the current checkpoint of REGION."""
-    found = existing_region(reading, region)
+    found = admin.existing_region(reading, region)
     sequence = found.region.sequence if found.region is not None else 0
-    given = read_contributions(reading, region, sequence) if sequence else {}
+    given = admin.read_contributions(reading, region, sequence) if sequence else {}
     rows = [(region, sequence, name, *_given(one)) for name, one in given.items()]
     reason = found.region.reason if found.region is not None else None
     state = f"region {region} is {found.state}" + (f": {reason}" if reason else "")
@@ -68,7 +59,7 @@ def describe(reading: Reading, region: str) -> Shot:
 @watched
 def history(reading: Reading, region: str) -> Shot:
     """Show the kept checkpoints of REGION, oldest first. MS is from begin to end."""
-    found = existing_region(reading, region)
+    found = admin.existing_region(reading, region)
     return Shot(HISTORY, [_history_row(region, each) for each in found.checkpoints], notes_of(reading))
 
 
@@ -79,7 +70,7 @@ def _given(one: Contribution | None) -> tuple[object, ...]:
     return one.incarnation[:8], len(one.offsets), states, file, one.drain_ms
 
 
-def _history_row(region: str, shown: ShownCheckpoint) -> tuple[object, ...]:
+def _history_row(region: str, shown: admin.ShownCheckpoint) -> tuple[object, ...]:
     begun, end = shown.checkpoint, shown.end
     took_ms = end.duration_ms if end is not None and shown.state in (COMPLETED, ABORTED) else None
     trigger, began = (begun.trigger, shown_time(begun.since_ms)) if begun is not None else (None, None)
@@ -94,8 +85,8 @@ def _history_row(region: str, shown: ShownCheckpoint) -> tuple[object, ...]:
 @printed()
 def checkpoint(reading: Reading, region: str) -> Shot:
     """Request a checkpoint of REGION now. It begins when every member has restored its state."""
-    found = existing_region(reading, region)
-    request(reading.store, region, RegionRequest(CHECKPOINT, operator()))
+    found = admin.existing_region(reading, region)
+    admin.request(reading.store, region, RegionRequest(CHECKPOINT, operator()))
     return Shot(REQUESTED, [_requested(found, "checkpoint", None, executed=True)])
 
 
@@ -117,14 +108,14 @@ def reset(
     if to_initial and sequence is not None:
         raise click.UsageError("give --to or --to-initial, not both")
     with opened(zk) as store:
-        found = existing_region(Reading(store), region)
+        found = admin.existing_region(Reading(store), region)
         named = 0 if to_initial else sequence
-        to = checked_target(found, named)
+        to = admin.checked_target(found, named)
         if execute:
             # Unnamed, not the one just read: a checkpoint that completes meanwhile would be abandoned.
-            request(store, region, RegionRequest(RESET, operator(), reason or "", named))
+            admin.request(store, region, RegionRequest(RESET, operator(), reason or "", named))
     print_rows(REQUESTED, [_requested(found, "reset", to, executed=execute)], output)
-    if named is not None and (later := abandoned_by(found, to)):
+    if named is not None and (later := admin.abandoned_by(found, to)):
         will = "are" if execute else "would be"
         click.echo(f"checkpoints after {to} {will} abandoned: {', '.join(map(str, later))}", err=True)
     if not execute:
@@ -141,13 +132,13 @@ def remove_group_(reading: Reading, region: str, group: str) -> Shot:
     The group continues at the offsets of the region's current checkpoint, without the states of its members: in no
     region, or in the one that its next member names. A region without groups is removed, with its checkpoints.
     """
-    existing_region(reading, region)
+    admin.existing_region(reading, region)
     left = remove_group(reading.store, region, group)
     notes = () if left else (f"region {region} has no group any more: the coordinator removes it",)
     return Shot(REMOVED, [(region, group, ",".join(left) or None)], notes)
 
 
-def list_row(found: ShownRegion) -> tuple[object, ...]:
+def list_row(found: admin.ShownRegion) -> tuple[object, ...]:
     """A region's row in `regions list` and `status`."""
     region = found.region
     if region is None:
@@ -159,6 +150,6 @@ def list_row(found: ShownRegion) -> tuple[object, ...]:
     )
 
 
-def _requested(found: ShownRegion, what: str, to: int | None, executed: bool) -> tuple[object, ...]:
+def _requested(found: admin.ShownRegion, what: str, to: int | None, executed: bool) -> tuple[object, ...]:
     groups = ",".join(found.region.groups) if found.region is not None else ""
     return found.name, what, to, groups, sum(found.members.values()), executed

@@ -6,17 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import click
 
+from coordinator.admin import segments as admin
 from coordinator.admin.groups import Reading, existing_group
-from coordinator.admin.segments import (
-    DAMAGED,
-    ListedSegment,
-    SegmentFinding,
-    file_findings,
-    positions,
-    read_segments,
-    unnamed_findings,
-    znode_findings,
-)
 from coordinator.zk.process.cli import env_option
 from coordinator.zk.znodes.names import shown
 from coordinator.zk.znodes.paths import GroupPaths
@@ -45,7 +36,7 @@ def segments() -> None:
 def list_(reading: Reading, group: str) -> Shot:
     """List the segments of GROUP in the order in which they were sealed, with the offsets in each."""
     existing_group(reading, group)
-    return Shot(LIST, [_row(item) for item in read_segments(reading, GroupPaths(group))])
+    return Shot(LIST, [_row(item) for item in admin.read_segments(reading, GroupPaths(group))])
 
 
 @segments.command()
@@ -65,12 +56,12 @@ def verify(reading: Reading, group: str, segments_dir: str) -> Shot:
     0.
     """
     # The group's offsets are read before the segments: what is sealed meanwhile is in a segment then.
-    offsets = positions(existing_group(reading, group))
-    listed = read_segments(reading, GroupPaths(group))
+    offsets = admin.positions(existing_group(reading, group))
+    listed = admin.read_segments(reading, GroupPaths(group))
     unchecked: list[str] = []
     files = _file_findings(reading, group, listed, segments_dir, unchecked)
-    findings = [*znode_findings(listed, offsets), *files]
-    damaged = sum(finding.severity == DAMAGED for finding in findings)
+    findings = [*admin.znode_findings(listed, offsets), *files]
+    damaged = sum(finding.severity == admin.DAMAGED for finding in findings)
     summary = f"{len(listed)} segments, {damaged} problems, {len(findings) - damaged} files left over"
     notes = [*notes_of(reading), summary, *map(error_note, unchecked)]
     rows = [tuple(value or None for value in finding) for finding in findings]
@@ -78,8 +69,8 @@ def verify(reading: Reading, group: str, segments_dir: str) -> Shot:
 
 
 def _file_findings(
-    reading: Reading, group: str, listed: Sequence[ListedSegment], segments_dir: str, unchecked: list[str]
-) -> Iterator[SegmentFinding]:
+    reading: Reading, group: str, listed: Sequence[admin.ListedSegment], segments_dir: str, unchecked: list[str]
+) -> Iterator[admin.SegmentFinding]:
     """The findings in files.
 
     :param unchecked: gets the reasons for which segments, or files without one, were not checked.
@@ -95,8 +86,8 @@ def _file_findings(
         count, first = check.unopened.total(), shown(min(check.unopened))
         unchecked.append(f"{count} segments were not checked: znodes alone name {first}: give --segments-dir")
     if problems:
-        remaining = {item.name for item in read_segments(reading, GroupPaths(group), listed)}
-        yield from file_findings(listed, problems, remaining)
+        remaining = {item.name for item in admin.read_segments(reading, GroupPaths(group), listed)}
+        yield from admin.file_findings(listed, problems, remaining)
     known = list(readable.values())
     if not known and not segments_dir:
         unchecked.append("no segment names the folder of the files: give --segments-dir to check it")
@@ -108,13 +99,13 @@ def _file_findings(
         return
     unchecked += [f"files without a segment were not checked: {reason}" for reason in check.foreign]
     may = may_seal(reading.store, group, files)
-    unnamed = unnamed_findings(files, listed, read_segments(reading, GroupPaths(group), listed), may)
+    unnamed = admin.unnamed_findings(files, listed, admin.read_segments(reading, GroupPaths(group), listed), may)
     if unnamed is None:
         unchecked.append("files without a segment were not checked: an unreadable segment znode may name them")
     yield from unnamed or ()
 
 
-def _row(item: ListedSegment) -> tuple[object, ...]:
+def _row(item: admin.ListedSegment) -> tuple[object, ...]:
     about: tuple[object, ...] = (None,) * 6
     if (segment := item.segment) is not None:
         life = segment.incarnation[:8]

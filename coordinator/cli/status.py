@@ -13,7 +13,7 @@ from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import CoordinatorRecord, NodeRecord
 
-from .common import UNHEALTHY, paused_json, paused_rows, paused_text
+from .common import UNHEALTHY, echo_paused, paused_json
 from .groups import LIST, MOST_LISTED, list_row
 from .regions import LIST as REGION_LIST
 from .regions import list_row as region_row
@@ -74,8 +74,7 @@ def _print(found: Status, rows: list[tuple[object, ...]]) -> None:
     click.echo(f"STANDBY      {', '.join(map(_shown_node, found.standby[:MOST_LISTED])) or '-'}{more}")
     click.echo(f"EPOCH        {found.epoch if found.epoch is not None else '-'}")
     click.echo(f"TOPICS       {len(found.topics)}")
-    for what, pause in paused_rows(found.paused):
-        echo_alarm(f"PAUSED       {paused_text(what, pause)}", "yellow")
+    echo_paused(found.paused, "PAUSED       ")
     click.echo()
     print_rows(COLUMNS, rows)
     left_out = [

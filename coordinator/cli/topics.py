@@ -6,17 +6,8 @@ from pathlib import Path
 
 import click
 
+from coordinator.admin import topics as admin
 from coordinator.admin.groups import Reading
-from coordinator.admin.topics import (
-    MAX_PARTITIONS,
-    ListedTopic,
-    alter_topic,
-    create_topic,
-    delete_topic,
-    get_topic,
-    list_topics,
-    topic_znodes,
-)
 from coordinator.zk import below
 from coordinator.zk.errors import BadData
 from coordinator.zk.process.cli import Cli, brokers_option, env_option
@@ -28,7 +19,7 @@ from .watching import Shot, printed
 COLUMNS = ("TOPIC", "PARTITIONS", "TOPIC-ID", "ERROR")
 
 partitions_option = click.option(
-    "--partitions", type=click.IntRange(1, MAX_PARTITIONS), required=True, help="Total number of partitions."
+    "--partitions", type=click.IntRange(1, admin.MAX_PARTITIONS), required=True, help="Total number of partitions."
 )
 
 
@@ -43,14 +34,14 @@ def topics() -> None:
 @printed(brokers_option, make_chroot=True)
 def create(reading: Reading, name: str, partitions: int, brokers: Brokers) -> Shot:
     """Create topic NAME."""
-    return _shot(_good(create_topic(reading.store, brokers, name, partitions)))
+    return _shot(_good(admin.create_topic(reading.store, brokers, name, partitions)))
 
 
 @topics.command("list")
 @printed(brokers_option)
 def list_(reading: Reading, brokers: Brokers) -> Shot:
     """List all topics; one whose znode cannot be read is listed with the reason."""
-    return _shot(*list_topics(reading.store, brokers))
+    return _shot(*admin.list_topics(reading.store, brokers))
 
 
 @topics.command()
@@ -59,7 +50,7 @@ def list_(reading: Reading, brokers: Brokers) -> Shot:
 @printed(brokers_option)
 def alter(reading: Reading, name: str, partitions: int, brokers: Brokers) -> Shot:
     """Give topic NAME more partitions."""
-    return _shot(_good(alter_topic(reading.store, brokers, name, partitions)))
+    return _shot(_good(admin.alter_topic(reading.store, brokers, name, partitions)))
 
 
 @topics.command()
@@ -74,14 +65,14 @@ def alter(reading: Reading, name: str, partitions: int, brokers: Brokers) -> Sho
 def delete(reading: Reading, name: str, execute: bool, log_dir: Path | None, brokers: Brokers) -> Shot:
     """Delete topic NAME: its znodes, and its data when --log-dir is given. A dry run without --execute."""
     store = reading.store
-    znodes = topic_znodes(store, brokers, name)
+    znodes = admin.topic_znodes(store, brokers, name)
     try:
-        topic = get_topic(store, brokers, name)
+        topic = admin.get_topic(store, brokers, name)
     except BadData:
         topic = None  # its znodes can be deleted; which data is its own is unknown
     data = _data(log_dir, topic)
     if execute:
-        znodes = delete_topic(store, brokers, name)
+        znodes = admin.delete_topic(store, brokers, name)
         if log_dir is not None and topic is not None:
             from consumer.logs.embedded.log import remove_topic
 
@@ -92,11 +83,11 @@ def delete(reading: Reading, name: str, execute: bool, log_dir: Path | None, bro
     return Shot(("KIND", "PATH"), rows, notes)
 
 
-def _good(topic: Topic) -> ListedTopic:
-    return ListedTopic(topic.name, topic, None)
+def _good(topic: Topic) -> admin.ListedTopic:
+    return admin.ListedTopic(topic.name, topic, None)
 
 
-def _shot(*found: ListedTopic) -> Shot:
+def _shot(*found: admin.ListedTopic) -> Shot:
     rows = [
         (
             each.name,

@@ -17,18 +17,7 @@ from rich.text import Text
 
 from coordinator.admin.groups import Reading
 from coordinator.zk.errors import Retryable
-from coordinator.zk.process.cli import (
-    JSON,
-    Seconds,
-    opened,
-    output_option,
-    print_json,
-    print_rows,
-    printable,
-    row_objects,
-    table_text,
-    zk_option,
-)
+from coordinator.zk.process import cli
 from coordinator.zk.process.log_format import redacted
 from coordinator.zk.runtime import ThreadRuntime
 
@@ -62,7 +51,7 @@ def watch_options(command: Command) -> Command:
         "--watch",
         is_flag=False,
         flag_value=EVERY_S,
-        type=Seconds(0.1, 86_400),
+        type=cli.Seconds(0.1, 86_400),
         metavar="[SECONDS]",
         help=f"Repeat every SECONDS ({EVERY_S:g} by default), until Ctrl-C.",
     )
@@ -77,10 +66,10 @@ def watched(take: Callable[..., Shot]) -> Callable[..., None]:
 
     @wraps(take)
     def command(watch: float | None, times: int | None, zk: str, output: str, **options: Any) -> None:
-        with opened(zk) as store:
+        with cli.opened(zk) as store:
             show(lambda: take(Reading(store), **options), output, watch, times)
 
-    return watch_options(zk_option(output_option(command)))
+    return watch_options(cli.zk_option(cli.output_option(command)))
 
 
 def printed(*options: Callable[..., Any], make_chroot: bool = False) -> Callable[[Callable[..., Shot]], Any]:
@@ -92,12 +81,14 @@ def printed(*options: Callable[..., Any], make_chroot: bool = False) -> Callable
     def framed(take: Callable[..., Shot]) -> Callable[..., int]:
         @wraps(take)
         def command(zk: str, output: str, **own: Any) -> int:
-            with opened(zk, make_chroot) as store:
+            with cli.opened(zk, make_chroot) as store:
                 shot = take(Reading(store), **own)
             _print(shot, output)
             return shot.code
 
-        return reduce(lambda made, option: option(made), (output_option, *reversed(options), zk_option), command)
+        return reduce(
+            lambda made, option: option(made), (cli.output_option, *reversed(options), cli.zk_option), command
+        )
 
     return framed
 
@@ -112,7 +103,7 @@ def show(take: Callable[[], Shot], output: str, watch: float | None, times: int 
         _print(take(), output)
         return
     with suppress(BrokenPipeError):  # the reader of the pipe has gone: `checked_streams` drops further output
-        if output == JSON:
+        if output == cli.JSON:
             _repeat(take, _print_line, watch, times)
         elif not sys.stdout.isatty():
             _repeat(take, _Tables(), watch, times)
@@ -130,17 +121,17 @@ def print_below(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
     """Print another table below a command's own, if it has rows; at most `most` of them."""
     if rows:
         click.echo(f"\n{title}:")
-        print_rows(columns, rows[:most])
+        cli.print_rows(columns, rows[:most])
         if most is not None and len(rows) > most:
             click.echo(f"and {len(rows) - most} more")
 
 
 def _print(shot: Shot, output: str) -> None:
-    if output == JSON:
-        print_json(row_objects(shot.columns, shot.rows) if shot.document is None else shot.document)
+    if output == cli.JSON:
+        cli.print_json(cli.row_objects(shot.columns, shot.rows) if shot.document is None else shot.document)
     elif shot.columns:
-        print_rows(shot.columns, shot.rows)
-    if shot.text is not None and output != JSON:
+        cli.print_rows(shot.columns, shot.rows)
+    if shot.text is not None and output != cli.JSON:
         shot.text()
     _print_notes(shot.notes)
 
@@ -162,7 +153,7 @@ def _repeat(take: Callable[[], Shot], print_shot: Callable[[Shot], None], every_
 
 def _print_line(shot: Shot) -> None:
     now = at(ThreadRuntime().wall_ms())
-    document = {"at": now, "rows": row_objects(shot.columns, shot.rows), "notes": list(shot.notes)}
+    document = {"at": now, "rows": cli.row_objects(shot.columns, shot.rows), "notes": list(shot.notes)}
     print(json.dumps(document, separators=(",", ":")), flush=True)
 
 
@@ -175,18 +166,18 @@ class _Tables:
     def __call__(self, shot: Shot) -> None:
         if self._notes is not None:
             print()
-        print(table_text(shot.columns, shot.rows), flush=True)
+        print(cli.table_text(shot.columns, shot.rows), flush=True)
         if list(shot.notes) != self._notes:
             _print_notes(shot.notes)
         self._notes = list(shot.notes)
 
 
 def _rendered(shot: Shot) -> Group:
-    notes = [Text(printable(note)) for note in shot.notes]
+    notes = [Text(cli.printable(note)) for note in shot.notes]
     now = Text(at(ThreadRuntime().wall_ms()), style="dim")
-    return Group(now, Text.from_ansi(table_text(shot.columns, shot.rows)), *notes)
+    return Group(now, Text.from_ansi(cli.table_text(shot.columns, shot.rows)), *notes)
 
 
 def _print_notes(notes: Sequence[str]) -> None:
     for note in notes:
-        click.echo(printable(note), err=True)
+        click.echo(cli.printable(note), err=True)
