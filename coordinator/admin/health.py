@@ -184,7 +184,7 @@ def _commands(status: Status, group: GroupStatus, clock: _Clock) -> Found:
             )
 
 
-def _operators(status: Status, group: GroupStatus, clock: _Clock) -> Found:
+def _stopped(status: Status, group: GroupStatus, clock: _Clock) -> Found:
     pause = status.paused.groups.get(group.shown.group)
     if pause is not None and clock.is_old(pause.since_ms):
         yield "paused", _paused(pause, clock)
@@ -192,9 +192,6 @@ def _operators(status: Status, group: GroupStatus, clock: _Clock) -> Found:
     if request is not None and clock.is_old(request.since_ms):
         by = request.by or "an operator"
         yield "request", f"no turn has succeeded for {clock.age(request.since_ms)}, though {by} requested one"
-
-
-def _segments(status: Status, group: GroupStatus, clock: _Clock) -> Found:
     if group.segments.paused is not None:
         yield "fetching-paused", f"its fetchers are paused: {group.segments.paused}"
 
@@ -251,8 +248,7 @@ CHECKS_OF_A_GROUP: tuple[Callable[[Status, GroupStatus, _Clock], Found], ...] = 
     _evictions,
     _members,
     _commands,
-    _operators,
-    _segments,
+    _stopped,
     _queries,
 )
 """In the order of their findings; a new check is one more function."""

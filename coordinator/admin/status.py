@@ -109,14 +109,12 @@ def _standby(reading: Reading, elected: int) -> tuple[NodeRecord, ...]:
 
     :param elected: its session; 0 without one.
     """
-    nodes = existing(
-        reading.store, {path: path for path in (f"{znodes.NODES}/{name}" for name in reading.names(znodes.NODES))}
-    )
-    sessions = {path: node.stat.ephemeral_owner for path, node in nodes.items()}
-    listed = [
-        path for path, session in sessions.items() if session not in (0, elected) and path == znodes.node_path(session)
-    ]
-    found = (reading.record(path, nodes[path], NodeRecord.parse) for path in listed)
+    found = []
+    nodes = existing(reading.store, {name: f"{znodes.NODES}/{name}" for name in reading.names(znodes.NODES)})
+    for name, node in nodes.items():
+        path, session = f"{znodes.NODES}/{name}", node.stat.ephemeral_owner
+        if session not in (0, elected) and path == znodes.node_path(session):
+            found.append(reading.record(path, node, NodeRecord.parse))
     return tuple(sorted(filter(None, found), key=lambda node: (node.node, node.host)))
 
 

@@ -70,7 +70,15 @@ def list_topics(store: Store, brokers: Brokers) -> list[ListedTopic]:
     """All topics by name. An unreadable one is listed with the reason, and does not affect the others."""
     listing = store.children(brokers.topics)
     nodes = existing(store, {name: brokers.topic(name) for name in (sorted(listing.names) if listing else [])})
-    return [_listed(brokers, name, node) for name, node in nodes.items()]
+    found = []
+    for name, node in nodes.items():
+        topic, error = None, None if is_name(name) else f"{shown(name)} is no name of a topic"
+        try:
+            topic = _parsed(brokers, name, node) if error is None else None
+        except BadData as bad:
+            error = str(bad)
+        found.append(ListedTopic(name, topic, error))
+    return found
 
 
 def get_topic(store: Store, brokers: Brokers, name: str) -> Topic:
@@ -184,15 +192,6 @@ def _existing(store: Store, brokers: Brokers, name: str) -> Node:
 
 def _parsed(brokers: Brokers, name: str, node: Node) -> Topic:
     return Topic.parse(brokers.topic(name), name, node.data, node.stat.czxid)
-
-
-def _listed(brokers: Brokers, name: str, node: Node) -> ListedTopic:
-    if not is_name(name):
-        return ListedTopic(name, None, f"{shown(name)} is no name of a topic")
-    try:
-        return ListedTopic(name, _parsed(brokers, name, node), None)
-    except BadData as error:
-        return ListedTopic(name, None, str(error))
 
 
 def _has_replicas(path: str, data: bytes) -> bool:

@@ -92,7 +92,17 @@ def start(
     Data and ports of an earlier start in the same directory are kept, and so are the credentials of --tls and --auth
     (`env` shows how to use them).
     """
-    made = _made(directory, servers, port, tls, auth)
+    given = {"servers": int(servers) if servers else None, "tls": tls, "auth": auth}
+    values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    config = None
+    if not has_ensemble(directory):
+        config = EnsembleConfig(**values)
+    elif values:
+        config = replace(Ensemble.load(directory).config, **values)
+    try:
+        made = Ensemble(directory, config, base_port=port)  # refused when an existing one is of another configuration
+    except EnsembleError as error:
+        raise UsageError(str(error)) from error
     was_down = not any(server.is_running for server in made.servers)
     try:
         made.start()
@@ -155,21 +165,6 @@ def env(directory: Path, identity: str) -> None:
     for name, value in environment_of(made.identities.access(identity)).items():
         click.echo(f"export {name}={shlex.quote(value)}")
     click.echo(f"# in ACLs: {made.identities.zookeeper_id(identity)}")
-
-
-def _made(directory: Path, servers: str | None, port: int | None, tls: bool | None, auth: bool | None) -> Ensemble:
-    """The ensemble in `directory`, created if missing; the options must match an existing one."""
-    config = None
-    given = {"servers": int(servers) if servers else None, "tls": tls, "auth": auth}
-    values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if not has_ensemble(directory):
-        config = EnsembleConfig(**values)
-    elif values:
-        config = replace(Ensemble.load(directory).config, **values)
-    try:
-        return Ensemble(directory, config, base_port=port)
-    except EnsembleError as error:
-        raise UsageError(str(error)) from error
 
 
 def _table(servers: tuple[embedded.ServerStatus, ...]) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from consumer.logs import LogError
     from consumer.logs.kafka.requests import Described, Requests
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 log = logging.getLogger(__name__)
 
 EXPORTED = ("GROUP", "TOPIC", "PARTITION", "OFFSET", "STATUS")
@@ -32,22 +31,46 @@ SYNCED = ("TOPIC", "CHANGE", "PARTITIONS", "TOPIC-ID", "REASON")
 AT_ONCE = 500
 """Number of topics in one metadata request."""
 
-brokers_needed_option = cli.env_option(
-    "--bootstrap-servers", required=True, metavar="HOST:PORT,...", help="Kafka's brokers."
-)
-every_option = click.option("--every", "every_s", type=cli.Seconds(0.1), metavar="S", help="Repeat every S seconds.")
+Acts = tuple[Callable[[], Iterable[Sequence[object]]], Callable[[], object], Callable[[str], object]]
+"""What a command does once, for the rows to print; what it does each time of `--every`; and how it logs a failure."""
 
 
-def kafka_client(servers: str, options: Mapping[str, str] | None) -> closing[Requests]:
-    """A client of these brokers.
+def on_kafka(columns: Sequence[str]) -> Callable[[Callable[..., Acts]], Callable[..., None]]:
+    """A command from a function that gets a client of the brokers, `zk` and the command's own options."""
 
-    :param options: of librdkafka.
-    """
-    from consumer.logs.kafka.open import bootstrap_servers
-    from consumer.logs.kafka.options import kafka_options
-    from consumer.logs.kafka.requests import Requests  # loads pyarrow, needed only here
+    def framed(take: Callable[..., Acts]) -> Callable[..., None]:
+        @cli.env_option("--bootstrap-servers", required=True, metavar="HOST:PORT,...", help="Kafka's brokers.")
+        @cli.kafka_option
+        @click.option("--every", "every_s", type=cli.Seconds(0.1), metavar="S", help="Repeat every S seconds.")
+        @cli.zk_option
+        @cli.output_option
+        @log_options
+        @wraps(take)
+        def command(
+            bootstrap_servers: str,
+            kafka: Mapping[str, str] | None,
+            every_s: float | None,
+            output: str,
+            log_level: str,
+            log_format: str,
+            **own: Any,
+        ) -> None:
+            from consumer.logs.kafka import open as opening
+            from consumer.logs.kafka.options import kafka_options
+            from consumer.logs.kafka.requests import Requests  # loads pyarrow, needed only here
 
-    return closing(Requests(bootstrap_servers("kafka:", servers), kafka_options(options or {})))
+            servers = opening.bootstrap_servers("kafka:", bootstrap_servers)
+            with closing(Requests(servers, kafka_options(kafka or {}))) as client:
+                once, again, failed = take(client, **own)
+                if every_s is None:
+                    cli.print_rows(columns, [*once()], output)
+                else:
+                    log_to_stderr(log_level, log_format)
+                    repeat(again, every_s, failed)
+
+        return command
+
+    return framed
 
 
 def repeat(act: Callable[[], object], every_s: float, on_problem: Callable[[str], None]) -> None:
@@ -77,41 +100,22 @@ def repeat(act: Callable[[], object], every_s: float, on_problem: Callable[[str]
 
 @click.command("export-offsets")
 @click.argument("group")
-@brokers_needed_option
 @click.option("--as", "name", metavar="NAME", help="The name of the group in Kafka. [default: GROUP]")
-@cli.kafka_option
-@every_option
-@cli.zk_option
-@cli.output_option
-@log_options
-def export_offsets(
-    group: str,
-    bootstrap_servers: str,
-    name: str | None,
-    kafka: Mapping[str, str] | None,
-    every_s: float | None,
-    zk: str,
-    output: str,
-    log_level: str,
-    log_format: str,
-) -> None:
+@on_kafka(EXPORTED)
+def export_offsets(client: Requests, zk: str, group: str, name: str | None) -> Acts:
     """Commit the offsets of GROUP to Kafka, for a group of that name.
 
     Kafka's own tools then show its lag. The offsets in Kafka are never read back: those in ZooKeeper are valid. A group
     with members in Kafka is refused: they own its offsets.
     """
-    with kafka_client(bootstrap_servers, kafka) as client:
 
-        def export() -> list[Row]:
-            with cli.opened(zk) as store:
-                found = existing_group(Reading(store), group)
-            return export_them(_Kafka(client), name or group, found)
+    def export() -> list[Row]:
+        with cli.opened(zk) as store:
+            found = existing_group(Reading(store), group)
+        return export_them(_Kafka(client), name or group, found)
 
-        if every_s is None:
-            cli.print_rows(EXPORTED, export(), output)
-        else:
-            log_to_stderr(log_level, log_format)
-            repeat(export, every_s, partial(log.warning, "offset export failed, retrying: group=%s reason=%s", group))
+    failed = partial(log.warning, "offset export failed, retrying: group=%s reason=%s", group)
+    return export, export, failed
 
 
 class _Kafka:
@@ -139,43 +143,28 @@ def _partitions(topic: str, topic_id: str, answer: Described | LogError) -> froz
 
 
 @click.command()
-@brokers_needed_option
-@cli.kafka_option
-@every_option
-@cli.zk_option
+@on_kafka(SYNCED)
 @cli.brokers_option
-@cli.output_option
-@log_options
-def sync(
-    bootstrap_servers: str,
-    kafka: Mapping[str, str] | None,
-    every_s: float | None,
-    zk: str,
-    brokers: Brokers,
-    output: str,
-    log_level: str,
-    log_format: str,
-) -> None:
+def sync(client: Requests, zk: str, brokers: Brokers) -> Acts:
     """Make /brokers/topics match the topics, ids and partitions of a Kafka in KRaft mode.
 
     Prints the changes; with --every it continues until SIGTERM or Ctrl-C, logs each change, and retries while Kafka or
     ZooKeeper is unavailable. Topics that no sync has created are left alone.
     """
-    with kafka_client(bootstrap_servers, kafka) as client:
 
-        def changes() -> list[Change]:
-            with cli.opened(zk, make_chroot=True) as store:
-                cluster, answers = _metadata(client)
-                there, unreadable = readable_topics(answers)
-                return sync_topics(store, brokers, there, cluster, unreadable)
+    def changes() -> list[Change]:
+        with cli.opened(zk, make_chroot=True) as store:
+            cluster, answers = _metadata(client)
+            there, unreadable = readable_topics(answers)
+            return sync_topics(store, brokers, there, cluster, unreadable)
 
-        if every_s is None:
-            cli.print_rows(SYNCED, [(c.topic, c.what, c.partitions, c.id, c.reason) for c in changes()], output)
-        else:
-            log_to_stderr(log_level, log_format)
-            change_log = _ChangeLog()
-            retrying = partial(log.warning, "topic sync failed, retrying: reason=%s")
-            repeat(lambda: change_log.write(changes()), every_s, retrying)
+    change_log = _ChangeLog()
+
+    def rows() -> list[tuple[object, ...]]:
+        return [(each.topic, each.what, each.partitions, each.id, each.reason) for each in changes()]
+
+    failed = partial(log.warning, "topic sync failed, retrying: reason=%s")
+    return rows, lambda: change_log.write(changes()), failed
 
 
 class _ChangeLog:

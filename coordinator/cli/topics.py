@@ -34,7 +34,7 @@ def topics() -> None:
 @printed(brokers_option, make_chroot=True)
 def create(reading: Reading, name: str, partitions: int, brokers: Brokers) -> Shot:
     """Create topic NAME."""
-    return _shot(_good(admin.create_topic(reading.store, brokers, name, partitions)))
+    return _shot(admin.ListedTopic(name, admin.create_topic(reading.store, brokers, name, partitions), None))
 
 
 @topics.command("list")
@@ -50,7 +50,7 @@ def list_(reading: Reading, brokers: Brokers) -> Shot:
 @printed(brokers_option)
 def alter(reading: Reading, name: str, partitions: int, brokers: Brokers) -> Shot:
     """Give topic NAME more partitions."""
-    return _shot(_good(admin.alter_topic(reading.store, brokers, name, partitions)))
+    return _shot(admin.ListedTopic(name, admin.alter_topic(reading.store, brokers, name, partitions), None))
 
 
 @topics.command()
@@ -81,10 +81,6 @@ def delete(reading: Reading, name: str, execute: bool, log_dir: Path | None, bro
     rows = [*(("znode", path) for path in znodes), *(("data", str(path)) for path in data)]
     notes = () if execute else ("nothing was removed: this was a dry run, delete with --execute",)
     return Shot(("KIND", "PATH"), rows, notes)
-
-
-def _good(topic: Topic) -> admin.ListedTopic:
-    return admin.ListedTopic(topic.name, topic, None)
 
 
 def _shot(*found: admin.ListedTopic) -> Shot:
