@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
-from functools import partial, wraps
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -73,7 +73,7 @@ def on_kafka(columns: Sequence[str]) -> Callable[[Callable[..., Acts]], Callable
     return framed
 
 
-def repeat(act: Callable[[], object], every_s: float, on_problem: Callable[[str], None]) -> None:
+def repeat(act: Callable[[], object], every_s: float, on_problem: Callable[[str], object]) -> None:
     """Call `act` every `every_s` seconds until SIGTERM or Ctrl-C.
 
     :param on_problem: called with each failure, once for the same text.
@@ -114,7 +114,9 @@ def export_offsets(client: Requests, zk: str, group: str, name: str | None) -> A
             found = existing_group(Reading(store), group)
         return export_them(_Kafka(client), name or group, found)
 
-    failed = partial(log.warning, "offset export failed, retrying: group=%s reason=%s", group)
+    def failed(problem: str) -> None:
+        log.warning("offset export failed, retrying: group=%s reason=%s", group, problem)
+
     return export, export, failed
 
 
@@ -163,8 +165,11 @@ def sync(client: Requests, zk: str, brokers: Brokers) -> Acts:
     def rows() -> list[tuple[object, ...]]:
         return [(each.topic, each.what, each.partitions, each.id, each.reason) for each in changes()]
 
-    failed = partial(log.warning, "topic sync failed, retrying: reason=%s")
-    return rows, lambda: change_log.write(changes()), failed
+    return (
+        rows,
+        lambda: change_log.write(changes()),
+        lambda why: log.warning("topic sync failed, retrying: reason=%s", why),
+    )
 
 
 class _ChangeLog:
