@@ -217,15 +217,13 @@ def _meaning(found: Acl, expected: Acl) -> str:
     if not found:
         return "this client may neither read nor administer it: an operator may remove it"
     has, needs = _combined(found), _combined(_as_shown(expected, found))
+    more = {one: has[one] & ~needs.get(one, 0) for one in has}
+    less = {one: needs[one] & ~(has.get(one, 0) | has.get(WORLD, 0)) for one in needs}
     parts = [
-        f"{'anybody' if identity == WORLD else identity} may {_verbs(more)}"
-        for identity, permissions in has.items()
-        if (more := permissions & ~needs.get(identity, 0))
-    ]
-    parts += [
-        f"{'anybody' if identity == WORLD else identity} may not {_verbs(less)}"
-        for identity, permissions in needs.items()
-        if (less := permissions & ~(has.get(identity, 0) | has.get(WORLD, 0)))
+        f"{'anybody' if one == WORLD else one} {may} {_verbs(rights)}"
+        for may, found_rights in (("may", more), ("may not", less))
+        for one, rights in found_rights.items()
+        if rights
     ]
     return "; ".join(parts) or "it names rights of a party twice"
 

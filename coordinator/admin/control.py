@@ -6,7 +6,6 @@ Each is one znode, changed by compare-and-set; the elected coordinator watches i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 from ..zk.batching import ensure
@@ -162,16 +161,7 @@ def await_election(store: Store, runtime: Runtime, above: int, timeout_s: float)
 # ---- a turn
 
 
-@dataclass(frozen=True, slots=True)
-class GroupStanding:
-    """State, generation and members of a group at one moment."""
-
-    state: str
-    generation: int
-    reason: str | None = None
-
-
-def standing(store: Store, group: str) -> GroupStanding:
+def standing(store: Store, group: str) -> GroupState:
     """The group's current state; Dead without one.
 
     :raises UsageError: when there is no such group.
@@ -179,8 +169,7 @@ def standing(store: Store, group: str) -> GroupStanding:
     """
     path = _existing(store, group).state
     node = store.get(path)
-    state = GroupState.parse(path, node.data) if node is not None else GroupState(state=DEAD)
-    return GroupStanding(state.state, state.generation, state.reason)
+    return GroupState.parse(path, node.data) if node is not None else GroupState(state=DEAD)
 
 
 def checked_request(store: Store, group: str, reason: str | None) -> GroupPaths:

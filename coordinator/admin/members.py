@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ..zk.errors import BadData, CoordinatorError, UsageError
 from ..zk.runtime import Runtime
@@ -75,22 +76,14 @@ def remove_seats(store: Store, group: str, instances: Sequence[str], reason: str
         has = f"it has those of {', '.join(known[:10])}" if known else "it has none"
         raise UsageError(f"Consumer group '{group}' has no seat of {shown(unknown[0])}: {has}")
     for path in map(GroupPaths(group).seat, instances):
-        _remove(store, path, reason)
+        update(store, path, partial(_removed, path, reason))
 
 
-def _remove(store: Store, path: str, reason: str) -> None:
-    """Compare and set; a seat that is already gone counts as removed.
-
-    :raises BadData: when it is unreadable; its member's next registration overwrites it.
-    """
-
-    def removed(node: Node | None) -> Change[None]:
-        if node is None:
-            return Change((), None)
-        data = changed(path, node.data, {"removed": reason})
-        return Change([SetData(path, data, node.stat.version)], None)
-
-    update(store, path, removed)
+def _removed(path: str, reason: str, node: Node | None) -> Change[None]:
+    """A seat that is already gone counts as removed; an unreadable one its member's next registration overwrites."""
+    if node is None:
+        return Change((), None)
+    return Change([SetData(path, changed(path, node.data, {"removed": reason}), node.stat.version)], None)
 
 
 # ---- marks

@@ -104,9 +104,9 @@ def rebalance(reading: Reading, group: str, reason: str | None, timeout_s: float
         )
     after = control.standing(store, group)
     has_changed = (before.state, before.generation) != (after.state, after.generation)
-    standings = {"before": asdict(before), "after": asdict(after)}
+    rows = [(when, each.state, each.generation, each.reason) for when, each in (("before", before), ("after", after))]
+    standings = {when: {"state": state, "generation": n, "reason": reason} for when, state, n, reason in rows}
     document = {"group": group, **standings, "changed": has_changed}
-    rows = [(when, *standing.values()) for when, standing in standings.items()]
     text = None if has_changed else lambda: click.echo("a turn was taken: no changes were needed")
     return Shot(STANDING, rows, document=document, text=text)
 

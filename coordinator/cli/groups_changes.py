@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -17,7 +17,7 @@ from coordinator.admin.members import lift as lift_it
 from coordinator.admin.members import remove_members as remove_them
 from coordinator.admin.offsets import GROUP_SUBSCRIBED_TO_TOPIC, OffsetReset
 from coordinator.admin.offsets import delete_offsets as delete_them
-from coordinator.admin.reset_offsets import Plan, ResetRequest, parse_plans, parse_scope, to_csv
+from coordinator.admin.reset_offsets import ResetRequest, parse_plans, parse_scope, to_csv
 from coordinator.admin.topics import list_topics
 from coordinator.zk.errors import CoordinatorError, SessionLost, UsageError
 from coordinator.zk.process import cli
@@ -179,7 +179,11 @@ def reset_offsets(
     bounds_of = bounds_in(source.opened(zk, brokers))
     with cli.opened(zk) as store:
         groups = [checked_name("group", name) for name in chosen_groups(Reading(store), names, all_groups)]
-        plans = _plans(request.from_file, groups)
+        try:
+            file = request.from_file
+            plans = parse_plans(file.read_text(encoding="utf-8-sig"), groups) if file is not None else None
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{file} cannot be read: {error}") from error
         reset = OffsetReset(
             store,
             bounds_of,
@@ -213,15 +217,6 @@ def _tried(act: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | Non
     except CoordinatorError as error:
         cli.report(error)
         return None
-
-
-def _plans(file: Path | None, groups: Sequence[str]) -> dict[str, Plan] | None:
-    if file is None:
-        return None
-    try:
-        return parse_plans(file.read_text(encoding="utf-8-sig"), groups)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} cannot be read: {error}") from error
 
 
 def _topics(store: Store, brokers: Brokers) -> dict[str, Topic]:
