@@ -14,7 +14,7 @@ from coordinator.zk.znodes.regions import ABORTED, COMPLETED, Contribution
 
 from .common import operator, reason_option
 from .groups import notes_of
-from .queries import shown_time
+from .segments import shown_time
 from .watching import Shot, printed, watched
 
 LIST = ("REGION", "STATE", "CHECKPOINT", "COMPLETED", "OPEN", "RESET", "GROUPS", "MEMBERS", "SINCE", "REASON")
