@@ -67,7 +67,10 @@ def findings(status: Status, now_ms: int, stuck_after_ms: int = STUCK_AFTER_MS) 
         pause, a requested turn, a region's reset.
     """
     clock = _Clock(now_ms, stuck_after_ms)
-    found = [*_coordinator(status), *_everything_paused(status, clock)]
+    found = [*_coordinator(status)]
+    pause = status.paused.everything
+    if pause is not None and clock.is_old(pause.since_ms):
+        found.append(HealthFinding("paused", None, f"every group is {_paused(pause, clock)}"))
     for group in status.groups:
         for check in CHECKS_OF_A_GROUP:
             found += [HealthFinding(name, group.shown.group, message) for name, message in check(status, group, clock)]
@@ -110,12 +113,6 @@ def _coordinator(status: Status) -> Iterator[HealthFinding]:
             f"node {elected.node} holds the coordinator's znode with epoch {elected.epoch}, but the epoch's znode has "
             f"{epoch}: its writes are refused (`resign` triggers an election)",
         )
-
-
-def _everything_paused(status: Status, clock: _Clock) -> Iterator[HealthFinding]:
-    pause = status.paused.everything
-    if pause is not None and clock.is_old(pause.since_ms):
-        yield HealthFinding("paused", None, f"every group is {_paused(pause, clock)}")
 
 
 def _paused(pause: Pause, clock: _Clock) -> str:

@@ -46,7 +46,7 @@ def remove_members(store: Store, runtime: Runtime, asked: SeatRemoval) -> tuple[
     group = asked.group
     checked_group(Reading(store), group)
     checked_request(store, group, asked.reason)  # before anything is marked
-    chosen = tuple(dict.fromkeys(asked.instances)) or tuple(seats_of(store, group))
+    chosen = tuple(dict.fromkeys(asked.instances)) or tuple(names_below(store, GroupPaths(group).seats))
     remove_seats(store, group, chosen, asked.reason or f"by {asked.by}")
     request_turn(store, group, asked.by, runtime.wall_ms(), asked.reason)
     if not await_turn(store, runtime, group, asked.timeout_s):
@@ -57,11 +57,6 @@ def remove_members(store: Store, runtime: Runtime, asked: SeatRemoval) -> tuple[
     return chosen
 
 
-def seats_of(store: Store, group: str) -> list[str]:
-    """The instance ids that have a seat in `group`, sorted."""
-    return names_below(store, GroupPaths(group).seats)
-
-
 def remove_seats(store: Store, group: str, instances: Sequence[str], reason: str) -> None:
     """Mark the seats as removed: the coordinator's next turn evicts their members, and removes the seats.
 
@@ -70,7 +65,7 @@ def remove_seats(store: Store, group: str, instances: Sequence[str], reason: str
     :raises UsageError: when one of `instances` has no seat.
     :raises BadData: when one is unreadable.
     """
-    known = seats_of(store, group)
+    known = names_below(store, GroupPaths(group).seats)
     unknown = sorted(set(instances) - set(known))
     if unknown:
         has = f"it has those of {', '.join(known[:10])}" if known else "it has none"

@@ -294,7 +294,7 @@ def delete_offsets(store: Store, topics: Mapping[str, Topic], group: str, scopes
         if not standing.exists:
             raise GroupIdNotFound(f"'{group}' does not exist.")
         found = committed(store, standing.paths)
-        decided = _decided(requested, topics, {*found, *removed}, _Subscribed(store, standing))
+        decided = _decided(requested, topics, {*found, *removed}, _subscribed(store, standing))
         gone = [TopicPartition(d.topic, d.partition) for d in decided if d.error is None and d.partition is not None]
         there = [partition for partition in gone if partition in found]
         removed.update(there)  # also when the outcome is unknown: the rest is retried
@@ -308,33 +308,29 @@ def delete_offsets(store: Store, topics: Mapping[str, Topic], group: str, scopes
     return retried(store, attempt, lambda: f"the znodes of group {group} keep changing: try again")
 
 
-class _Subscribed:
-    """The topics that a group's members subscribe to, run or shall run."""
-
-    def __init__(self, store: Store, standing: Standing) -> None:
-        paths = standing.paths
-        self._topics = {p.topic for target in standing.state.target.values() for p in target.partitions}
-        if standing.state.client is not None:  # a leader decides which topics a wildcard matches
-            self._topics |= set(standing.state.topics)
-        self._topics |= {p.topic for p in standing.owned}
-        self._topics |= {p.topic for _, channel in standing.channels if channel for p in channel.running}
-        wildcards: list[tuple[str, str]] = []
-        sources = [paths.id(name) for name in standing.members if is_name(name)]
-        sources += [paths.seat(name) for name in standing.seats if is_name(name)]  # of static members that are away
-        for node in filter(None, store.get_many(sources)):
-            registration = readable(Registration.parse, "", node)  # the coordinator ignores an unreadable one too
-            if registration is not None and registration.pattern in (STATIC, CLIENT):
-                self._topics |= set(registration.subscription)
-            elif registration is not None:
-                wildcards += ((registration.pattern, text) for text in registration.subscription)
-        self._filters = GroupFilters(wildcards).usable
-
-    def __contains__(self, topic: str) -> bool:
-        return topic in self._topics or any(each.allows(topic) for each in self._filters)
+def _subscribed(store: Store, standing: Standing) -> Callable[[str], bool]:
+    """Whether a group's members subscribe to a topic, run some of it or shall run it."""
+    paths = standing.paths
+    topics = {p.topic for target in standing.state.target.values() for p in target.partitions}
+    if standing.state.client is not None:  # a leader decides which topics a wildcard matches
+        topics |= set(standing.state.topics)
+    topics |= {p.topic for p in standing.owned}
+    topics |= {p.topic for _, channel in standing.channels if channel for p in channel.running}
+    wildcards: list[tuple[str, str]] = []
+    sources = [paths.id(name) for name in standing.members if is_name(name)]
+    sources += [paths.seat(name) for name in standing.seats if is_name(name)]  # of static members that are away
+    for node in filter(None, store.get_many(sources)):
+        registration = readable(Registration.parse, "", node)  # the coordinator ignores an unreadable one too
+        if registration is not None and registration.pattern in (STATIC, CLIENT):
+            topics |= set(registration.subscription)
+        elif registration is not None:
+            wildcards += ((registration.pattern, text) for text in registration.subscription)
+    filters = GroupFilters(wildcards).usable
+    return lambda topic: topic in topics or any(each.allows(topic) for each in filters)
 
 
 def _decided(
-    scopes: Iterable[Scope], topics: Mapping[str, Topic], found: set[TopicPartition], subscribed: _Subscribed
+    scopes: Iterable[Scope], topics: Mapping[str, Topic], found: set[TopicPartition], subscribed: Callable[[str], bool]
 ) -> list[Deletion]:
     decided: dict[tuple[str, int | None], Deletion] = {}
     for scope in scopes:
@@ -343,7 +339,7 @@ def _decided(
         numbers: list[int | None] = [*sorted(there if scope.partitions is None else scope.partitions)]
         for number in numbers or [None]:
             error = None if number in there else UNKNOWN_TOPIC_OR_PARTITION
-            if error is None and scope.topic in subscribed:
+            if error is None and subscribed(scope.topic):
                 error = GROUP_SUBSCRIBED_TO_TOPIC
             decided[scope.topic, number] = Deletion(scope.topic, number, error)
     return list(decided.values())

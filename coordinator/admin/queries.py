@@ -80,7 +80,9 @@ def _read(reading: Reading, paths: GroupPaths, now_ms: int) -> list[ShownQuery]:
     ).items():
         query = reading.record(paths.query(name), node, Query.parse)
         run, finished = (query.run, query.finished) if query else (None, None)
-        state, seen_ms = _state(query, node, now_ms), node.stat.mtime_ms
+        seen_ms = node.stat.mtime_ms
+        is_silent = not node.stat.ephemeral_owner and now_ms - seen_ms >= SILENT_AFTER_MS
+        state = UNREADABLE if query is None else EXPIRED if query.expired_ms else SILENT if is_silent else ACTIVE
         found.append(ShownQuery(paths.group, name, state, run, finished, 0, 0, 0, seen_ms, None))
     return found
 
@@ -99,15 +101,6 @@ def _holding(one: ShownQuery, listed: Sequence[ListedSegment], paused: str | Non
     behind = [item for item in listed if item.czxid > _finished(one)] if one.state != EXPIRED else []
     segments, size, rows = _sums(behind)
     return replace(one, segments=segments, size=size, rows=rows, paused=paused)
-
-
-def _state(query: Query | None, node: Node, now_ms: int) -> str:
-    if query is None:
-        return UNREADABLE
-    if query.expired_ms:
-        return EXPIRED
-    is_silent = not node.stat.ephemeral_owner and now_ms - node.stat.mtime_ms >= SILENT_AFTER_MS
-    return SILENT if is_silent else ACTIVE
 
 
 def _sums(listed: Sequence[ListedSegment]) -> tuple[int, int, int]:

@@ -99,7 +99,14 @@ def apply_(
     First with --acl open and the identities, then the members of each group (acl members), then --acl secure.
     """
     with cli.opened(zk, make_chroot=execute) as store:
-        before = _policy_before(store, is_complete=bool(mode and coordinators and operators))
+        try:
+            before = acl_policy.read_policy(store)
+        except AccessDenied:
+            raise
+        except BadData as error:  # it does not matter where the options say all of the next one
+            if not (mode and coordinators and operators):
+                raise BadData(f"{error}; with --acl, --coordinators and --operators it is written again") from error
+            before = AclPolicy()
         policy = replace(
             before,
             is_secure=before.is_secure if mode is None else mode == SECURE,
@@ -154,22 +161,6 @@ def _print_policy(policy: AclPolicy, groups: Mapping[str, AclPolicy | None]) -> 
         click.echo(cli.printable(f"members of {group}: {', '.join(each.members) if each else '-'}"))
         if each is not None and each.regions:
             click.echo(cli.printable(f"regions of {group}: {', '.join(each.regions)}"))
-
-
-def _policy_before(store: AclStore, is_complete: bool) -> AclPolicy:
-    """The present policy.
-
-    :param is_complete: whether the options say all of the next one: then a malformed one does not matter.
-    :raises BadData: when it is malformed, and they do not.
-    """
-    try:
-        return acl_policy.read_policy(store)
-    except AccessDenied:
-        raise
-    except BadData as error:
-        if is_complete:
-            return AclPolicy()
-        raise BadData(f"{error}; with --acl, --coordinators and --operators it is written again") from error
 
 
 def _print_changes(store: AclStore, policy: AclPolicy, brokers: Brokers) -> None:

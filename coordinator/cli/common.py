@@ -20,8 +20,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 UNHEALTHY = 5
 """Exit code of a check with findings."""
 
-EVERYTHING = "everything"
-
 
 def reason_option(command: Command) -> Command:
     """`--reason`, for later readers."""
@@ -59,7 +57,7 @@ def at(wall_ms: int) -> str:
 
 def echo_paused(paused: PausedRecord, label: str) -> None:
     """Print the pauses, a line each, that of every group first."""
-    everything = [(EVERYTHING, paused.everything)] if paused.everything else []
+    everything = [("everything", paused.everything)] if paused.everything else []
     for what, pause in everything + [(f"group {group}", pause) for group, pause in sorted(paused.groups.items())]:
         why = f": {pause.reason}" if pause.reason else ""
         line = f"{label}{what}, by {pause.by or 'an operator'} since {at(pause.since_ms)}{why}"

@@ -132,8 +132,13 @@ def status(directory: Path, output: str) -> None:
     healthy = embedded.modes_are_healthy([server.mode for server in servers])
     if output == "json":
         click.echo(json.dumps({"healthy": healthy, "servers": [asdict(server) for server in servers]}))
+    elif not servers:
+        click.echo(f"there is no ensemble in {directory}")
     else:
-        click.echo(_table(servers) if servers else f"there is no ensemble in {directory}")
+        modes = ["down" if each.pid is None else each.mode or "not serving" for each in servers]
+        rows = [(str(one.id), one.address, str(one.pid or "-"), mode) for one, mode in zip(servers, modes, strict=True)]
+        for number, address, pid, mode in [("SERVER", "ADDRESS", "PID", "MODE"), *rows]:
+            click.echo(f"{number:<8}{address:<18}{pid:<10}{mode}")
     sys.exit(0 if healthy else UNHEALTHY)
 
 
@@ -165,14 +170,6 @@ def env(directory: Path, identity: str) -> None:
     for name, value in environment_of(made.identities.access(identity)).items():
         click.echo(f"export {name}={shlex.quote(value)}")
     click.echo(f"# in ACLs: {made.identities.zookeeper_id(identity)}")
-
-
-def _table(servers: tuple[embedded.ServerStatus, ...]) -> str:
-    rows = [("SERVER", "ADDRESS", "PID", "MODE")]
-    for server in servers:
-        mode = "down" if server.pid is None else server.mode or "not serving"
-        rows.append((str(server.id), server.address, str(server.pid or "-"), mode))
-    return "\n".join(f"{number:<8}{address:<18}{pid:<10}{mode}" for number, address, pid, mode in rows)
 
 
 # ---- the Kafka broker

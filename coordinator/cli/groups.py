@@ -24,7 +24,7 @@ from coordinator.zk.znodes.regions import Region
 from coordinator.zk.znodes.sync import CLIENT, CONSUMER
 
 from .common import UNHEALTHY
-from .source import LogOptions, source_options
+from .source import OpenLog, source_options
 from .watching import Shot, error_note, printed, show, watch_options, watched
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def describe(
     members: bool,
     verbose: bool,
     state: bool,
-    source: LogOptions,
+    source: OpenLog | None,
     watch: float | None,
     times: int | None,
     zk: str,
@@ -111,7 +111,7 @@ def describe(
         raise UsageError("give at most one of --offsets, --members and --state")
     if verbose and not members:
         raise UsageError("--verbose requires --members")
-    log = source.opened(zk, brokers) if source.log_dir and not members and not state else None
+    log = source(zk, brokers) if source is not None and not members and not state else None
     with opened(zk) as store:
 
         def take() -> Shot:

@@ -31,7 +31,7 @@ from coordinator.zk.znodes.records import Topic
 
 from .acl import checked_regions, members_option, regions_option
 from .common import operator, reason_option, timeout_option
-from .source import LogOptions, bounds_in, source_options
+from .source import OpenLog, bounds_in, source_options
 from .watching import Shot, printed
 
 P = ParamSpec("P")
@@ -164,7 +164,7 @@ def reset_offsets(
     names: tuple[str, ...],
     all_groups: bool,
     export: bool,
-    source: LogOptions,
+    source: OpenLog,
     zk: str,
     brokers: Brokers,
     output: str,
@@ -176,7 +176,7 @@ def reset_offsets(
     --from-file. Offsets outside of the log are set to its nearest end, with a warning.
     """
     request = ResetRequest(**options, now_ms=ThreadRuntime().wall_ms())
-    bounds_of = bounds_in(source.opened(zk, brokers))
+    bounds_of = bounds_in(source(zk, brokers))
     with cli.opened(zk) as store:
         groups = [checked_name("group", name) for name in chosen_groups(Reading(store), names, all_groups)]
         try:

@@ -127,18 +127,17 @@ class _Kafka:
         self.group, self.commit_offsets, self._describe = client.group, client.commit_offsets, client.describe
 
     def partitions(self, topics: Collection[TopicWithId]) -> Mapping[TopicWithId, frozenset[int] | str]:
+        from consumer.logs import LogError
+        from consumer.logs.kafka.topics import checked
+
         answers = self._describe({name for name, _ in topics}).results() if topics else {}
-        return {(name, topic_id): _partitions(name, topic_id, answers[name]) for name, topic_id in topics}
-
-
-def _partitions(topic: str, topic_id: str, answer: Described | LogError) -> frozenset[int] | str:
-    from consumer.logs import LogError
-    from consumer.logs.kafka.topics import checked
-
-    try:
-        return checked(topic, topic_id, answer).partitions
-    except LogError as error:
-        return str(error)
+        found: dict[TopicWithId, frozenset[int] | str] = {}
+        for name, topic_id in topics:
+            try:
+                found[name, topic_id] = checked(name, topic_id, answers[name]).partitions
+            except LogError as error:
+                found[name, topic_id] = str(error)
+        return found
 
 
 # ---- topics sync
@@ -154,49 +153,32 @@ def sync(client: Requests, zk: str, brokers: Brokers) -> Acts:
     ZooKeeper is unavailable. Topics that no sync has created are left alone.
     """
 
+    left_alone: set[Change] = set()
+
     def changes() -> list[Change]:
         with cli.opened(zk, make_chroot=True) as store:
-            cluster, answers = _metadata(client)
+            cluster, names = client.cluster()
+            answers: dict[str, Described | LogError] = {}
+            for first in range(0, len(names), AT_ONCE):
+                answers |= client.describe(names[first : first + AT_ONCE]).results()
             there, unreadable = readable_topics(answers)
             return sync_topics(store, brokers, there, cluster, unreadable)
-
-    change_log = _ChangeLog()
 
     def rows() -> list[tuple[object, ...]]:
         return [(each.topic, each.what, each.partitions, each.id, each.reason) for each in changes()]
 
-    return (
-        rows,
-        lambda: change_log.write(changes()),
-        lambda why: log.warning("topic sync failed, retrying: reason=%s", why),
-    )
-
-
-class _ChangeLog:
-    """The log of changes: each one, and a topic that is left alone once."""
-
-    def __init__(self) -> None:
-        self._left_alone: set[Change] = set()
-
-    def write(self, changes: Sequence[Change]) -> None:
-        for change in changes:
+    def logged() -> None:
+        """Each change, and a topic that is left alone once."""
+        nonlocal left_alone
+        found = changes()
+        before, left_alone = left_alone, {change for change in found if change.what == LEFT_ALONE}
+        for change in found:
             if change.what != LEFT_ALONE:
                 log.info(
                     "topic synced: topic=%s change=%s partitions=%s id=%s",
                     change.topic, change.what, change.partitions, change.id,
                 )  # fmt: skip
-            elif change not in self._left_alone:
+            elif change not in before:
                 log.warning("topic sync failed: topic=%s reason=%s", change.topic, change.reason)
-        self._left_alone = {change for change in changes if change.what == LEFT_ALONE}
 
-
-def _metadata(client: Requests) -> tuple[str, dict[str, Described | LogError]]:
-    """The cluster's id, and the metadata of all its topics.
-
-    :raises LogError: when no broker answers.
-    """
-    cluster, names = client.cluster()
-    answers: dict[str, Described | LogError] = {}
-    for first in range(0, len(names), AT_ONCE):
-        answers |= client.describe(names[first : first + AT_ONCE]).results()
-    return cluster, answers
+    return rows, logged, lambda why: log.warning("topic sync failed, retrying: reason=%s", why)

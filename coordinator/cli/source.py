@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -18,27 +17,12 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, slots=True)
-class LogOptions:
-    """The log of a command; `log_dir` is empty when the user has named none."""
-
-    log_dir: str
-    bootstrap_servers: str
-    kafka: Mapping[str, str]
-
-    def opened(self, zk: str, brokers: Brokers) -> Log:
-        """The log.
-
-        :raises UsageError: when the options name none.
-        """
-        from consumer.logs import KafkaPlace, open_log  # loads pyarrow, needed only here
-
-        place = KafkaPlace(zk, brokers.brokers_path, self.bootstrap_servers, self.kafka, command_access())
-        return open_log(self.log_dir, place)
+OpenLog = Callable[[str, Brokers], "Log"]
+"""Opens the log that a command's options name, by `--zk` and `--brokers-path`. It raises UsageError for a bad name."""
 
 
 def source_options(is_needed: bool) -> Callable[[Command], Command]:
-    """`--log-dir`, `--bootstrap-servers` and `--kafka`, given to the command as `source`, a `LogOptions`.
+    """`--log-dir`, `--bootstrap-servers` and `--kafka`, given to the command as `source`, an `OpenLog`, or None.
 
     :param is_needed: whether the command requires the log.
     """
@@ -53,7 +37,13 @@ def source_options(is_needed: bool) -> Callable[[Command], Command]:
         def run(
             *args: Any, log_dir: str | None, bootstrap_servers: str, kafka: Mapping[str, str] | None, **rest: Any
         ) -> Any:
-            return command(*args, source=LogOptions(log_dir or "", bootstrap_servers, kafka or {}), **rest)
+            def opened(zk: str, brokers: Brokers) -> Log:
+                from consumer.logs import KafkaPlace, open_log  # loads pyarrow, needed only here
+
+                place = KafkaPlace(zk, brokers.brokers_path, bootstrap_servers, kafka or {}, command_access())
+                return open_log(log_dir or "", place)
+
+            return command(*args, source=opened if log_dir or is_needed else None, **rest)
 
         return cast(Command, run)
 

@@ -89,16 +89,12 @@ def _shown_node(record: CoordinatorRecord | NodeRecord) -> str:
     return printable(f"{record.node} ({record.host})")
 
 
-def _pause_of(found: Status, group: str) -> str | None:
-    """The pause of a group: that of all groups, or its own."""
-    if found.paused.everything is not None:
-        return "all"
-    return "group" if group in found.paused.groups else None
-
-
 def _shown(found: Status) -> Shot:
     elected = found.coordinator
-    rows = [(*list_row(each.shown, found.turn_times), _pause_of(found, each.shown.group)) for each in found.groups]
+    everything, paused = found.paused.everything, found.paused.groups
+    pauses = ["all" if everything else "group" if each.shown.group in paused else None for each in found.groups]
+    listed = [list_row(each.shown, found.turn_times) for each in found.groups]
+    rows = [(*row, pause) for row, pause in zip(listed, pauses, strict=True)]
     objects = zip(row_objects(COLUMNS, rows), found.groups, strict=True)
     document = {
         "coordinator": {"node": elected.node, "host": elected.host, "epoch": elected.epoch} if elected else None,
