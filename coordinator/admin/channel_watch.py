@@ -86,7 +86,8 @@ class ChannelWatch:
         if place is None or event.kind == "changed" or store is not self._store:
             return
         # A creation needs the znode's own data, a deletion that of the channel.
-        read = store.send_get(event.path if event.kind == "created" else self._paths.channel(place[1]))
+        _, consumer, _ = place
+        read = store.send_get(event.path if event.kind == "created" else self._paths.channel(consumer))
         now_s, now_ms = self._runtime.monotonic(), self._runtime.wall_ms()
         self._happened.put(_Happened(event.kind, *place, now_s, now_ms, read, is_with_channel))
 

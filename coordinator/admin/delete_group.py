@@ -205,7 +205,6 @@ def _steps(standing: Standing, tree: Mapping[str, Node], unbound: Sequence[Opera
     needed = {path for path in tree if path.startswith((f"{paths.offsets}/", f"{paths.owners}/", f"{paths.queries}/"))}
     segments = dict.fromkeys(sorted(_segments(paths, tree), key=lambda path: tree[path].stat.czxid))
     others = [path for path in tree if path not in {paths.root, *top, *needed, *segments}]
-    spare = sorted([*segments, *others], key=lambda path: -path.count("/"))
     fence = [*standing.state_fence(), *standing.vacancy_fence()]
     if paths.queries in tree:  # refused when a query has been added
         fence.append(Check(paths.queries, tree[paths.queries].stat.version))
@@ -214,23 +213,27 @@ def _steps(standing: Standing, tree: Mapping[str, Node], unbound: Sequence[Opera
         *([] if standing.version is None else [Delete(paths.state, standing.version)]),
         Delete(paths.root),
     ]
-    needed_last = sorted(needed, key=lambda path: (-path.count("/"), path))
-    if len(spare) + len(needed) + len(end) <= ROOM:
-        yield _Step(unbound, [*map(Delete, (*spare, *needed_last)), *end], [tree[path] for path in segments])
+    if len(segments) + len(others) + len(needed) + len(end) <= ROOM:
+        below = sorted([*segments, *others, *needed], key=_deepest_first)
+        yield _Step(unbound, [*map(Delete, below), *end], [tree[path] for path in segments])
         return
-    collected, version = readable(SegmentsRecord.parse, paths.segments, tree.get(paths.segments)), 0
-    for batch in batches([[Delete(path)] for path in spare], ROOM):
+    record = readable(SegmentsRecord.parse, paths.segments, tree.get(paths.segments)) or SegmentsRecord()
+    writes = 0
+    for batch in batches([[Delete(path)] for path in (*segments, *sorted(others, key=_deepest_first))], ROOM):
         nodes = [tree[operation.path] for operation in batch if operation.path in segments]
         if not nodes:
             yield _Step(fence, batch)
             continue
         # `segments` records them as collected, as after the queries.
-        known = collected or SegmentsRecord()
-        collected = replace(known, collected=max(known.collected, nodes[-1].stat.czxid))
-        written = SetData(paths.segments, collected.to_bytes(), tree[paths.segments].stat.version + version)
-        version += 1
+        record = replace(record, collected=max(record.collected, nodes[-1].stat.czxid))
+        written = SetData(paths.segments, record.to_bytes(), tree[paths.segments].stat.version + writes)
+        writes += 1
         yield _Step([*fence, written], batch, nodes)
-    units: list[list[Operation]] = [[Delete(path)] for path in needed_last]
+    units: list[list[Operation]] = [[Delete(path)] for path in sorted(needed, key=_deepest_first)]
     *steps, last = batches([*units, end], ROOM)
     yield from (_Step(fence, batch) for batch in steps)
     yield _Step(unbound, last)
+
+
+def _deepest_first(path: str) -> tuple[int, str]:
+    return -path.count("/"), path

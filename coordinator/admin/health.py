@@ -181,7 +181,7 @@ def _commands(status: Status, group: GroupStatus, clock: _Clock) -> Found:
             )
 
 
-def _stopped(status: Status, group: GroupStatus, clock: _Clock) -> Found:
+def _pauses(status: Status, group: GroupStatus, clock: _Clock) -> Found:
     pause = status.paused.groups.get(group.shown.group)
     if pause is not None and clock.is_old(pause.since_ms):
         yield "paused", _paused(pause, clock)
@@ -245,7 +245,7 @@ CHECKS_OF_A_GROUP: tuple[Callable[[Status, GroupStatus, _Clock], Found], ...] = 
     _evictions,
     _members,
     _commands,
-    _stopped,
+    _pauses,
     _queries,
 )
 """In the order of their findings; a new check is one more function."""

@@ -75,9 +75,8 @@ def silent_queries(reading: Reading, group: str, now_ms: int) -> list[ShownQuery
 def _read(reading: Reading, paths: GroupPaths, now_ms: int) -> list[ShownQuery]:
     """The queries, before their segments are counted."""
     found = []
-    for name, node in existing(
-        reading.store, {name: paths.query(name) for name in reading.names(paths.queries)}
-    ).items():
+    nodes = existing(reading.store, {name: paths.query(name) for name in reading.names(paths.queries)})
+    for name, node in nodes.items():
         query = reading.record(paths.query(name), node, Query.parse)
         run, finished = (query.run, query.finished) if query else (None, None)
         seen_ms = node.stat.mtime_ms

@@ -31,9 +31,8 @@ def unbinding(store: Store, group: str) -> list[Operation]:
     Refused when a region has changed meanwhile. An unreadable region is left alone.
     """
     found: list[Operation] = []
-    for path, node in existing(
-        store, {path: path for path in (RegionPaths(name).root for name in names_below(store, REGIONS))}
-    ).items():
+    for name, node in existing(store, {name: RegionPaths(name).root for name in names_below(store, REGIONS)}).items():
+        path = RegionPaths(name).root
         region = readable(Region.parse, path, node)
         if region is not None and group in region.groups:
             found.append(SetData(path, region.without(group).to_bytes(), node.stat.version))
