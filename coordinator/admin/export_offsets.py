@@ -45,11 +45,7 @@ def export_offsets(kafka: KafkaGroups, name: str, group: ShownGroup) -> list[Row
             f"group {name} has {members} members in Kafka ({state.capitalize()}), which own its offsets there: "
             "stop them, or export under another name with --as"
         )
-    offsets = {
-        (part.partition.topic, part.partition.partition): part.offset
-        for part in group.partitions
-        if part.offset is not None
-    }
+    offsets: dict[Place, int] = {each.partition: each.offset for each in group.partitions if each.offset is not None}
     topics = {(part.partition.topic, part.topic_id) for part in group.partitions if part.topic_id is not None}
     strange = mismatches(group, kafka.partitions(topics))
     valid = {place: offset for place, offset in offsets.items() if place not in strange}
