@@ -14,19 +14,7 @@ from ..zk.security.rights import ADMIN, WORLD, acl_of, group_of, letters_of
 from ..zk.store import Acl, AclEntry, AclStore
 from ..zk.znodes.names import is_name
 from ..zk.znodes.paths import ACL_POLICY, CONSUMERS, GROUPS, NODES, REGIONS, ROOT, Brokers, GroupPaths
-from .acl_policy import (
-    PROBE,
-    checked_size,
-    group_policies,
-    groups_outside_their_region,
-    groups_without_members,
-    of_group,
-    parsed_group,
-    read_policy,
-    require_operator,
-    write_groups,
-    write_policy,
-)
+from . import acl_policy
 from .topics import ensure_parents
 
 PASSES: Final = 20
@@ -66,9 +54,9 @@ def check(store: AclStore, brokers: Brokers) -> Iterator[Deviation]:
 
     :raises CoordinatorError: when a policy cannot be read.
     """
-    policy = read_policy(store)
-    for group, found in group_policies(store).items():
-        if found is not None and found != of_group(policy, found):
+    policy = acl_policy.read_policy(store)
+    for group, found in acl_policy.group_policies(store).items():
+        if found is not None and found != acl_policy.of_group(policy, found):
             yield Deviation(GroupPaths(group).acl, (), (), "it repeats an earlier policy: run acl apply")
         elif policy.is_secure and (found is None or not found.members):
             yield Deviation(GroupPaths(group).acl, (), (), "the group has no members: run acl members")
@@ -105,29 +93,29 @@ def apply(store: AclStore, policy: AclPolicy, brokers: Brokers) -> Applied:
     :raises CoordinatorError: when the tree does not come to rest, or another operator changes the policy meanwhile.
     """
     ensure(store, (CONSUMERS,))
-    require_operator(store, policy)
-    groups = group_policies(store)
-    nameless = groups_without_members(groups)
+    acl_policy.require_operator(store, policy)
+    groups = acl_policy.group_policies(store)
+    nameless = acl_policy.groups_without_members(groups)
     if policy.is_secure and nameless:
         raise UsageError(
             f"group {nameless[0]} has no members in the policy: name them with zk-coordinator acl members "
             f"{nameless[0]} --members ID" + (f" ({len(nameless)} groups in all)" if len(nameless) > 1 else "")
         )
-    if policy.is_secure and (outside := groups_outside_their_region(store, groups)):
+    if policy.is_secure and (outside := acl_policy.groups_outside_their_region(store, groups)):
         group, region = outside[0]
         raise UsageError(
             f"group {group} is bound to consistent region {region}, which its policy does not permit: "
             f"zk-coordinator acl members {group} --members ID --regions {region}"
         )
     for group, found in groups.items():
-        checked_size(GroupPaths(group).acl, of_group(policy, found))
-    write_policy(store, policy)
+        acl_policy.checked_size(GroupPaths(group).acl, acl_policy.of_group(policy, found))
+    acl_policy.write_policy(store, policy)
     if policy.is_secure:
         ensure(store, (GROUPS, NODES, REGIONS))
         ensure_parents(store, brokers.topics)
     count, refused = 0, set[str]()
     for _ in range(PASSES):
-        write_groups(store, policy)
+        acl_policy.write_groups(store, policy)
         changed, left = 0, (each for each in deviations(store, policy, brokers) if each.path not in refused)
         while batch := list(islice(left, SET_AT_ONCE)):
             done = store.set_acls([(each.path, each.expected) for each in batch])
@@ -135,7 +123,7 @@ def apply(store: AclStore, policy: AclPolicy, brokers: Brokers) -> Applied:
             changed += sum(is_set is True for is_set in done)
         count += changed
         if not changed:
-            if read_policy(store) != policy:
+            if acl_policy.read_policy(store) != policy:
                 raise CoordinatorError("another operator has changed the policy meanwhile: look at acl check")
             return Applied(count, tuple(sorted(refused)))
     raise CoordinatorError(f"after {PASSES} passes znodes are still created with other ACLs: look at acl check")
@@ -150,25 +138,22 @@ class _Wanted:
     def __init__(self, store: AclStore, policy: AclPolicy) -> None:
         self._store = store
         self._policy = policy
-        self._groups = group_policies(store)
+        self._groups = acl_policy.group_policies(store)
         self._of_regions: dict[str, AclPolicy] = {}
 
     def of(self, path: str) -> AclPolicy:
         group, names = group_of(path), path.split("/")
         if group:
-            return of_group(self._policy, self._group(group))
+            if group not in self._groups:  # created since
+                node = self._store.get(GroupPaths(group).acl) if is_name(group) else None
+                self._groups[group] = acl_policy.parsed_group(group, node)
+            return acl_policy.of_group(self._policy, self._groups[group])
         region = names[3] if path.startswith(f"{REGIONS}/") else ""
         if region and region not in self._of_regions:
             allowed = [each.members for each in self._groups.values() if each is not None and region in each.regions]
             members = tuple(dict.fromkeys(one for some in allowed for one in some))
             self._of_regions[region] = replace(self._policy, members=members)
         return self._of_regions[region] if region else self._policy
-
-    def _group(self, group: str) -> AclPolicy | None:
-        if group not in self._groups:  # created since
-            node = self._store.get(GroupPaths(group).acl) if is_name(group) else None
-            self._groups[group] = parsed_group(group, node)
-        return self._groups[group]
 
 
 def _tree(store: AclStore, policy: AclPolicy, brokers: Brokers) -> Iterator[list[str]]:
@@ -186,7 +171,7 @@ def _tree(store: AclStore, policy: AclPolicy, brokers: Brokers) -> Iterator[list
             f"{path}/{name}"
             for path, listing in found
             for name in sorted(listing.found)
-            if not (path == CONSUMERS and name.startswith(PROBE))
+            if not (path == CONSUMERS and name.startswith(acl_policy.PROBE))
         ]
 
 
@@ -232,15 +217,13 @@ def _meaning(found: Acl, expected: Acl) -> str:
     if not found:
         return "this client may neither read nor administer it: an operator may remove it"
     has, needs = _combined(found), _combined(_as_shown(expected, found))
+    more = {one: has[one] & ~needs.get(one, 0) for one in has}
+    less = {one: needs[one] & ~(has.get(one, 0) | has.get(WORLD, 0)) for one in needs}
     parts = [
-        f"{'anybody' if identity == WORLD else identity} may {_verbs(more)}"
-        for identity, permissions in has.items()
-        if (more := permissions & ~needs.get(identity, 0))
-    ]
-    parts += [
-        f"{'anybody' if identity == WORLD else identity} may not {_verbs(less)}"
-        for identity, permissions in needs.items()
-        if (less := permissions & ~(has.get(identity, 0) | has.get(WORLD, 0)))
+        f"{'anybody' if one == WORLD else one} {may} {_verbs(rights)}"
+        for may, found_rights in (("may", more), ("may not", less))
+        for one, rights in found_rights.items()
+        if rights
     ]
     return "; ".join(parts) or "it names rights of a party twice"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from ..zk.batching import ensure
@@ -214,31 +215,22 @@ def write_policy(store: AclStore, policy: AclPolicy) -> None:
     """
     update(store, ACL_POLICY, lambda node: Change(_written(store, ACL_POLICY, policy), None))
     write_groups(store, policy)
-
-    def touch(before: Failure | None) -> None:
-        store.commit(_touched(store, _same(store, policy)))
-
-    retried(store, touch, lambda: _KEEPS_CHANGING)
+    retried(store, lambda before: store.commit(_touched(store, _same(store, policy))), lambda: _KEEPS_CHANGING)
 
 
 def write_groups(store: AclStore, policy: AclPolicy) -> None:
     """Let the policy of every group repeat the chroot's; raises as `write_policy`."""
     for group, known in group_policies(store).items():
         if known is not None and known != of_group(policy, known):
-            _write_group(store, group, policy)
+            retried(store, partial(_write_group, store, group, policy), lambda: _KEEPS_CHANGING)
 
 
-def _write_group(store: AclStore, group: str, policy: AclPolicy) -> None:
-    path = GroupPaths(group).acl
-
-    def attempt(before: Failure | None) -> None:
-        top = _same(store, policy)
-        found = parsed_group(group, store.get(path))
-        if found is not None:
-            written = _written(store, path, of_group(policy, found))
-            store.commit([*written, Check(ACL_POLICY, top.stat.version)])
-
-    retried(store, attempt, lambda: _KEEPS_CHANGING)
+def _write_group(store: AclStore, group: str, policy: AclPolicy, before: Failure | None) -> None:
+    top, path = _same(store, policy), GroupPaths(group).acl
+    found = parsed_group(group, store.get(path))
+    if found is not None:
+        written = _written(store, path, of_group(policy, found))
+        store.commit([*written, Check(ACL_POLICY, top.stat.version)])
 
 
 def _same(store: AclStore, policy: AclPolicy) -> Node:

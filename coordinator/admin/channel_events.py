@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
@@ -47,22 +47,7 @@ class ChannelEvent:
 
     def to_json(self, group: str) -> dict[str, Any]:
         """The object that `-o jsonl` prints."""
-        return {
-            "event": self.event,
-            "at_ms": self.at_ms,
-            "group": group,
-            "consumer": self.consumer,
-            "command": self.command,
-            "option": self.option,
-            "epoch": self.epoch,
-            "generation": self.generation,
-            "incarnation": self.incarnation,
-            "partitions": dict(self.partitions) if self.partitions is not None else None,
-            "took_ms": self.took_ms,
-            "note": self.note,
-            "ask": self.ask,
-            "reason": self.reason,
-        }
+        return {"event": self.event, "at_ms": self.at_ms, "group": group} | asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,19 +127,9 @@ def _of(seen: SeenCommand, event: str, at_ms: int) -> ChannelEvent:
         return ChannelEvent(event, at_ms, seen.consumer, seen.name)
     named = range_texts(command.started if command.option == START_FETCHER else command.partitions)
     is_named = command.option == START_FETCHER or (command.option == STOP_FETCHER and bool(named))
-    return ChannelEvent(
-        event,
-        at_ms,
-        seen.consumer,
-        seen.name,
-        command.option,
-        command.epoch,
-        command.generation,
-        command.incarnation,
-        named if is_named else None,
-        ask=command.ask or None,
-        reason=command.reason or None,
-    )
+    sender = (command.option, command.epoch, command.generation, command.incarnation)
+    partitions, ask, reason = named if is_named else None, command.ask or None, command.reason or None
+    return ChannelEvent(event, at_ms, seen.consumer, seen.name, *sender, partitions, ask=ask, reason=reason)
 
 
 def _how_it_ended(seen: SeenCommand, channel: Channel | None, with_channel: bool | None) -> tuple[str, str | None]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple, TypeVar
 
 from ..zk.errors import BadData, CoordinatorError, Retryable, SessionLost
 from ..zk.runtime import Queue, Runtime
@@ -21,8 +20,7 @@ from ..zk.znodes.paths import COMMAND_PREFIX, GroupPaths
 from ..zk.znodes.records import Channel, Registration, parsed_channel
 from . import channel_events
 from .channel_events import ChannelEvent, SeenCommand
-
-T = TypeVar("T")
+from .groups import existing
 
 LOOK_S = 0.5
 COMMANDS, IDS, SESSION = "command", "ids", "session"
@@ -40,12 +38,6 @@ class _Happened:
     at_ms: int = 0
     read: Callable[[], Node | None] | None = None
     with_channel: bool = False
-
-
-class _Place(NamedTuple):
-    what: str
-    consumer: str
-    command: str = ""
 
 
 class ChannelWatch:
@@ -78,16 +70,13 @@ class ChannelWatch:
         until = None if for_s is None else self._runtime.monotonic() + for_s
         try:
             yield from self._begin(None)
-            while (left_s := self._left_s(until)) > 0:
+            while (left_s := LOOK_S if until is None else until - self._runtime.monotonic()) > 0:
                 happened = self._happened.get(min(LOOK_S, left_s))
                 if happened is not None:
                     yield from self._events_of(happened)
         finally:
             if self._store is not None:
                 self._store.close()
-
-    def _left_s(self, until: float | None) -> float:
-        return LOOK_S if until is None else until - self._runtime.monotonic()
 
     # ---- callbacks: they record the event, and send the read that must not wait
 
@@ -97,7 +86,8 @@ class ChannelWatch:
         if place is None or event.kind == "changed" or store is not self._store:
             return
         # A creation needs the znode's own data, a deletion that of the channel.
-        read = store.send_get(event.path if event.kind == "created" else self._paths.channel(place.consumer))
+        _, consumer, _ = place
+        read = store.send_get(event.path if event.kind == "created" else self._paths.channel(consumer))
         now_s, now_ms = self._runtime.monotonic(), self._runtime.wall_ms()
         self._happened.put(_Happened(event.kind, *place, now_s, now_ms, read, is_with_channel))
 
@@ -113,16 +103,15 @@ class ChannelWatch:
             return False
         return (before.kind, before.path, before.zxid) == ("changed", f"{root}{consumer}", event.zxid)
 
-    def _place(self, path: str) -> _Place | None:
-        """The consumer and the command or registration of a path; None for other paths and invalid names."""
+    def _place(self, path: str) -> tuple[str, str, str] | None:
+        """What a path is of, the consumer, and the command if any; None for other paths and invalid names."""
         for root, what in ((self._paths.channels, COMMANDS), (self._paths.ids, IDS)):
             if path.startswith(f"{root}/"):
                 consumer, _, name = path[len(root) + 1 :].partition("/")
+                is_command = name.startswith(COMMAND_PREFIX) and is_name(name)
                 is_wanted = is_name(consumer) and self._consumer in (None, consumer)
-                if is_wanted and what == IDS and not name:
-                    return _Place(what, consumer)
-                if is_wanted and what == COMMANDS and name.startswith(COMMAND_PREFIX) and is_name(name):
-                    return _Place(what, consumer, name)
+                if is_wanted and (is_command if what == COMMANDS else not name):
+                    return what, consumer, name
         return None
 
     def _on_state(self, store: TreeStore, state: SessionState) -> None:
@@ -133,7 +122,10 @@ class ChannelWatch:
 
     def _events_of(self, happened: _Happened) -> Iterator[ChannelEvent]:
         if happened.what == SESSION:
-            yield from self._session(happened.kind)
+            if happened.kind == SessionState.LOST.value or (self._store is not None and self._store.lost):
+                yield from self._begin("the session with ZooKeeper has ended")
+            else:
+                yield from self._again("the connection to ZooKeeper was lost")
             return
         try:
             node = happened.read() if happened.read is not None else None
@@ -168,12 +160,6 @@ class ChannelWatch:
         registration, problem = self._read_registration(consumer, node)
         self._lives[consumer] = registration.incarnation if registration else None
         return channel_events.registered(consumer, registration, problem, happened.at_ms)
-
-    def _session(self, kind: str) -> Iterator[ChannelEvent]:
-        if kind == SessionState.LOST.value or (self._store is not None and self._store.lost):
-            yield from self._begin("the session with ZooKeeper has ended")
-        else:
-            yield from self._again("the connection to ZooKeeper was lost")
 
     # ---- reading everything: at the start, and after events may have been missed
 
@@ -231,22 +217,16 @@ class ChannelWatch:
             del self._standing[seen.consumer, seen.name]
             known = SeenCommand(seen.consumer, seen.name, seen.command, None, seen.problem)  # time of removal unknown
             events.append(channel_events.removed(known, self._channel(seen.consumer, node), at_ms, now_s))
-        nodes = store.get_many([self._paths.command(*key) for key in keys])
-        for key, node in zip(keys, nodes, strict=True):
-            if node is not None and key not in self._standing:
+        for key, node in existing(store, {key: self._paths.command(*key) for key in keys}).items():
+            if key not in self._standing:
                 self._standing[key] = seen = self._seen(*key, node, None)
                 events.append(channel_events.sent(seen, at_ms))
         return events
 
     def _read_lives(self, store: TreeStore) -> list[ChannelEvent]:
         """The registered consumers; the first reading returns no events for those that are already there."""
-        consumers = self._consumers(store, self._paths.ids)
-        nodes = store.get_many([self._paths.id(name) for name in consumers])
-        found = {
-            name: self._read_registration(name, node)
-            for name, node in zip(consumers, nodes, strict=True)
-            if node is not None
-        }
+        nodes = existing(store, {name: self._paths.id(name) for name in self._consumers(store, self._paths.ids)})
+        found = {name: self._read_registration(name, node) for name, node in nodes.items()}
         at_ms = self._runtime.wall_ms()
         lives = {name: registration.incarnation if registration else None for name, (registration, _) in found.items()}
         gone = sorted(name for name, life in self._lives.items() if name not in lives or lives[name] != life)
@@ -264,9 +244,7 @@ class ChannelWatch:
         return events if self._has_read else []
 
     def _consumers(self, store: TreeStore, root: str) -> list[str]:
-        if self._consumer is not None:
-            return [self._consumer]
-        return names_below(store, root)
+        return [self._consumer] if self._consumer is not None else names_below(store, root)
 
     # ---- untrusted data
 

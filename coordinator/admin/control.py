@@ -6,16 +6,15 @@ Each is one znode, changed by compare-and-set; the elected coordinator watches i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 from ..zk.batching import ensure
-from ..zk.errors import BadData, CoordinatorError, Refused, Retryable, UsageError
+from ..zk.errors import CoordinatorError, Refused, Retryable, UsageError
 from ..zk.runtime import Runtime
 from ..zk.store import Check, Create, Delete, Node, Operation, SetData, Store, Watch
 from ..zk.update import Change, Failure, commit_once, retried, update
 from ..zk.znodes.group_state import DEAD, GroupState
-from ..zk.znodes.json_fields import MAX_ZNODE_BYTES
+from ..zk.znodes.json_fields import MAX_ZNODE_BYTES, readable
 from ..zk.znodes.names import is_name, shown
 from ..zk.znodes.operator_requests import LONGEST_REASON, NOTHING_PAUSED, Pause, PausedRecord, TurnRequest
 from ..zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, PAUSED, GroupPaths
@@ -72,14 +71,9 @@ def read_paused(store: Store) -> PausedRecord:
 
 
 def _parsed(node: Node | None, is_lenient: bool = False) -> PausedRecord:
-    if node is None:
-        return NOTHING_PAUSED
-    try:
-        return PausedRecord.parse(PAUSED, node.data)
-    except BadData:
-        if not is_lenient:
-            raise
-        return NOTHING_PAUSED
+    if is_lenient:
+        return readable(PausedRecord.parse, PAUSED, node) or NOTHING_PAUSED
+    return PausedRecord.parse(PAUSED, node.data) if node is not None else NOTHING_PAUSED
 
 
 def _change_paused(
@@ -167,16 +161,7 @@ def await_election(store: Store, runtime: Runtime, above: int, timeout_s: float)
 # ---- a turn
 
 
-@dataclass(frozen=True, slots=True)
-class GroupStanding:
-    """State, generation and members of a group at one moment."""
-
-    state: str
-    generation: int
-    reason: str | None = None
-
-
-def standing(store: Store, group: str) -> GroupStanding:
+def standing(store: Store, group: str) -> GroupState:
     """The group's current state; Dead without one.
 
     :raises UsageError: when there is no such group.
@@ -184,8 +169,7 @@ def standing(store: Store, group: str) -> GroupStanding:
     """
     path = _existing(store, group).state
     node = store.get(path)
-    state = GroupState.parse(path, node.data) if node is not None else GroupState(state=DEAD)
-    return GroupStanding(state.state, state.generation, state.reason)
+    return GroupState.parse(path, node.data) if node is not None else GroupState(state=DEAD)
 
 
 def checked_request(store: Store, group: str, reason: str | None) -> GroupPaths:
@@ -220,7 +204,8 @@ def request_turn(store: Store, group: str, by: str, since_ms: int, reason: str |
             raise CoordinatorError(f"Consumer group '{group}' has just been removed") from before
         node = store.get(paths.request)
         if node is not None:
-            return node.data == data, _asker(paths.request, node.data)
+            known = readable(TurnRequest.parse, paths.request, node)
+            return node.data == data, (known.by if known is not None else "") or "an operator"
         store.commit([Create(paths.request, data)])
         return True, by
 
@@ -231,13 +216,6 @@ def await_turn(store: Store, runtime: Runtime, group: str, timeout_s: float) -> 
     """Whether the request of a turn of `group` is gone within `timeout_s` seconds: the turn has been taken."""
     path = GroupPaths(group).request
     return bool(_awaited(runtime, lambda watch: store.get(path, watch=watch) is None, timeout_s))
-
-
-def _asker(path: str, data: bytes) -> str:
-    try:
-        return TurnRequest.parse(path, data).by or "an operator"
-    except BadData:
-        return "an operator"
 
 
 def _awaited(runtime: Runtime, look: Callable[[Watch], T | None], timeout_s: float) -> T | None:

@@ -26,6 +26,7 @@ from ..zk.update import Failure, retried
 from ..zk.znodes.json_fields import readable
 from ..zk.znodes.paths import GroupPaths
 from ..zk.znodes.segments import Query, Segment, SegmentsRecord, local_file
+from .groups import existing
 from .inactive_group import GroupIdNotFound, GroupNotEmpty, Standing, is_seat, look
 from .unbinding import unbinding
 
@@ -104,14 +105,13 @@ def removable(store: Store, group: str) -> Removable:
     """What `delete_group` would remove now. Writes nothing; raises as it does."""
     paths = GroupPaths(group)
     tree = _unused(store, look(store, group))
-    segments = [node for path, node in tree.items() if path == paths.segment(path.rsplit("/", 1)[1])]
+    segments = [readable(Segment.parse, path, tree[path]) for path in _segments(paths, tree)]
     offsets = sum(_is_offset(paths, path) for path in tree)
-    return Removable(len(tree), offsets, len(segments), sum(_size(node) for node in segments))
+    return Removable(len(tree), offsets, len(segments), sum(one.size for one in segments if one is not None))
 
 
-def _size(node: Node) -> int:
-    segment = readable(Segment.parse, "", node)
-    return segment.size if segment is not None else 0
+def _segments(paths: GroupPaths, tree: Mapping[str, Node]) -> list[str]:
+    return [path for path in tree if path == paths.segment(path.rsplit("/", 1)[1])]
 
 
 def _unused(store: Store, standing: Standing, so_far: str = "") -> dict[str, Node]:
@@ -160,7 +160,7 @@ def _tree(store: Store, root: str) -> dict[str, Node]:
         parents: list[str] = []
         for first in range(0, len(level), NODES_AT_ONCE):
             batch = level[first : first + NODES_AT_ONCE]
-            there = {p: node for p, node in zip(batch, store.get_many(batch), strict=True) if node is not None}
+            there = existing(store, {path: path for path in batch})
             found |= there
             parents += [path for path, node in there.items() if node.stat.children]
         listings = store.children_many(parents)
@@ -171,10 +171,8 @@ def _tree(store: Store, root: str) -> dict[str, Node]:
 def _in_use(standing: Standing, tree: Mapping[str, Node]) -> str | None:
     """Why the group is in use, None when it is not."""
     paths = standing.paths
-    if standing.used_by:
-        return standing.used_by
-    if not standing.is_inactive:
-        return f"the current state is {standing.state.state}"
+    if standing.in_use:
+        return standing.in_use
     if standing.state.marks:
         # A new channel begins at version 0: an evicted consumer must have given up before its channel is removed.
         return f"the lease of {standing.state.marks[0].consumer}, which was evicted, may still run"
@@ -186,14 +184,10 @@ def _in_use(standing: Standing, tree: Mapping[str, Node]) -> str | None:
             return f"static member {name} has just taken a seat"
         if path == paths.pool(name):
             return f"fetcher pool {name} runs"
-        if path == paths.query(name) and not _is_expired(path, node):
+        query = readable(Query.parse, path, node) if path == paths.query(name) else None
+        if path == paths.query(name) and not (query is not None and query.expired_ms):
             return f"query {name} reads its segments (`queries remove {paths.group} {name} --execute` releases them)"
     return None
-
-
-def _is_expired(path: str, node: Node) -> bool:
-    query = readable(Query.parse, path, node)
-    return query is not None and bool(query.expired_ms)
 
 
 # ---- the multis
@@ -209,47 +203,37 @@ def _steps(standing: Standing, tree: Mapping[str, Node], unbound: Sequence[Opera
     paths = standing.paths
     top = {path for path in tree if path.count("/") == paths.root.count("/") + 1}
     needed = {path for path in tree if path.startswith((f"{paths.offsets}/", f"{paths.owners}/", f"{paths.queries}/"))}
-    segments = [path for path in tree if path == paths.segment(path.rsplit("/", 1)[1])]
-    spare = [path for path in tree if path not in {paths.root, *top, *needed, *segments}]
-    fence = [*standing.state_fence(), *standing.vacancy_fence(), *_no_query(paths, tree)]
+    segments = dict.fromkeys(sorted(_segments(paths, tree), key=lambda path: tree[path].stat.czxid))
+    others = [path for path in tree if path not in {paths.root, *top, *needed, *segments}]
+    fence = [*standing.state_fence(), *standing.vacancy_fence()]
+    if paths.queries in tree:  # refused when a query has been added
+        fence.append(Check(paths.queries, tree[paths.queries].stat.version))
     end: list[Operation] = [
         *(Delete(path) for path in sorted(top - {paths.state})),
         *([] if standing.version is None else [Delete(paths.state, standing.version)]),
         Delete(paths.root),
     ]
-    if len(spare) + len(needed) + len(segments) + len(end) <= ROOM:
-        below = [Delete(path) for path in reversed([*spare, *needed, *segments])]
-        yield _Step(unbound, [*sorted(below, key=_depth), *end], [tree[path] for path in segments])
+    if len(segments) + len(others) + len(needed) + len(end) <= ROOM:
+        below = sorted([*segments, *others, *needed], key=_deepest_first)
+        yield _Step(unbound, [*map(Delete, below), *end], [tree[path] for path in segments])
         return
-    yield from _collected(paths, tree, segments, fence)
-    for batch in batches([[Delete(path)] for path in sorted(spare, key=lambda p: -p.count("/"))], ROOM):
-        yield _Step(fence, batch)
-    units: list[list[Operation]] = [[Delete(path)] for path in sorted(needed, key=lambda p: (-p.count("/"), p))]
-    steps = list(batches([*units, end], ROOM))
-    for batch in steps[:-1]:
-        yield _Step(fence, batch)
-    yield _Step(unbound, steps[-1])
+    record = readable(SegmentsRecord.parse, paths.segments, tree.get(paths.segments)) or SegmentsRecord()
+    writes = 0
+    for batch in batches([[Delete(path)] for path in (*segments, *sorted(others, key=_deepest_first))], ROOM):
+        nodes = [tree[operation.path] for operation in batch if operation.path in segments]
+        if not nodes:
+            yield _Step(fence, batch)
+            continue
+        # `segments` records them as collected, as after the queries.
+        record = replace(record, collected=max(record.collected, nodes[-1].stat.czxid))
+        written = SetData(paths.segments, record.to_bytes(), tree[paths.segments].stat.version + writes)
+        writes += 1
+        yield _Step([*fence, written], batch, nodes)
+    units: list[list[Operation]] = [[Delete(path)] for path in sorted(needed, key=_deepest_first)]
+    *steps, last = batches([*units, end], ROOM)
+    yield from (_Step(fence, batch) for batch in steps)
+    yield _Step(unbound, last)
 
 
-def _depth(operation: Operation) -> int:
-    return -operation.path.count("/")
-
-
-def _no_query(paths: GroupPaths, tree: Mapping[str, Node]) -> list[Operation]:
-    """Fence on the version of `queries`: refused when a query has been added."""
-    return [Check(paths.queries, tree[paths.queries].stat.version)] if paths.queries in tree else []
-
-
-def _collected(
-    paths: GroupPaths, tree: Mapping[str, Node], segments: Sequence[str], fence: Sequence[Operation]
-) -> Iterator[_Step]:
-    """Segments are removed oldest first, and `segments` records them as collected, as after the queries."""
-    if not segments:
-        return
-    root = tree[paths.segments]
-    record = readable(SegmentsRecord.parse, paths.segments, root) or SegmentsRecord()
-    oldest_first = sorted(segments, key=lambda path: tree[path].stat.czxid)
-    for nth, batch in enumerate(batches([[Delete(path)] for path in oldest_first], ROOM)):
-        nodes = [tree[operation.path] for operation in batch]
-        data = replace(record, collected=max(record.collected, nodes[-1].stat.czxid)).to_bytes()
-        yield _Step([*fence, SetData(paths.segments, data, root.stat.version + nth)], batch, nodes)
+def _deepest_first(path: str) -> tuple[int, str]:
+    return -path.count("/"), path

@@ -45,12 +45,9 @@ def export_offsets(kafka: KafkaGroups, name: str, group: ShownGroup) -> list[Row
             f"group {name} has {members} members in Kafka ({state.capitalize()}), which own its offsets there: "
             "stop them, or export under another name with --as"
         )
-    offsets = {
-        (part.partition.topic, part.partition.partition): part.offset
-        for part in group.partitions
-        if part.offset is not None
-    }
-    strange = mismatches(group, kafka.partitions(topics_of(group)))
+    offsets: dict[Place, int] = {each.partition: each.offset for each in group.partitions if each.offset is not None}
+    topics = {(part.partition.topic, part.topic_id) for part in group.partitions if part.topic_id is not None}
+    strange = mismatches(group, kafka.partitions(topics))
     valid = {place: offset for place, offset in offsets.items() if place not in strange}
     refused = kafka.commit_offsets(name, valid) if valid else {}
     reasons = {**strange, **refused}
@@ -60,15 +57,10 @@ def export_offsets(kafka: KafkaGroups, name: str, group: ShownGroup) -> list[Row
     ]
 
 
-def topics_of(group: ShownGroup) -> set[TopicWithId]:
-    """The topics of a group's partitions, as far as their ids are known."""
-    return {(part.partition.topic, part.topic_id) for part in group.partitions if part.topic_id is not None}
-
-
 def mismatches(group: ShownGroup, there: Mapping[TopicWithId, frozenset[int] | str]) -> dict[Place, str]:
     """Partitions whose topic id differs from Kafka's, or that Kafka does not have, with the reason.
 
-    :param there: Kafka's answer for `topics_of` the group.
+    :param there: Kafka's answer for the topics with an id.
     """
     found: dict[Place, str] = {}
     for part in group.partitions:

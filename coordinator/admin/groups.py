@@ -9,26 +9,34 @@ from typing import TypeVar
 from ..planning.rebalance_history import in_order
 from ..zk.errors import AccessDenied, BadData, UsageError
 from ..zk.store import Node, Store
+from ..zk.znodes import paths as znodes
 from ..zk.znodes.commands import Command
 from ..zk.znodes.group_state import DEAD, GROUP_STATES, GroupState, Rebalance
 from ..zk.znodes.names import MAX_NAME, is_name, shown
 from ..zk.znodes.partitions import TopicPartition
-from ..zk.znodes.paths import (
-    ANSWER,
-    COMMAND_PREFIX,
-    GROUPS,
-    REBALANCE_PREFIX,
-    TURN_TIMES,
-    Brokers,
-    GroupPaths,
-    ask_number,
-    sequence,
-)
 from ..zk.znodes.ranges import is_partition
-from ..zk.znodes.records import Channel, OffsetRecord, OwnerRecord, Registration, Seat, Topic, TurnTimes, parsed_channel
+from ..zk.znodes.records import Channel, OffsetRecord, OwnerRecord, Registration, Seat, Topic, parsed_channel
 from ..zk.znodes.sync import Ask
 
 T = TypeVar("T")
+K = TypeVar("K")
+
+
+def existing(store: Store, paths: Mapping[K, str]) -> dict[K, Node]:
+    """The znodes that exist, by the keys of their paths; pipelined."""
+    nodes = store.get_many([*paths.values()])
+    return {key: node for key, node in zip(paths, nodes, strict=True) if node is not None}
+
+
+def partitions_below(store: Store, topics: Sequence[str], parent: Callable[[str], str]) -> list[TopicPartition]:
+    """The partitions that have a znode.
+
+    :param parent: the path of a topic's.
+    """
+    listings = store.children_many([parent(topic) for topic in topics])
+    found = zip(topics, listings, strict=True)
+    names = [(topic, name) for topic, listing in found for name in sorted(listing.names if listing else ())]
+    return [TopicPartition(topic, int(name)) for topic, name in names if is_partition(name)]
 
 
 @dataclass(slots=True)
@@ -50,26 +58,32 @@ class Reading:
                 self.problems[f"{path}/{shown(name, MAX_NAME)}"] = "its name contains invalid characters"
         return [name for name in found if is_name(name)]
 
-    def parsed(self, path: str, parse: Callable[[str, Node], T]) -> T | None:
+    def parsed(self, path: str, parse: Callable[[str, bytes], T]) -> T | None:
         """A znode's record; None when it does not exist or is unreadable."""
         return self.timed(path, parse)[0]
 
-    def timed(self, path: str, parse: Callable[[str, Node], T]) -> tuple[T | None, int | None]:
+    def timed(self, path: str, parse: Callable[[str, bytes], T]) -> tuple[T | None, int | None]:
         """`parsed`, and the time of the znode's last write (server's wall clock, None when it does not exist)."""
         node = self.store.get(path)
         return self.record(path, node, parse), node.stat.mtime_ms if node is not None else None
 
-    def parsed_many(self, paths: Sequence[str], parse: Callable[[str, Node], T]) -> list[T | None]:
+    def parsed_many(self, paths: Sequence[str], parse: Callable[[str, bytes], T]) -> list[T | None]:
         """`parsed` for each path, pipelined."""
         return [self.record(path, node, parse) for path, node in zip(paths, self.store.get_many(paths), strict=True)]
 
-    def record(self, path: str, node: Node | None, parse: Callable[[str, Node], T]) -> T | None:
+    def record(self, path: str, node: Node | None, parse: Callable[[str, bytes], T]) -> T | None:
         """`parsed`, of a znode that has been read."""
         try:
-            return parse(path, node) if node is not None else None
+            return parse(path, node.data) if node is not None else None
         except BadData as error:
             self.problems[path] = str(error)
             return None
+
+
+def unreadable(problems: Mapping[str, str], most: int) -> list[str]:
+    """A line for each unreadable znode, `most` of them, and one for the others."""
+    lines = [text if path in text else f"{path}: {text}" for path, text in sorted(problems.items())]
+    return lines if len(lines) <= most else [*lines[:most], f"{len(lines) - most} more znodes cannot be read"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +215,8 @@ class ShownGroup:
         client = self.state.client
         if client is None:
             return None
-        handled = max(map(ask_number, (client.ask, client.failed_ask, client.floor)))
-        return next((ask for ask in reversed(self.asks) if ask_number(ask.name) > handled), None)
+        handled = max(map(znodes.ask_number, (client.ask, client.failed_ask, client.floor)))
+        return next((ask for ask in reversed(self.asks) if znodes.ask_number(ask.name) > handled), None)
 
 
 def parse_states(text: str) -> frozenset[str]:
@@ -226,7 +240,7 @@ def chosen_groups(reading: Reading, names: Sequence[str], all_groups: bool) -> l
         raise UsageError(
             "name the groups, or give --all-groups" if not names else "give names or --all-groups, not both"
         )
-    return group_names(reading) if all_groups else list(dict.fromkeys(names))
+    return reading.names(znodes.GROUPS) if all_groups else list(dict.fromkeys(names))
 
 
 def by_holder(group: ShownGroup) -> dict[str | None, list[ShownPartition]]:
@@ -239,11 +253,6 @@ def by_holder(group: ShownGroup) -> dict[str | None, list[ShownPartition]]:
     return dict(sorted(found.items(), key=lambda item: (item[0] is None, -len(item[1]), item[0] or "")))
 
 
-def group_names(reading: Reading) -> list[str]:
-    """The names of all groups."""
-    return reading.names(GROUPS)
-
-
 def existing_group(reading: Reading, group: str) -> ShownGroup:
     """A group by its name.
 
@@ -253,30 +262,31 @@ def existing_group(reading: Reading, group: str) -> ShownGroup:
     return read_group(reading, group)
 
 
-def topics_of(reading: Reading, brokers: Brokers, groups: Sequence[ShownGroup]) -> dict[str, Topic | None]:
+def topics_of(reading: Reading, brokers: znodes.Brokers, groups: Sequence[ShownGroup]) -> dict[str, Topic | None]:
     """The topics of the groups' partitions; None for one that does not exist, or is unreadable."""
     names = sorted({shown.partition.topic for group in groups for shown in group.partitions})
-    return dict(zip(names, reading.parsed_many([brokers.topic(name) for name in names], _topic), strict=True))
+    nodes = existing(reading.store, {name: brokers.topic(name) for name in names})
+    return {name: _topic(reading, brokers.topic(name), name, nodes.get(name)) for name in names}
 
 
-def _topic(path: str, node: Node) -> Topic:
-    return Topic.parse(path, path.rpartition("/")[2], node.data, node.stat.czxid)
+def _topic(reading: Reading, path: str, name: str, node: Node | None) -> Topic | None:
+    return reading.record(path, node, lambda path, data: Topic.parse(path, name, data, node.stat.czxid if node else 0))
 
 
-def checked_group(reading: Reading, group: str) -> GroupPaths:
+def checked_group(reading: Reading, group: str) -> znodes.GroupPaths:
     """The paths of a group that exists.
 
     :raises UsageError: when it does not exist.
     """
-    if not is_name(group) or reading.store.get(GroupPaths(group).root) is None:
+    if not is_name(group) or reading.store.get(znodes.GroupPaths(group).root) is None:
         raise UsageError(f"Consumer group '{group}' does not exist.")
-    return GroupPaths(group)
+    return znodes.GroupPaths(group)
 
 
 def read_group(reading: Reading, group: str) -> ShownGroup:
     """One group: state, members with their commands, partitions with owners and offsets."""
-    paths = GroupPaths(group)
-    state, state_ms = reading.timed(paths.state, lambda p, n: GroupState.parse(p, n.data))
+    paths = znodes.GroupPaths(group)
+    state, state_ms = reading.timed(paths.state, GroupState.parse)
     consumers = sorted({name for path in (paths.channels, paths.ids, paths.seats) for name in reading.names(path)})
     members = tuple(_member(reading, paths, consumer) for consumer in consumers)
     partitions = tuple(_partitions(reading, paths, members))
@@ -284,44 +294,39 @@ def read_group(reading: Reading, group: str) -> ShownGroup:
     return ShownGroup(group, state or GroupState(state=DEAD), members, partitions, state_ms, asks)
 
 
-def read_turn_times(reading: Reading) -> TurnTimes | None:
-    """What the groups cost the elected node; None while no node says so."""
-    return reading.parsed(TURN_TIMES, lambda p, n: TurnTimes.parse(p, n.data))
-
-
 def read_history(reading: Reading, group: str) -> list[Rebalance]:
     """The rebalances in a group's history, oldest first."""
-    paths = GroupPaths(group)
-    names = [name for name in reading.names(paths.history) if name.startswith(REBALANCE_PREFIX)]
-    found = reading.parsed_many([f"{paths.history}/{name}" for name in names], lambda p, n: Rebalance.parse(p, n.data))
+    paths = znodes.GroupPaths(group)
+    names = [name for name in reading.names(paths.history) if name.startswith(znodes.REBALANCE_PREFIX)]
+    found = reading.parsed_many([f"{paths.history}/{name}" for name in names], Rebalance.parse)
     return in_order([record for record in found if record is not None])
 
 
-def _asks(reading: Reading, paths: GroupPaths) -> Iterator[ShownAsk]:
-    for name in sorted(reading.names(paths.sync), key=ask_number):
-        if ask_number(name):
-            ask = reading.parsed(paths.ask(name), lambda p, n: Ask.parse(p, n.data))
-            yield ShownAsk(name, ask, reading.store.get(f"{paths.ask(name)}/{ANSWER}") is not None)
+def _asks(reading: Reading, paths: znodes.GroupPaths) -> Iterator[ShownAsk]:
+    for name in sorted(reading.names(paths.sync), key=znodes.ask_number):
+        if znodes.ask_number(name):
+            ask = reading.parsed(paths.ask(name), Ask.parse)
+            yield ShownAsk(name, ask, reading.store.get(f"{paths.ask(name)}/{znodes.ANSWER}") is not None)
         else:
             reading.problems[f"{paths.sync}/{name}"] = "invalid name of an ask"
 
 
-def _member(reading: Reading, paths: GroupPaths, consumer: str) -> ShownMember:
-    names = sorted(reading.names(paths.channel(consumer)), key=lambda name: (sequence(name) or 0, name))
+def _member(reading: Reading, paths: znodes.GroupPaths, consumer: str) -> ShownMember:
+    names = sorted(reading.names(paths.channel(consumer)), key=lambda name: (znodes.sequence(name) or 0, name))
     commands = tuple(
-        ShownCommand(
-            consumer, name, *reading.timed(paths.command(consumer, name), lambda p, n: Command.parse(p, n.data))
-        )
+        ShownCommand(consumer, name, *reading.timed(paths.command(consumer, name), Command.parse))
         for name in names
-        if name.startswith(COMMAND_PREFIX)
+        if name.startswith(znodes.COMMAND_PREFIX)
     )
-    channel, at_ms = reading.timed(paths.channel(consumer), lambda p, n: parsed_channel(p, n.data))
-    registration, since_ms = reading.timed(paths.id(consumer), lambda p, n: Registration.parse(p, n.data))
-    seat = reading.parsed(paths.seat(consumer), lambda p, n: Seat.parse(p, n.data))
+    channel, at_ms = reading.timed(paths.channel(consumer), parsed_channel)
+    registration, since_ms = reading.timed(paths.id(consumer), Registration.parse)
+    seat = reading.parsed(paths.seat(consumer), Seat.parse)
     return ShownMember(consumer, registration, channel, commands, seat, max(at_ms or 0, since_ms or 0) or None)
 
 
-def _partitions(reading: Reading, paths: GroupPaths, members: tuple[ShownMember, ...]) -> Iterator[ShownPartition]:
+def _partitions(
+    reading: Reading, paths: znodes.GroupPaths, members: tuple[ShownMember, ...]
+) -> Iterator[ShownPartition]:
     running = {
         partition: (member.channel.topics.get(partition.topic), offset, member.consumer)
         for member in members
@@ -329,20 +334,16 @@ def _partitions(reading: Reading, paths: GroupPaths, members: tuple[ShownMember,
         for partition, offset in member.channel.running.items()
     }
     partitions = sorted({*running, *_below(reading, paths.owners), *_below(reading, paths.offsets)})
-    sessions: dict[str, int] = {}
-
-    def owner_of(path: str, node: Node) -> OwnerRecord:
-        sessions[path] = node.stat.ephemeral_owner
-        return OwnerRecord.parse(path, node.data)
-
-    owners = reading.parsed_many([paths.owner(*p) for p in partitions], owner_of)
-    offsets = reading.parsed_many([paths.offset(*p) for p in partitions], lambda p, n: OffsetRecord.parse(p, n.data))
-    for partition, owner, written in zip(partitions, owners, offsets, strict=True):
+    owners = existing(reading.store, {partition: paths.owner(*partition) for partition in partitions})
+    offsets = reading.parsed_many([paths.offset(*partition) for partition in partitions], OffsetRecord.parse)
+    for partition, written in zip(partitions, offsets, strict=True):
         topic_id, offset, runner = running.get(partition, (None, None, None))
         if offset is None and written is not None:
             topic_id, offset = written.topic_id, written.offset
+        node = owners.get(partition)
+        owner = reading.record(paths.owner(*partition), node, OwnerRecord.parse)
         thread, consumer, life = (owner.thread, owner.consumer, owner.incarnation) if owner else (None, None, None)
-        session = sessions.get(paths.owner(*partition))
+        session = node.stat.ephemeral_owner if node is not None else None
         yield ShownPartition(partition, topic_id, thread, consumer, offset, life, runner, session)
 
 

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 
 from ..zk.znodes.group_state import COMPLETING, FAILED, PREPARING, STABLE, partitions_of
+from ..zk.znodes.operator_requests import Pause
 from ..zk.znodes.partitions import PartitionSet, TopicPartition, range_texts
 from ..zk.znodes.paths import COORDINATOR
 from ..zk.znodes.regions import ABORTED, RESETTING, RUNNING
 from ..zk.znodes.regions import FAILED as REGION_FAILED
+from .groups import unreadable
 from .queries import FAR_BEHIND_SEGMENTS
-from .regions import OPEN, ShownCheckpoint, ShownRegion
+from .regions import OPEN, ShownRegion
 from .status import GroupStatus, Status
 from .verify import not_live
 
@@ -64,18 +67,16 @@ def findings(status: Status, now_ms: int, stuck_after_ms: int = STUCK_AFTER_MS) 
         pause, a requested turn, a region's reset.
     """
     clock = _Clock(now_ms, stuck_after_ms)
-    found = [*_coordinator(status), *_everything_paused(status, clock)]
+    found = [*_coordinator(status)]
+    pause = status.paused.everything
+    if pause is not None and clock.is_old(pause.since_ms):
+        found.append(HealthFinding("paused", None, f"every group is {_paused(pause, clock)}"))
     for group in status.groups:
         for check in CHECKS_OF_A_GROUP:
             found += [HealthFinding(name, group.shown.group, message) for name, message in check(status, group, clock)]
     for region in status.regions:
         found += [HealthFinding(name, None, message, region.name) for name, message in _region(status, region, clock)]
-    found += [
-        HealthFinding("unreadable", None, problem if path in problem else f"{path}: {problem}")
-        for path, problem in sorted(status.problems.items())[:MOST_UNREADABLE]
-    ]
-    if (more := len(status.problems) - MOST_UNREADABLE) > 0:
-        found.append(HealthFinding("unreadable", None, f"{more} more znodes cannot be read"))
+    found += [HealthFinding("unreadable", None, line) for line in unreadable(status.problems, MOST_UNREADABLE)]
     return found
 
 
@@ -114,11 +115,8 @@ def _coordinator(status: Status) -> Iterator[HealthFinding]:
         )
 
 
-def _everything_paused(status: Status, clock: _Clock) -> Iterator[HealthFinding]:
-    pause = status.paused.everything
-    if pause is not None and clock.is_old(pause.since_ms):
-        by = f"by {pause.by or 'an operator'}{_why(pause.reason)}"
-        yield HealthFinding("paused", None, f"every group is paused for {clock.age(pause.since_ms)} {by}")
+def _paused(pause: Pause, clock: _Clock) -> str:
+    return f"paused for {clock.age(pause.since_ms)} by {pause.by or 'an operator'}{_why(pause.reason)}"
 
 
 def _rebalance(status: Status, group: GroupStatus, clock: _Clock) -> Found:
@@ -183,17 +181,14 @@ def _commands(status: Status, group: GroupStatus, clock: _Clock) -> Found:
             )
 
 
-def _operators(status: Status, group: GroupStatus, clock: _Clock) -> Found:
+def _pauses(status: Status, group: GroupStatus, clock: _Clock) -> Found:
     pause = status.paused.groups.get(group.shown.group)
     if pause is not None and clock.is_old(pause.since_ms):
-        yield "paused", f"paused for {clock.age(pause.since_ms)} by {pause.by or 'an operator'}{_why(pause.reason)}"
+        yield "paused", _paused(pause, clock)
     request = group.request
     if request is not None and clock.is_old(request.since_ms):
         by = request.by or "an operator"
         yield "request", f"no turn has succeeded for {clock.age(request.since_ms)}, though {by} requested one"
-
-
-def _segments(status: Status, group: GroupStatus, clock: _Clock) -> Found:
     if group.segments.paused is not None:
         yield "fetching-paused", f"its fetchers are paused: {group.segments.paused}"
 
@@ -221,9 +216,10 @@ def _region(status: Status, shown: ShownRegion, clock: _Clock) -> Found:
     is_active = any(shown.members.values()) and not is_paused
     if region.state == RESETTING and clock.is_old(region.since_ms) and is_active:
         yield "region-resetting", f"Resetting for {clock.age(region.since_ms)}: a member has not restored its state"
-    in_a_row = _aborted_in_a_row(shown)
+    ended = (each for each in reversed(shown.checkpoints) if each.state != OPEN)
+    in_a_row = [*takewhile(lambda each: each.state == ABORTED, ended)]
     if len(in_a_row) >= ABORTED_IN_A_ROW:
-        last = in_a_row[-1]
+        last = in_a_row[0]
         why = _why(last.end.reason if last.end is not None else None)
         yield "checkpoints-aborted", f"the last {len(in_a_row)} checkpoints were aborted, last {last.sequence}{why}"
     newest_ms = max(shown.cut_ms or 0, region.since_ms)
@@ -243,21 +239,13 @@ def _region(status: Status, shown: ShownRegion, clock: _Clock) -> Found:
         yield "checkpoint-late", f"reset {resets} times since {what}: its members do not stay, or are reset"
 
 
-def _aborted_in_a_row(shown: ShownRegion) -> list[ShownCheckpoint]:
-    """The newest ended checkpoints, as far as all of them were aborted; oldest first."""
-    ended = [each for each in shown.checkpoints if each.state != OPEN]
-    complete = [at for at, each in enumerate(ended) if each.state != ABORTED]
-    return ended[complete[-1] + 1 if complete else 0 :]
-
-
 CHECKS_OF_A_GROUP: tuple[Callable[[Status, GroupStatus, _Clock], Found], ...] = (
     _rebalance,
     _assignment,
     _evictions,
     _members,
     _commands,
-    _operators,
-    _segments,
+    _pauses,
     _queries,
 )
 """In the order of their findings; a new check is one more function."""

@@ -8,7 +8,6 @@ registration also removes and re-creates `ids`: ZooKeeper refuses that while `id
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..zk.errors import CoordinatorError
@@ -18,8 +17,8 @@ from ..zk.znodes.json_fields import readable
 from ..zk.znodes.names import is_name
 from ..zk.znodes.partitions import TopicPartition
 from ..zk.znodes.paths import GroupPaths
-from ..zk.znodes.ranges import is_partition
 from ..zk.znodes.records import Channel, Seat, parsed_channel
+from .groups import existing, partitions_below
 
 INACTIVE = (EMPTY, DEAD)
 
@@ -71,9 +70,11 @@ class Standing:
         return None
 
     @property
-    def is_inactive(self) -> bool:
-        """Whether the group is unused, and `state` records it."""
-        return self.state.state in INACTIVE and self.used_by is None
+    def in_use(self) -> str | None:
+        """Why the group counts as in use, None when it is unused and `state` records it."""
+        if self.used_by is not None or self.state.state in INACTIVE:
+            return self.used_by
+        return f"the current state is {self.state.state}"
 
     @property
     def hint(self) -> str:
@@ -103,39 +104,22 @@ def look(store: Store, group: str) -> Standing:
         return Standing(paths, exists=False, state=GroupState(state=DEAD), version=None)
     node = store.get(paths.state)
     state = GroupState.parse(paths.state, node.data) if node is not None else GroupState(state=DEAD)
-    ids, seats, channels, owners = store.children_many([paths.ids, paths.seats, paths.channels, paths.owners])
-    topics = sorted(name for name in (owners.names if owners else ()) if is_name(name))
-    owned = store.children_many([paths.owners_of(topic) for topic in topics])
+    ids, *others = store.children_many([paths.ids, paths.seats, paths.channels, paths.owners])
+    seats, consumers, topics = (sorted(filter(is_name, each.names if each else ())) for each in others)
+    owned = partitions_below(store, topics, paths.owners_of)
+    by_seat = existing(store, {name: paths.seat(name) for name in seats})
+    channels = existing(store, {name: paths.channel(name) for name in consumers})
     return Standing(
         paths,
         exists=True,
         state=state,
         version=node.stat.version if node is not None else None,
         members=tuple(sorted(ids.names)) if ids else (),
-        seats=tuple(_seats(store, paths, seats.names if seats else ())),
-        channels=tuple(_channels(store, paths, channels.names if channels else ())),
-        owned=tuple(
-            TopicPartition(topic, int(name))
-            for topic, listing in zip(topics, owned, strict=True)
-            for name in sorted(listing.names if listing else ())
-            if is_partition(name)
-        ),
+        seats=tuple(name for name, seat in by_seat.items() if is_seat(seat)),
+        channels=tuple((name, readable(parsed_channel, paths.channel(name), one)) for name, one in channels.items()),
+        owned=tuple(owned),
         has_ids=ids is not None,
     )
-
-
-def _channels(store: Store, paths: GroupPaths, names: Iterable[str]) -> Iterable[tuple[str, Channel | None]]:
-    valid = sorted(name for name in names if is_name(name))
-    nodes = store.get_many([paths.channel(name) for name in valid])
-    for name, node in zip(valid, nodes, strict=True):
-        if node is not None:
-            yield name, readable(parsed_channel, paths.channel(name), node)
-
-
-def _seats(store: Store, paths: GroupPaths, names: Iterable[str]) -> Iterable[str]:
-    valid = sorted(name for name in names if is_name(name))
-    nodes = store.get_many([paths.seat(name) for name in valid])
-    return [name for name, node in zip(valid, nodes, strict=True) if node is not None and is_seat(node)]
 
 
 def is_seat(node: Node) -> bool:

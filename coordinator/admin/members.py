@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ..zk.errors import BadData, CoordinatorError, UsageError
 from ..zk.runtime import Runtime
@@ -45,7 +46,7 @@ def remove_members(store: Store, runtime: Runtime, asked: SeatRemoval) -> tuple[
     group = asked.group
     checked_group(Reading(store), group)
     checked_request(store, group, asked.reason)  # before anything is marked
-    chosen = tuple(dict.fromkeys(asked.instances)) or tuple(seats_of(store, group))
+    chosen = tuple(dict.fromkeys(asked.instances)) or tuple(names_below(store, GroupPaths(group).seats))
     remove_seats(store, group, chosen, asked.reason or f"by {asked.by}")
     request_turn(store, group, asked.by, runtime.wall_ms(), asked.reason)
     if not await_turn(store, runtime, group, asked.timeout_s):
@@ -56,11 +57,6 @@ def remove_members(store: Store, runtime: Runtime, asked: SeatRemoval) -> tuple[
     return chosen
 
 
-def seats_of(store: Store, group: str) -> list[str]:
-    """The instance ids that have a seat in `group`, sorted."""
-    return names_below(store, GroupPaths(group).seats)
-
-
 def remove_seats(store: Store, group: str, instances: Sequence[str], reason: str) -> None:
     """Mark the seats as removed: the coordinator's next turn evicts their members, and removes the seats.
 
@@ -69,28 +65,20 @@ def remove_seats(store: Store, group: str, instances: Sequence[str], reason: str
     :raises UsageError: when one of `instances` has no seat.
     :raises BadData: when one is unreadable.
     """
-    known = seats_of(store, group)
+    known = names_below(store, GroupPaths(group).seats)
     unknown = sorted(set(instances) - set(known))
     if unknown:
         has = f"it has those of {', '.join(known[:10])}" if known else "it has none"
         raise UsageError(f"Consumer group '{group}' has no seat of {shown(unknown[0])}: {has}")
-    for instance in instances:
-        _remove(store, GroupPaths(group).seat(instance), reason)
+    for path in map(GroupPaths(group).seat, instances):
+        update(store, path, partial(_removed, path, reason))
 
 
-def _remove(store: Store, path: str, reason: str) -> None:
-    """Compare and set; a seat that is already gone counts as removed.
-
-    :raises BadData: when it is unreadable; its member's next registration overwrites it.
-    """
-
-    def removed(node: Node | None) -> Change[None]:
-        if node is None:
-            return Change((), None)
-        data = changed(path, node.data, {"removed": reason})
-        return Change([SetData(path, data, node.stat.version)], None)
-
-    update(store, path, removed)
+def _removed(path: str, reason: str, node: Node | None) -> Change[None]:
+    """A seat that is already gone counts as removed; an unreadable one its member's next registration overwrites."""
+    if node is None:
+        return Change((), None)
+    return Change([SetData(path, changed(path, node.data, {"removed": reason}), node.stat.version)], None)
 
 
 # ---- marks

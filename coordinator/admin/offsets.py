@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..zk.batching import batches, ensure
-from ..zk.errors import BadData, CoordinatorError, OutcomeUnknown, Refused, UsageError
+from ..zk.errors import CoordinatorError, OutcomeUnknown, Refused, UsageError
 from ..zk.store import MAX_OPERATIONS, Create, Delete, Node, Operation, SetData, Store
 from ..zk.update import Failure, retried
 from ..zk.znodes.json_fields import readable
 from ..zk.znodes.names import is_name, names_below
 from ..zk.znodes.partitions import RESET, Discontinuity, TopicPartition
 from ..zk.znodes.paths import GroupPaths, RegionPaths
-from ..zk.znodes.ranges import is_partition
 from ..zk.znodes.records import STATIC, BegunRecord, OffsetRecord, Registration, Topic
 from ..zk.znodes.regions import CONSUMERS as REGION_OF_CONSUMERS
 from ..zk.znodes.regions import Region
 from ..zk.znodes.sync import CLIENT
 from ..zk.znodes.topic_filter import GroupFilters
+from .groups import existing, partitions_below
 from .inactive_group import INACTIVE, GroupIdNotFound, Standing, look
 from .reset_offsets import NewOffset, PartitionOffsets, Plan, ResetRequest, Scope, checked, chosen, missing, planned
 
@@ -54,9 +54,12 @@ def inactive(store: Store, group: str, of_region: bool = False) -> Standing:
     :raises BadData: when its state cannot be read.
     """
     found = look(store, group)
-    if not of_region and found.state.region is not None and _is_reset_whole(store, found.state.region.name):
-        region = found.state.region.name
-        raise UsageError(f"group {group} is in consistent region {region}: reset it with `regions reset {region}`")
+    if not of_region and found.state.region is not None:
+        region, path = found.state.region.name, RegionPaths(found.state.region.name).root
+        node = store.get(path)
+        # In a region of slots offsets do not belong to states.
+        if node is None or Region.parse(path, node.data).kind == REGION_OF_CONSUMERS:
+            raise UsageError(f"group {group} is in consistent region {region}: reset it with `regions reset {region}`")
     if found.state.state not in INACTIVE:
         why = f"the current state is {found.state.state}"
     elif found.used_by is not None:
@@ -66,25 +69,11 @@ def inactive(store: Store, group: str, of_region: bool = False) -> Standing:
     raise CoordinatorError(f"Assignments can only be reset if the group '{group}' is inactive, but {why}.{found.hint}")
 
 
-def _is_reset_whole(store: Store, region: str) -> bool:
-    """Whether the offsets of a region's groups belong to states; in a region of slots they do not."""
-    path = RegionPaths(region).root
-    node = store.get(path)
-    return node is None or Region.parse(path, node.data).kind == REGION_OF_CONSUMERS
-
-
 def committed(store: Store, paths: GroupPaths) -> dict[TopicPartition, Committed]:
     """Every offset in `offsets/`."""
-    topics = names_below(store, paths.offsets)
-    below = store.children_many([paths.offsets_of(topic) for topic in topics])
-    partitions = sorted(
-        TopicPartition(topic, int(name))
-        for topic, names in zip(topics, below, strict=True)
-        for name in (names.names if names else ())
-        if is_partition(name)
-    )
-    nodes = store.get_many([paths.offset(*partition) for partition in partitions])
-    return {p: _read(paths, p, node) for p, node in zip(partitions, nodes, strict=True) if node is not None}
+    partitions = sorted(partitions_below(store, names_below(store, paths.offsets), paths.offsets_of))
+    nodes = existing(store, {partition: paths.offset(*partition) for partition in partitions})
+    return {partition: _read(paths, partition, node) for partition, node in nodes.items()}
 
 
 def _read(paths: GroupPaths, partition: TopicPartition, node: Node) -> Committed:
@@ -147,24 +136,16 @@ def _write_some(store: Store, standing: Standing, left: Sequence[NewOffset], kno
     units: list[list[Operation]] = []
     for new in left:  # each topic's parent with the first of its offsets
         topic = new.known.partition.topic
-        made = [Create(paths.offsets_of(topic), _begun(known.get(topic), made_at))] if topic in missing else []
+        begun = BegunRecord.of(known[topic], made_at).to_bytes() if topic in known else b""
+        made = [Create(paths.offsets_of(topic), begun)] if topic in missing else []
         missing.discard(topic)
-        units.append([*made, _operation(standing, new)])
+        at, path = new.known, paths.offset(*new.known.partition)
+        by_operator = Discontinuity(RESET, 0)
+        data = OffsetRecord(new.offset, at.topic_id, standing.state.generation, discontinuity=by_operator).to_bytes()
+        units.append([*made, Create(path, data) if at.version is None else SetData(path, data, at.version)])
     batch = next(batches(units, ROOM))
     store.commit([*standing.state_fence(), *batch])
     return sum(not isinstance(each, Create) or each.path.count("/") > paths.offsets.count("/") + 1 for each in batch)
-
-
-def _begun(topic: Topic | None, group_czxid: int) -> bytes:
-    return BegunRecord.of(topic, group_czxid).to_bytes() if topic is not None else b""
-
-
-def _operation(standing: Standing, new: NewOffset) -> Operation:
-    known = new.known
-    path = standing.paths.offset(*known.partition)
-    by_operator = Discontinuity(RESET, 0)
-    data = OffsetRecord(new.offset, known.topic_id, standing.state.generation, discontinuity=by_operator).to_bytes()
-    return Create(path, data) if known.version is None else SetData(path, data, known.version)
 
 
 def _unset(store: Store, paths: GroupPaths, left: Sequence[NewOffset], so_far: str) -> list[NewOffset]:
@@ -259,7 +240,10 @@ class OffsetReset:
         elif scopes is not None:
             partitions = chosen(scopes, self.topics)
         else:
-            partitions = [partition for partition in sorted(offsets) if self._is_there(partition)]
+            gone = {each: why for each in sorted(offsets) if (why := missing(each, self.topics)) is not None}
+            for partition, why in gone.items():
+                self.warn(f"{partition} is left out: {why}")
+            partitions = sorted(offsets.keys() - gone.keys())
         timestamp_ms = self.request.to.timestamp_ms
         for partition in partitions:
             topic, offset = self.topics[partition.topic], offsets.get(partition)
@@ -270,12 +254,6 @@ class OffsetReset:
                 offset.version if offset is not None else None,
                 *self.bounds_of(topic, partition.partition, timestamp_ms),
             )
-
-    def _is_there(self, partition: TopicPartition) -> bool:
-        why = missing(partition, self.topics)
-        if why is not None:
-            self.warn(f"{partition} is left out: {why}")
-        return why is None
 
     def _warn_of_segments(self, group: str, new: Sequence[NewOffset]) -> None:
         """Sealed segments end at the group's offsets: records fetched after the reset do not join them."""
@@ -316,7 +294,7 @@ def delete_offsets(store: Store, topics: Mapping[str, Topic], group: str, scopes
         if not standing.exists:
             raise GroupIdNotFound(f"'{group}' does not exist.")
         found = committed(store, standing.paths)
-        decided = _decided(requested, topics, {*found, *removed}, _Subscribed(store, standing))
+        decided = _decided(requested, topics, {*found, *removed}, _subscribed(store, standing))
         gone = [TopicPartition(d.topic, d.partition) for d in decided if d.error is None and d.partition is not None]
         there = [partition for partition in gone if partition in found]
         removed.update(there)  # also when the outcome is unknown: the rest is retried
@@ -330,40 +308,29 @@ def delete_offsets(store: Store, topics: Mapping[str, Topic], group: str, scopes
     return retried(store, attempt, lambda: f"the znodes of group {group} keep changing: try again")
 
 
-class _Subscribed:
-    """The topics that a group's members subscribe to, run or shall run."""
-
-    def __init__(self, store: Store, standing: Standing) -> None:
-        paths = standing.paths
-        self._topics = {p.topic for target in standing.state.target.values() for p in target.partitions}
-        if standing.state.client is not None:  # a leader decides which topics a wildcard matches
-            self._topics |= set(standing.state.topics)
-        self._topics |= {p.topic for p in standing.owned}
-        self._topics |= {p.topic for _, channel in standing.channels if channel for p in channel.running}
-        self._wildcards: list[tuple[str, str]] = []
-        sources = [paths.id(name) for name in standing.members if is_name(name)]
-        sources += [paths.seat(name) for name in standing.seats if is_name(name)]  # of static members that are away
-        for node in store.get_many(sources):
-            if node is not None:
-                self._add(node)
-        self._filters = GroupFilters(self._wildcards).usable
-
-    def _add(self, node: Node) -> None:
-        try:
-            registration = Registration.parse("", node.data)
-            if registration.pattern in (STATIC, CLIENT):
-                self._topics |= set(registration.subscription)
-            else:
-                self._wildcards += ((registration.pattern, text) for text in registration.subscription)
-        except BadData:
-            pass  # the coordinator ignores an unreadable registration too
-
-    def __contains__(self, topic: str) -> bool:
-        return topic in self._topics or any(each.allows(topic) for each in self._filters)
+def _subscribed(store: Store, standing: Standing) -> Callable[[str], bool]:
+    """Whether a group's members subscribe to a topic, run some of it or shall run it."""
+    paths = standing.paths
+    topics = {p.topic for target in standing.state.target.values() for p in target.partitions}
+    if standing.state.client is not None:  # a leader decides which topics a wildcard matches
+        topics |= set(standing.state.topics)
+    topics |= {p.topic for p in standing.owned}
+    topics |= {p.topic for _, channel in standing.channels if channel for p in channel.running}
+    wildcards: list[tuple[str, str]] = []
+    sources = [paths.id(name) for name in standing.members if is_name(name)]
+    sources += [paths.seat(name) for name in standing.seats if is_name(name)]  # of static members that are away
+    for node in filter(None, store.get_many(sources)):
+        registration = readable(Registration.parse, "", node)  # the coordinator ignores an unreadable one too
+        if registration is not None and registration.pattern in (STATIC, CLIENT):
+            topics |= set(registration.subscription)
+        elif registration is not None:
+            wildcards += ((registration.pattern, text) for text in registration.subscription)
+    filters = GroupFilters(wildcards).usable
+    return lambda topic: topic in topics or any(each.allows(topic) for each in filters)
 
 
 def _decided(
-    scopes: Iterable[Scope], topics: Mapping[str, Topic], found: set[TopicPartition], subscribed: _Subscribed
+    scopes: Iterable[Scope], topics: Mapping[str, Topic], found: set[TopicPartition], subscribed: Callable[[str], bool]
 ) -> list[Deletion]:
     decided: dict[tuple[str, int | None], Deletion] = {}
     for scope in scopes:
@@ -372,7 +339,7 @@ def _decided(
         numbers: list[int | None] = [*sorted(there if scope.partitions is None else scope.partitions)]
         for number in numbers or [None]:
             error = None if number in there else UNKNOWN_TOPIC_OR_PARTITION
-            if error is None and scope.topic in subscribed:
+            if error is None and subscribed(scope.topic):
                 error = GROUP_SUBSCRIBED_TO_TOPIC
             decided[scope.topic, number] = Deletion(scope.topic, number, error)
     return list(decided.values())

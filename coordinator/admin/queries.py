@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 from ..planning.backpressure import UNKNOWN, finished_by_all
 from ..zk.errors import UsageError
@@ -12,7 +11,7 @@ from ..zk.store import Delete, Node, SetData, Store
 from ..zk.update import Change, update
 from ..zk.znodes.paths import GroupPaths
 from ..zk.znodes.segments import Query, SegmentsRecord
-from .groups import Reading, checked_group
+from .groups import Reading, checked_group, existing
 from .segments import ListedSegment, newest_segments, read_record, read_segments
 
 SILENT_AFTER_MS = 180_000
@@ -53,7 +52,7 @@ def read_queries(reading: Reading, group: str, now_ms: int) -> list[ShownQuery]:
     paths = GroupPaths(group)
     listed = read_segments(reading, paths)
     paused = _segments_record(reading, paths, listed).paused
-    found = [_shown(group, one, listed, paused) for one in _read(reading, paths, now_ms)]
+    found = [_holding(one, listed, paused) for one in _read(reading, paths, now_ms)]
     if not found and (listed or paused):
         found.append(ShownQuery(group, None, None, None, None, *_sums(listed), None, paused))
     return found
@@ -68,32 +67,27 @@ def silent_queries(reading: Reading, group: str, now_ms: int) -> list[ShownQuery
     silent = [one for one in _read(reading, paths, now_ms) if one.state == SILENT]
     if not silent:
         return []
-    listed = newest_segments(reading, paths, min(one.finished for one in silent), FAR_BEHIND_SEGMENTS)
+    listed = newest_segments(reading, paths, min(map(_finished, silent)), FAR_BEHIND_SEGMENTS)
     paused = _segments_record(reading, paths, listed).paused
-    return [_shown(group, one, listed, paused) for one in silent]
+    return [_holding(one, listed, paused) for one in silent]
 
 
-class _QueryNode(NamedTuple):
-    """A query's znode; `query` is None when its data is unreadable."""
-
-    name: str
-    query: Query | None
-    state: str
-    seen_ms: int
-
-    @property
-    def finished(self) -> int:
-        return UNKNOWN if self.query is None else self.query.finished
-
-
-def _read(reading: Reading, paths: GroupPaths, now_ms: int) -> list[_QueryNode]:
-    names = reading.names(paths.queries)
+def _read(reading: Reading, paths: GroupPaths, now_ms: int) -> list[ShownQuery]:
+    """The queries, before their segments are counted."""
     found = []
-    for name, node in zip(names, reading.store.get_many([paths.query(name) for name in names]), strict=True):
-        if node is not None:
-            query = reading.record(paths.query(name), node, lambda p, n: Query.parse(p, n.data))
-            found.append(_QueryNode(name, query, _state(query, node, now_ms), node.stat.mtime_ms))
+    nodes = existing(reading.store, {name: paths.query(name) for name in reading.names(paths.queries)})
+    for name, node in nodes.items():
+        query = reading.record(paths.query(name), node, Query.parse)
+        run, finished = (query.run, query.finished) if query else (None, None)
+        seen_ms = node.stat.mtime_ms
+        is_silent = not node.stat.ephemeral_owner and now_ms - seen_ms >= SILENT_AFTER_MS
+        state = UNREADABLE if query is None else EXPIRED if query.expired_ms else SILENT if is_silent else ACTIVE
+        found.append(ShownQuery(paths.group, name, state, run, finished, 0, 0, 0, seen_ms, None))
     return found
+
+
+def _finished(query: ShownQuery) -> int:
+    return UNKNOWN if query.finished is None else query.finished
 
 
 def _segments_record(reading: Reading, paths: GroupPaths, listed: Sequence[ListedSegment]) -> SegmentsRecord:
@@ -102,22 +96,10 @@ def _segments_record(reading: Reading, paths: GroupPaths, listed: Sequence[Liste
     return read_record(reading, paths)
 
 
-def _shown(group: str, one: _QueryNode, listed: Sequence[ListedSegment], paused: str | None) -> ShownQuery:
-    behind = [item for item in listed if item.czxid > one.finished] if one.state != EXPIRED else []
-    run, finished = (one.query.run, one.query.finished) if one.query else (None, None)
-    return ShownQuery(group, one.name, one.state, run, finished, *_sums(behind), one.seen_ms, paused)
-
-
-def _state(query: Query | None, node: Node, now_ms: int) -> str:
-    if query is None:
-        return UNREADABLE
-    if query.expired_ms:
-        return EXPIRED
-    return SILENT if _is_silent(node, now_ms) else ACTIVE
-
-
-def _is_silent(node: Node, now_ms: int) -> bool:
-    return not node.stat.ephemeral_owner and now_ms - node.stat.mtime_ms >= SILENT_AFTER_MS
+def _holding(one: ShownQuery, listed: Sequence[ListedSegment], paused: str | None) -> ShownQuery:
+    behind = [item for item in listed if item.czxid > _finished(one)] if one.state != EXPIRED else []
+    segments, size, rows = _sums(behind)
+    return replace(one, segments=segments, size=size, rows=rows, paused=paused)
 
 
 def _sums(listed: Sequence[ListedSegment]) -> tuple[int, int, int]:
@@ -150,14 +132,10 @@ def removal(reading: Reading, group: str, query: str, now_ms: int) -> Removal:
     shown = next((one for one in queries if one.query == query), None)
     if shown is None:
         raise UsageError(f"Query '{query}' of group '{group}' does not exist: see queries list {group}.")
-    others = {
-        str(one.query): UNKNOWN if one.finished is None else one.finished
-        for one in queries
-        if one.query != query and one.state != EXPIRED
-    }
-    mine = {} if shown.state == EXPIRED else {query: UNKNOWN if shown.finished is None else shown.finished}
+    finished = {str(one.query): _finished(one) for one in queries if one.state != EXPIRED}
+    others = {name: until for name, until in finished.items() if name != query}
     listed = read_segments(reading, GroupPaths(group))
-    before, after = finished_by_all({**others, **mine}) or 0, finished_by_all(others) or 0
+    before, after = finished_by_all(finished) or 0, finished_by_all(others) or 0
     freed, size, _ = _sums([item for item in listed if before < item.czxid <= after])
     return Removal(shown, freed, size, is_last=not others)
 

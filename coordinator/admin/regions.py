@@ -6,24 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..zk.errors import CoordinatorError, OutcomeUnknown, Refused, StoreError, UsageError
-from ..zk.store import Create, Node, SetData, Store
+from ..zk.store import Create, SetData, Store
 from ..zk.update import Failure, retried
+from ..zk.znodes import regions
 from ..zk.znodes.group_state import GroupState
 from ..zk.znodes.names import is_name, shown
 from ..zk.znodes.paths import REGIONS, GroupPaths, RegionPaths, checkpoint_number
 from ..zk.znodes.region_requests import RegionRequest, is_replaced
-from ..zk.znodes.regions import (
-    ABANDONED,
-    ABORTED,
-    COMPLETED,
-    ENDS,
-    INITIAL,
-    SLOTS,
-    Checkpoint,
-    CheckpointEnd,
-    Contribution,
-    Region,
-)
 from .groups import Reading
 
 OPEN = "open"
@@ -42,8 +31,8 @@ class ShownCheckpoint:
 
     sequence: int
     state: str
-    checkpoint: Checkpoint | None
-    end: CheckpointEnd | None
+    checkpoint: regions.Checkpoint | None
+    end: regions.CheckpointEnd | None
     contributions: tuple[str, ...]
 
 
@@ -58,7 +47,7 @@ class ShownRegion:
     """
 
     name: str
-    region: Region | None
+    region: regions.Region | None
     members: Mapping[str, int]
     checkpoints: Sequence[ShownCheckpoint] = ()
     cut_ms: int | None = None
@@ -69,17 +58,12 @@ class ShownRegion:
         return self.region.state if self.region is not None else "unreadable"
 
 
-def region_names(reading: Reading) -> list[str]:
-    """The names of all regions."""
-    return reading.names(REGIONS)
-
-
 def existing_region(reading: Reading, name: str) -> ShownRegion:
     """
     :raises RegionNotFound: when it does not exist.
     """
     if not is_name(name) or reading.store.get(RegionPaths(name).root) is None:
-        known = ", ".join(region_names(reading)) or "none"
+        known = ", ".join(reading.names(REGIONS)) or "none"
         raise RegionNotFound(f"there is no consistent region {shown(name)}; there are: {known}")
     return read_region(reading, name)
 
@@ -90,51 +74,48 @@ def read_region(reading: Reading, name: str, newest: int | None = None) -> Shown
     :param newest: number of its newest checkpoints to read; all of them by default.
     """
     paths = RegionPaths(name)
-    region = reading.parsed(paths.root, lambda path, node: Region.parse(path, node.data))
+    region = reading.parsed(paths.root, regions.Region.parse)
     if region is None:
         return ShownRegion(name, None, {})
-    states = reading.parsed_many(
-        [GroupPaths(group).state for group in region.groups], lambda path, node: GroupState.parse(path, node.data)
-    )
+    states = reading.parsed_many([GroupPaths(group).state for group in region.groups], GroupState.parse)
     members = {group: len(state.target) if state else 0 for group, state in zip(region.groups, states, strict=True)}
     listing = reading.store.children(paths.checkpoints) if newest != 0 else None
     numbers = sorted(filter(None, map(checkpoint_number, listing.names if listing is not None else ())))
     checkpoints = _checkpoints(reading, paths, numbers if newest is None else numbers[-newest:])
-    if region.sequence == INITIAL:
+    if region.sequence == regions.INITIAL:
         return ShownRegion(name, region, members, checkpoints)
-    cut = reading.parsed(paths.end(region.sequence, COMPLETED), _end)
-    begun = reading.parsed(paths.checkpoint(region.sequence), lambda path, node: Checkpoint.parse(path, node.data))
+    cut = reading.parsed(paths.end(region.sequence, regions.COMPLETED), regions.CheckpointEnd.parse)
+    begun = reading.parsed(paths.checkpoint(region.sequence), regions.Checkpoint.parse)
     cut_ms, cut_reset = cut.at_ms if cut is not None else None, begun.reset if begun is not None else None
     return ShownRegion(name, region, members, checkpoints, cut_ms, cut_reset)
 
 
 def _checkpoints(reading: Reading, paths: RegionPaths, numbers: Sequence[int]) -> list[ShownCheckpoint]:
     where = [paths.checkpoint(number) for number in numbers]
-    checkpoints = reading.parsed_many(where, lambda path, node: Checkpoint.parse(path, node.data))
+    checkpoints = reading.parsed_many(where, regions.Checkpoint.parse)
     listings = reading.store.children_many(where)
     below = [listing.names if listing is not None else [] for listing in listings]
-    states = [next((each for each in (ABANDONED, ABORTED, COMPLETED) if each in names), OPEN) for names in below]
+    states = [
+        next((each for each in (regions.ABANDONED, regions.ABORTED, regions.COMPLETED) if each in names), OPEN)
+        for names in below
+    ]
     ended = [paths.end(number, how) for number, how in zip(numbers, states, strict=True) if how != OPEN]
-    ends = dict(zip(ended, reading.parsed_many(ended, _end), strict=True))
+    ends = dict(zip(ended, reading.parsed_many(ended, regions.CheckpointEnd.parse), strict=True))
     return [
         ShownCheckpoint(
-            number, how, checkpoint, ends.get(paths.end(number, how)), tuple(sorted(set(names) - set(ENDS)))
+            number, how, checkpoint, ends.get(paths.end(number, how)), tuple(sorted(set(names) - set(regions.ENDS)))
         )
         for number, how, checkpoint, names in zip(numbers, states, checkpoints, below, strict=True)
     ]
 
 
-def _end(path: str, node: Node) -> CheckpointEnd:
-    return CheckpointEnd.parse(path, node.data)
-
-
-def read_contributions(reading: Reading, region: str, sequence: int) -> dict[str, Contribution | None]:
+def read_contributions(reading: Reading, region: str, sequence: int) -> dict[str, regions.Contribution | None]:
     """Name -> contribution of one checkpoint, None for an unreadable one."""
     paths = RegionPaths(region)
     listing = reading.store.children(paths.checkpoint(sequence))
-    names = sorted(set(listing.names if listing is not None else ()) - set(ENDS))
+    names = sorted(set(listing.names if listing is not None else ()) - set(regions.ENDS))
     where = [f"{paths.checkpoint(sequence)}/{name}" for name in names]
-    return dict(zip(names, reading.parsed_many(where, lambda p, n: Contribution.parse(p, n.data)), strict=True))
+    return dict(zip(names, reading.parsed_many(where, regions.Contribution.parse), strict=True))
 
 
 def checked_target(found: ShownRegion, sequence: int | None) -> int:
@@ -143,14 +124,14 @@ def checked_target(found: ShownRegion, sequence: int | None) -> int:
     :param sequence: None for the region's current one.
     :raises UsageError: when there is no such complete checkpoint, and for a region of slots.
     """
-    if found.region is not None and found.region.kind == SLOTS:
+    if found.region is not None and found.region.kind == regions.SLOTS:
         raise UsageError(
             f"a region of slots is never reset, and {found.name} is one: start queries at a checkpoint instead "
             "(startingSegments=checkpoint:NUMBER)"
         )
-    to = (found.region.sequence if found.region is not None else INITIAL) if sequence is None else sequence
-    complete = [each.sequence for each in found.checkpoints if each.state == COMPLETED]
-    if to != INITIAL and to not in complete:
+    to = (found.region.sequence if found.region is not None else regions.INITIAL) if sequence is None else sequence
+    complete = [each.sequence for each in found.checkpoints if each.state == regions.COMPLETED]
+    if to != regions.INITIAL and to not in complete:
         there = ", ".join(map(str, complete)) or "none"
         raise UsageError(f"region {found.name} has no complete checkpoint {to}; it has: {there} (or --to-initial)")
     return to
@@ -158,7 +139,7 @@ def checked_target(found: ShownRegion, sequence: int | None) -> int:
 
 def abandoned_by(found: ShownRegion, sequence: int) -> list[int]:
     """The complete checkpoints after `sequence`, which a reset to it abandons."""
-    return [each.sequence for each in found.checkpoints if each.state == COMPLETED and each.sequence > sequence]
+    return [each.sequence for each in found.checkpoints if each.state == regions.COMPLETED and each.sequence > sequence]
 
 
 def request(store: Store, region: str, asked: RegionRequest) -> None:

@@ -209,9 +209,7 @@ def parse_plans(text: str, groups: Sequence[str]) -> dict[str, Plan]:
 
 def _row(cells: list[str], columns: int, groups: Sequence[str], line: int) -> tuple[str, TopicPartition, int]:
     if columns not in (3, 4) or len(cells) != columns:
-        form = {3: "topic,partition,offset", 4: "group,topic,partition,offset"}.get(
-            columns, "group,topic,partition,offset"
-        )
+        form = "topic,partition,offset" if columns == 3 else "group,topic,partition,offset"
         raise UsageError(f"line {line} is not of the form {form}: {shown(','.join(cells))}")
     if columns == 3 and len(groups) != 1:
         raise UsageError(
@@ -265,11 +263,8 @@ def missing(partition: TopicPartition, topics: Mapping[str, Topic]) -> str | Non
     topic = topics.get(partition.topic)
     if topic is None:
         return f"there is no topic {partition.topic}"
-    return (
-        None
-        if partition.partition in topic.partitions
-        else f"topic {topic.name} has no partition {partition.partition}"
-    )
+    is_there = partition.partition in topic.partitions
+    return None if is_there else f"topic {topic.name} has no partition {partition.partition}"
 
 
 # ---- which offset
@@ -288,7 +283,11 @@ def planned(to: Scenario, known: PartitionOffsets, wanted: Plan | None = None) -
     if to.kind == TO_CURRENT:
         return NewOffset(known, known.latest if known.current is None else known.current)
     if to.timestamp_ms is not None:
-        return _at_time(known)
+        if known.at is not None and known.at < known.latest:
+            return NewOffset(known, known.at)
+        topic, number = known.partition
+        warning = f"Partition {number} from topic {topic} is empty. Falling back to latest known offset."
+        return NewOffset(known, known.latest, warning)
     if to.kind == SHIFT_BY:
         if known.current is None:
             raise CoordinatorError(
@@ -298,21 +297,13 @@ def planned(to: Scenario, known: PartitionOffsets, wanted: Plan | None = None) -
     return _within(known, to.number if wanted is None else wanted[known.partition])
 
 
-def _at_time(known: PartitionOffsets) -> NewOffset:
-    if known.at is not None and known.at < known.latest:
-        return NewOffset(known, known.at)
-    topic, number = known.partition
-    warning = f"Partition {number} from topic {topic} is empty. Falling back to latest known offset."
-    return NewOffset(known, known.latest, warning)
-
-
 def _within(known: PartitionOffsets, offset: int) -> NewOffset:
     """`offset`, or the nearest end of the log."""
-    for is_beyond, what, bound in (
-        (offset > known.latest, "higher than latest", known.latest),
-        (offset < known.earliest, "lower than earliest", known.earliest),
-    ):
-        if is_beyond:
-            warning = f"New offset ({offset}) is {what} offset for topic partition {known.partition}."
-            return NewOffset(known, bound, f"{warning} Value will be set to {bound}")
-    return NewOffset(known, offset)
+    if offset > known.latest:
+        what, bound = "higher than latest", known.latest
+    elif offset < known.earliest:
+        what, bound = "lower than earliest", known.earliest
+    else:
+        return NewOffset(known, offset)
+    warning = f"New offset ({offset}) is {what} offset for topic partition {known.partition}."
+    return NewOffset(known, bound, f"{warning} Value will be set to {bound}")

@@ -10,7 +10,7 @@ from ..zk.errors import BadData
 from ..zk.znodes.names import is_name
 from ..zk.znodes.paths import SEGMENT_PREFIX, GroupPaths, segment_name, sequence
 from ..zk.znodes.segments import Segment, SegmentsRecord
-from .groups import Reading, ShownGroup
+from .groups import Reading, ShownGroup, existing
 
 READ_AT_ONCE = 1000
 
@@ -84,9 +84,7 @@ def _names(reading: Reading, paths: GroupPaths) -> list[str]:
 def _read(reading: Reading, paths: GroupPaths, names: Sequence[str]) -> list[ListedSegment]:
     """Those that exist."""
     found = []
-    for name, node in zip(names, reading.store.get_many([paths.segment(name) for name in names]), strict=True):
-        if node is None:
-            continue
+    for name, node in existing(reading.store, {name: paths.segment(name) for name in names}).items():
         try:
             segment, problem = Segment.parse(paths.segment(name), node.data), ""
         except BadData as error:
@@ -97,7 +95,7 @@ def _read(reading: Reading, paths: GroupPaths, names: Sequence[str]) -> list[Lis
 
 def read_record(reading: Reading, paths: GroupPaths) -> SegmentsRecord:
     """The coordinator's record for the group's fetchers; an unreadable one is noted in `reading`."""
-    return reading.parsed(paths.segments, lambda p, n: SegmentsRecord.parse(p, n.data)) or SegmentsRecord()
+    return reading.parsed(paths.segments, SegmentsRecord.parse) or SegmentsRecord()
 
 
 def positions(group: ShownGroup) -> dict[PartitionKey, int]:
@@ -115,7 +113,9 @@ def znode_findings(listed: Sequence[ListedSegment], stands: Mapping[PartitionKey
     :param listed: in the order of the seals.
     :param stands: the group's offsets before the segments were listed.
     """
-    return [*_unreadable(listed), *_missing(listed), *_unjoined(listed), *_beyond(listed, stands)]
+    unreadable = [item for item in listed if item.segment is None]
+    found = [SegmentFinding(DAMAGED, "unreadable znode", item.name, "", item.problem) for item in unreadable]
+    return [*found, *_missing(listed), *_unjoined(listed), *_beyond(listed, stands)]
 
 
 def file_findings(
@@ -145,20 +145,10 @@ def unnamed_findings(
     if any(item.segment is None for item in now):
         return None
     named = {item.segment.file for item in (*listed, *now) if item.segment}
-    return [_unnamed(file, may_seal[file]) for file in files if file not in named]
-
-
-def _unnamed(file: str, may_seal: bool) -> SegmentFinding:
-    if may_seal:
-        problem = "no segment names it; its fetcher lives and may still seal it"
-        return SegmentFinding(LEFT_OVER, "not sealed yet", "", file, problem)
-    return SegmentFinding(LEFT_OVER, "orphan", "", file, "no segment names it, and none will")
-
-
-def _unreadable(listed: Sequence[ListedSegment]) -> Iterator[SegmentFinding]:
-    for item in listed:
-        if item.segment is None:
-            yield SegmentFinding(DAMAGED, "unreadable znode", item.name, "", item.problem)
+    living = ("not sealed yet", "no segment names it; its fetcher lives and may still seal it")
+    orphan = ("orphan", "no segment names it, and none will")
+    kinds = {file: living if may_seal[file] else orphan for file in files if file not in named}
+    return [SegmentFinding(LEFT_OVER, kind, "", file, problem) for file, (kind, problem) in kinds.items()]
 
 
 def _missing(listed: Sequence[ListedSegment]) -> Iterator[SegmentFinding]:
@@ -166,10 +156,9 @@ def _missing(listed: Sequence[ListedSegment]) -> Iterator[SegmentFinding]:
     numbers = [number for item in listed if (number := sequence(item.name)) is not None]
     for before, after in pairwise(numbers):
         first, last = segment_name(before + 1), segment_name(after - 1)
-        if after == before + 2:
-            yield SegmentFinding(DAMAGED, "missing znode", first, "", f"{first} is gone")
-        elif after > before + 2:
-            yield SegmentFinding(DAMAGED, "missing znode", first, "", f"{first} to {last} are gone")
+        if after > before + 1:
+            problem = f"{first} is gone" if first == last else f"{first} to {last} are gone"
+            yield SegmentFinding(DAMAGED, "missing znode", first, "", problem)
 
 
 def _unjoined(listed: Sequence[ListedSegment]) -> Iterator[SegmentFinding]:

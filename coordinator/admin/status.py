@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 
 from ..zk.errors import BadData
 from ..zk.security.policy import AclPolicy
-from ..zk.store import DENIED, Node, Store
+from ..zk.store import DENIED, Store
+from ..zk.znodes import paths as znodes
 from ..zk.znodes.group_state import Rebalance
 from ..zk.znodes.operator_requests import NOTHING_PAUSED, PausedRecord, TurnRequest
-from ..zk.znodes.paths import ACL_POLICY, COORDINATOR, COORDINATOR_EPOCH, NODES, PAUSED, Brokers, GroupPaths, node_path
 from ..zk.znodes.records import STATIC, CoordinatorRecord, EpochRecord, NodeRecord, Topic, TurnTimes
 from ..zk.znodes.segments import SegmentsRecord
 from ..zk.znodes.sync import CLIENT
 from ..zk.znodes.topic_filter import TopicFilter
-from .groups import Reading, ShownGroup, group_names, read_group, read_turn_times
+from .groups import Reading, ShownGroup, existing, read_group
 from .queries import ShownQuery, silent_queries
-from .regions import ShownRegion, read_region, region_names
+from .regions import ShownRegion, read_region
 from .topics import list_topics
 
 ELECTIONS = 3
@@ -64,43 +64,44 @@ class Status:
     standby: tuple[NodeRecord, ...] = ()
 
 
-def read_status(store: Store, brokers: Brokers, now_ms: int | None = None) -> Status:
+def read_status(store: Store, brokers: znodes.Brokers, now_ms: int | None = None) -> Status:
     """Read the complete status.
 
     :param now_ms: the wall clock; None to read no queries.
     """
     reading = Reading(store)
-    epoch, elected = _coordinator(reading)
-    reading.parsed(ACL_POLICY, lambda p, n: AclPolicy.parse(p, n.data) if n.data != DENIED else None)
-    paused = reading.parsed(PAUSED, lambda p, n: PausedRecord.parse(p, n.data)) or NOTHING_PAUSED
-    groups = tuple(_group(reading, name, now_ms) for name in group_names(reading))
-    regions = tuple(read_region(reading, name, NEWEST_CHECKPOINTS) for name in region_names(reading))
+    epoch, elected, session = _coordinator(reading)
+    reading.parsed(znodes.ACL_POLICY, lambda p, data: AclPolicy.parse(p, data) if data != DENIED else None)
+    paused = reading.parsed(znodes.PAUSED, PausedRecord.parse) or NOTHING_PAUSED
+    groups = tuple(_group(reading, name, now_ms) for name in reading.names(znodes.GROUPS))
+    regions = tuple(read_region(reading, name, NEWEST_CHECKPOINTS) for name in reading.names(znodes.REGIONS))
     topics = list_topics(store, brokers)
     reading.problems.update({brokers.topic(t.name): t.error for t in topics if t.error})
     for group in groups:
         reading.problems.update(_bad_patterns(group.shown))
     return Status(
-        coordinator=elected[0] if elected else None,
+        coordinator=elected,
         epoch=epoch.epoch if epoch else None,
         groups=groups,
         topics=tuple(listed.topic for listed in topics if listed.topic is not None),
         problems=reading.problems,
-        coordinator_session=elected[1] if elected else None,
+        coordinator_session=session,
         paused=paused,
         regions=regions,
-        turn_times=read_turn_times(reading),
-        standby=_standby(reading, elected[1] if elected else 0),
+        turn_times=reading.parsed(znodes.TURN_TIMES, TurnTimes.parse),
+        standby=_standby(reading, session or 0),
     )
 
 
-def _coordinator(reading: Reading) -> tuple[EpochRecord | None, tuple[CoordinatorRecord, int] | None]:
-    """The epoch, and the elected node with its session; read again after an election between the two."""
+def _coordinator(reading: Reading) -> tuple[EpochRecord | None, CoordinatorRecord | None, int | None]:
+    """The epoch, the elected node, and the session of its znode; read again after an election between the two."""
     for _ in range(ELECTIONS):
-        epoch = reading.parsed(COORDINATOR_EPOCH, lambda p, n: EpochRecord.parse(p, n.data))
-        elected = reading.parsed(COORDINATOR, lambda p, n: (CoordinatorRecord.parse(p, n.data), n.stat.ephemeral_owner))
-        if epoch is None or elected is None or epoch.epoch == elected[0].epoch:
+        epoch = reading.parsed(znodes.COORDINATOR_EPOCH, EpochRecord.parse)
+        node = reading.store.get(znodes.COORDINATOR)
+        elected = reading.record(znodes.COORDINATOR, node, CoordinatorRecord.parse)
+        if epoch is None or elected is None or epoch.epoch == elected.epoch:
             break
-    return epoch, elected
+    return epoch, elected, node.stat.ephemeral_owner if node is not None and elected is not None else None
 
 
 def _standby(reading: Reading, elected: int) -> tuple[NodeRecord, ...]:
@@ -108,22 +109,22 @@ def _standby(reading: Reading, elected: int) -> tuple[NodeRecord, ...]:
 
     :param elected: its session; 0 without one.
     """
-
-    def parsed(path: str, node: Node) -> NodeRecord | None:
-        session = node.stat.ephemeral_owner
-        return NodeRecord.parse(path, node.data) if session not in (0, elected) and path == node_path(session) else None
-
-    found = reading.parsed_many([f"{NODES}/{name}" for name in reading.names(NODES)], parsed)
-    return tuple(sorted((node for node in found if node is not None), key=lambda node: (node.node, node.host)))
+    found = []
+    nodes = existing(reading.store, {name: f"{znodes.NODES}/{name}" for name in reading.names(znodes.NODES)})
+    for name, node in nodes.items():
+        path, session = f"{znodes.NODES}/{name}", node.stat.ephemeral_owner
+        if session not in (0, elected) and path == znodes.node_path(session):
+            found.append(reading.record(path, node, NodeRecord.parse))
+    return tuple(sorted(filter(None, found), key=lambda node: (node.node, node.host)))
 
 
 def _group(reading: Reading, name: str, now_ms: int | None) -> GroupStatus:
-    paths = GroupPaths(name)
+    paths = znodes.GroupPaths(name)
     shown = read_group(reading, name)
-    segments = reading.parsed(paths.segments, lambda p, n: SegmentsRecord.parse(p, n.data))
+    segments = reading.parsed(paths.segments, SegmentsRecord.parse)
     path = paths.rebalance(shown.state.generation)
-    rebalance = reading.parsed(path, lambda p, n: Rebalance.parse(p, n.data))
-    request = reading.parsed(paths.request, lambda p, n: TurnRequest.parse(p, n.data))
+    rebalance = reading.parsed(path, Rebalance.parse)
+    request = reading.parsed(paths.request, TurnRequest.parse)
     silent = tuple(silent_queries(reading, name, now_ms)) if now_ms is not None else ()
     return GroupStatus(shown, segments or SegmentsRecord(), rebalance, request, silent)
 
@@ -138,5 +139,5 @@ def _bad_patterns(group: ShownGroup) -> dict[str, str]:
             try:
                 TopicFilter(registration.pattern, text)
             except BadData as error:
-                found[GroupPaths(group.group).id(member.consumer)] = str(error)
+                found[znodes.GroupPaths(group.group).id(member.consumer)] = str(error)
     return found

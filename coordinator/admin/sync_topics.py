@@ -13,9 +13,10 @@ from typing import Protocol
 from ..zk.errors import BadData, CoordinatorError, Refused, UsageError
 from ..zk.store import Create, Delete, Node, Operation, SetData, Store
 from ..zk.znodes.json_fields import Fields, changed
-from ..zk.znodes.names import is_name, shown
+from ..zk.znodes.names import is_name, names_below, shown
 from ..zk.znodes.paths import Brokers
 from ..zk.znodes.records import MAX_TOPIC_BYTES, Topic
+from .groups import existing
 from .topics import ensure_parents
 
 CREATED, GROWN, REPLACED, REMOVED, LEFT_ALONE = "created", "grown", "recreated", "removed", "left alone"
@@ -74,13 +75,9 @@ def planned(nodes: Mapping[str, Node], there: Mapping[str, Topic], cluster: str,
     :param nodes: the topics' znodes.  :param there: the brokers' topics.
     :raises UsageError: when the znodes are another cluster's.
     """
-    found = []
-    for name in sorted({*nodes, *there}):
-        node, topic = nodes.get(name), there.get(name)
-        change = _change(brokers.topic(name), name, node, topic, cluster)
-        if change is not None:
-            found.append(change)
-    return found
+    names = sorted({*nodes, *there})
+    found = (_change(brokers.topic(name), name, nodes.get(name), there.get(name), cluster) for name in names)
+    return [change for change in found if change is not None]
 
 
 def sync_topics(
@@ -98,10 +95,8 @@ def sync_topics(
             f"brokers are registered in {brokers.ids}: they keep their topics in ZooKeeper themselves, "
             "so sync nothing, or give another --brokers-path"
         )
-    listing = store.children(brokers.topics)
-    names = [name for name in (listing.names if listing else ()) if is_name(name)]
-    read = store.get_many([brokers.topic(name) for name in names])
-    nodes = {name: node for name, node in zip(names, read, strict=True) if node is not None and name not in unreadable}
+    found = existing(store, {name: brokers.topic(name) for name in names_below(store, brokers.topics)})
+    nodes = {name: node for name, node in found.items() if name not in unreadable}
     changes = planned(nodes, {name: topic for name, topic in there.items() if is_name(name)}, cluster, brokers)
     if any(change.what == CREATED for change in changes):
         ensure_parents(store, brokers.topics)
@@ -116,7 +111,8 @@ def _change(path: str, name: str, node: Node | None, topic: Topic | None, cluste
     if node is None:
         return None if topic is None else Change(name, CREATED, topic.id, len(topic.partitions))
     try:
-        before, owner = Topic.parse(path, name, node.data, node.stat.czxid), _cluster_of(path, node.data)
+        before = Topic.parse(path, name, node.data, node.stat.czxid)
+        owner = Fields.parse(path, node.data, most=MAX_TOPIC_BYTES).text(CLUSTER, "")
     except BadData as error:
         return Change(name, LEFT_ALONE, reason=str(error)) if topic is not None else None
     if not owner:  # of the embedded log, or created by an operator
@@ -133,27 +129,20 @@ def _change(path: str, name: str, node: Node | None, topic: Topic | None, cluste
     return Change(name, GROWN, topic.id, len(topic.partitions)) if topic.partitions != before.partitions else None
 
 
-def _cluster_of(path: str, data: bytes) -> str:
-    return Fields.parse(path, data, most=MAX_TOPIC_BYTES).text(CLUSTER, "")
-
-
 def _done(
     store: Store, brokers: Brokers, change: Change, node: Node | None, topic: Topic | None, cluster: str
 ) -> Change:
-    operation = _operation(brokers.topic(change.topic), change, node, topic, cluster)
-    if operation is None:
+    path = brokers.topic(change.topic)
+    operation: Operation
+    if change.what == REMOVED and node is not None:
+        operation = Delete(path, node.stat.version)
+    elif change.what == LEFT_ALONE or topic is None:
         return change
+    else:
+        data = changed(path, topic.to_bytes(), {CLUSTER: cluster}, most=MAX_TOPIC_BYTES)
+        operation = Create(path, data) if node is None else SetData(path, data, node.stat.version)
     try:
         store.commit([operation])
     except Refused as refused:
         return Change(change.topic, LEFT_ALONE, reason=f"concurrent change: {refused}")
     return change
-
-
-def _operation(path: str, change: Change, node: Node | None, topic: Topic | None, cluster: str) -> Operation | None:
-    if change.what == REMOVED and node is not None:
-        return Delete(path, node.stat.version)
-    if change.what == LEFT_ALONE or topic is None:
-        return None
-    data = changed(path, topic.to_bytes(), {CLUSTER: cluster}, most=MAX_TOPIC_BYTES)
-    return Create(path, data) if node is None else SetData(path, data, node.stat.version)

@@ -13,10 +13,11 @@ from ..zk.batching import batches, ensure
 from ..zk.errors import BadData, Refused, TooLarge, UsageError
 from ..zk.store import Create, Delete, Node, SetData, Store
 from ..zk.update import Failure, commit_once, retried
-from ..zk.znodes.json_fields import Fields
+from ..zk.znodes.json_fields import Fields, readable
 from ..zk.znodes.names import checked_name, is_name, shown
 from ..zk.znodes.paths import Brokers
 from ..zk.znodes.records import Topic
+from .groups import existing
 
 MAX_PARTITIONS = 100_000
 KAFKAS_TOOLS = "by kafka-topics.sh or, on the embedded ensemble, scripts/ensemble kafka topic NAME"
@@ -40,7 +41,12 @@ def create_topic(store: Store, brokers: Brokers, name: str, partitions: int) -> 
     """
     path = brokers.topic(checked_name("topic", name))
     _check_count(partitions)
-    _refuse_beside_kafka(store, brokers)
+    listing = store.children(brokers.ids)
+    if listing and listing.names:
+        raise UsageError(
+            f"brokers of a real Kafka are registered in {brokers.ids}: "
+            f"create topics in Kafka, {KAFKAS_TOOLS} --partitions 4, or give another --brokers-path"
+        )
     topic = Topic(name, new_topic_id(), tuple(range(partitions)))
     ensure_parents(store, brokers.topics)
     try:
@@ -63,9 +69,16 @@ def new_topic_id() -> str:
 def list_topics(store: Store, brokers: Brokers) -> list[ListedTopic]:
     """All topics by name. An unreadable one is listed with the reason, and does not affect the others."""
     listing = store.children(brokers.topics)
-    names = sorted(listing.names) if listing else []
-    nodes = store.get_many([brokers.topic(name) for name in names])
-    return [_listed(brokers, name, node) for name, node in zip(names, nodes, strict=True) if node is not None]
+    nodes = existing(store, {name: brokers.topic(name) for name in (sorted(listing.names) if listing else [])})
+    found = []
+    for name, node in nodes.items():
+        topic, error = None, None if is_name(name) else f"{shown(name)} is no name of a topic"
+        try:
+            topic = _parsed(brokers, name, node) if error is None else None
+        except BadData as bad:
+            error = str(bad)
+        found.append(ListedTopic(name, topic, error))
+    return found
 
 
 def get_topic(store: Store, brokers: Brokers, name: str) -> Topic:
@@ -90,7 +103,13 @@ def alter_topic(store: Store, brokers: Brokers, name: str, partitions: int) -> T
     def attempt(before: Failure | None) -> Topic:
         node = _existing(store, brokers, name)
         old = _parsed(brokers, name, node)
-        new = _grown(old, partitions, is_kafkas=_has_replicas(path, node))
+        if _has_replicas(path, node.data):
+            remedy = f"alter it in Kafka, {KAFKAS_TOOLS} --partitions {partitions}"
+            raise UsageError(f"topic {name} is a real Kafka's: {remedy}")
+        if partitions <= (count := len(old.partitions)):
+            fault = "already has that many" if partitions == count else f"has {count}, which cannot become fewer"
+            raise UsageError(f"cannot give topic {name} {partitions} partitions: it {fault}")
+        new = Topic(name, old.id, tuple(sorted({*old.partitions, *range(partitions)})))
         _write(store, new, SetData(path, new.over(path, node.data), node.stat.version))
         return new
 
@@ -104,7 +123,7 @@ def topic_znodes(store: Store, brokers: Brokers, name: str) -> list[str]:
     """
     node = _existing(store, brokers, name)
     path = brokers.topic(name)
-    if _is_kafkas(path, node):
+    if readable(_has_replicas, path, node):
         raise UsageError(f"topic {name} is a real Kafka's: delete it in Kafka, {KAFKAS_TOOLS} --delete")
     found = [path]
     for parent in found:  # breadth first: the list grows during iteration
@@ -159,15 +178,6 @@ def ensure_parents(store: Store, path: str) -> None:
     ensure(store, ["/" + "/".join(parts[: count + 1]) for count in range(len(parts))])
 
 
-def _refuse_beside_kafka(store: Store, brokers: Brokers) -> None:
-    listing = store.children(brokers.ids)
-    if listing and listing.names:
-        raise UsageError(
-            f"brokers of a real Kafka are registered in {brokers.ids}: "
-            f"create topics in Kafka, {KAFKAS_TOOLS} --partitions 4, or give another --brokers-path"
-        )
-
-
 def _check_count(partitions: int) -> None:
     if not 1 <= partitions <= MAX_PARTITIONS:
         raise UsageError(f"a topic has 1 to {MAX_PARTITIONS} partitions, not {partitions}")
@@ -184,33 +194,5 @@ def _parsed(brokers: Brokers, name: str, node: Node) -> Topic:
     return Topic.parse(brokers.topic(name), name, node.data, node.stat.czxid)
 
 
-def _listed(brokers: Brokers, name: str, node: Node) -> ListedTopic:
-    if not is_name(name):
-        return ListedTopic(name, None, f"{shown(name)} is no name of a topic")
-    try:
-        return ListedTopic(name, _parsed(brokers, name, node), None)
-    except BadData as error:
-        return ListedTopic(name, None, str(error))
-
-
-def _grown(topic: Topic, partitions: int, is_kafkas: bool) -> Topic:
-    if is_kafkas:
-        raise UsageError(
-            f"topic {topic.name} is a real Kafka's: alter it in Kafka, {KAFKAS_TOOLS} --partitions {partitions}"
-        )
-    count = len(topic.partitions)
-    if partitions <= count:
-        fault = "already has that many" if partitions == count else f"has {count}, which cannot become fewer"
-        raise UsageError(f"cannot give topic {topic.name} {partitions} partitions: it {fault}")
-    return Topic(topic.name, topic.id, tuple(sorted({*topic.partitions, *range(partitions)})))
-
-
-def _has_replicas(path: str, node: Node) -> bool:
-    return any(Fields.parse(path, node.data, most=1_000_000).mapping("partitions").values())
-
-
-def _is_kafkas(path: str, node: Node) -> bool:
-    try:
-        return _has_replicas(path, node)
-    except BadData:
-        return False
+def _has_replicas(path: str, data: bytes) -> bool:
+    return any(Fields.parse(path, data, most=1_000_000).mapping("partitions").values())

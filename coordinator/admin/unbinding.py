@@ -17,10 +17,10 @@ from ..zk.znodes.json_fields import readable
 from ..zk.znodes.names import is_name, names_below
 from ..zk.znodes.partitions import TopicPartition
 from ..zk.znodes.paths import REGIONS, GroupPaths, RegionPaths
-from ..zk.znodes.ranges import is_partition
 from ..zk.znodes.records import OffsetRecord
 from ..zk.znodes.regions import CONSUMERS, INITIAL, Region
-from .inactive_group import GroupNotEmpty, Standing, look
+from .groups import existing, partitions_below
+from .inactive_group import GroupNotEmpty, look
 from .offsets import committed, write_offsets
 from .reset_offsets import NewOffset, PartitionOffsets
 
@@ -30,12 +30,11 @@ def unbinding(store: Store, group: str) -> list[Operation]:
 
     Refused when a region has changed meanwhile. An unreadable region is left alone.
     """
-    names = names_below(store, REGIONS)
     found: list[Operation] = []
-    for name, node in zip(names, store.get_many([RegionPaths(name).root for name in names]), strict=True):
+    for name, node in existing(store, {name: RegionPaths(name).root for name in names_below(store, REGIONS)}).items():
         path = RegionPaths(name).root
         region = readable(Region.parse, path, node)
-        if node is not None and region is not None and group in region.groups:
+        if region is not None and group in region.groups:
             found.append(SetData(path, region.without(group).to_bytes(), node.stat.version))
     return found
 
@@ -60,7 +59,7 @@ def remove_group(store: Store, region: str, group: str) -> tuple[str, ...]:
             if isinstance(before, OutcomeUnknown):
                 return record.groups if record is not None else ()  # the try before has done it
             raise UsageError(f"group {group} is not bound to consistent region {region}: see `regions list`")
-        if why := _in_use(standing):
+        if why := standing.in_use:
             raise GroupNotEmpty(f"group {group} stays in region {region}: {why}.{standing.hint}")
         if record is not None and record.kind == CONSUMERS and standing.exists:
             _write_offsets(store, paths, record, group)
@@ -77,12 +76,6 @@ def remove_group(store: Store, region: str, group: str) -> tuple[str, ...]:
         return record.without(group).groups if record is not None else ()
 
     return retried(store, attempt, lambda: f"region {region} and group {group} keep changing: try again")
-
-
-def _in_use(standing: Standing) -> str | None:
-    if standing.used_by:
-        return standing.used_by
-    return None if standing.is_inactive else f"the current state is {standing.state.state}"
 
 
 # ---- offsets after the removal
@@ -123,15 +116,7 @@ def _cut_offsets(store: Store, paths: RegionPaths, region: Region, group: str) -
 
 def _initial(store: Store, paths: RegionPaths, group: str) -> Iterator[tuple[TopicPartition, tuple[int, str]]]:
     topics = names_below(store, paths.initial_of_group(group))
-    below = store.children_many([paths.initial_of(group, topic) for topic in topics])
-    parts = [
-        TopicPartition(topic, int(name))
-        for topic, found in zip(topics, below, strict=True)
-        for name in (found.names if found is not None else ())
-        if is_partition(name)
-    ]
-    where = [paths.initial_offset(group, *part) for part in parts]
-    for part, path, node in zip(parts, where, store.get_many(where), strict=True):
-        if node is not None:
-            record = OffsetRecord.parse(path, node.data)
-            yield part, (record.offset, record.topic_id)
+    parts = partitions_below(store, topics, lambda topic: paths.initial_of(group, topic))
+    for part, node in existing(store, {part: paths.initial_offset(group, *part) for part in parts}).items():
+        record = OffsetRecord.parse(paths.initial_offset(group, *part), node.data)
+        yield part, (record.offset, record.topic_id)

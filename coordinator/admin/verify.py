@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..planning.target import filters_of, threads_of
 from ..zk.errors import BadData
 from ..zk.znodes.group_state import STABLE, partitions_of
 from ..zk.znodes.partitions import TopicPartition
 from ..zk.znodes.paths import GroupPaths
-from ..zk.znodes.records import Topic
+from ..zk.znodes.records import NO_CHANNEL, Channel, Topic
 from .groups import ShownGroup, ShownMember, ShownPartition
 
 
@@ -29,16 +30,11 @@ class Problem:
         return f"{self.what}: {self.why}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Live:
+class _Live(NamedTuple):
     """A live member; `threads` is topic -> number."""
 
-    member: ShownMember
+    channel: Channel
     threads: Mapping[str, int]
-
-    @property
-    def incarnation(self) -> str:
-        return self.member.channel.incarnation if self.member.channel else ""
 
 
 def problems(group: ShownGroup, topics: Mapping[str, Topic]) -> list[Problem]:
@@ -56,7 +52,9 @@ def problems(group: ShownGroup, topics: Mapping[str, Topic]) -> list[Problem]:
             found.append(Problem(member.consumer, group.state.left_out.get(member.consumer, why)))
             continue
         try:
-            live[member.consumer] = _Live(member, threads_of(member.registration, topics, filters))
+            live[member.consumer] = _Live(
+                member.channel or NO_CHANNEL, threads_of(member.registration, topics, filters)
+            )
         except BadData as error:
             found.append(Problem(member.consumer, str(error)))
     found += _in_topics(group, topics, live)
@@ -122,20 +120,14 @@ def _unowned(
         return None
     if shown is not None and shown.session is not None:
         return f"an owner znode that cannot be read is in the way{_held_by(shown)}"
-    if why := left_out or group.state.left_out.get(str(partition)) or _left_out_by_the_leader(group, partition):
+    holders = [name for name, target in sorted(group.state.target.items()) if partition in target.partitions]
+    by_leader = None if holders else group.state.left_out.get(partition.topic)
+    if why := left_out or group.state.left_out.get(str(partition)) or by_leader:
         return why
     for mark in group.state.marks:
         if partition in mark.partitions:
             return f"no owner: it waits for the lease of {mark.consumer} ({mark.reason})"
-    for consumer, target in sorted(group.state.target.items()):
-        if partition in target.partitions:
-            return f"no owner: it is assigned to {consumer}"
-    return "no owner"
-
-
-def _left_out_by_the_leader(group: ShownGroup, partition: TopicPartition) -> str | None:
-    is_assigned = any(partition in target.partitions for target in group.state.target.values())
-    return None if is_assigned else group.state.left_out.get(partition.topic)
+    return f"no owner: it is assigned to {holders[0]}" if holders else "no owner"
 
 
 def _not_in_target(group: ShownGroup, shown: ShownPartition) -> str | None:
@@ -170,16 +162,15 @@ def _misowned(
     number = (shown.thread or "").removeprefix(f"{shown.consumer}-")
     if owner is None:
         return f"its owner {shown.thread} is of no live member{_held_by(shown)}"
-    if shown.incarnation != owner.incarnation:
+    if shown.incarnation != owner.channel.incarnation:
         return f"its owner {shown.thread} is of an earlier incarnation of {shown.consumer}{_held_by(shown)}"
     threads = owner.threads.get(shown.partition.topic, 0)
     if not threads and not is_client_side:
         return f"its owner {shown.thread} has not subscribed to the topic"
     if not is_client_side and (not number.isdecimal() or int(number) >= threads):
         return f"its owner {shown.thread} is not among the {threads} threads that {shown.consumer} registered"
-    channel = owner.member.channel
-    if channel is None or shown.partition not in channel.running:
+    if shown.partition not in owner.channel.running:
         return f"its owner {shown.thread} does not run it{_held_by(shown)}"
-    if topic is not None and channel.topics.get(topic.name) != topic.id:
+    if topic is not None and owner.channel.topics.get(topic.name) != topic.id:
         return f"its owner {shown.thread} runs it with another topic id"
     return None

@@ -2,39 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import click
 
-from coordinator.admin.acl import Deviation, apply, check, deviations
-from coordinator.admin.acl_policy import (
-    checked_size,
-    group_policies,
-    groups_outside_their_region,
-    groups_without_members,
-    read_policy,
-    set_members,
-)
+from coordinator.admin import acl_policy
+from coordinator.admin.acl import apply, check, deviations
 from coordinator.zk.errors import AccessDenied, BadData, UsageError
-from coordinator.zk.process.cli import (
-    JSON,
-    Cli,
-    brokers_option,
-    command_access,
-    opened,
-    output_option,
-    print_json,
-    print_rows,
-    printable,
-    zk_config_option,
-    zk_option,
-)
+from coordinator.zk.process import cli
 from coordinator.zk.process.tables import echo_alarm
 from coordinator.zk.security.access import identities_of
 from coordinator.zk.security.policy import CLOSED, OPEN, SECURE, AclPolicy, checked_identities
 from coordinator.zk.security.rights import letters_of
-from coordinator.zk.store import Acl, AclStore
+from coordinator.zk.store import Acl, AclEntry, AclStore
 from coordinator.zk.znodes.names import is_name, shown
 from coordinator.zk.znodes.paths import Brokers
 
@@ -47,48 +28,50 @@ regions_option = click.option(
 )
 
 
-@click.group(cls=Cli)
+@click.group(cls=cli.Cli)
 def acl() -> None:
     """Who may use the znodes: identities as ZooKeeper's, digest:USER:HASH, sasl:USER, x509:SUBJECT."""
 
 
 @acl.command()
-@zk_config_option
-@output_option
+@cli.zk_config_option
+@cli.output_option
 def identity(output: str) -> None:
     """Print the identities of this client's credentials, as ACLs have them."""
-    found = identities_of(command_access())
+    found = identities_of(cli.command_access())
     if not found:
         raise UsageError("there are no credentials: name a zk_auth_file in --zk-config, or set ZK_GROUP_ZK_AUTH")
-    if output == JSON:
-        print_json(list(found))
+    if output == cli.JSON:
+        cli.print_json(list(found))
     else:
-        click.echo("\n".join(map(printable, found)))
+        click.echo("\n".join(map(cli.printable, found)))
 
 
 @acl.command("check")
-@zk_option
-@brokers_option
-@output_option
+@cli.zk_option
+@cli.brokers_option
+@cli.output_option
 def check_(zk: str, brokers: Brokers, output: str) -> int:
     """Print the policy, and every znode whose ACL deviates from it, with what that means; exits 5 when one does."""
-    with opened(zk) as store:
-        policy, groups = read_policy(store), group_policies(store)
+    with cli.opened(zk) as store:
+        policy, groups = acl_policy.read_policy(store), acl_policy.group_policies(store)
         found = list(check(store, brokers))
-    if output == JSON:
-        print_json(
+    if output == cli.JSON:
+        cli.print_json(
             {
                 "policy": _policy_json(policy),
                 "groups": {group: list(each.members) if each else [] for group, each in groups.items()},
                 "regions": {group: list(each.regions) for group, each in groups.items() if each and each.regions},
-                "deviations": [_deviation_json(each) for each in found],
+                "deviations": cli.row_objects(
+                    DEVIATIONS, [(d.path, _texts(d.found), _texts(d.expected), d.meaning) for d in found]
+                ),
             }
         )
     else:
         _print_policy(policy, groups)
         if found:
-            rows = [(each.path, _text(each.found), _text(each.expected), each.meaning) for each in found]
-            print_rows(DEVIATIONS, rows, output)
+            rows = [(each.path, _sorted(each.found), _sorted(each.expected), each.meaning) for each in found]
+            cli.print_rows(DEVIATIONS, rows, output)
     return UNHEALTHY if found else 0
 
 
@@ -99,8 +82,8 @@ def check_(zk: str, brokers: Brokers, output: str) -> int:
 @click.option("--operators", multiple=True, metavar="ID", help="Of operators, this client's among them; repeat.")
 @click.option("--readers", multiple=True, metavar="ID", help="Of readers, where reading is closed; repeat.")
 @click.option("--execute", is_flag=True, help="Without it nothing is changed: what would be is shown.")
-@zk_option
-@brokers_option
+@cli.zk_option
+@cli.brokers_option
 def apply_(
     mode: str | None,
     acl_read: str | None,
@@ -115,8 +98,15 @@ def apply_(
 
     First with --acl open and the identities, then the members of each group (acl members), then --acl secure.
     """
-    with opened(zk, make_chroot=execute) as store:
-        before = _policy_before(store, is_complete=bool(mode and coordinators and operators))
+    with cli.opened(zk, make_chroot=execute) as store:
+        try:
+            before = acl_policy.read_policy(store)
+        except AccessDenied:
+            raise
+        except BadData as error:  # it does not matter where the options say all of the next one
+            if not (mode and coordinators and operators):
+                raise BadData(f"{error}; with --acl, --coordinators and --operators it is written again") from error
+            before = AclPolicy()
         policy = replace(
             before,
             is_secure=before.is_secure if mode is None else mode == SECURE,
@@ -127,7 +117,7 @@ def apply_(
         )
         if not policy.coordinators or not policy.operators:
             raise UsageError("name the identities of --coordinators and --operators")
-        checked_size("the new policy", policy)
+        acl_policy.checked_size("the new policy", policy)
         if not execute:
             _print_changes(store, policy, brokers)
             return 0
@@ -143,14 +133,14 @@ def apply_(
 @members_option
 @regions_option
 @click.option("--no-regions", is_flag=True, help="No consistent region; without it and --regions those of before.")
-@zk_option
+@cli.zk_option
 def members(group: str, members: tuple[str, ...], regions: tuple[str, ...], no_regions: bool, zk: str) -> None:
     """Set who may be a member of GROUP, which exists. Run acl apply after it in a secured chroot."""
     if regions and no_regions:
         raise UsageError("give --regions or --no-regions, not both")
     permitted = checked_regions(regions) if regions or no_regions else None
-    with opened(zk) as store:
-        set_members(store, group, checked_identities("--members", members), permitted)
+    with cli.opened(zk) as store:
+        acl_policy.set_members(store, group, checked_identities("--members", members), permitted)
 
 
 def checked_regions(regions: tuple[str, ...]) -> tuple[str, ...]:
@@ -166,41 +156,25 @@ def checked_regions(regions: tuple[str, ...]) -> tuple[str, ...]:
 
 def _print_policy(policy: AclPolicy, groups: Mapping[str, AclPolicy | None]) -> None:
     for name, value in _policy_json(policy).items():
-        click.echo(printable(f"{name}: {value if isinstance(value, str) else ', '.join(value) or '-'}"))
+        click.echo(cli.printable(f"{name}: {value if isinstance(value, str) else ', '.join(value) or '-'}"))
     for group, each in groups.items():
-        click.echo(printable(f"members of {group}: {', '.join(each.members) if each else '-'}"))
+        click.echo(cli.printable(f"members of {group}: {', '.join(each.members) if each else '-'}"))
         if each is not None and each.regions:
-            click.echo(printable(f"regions of {group}: {', '.join(each.regions)}"))
-
-
-def _policy_before(store: AclStore, is_complete: bool) -> AclPolicy:
-    """The present policy.
-
-    :param is_complete: whether the options say all of the next one: then a malformed one does not matter.
-    :raises BadData: when it is malformed, and they do not.
-    """
-    try:
-        return read_policy(store)
-    except AccessDenied:
-        raise
-    except BadData as error:
-        if is_complete:
-            return AclPolicy()
-        raise BadData(f"{error}; with --acl, --coordinators and --operators it is written again") from error
+            click.echo(cli.printable(f"regions of {group}: {', '.join(each.regions)}"))
 
 
 def _print_changes(store: AclStore, policy: AclPolicy, brokers: Brokers) -> None:
     """What `apply` would do with `policy`, and why it would refuse."""
-    groups = group_policies(store)
+    groups = acl_policy.group_policies(store)
     _print_policy(policy, groups)
     count = sum(1 for _ in deviations(store, policy, brokers))
     click.echo(f"{count} znodes deviate from it, and would be set")
-    if policy.is_secure and (empty := groups_without_members(groups)):
+    if policy.is_secure and (empty := acl_policy.groups_without_members(groups)):
         echo_alarm(f"groups without members, which is refused: {', '.join(empty)}", "yellow")
-    if policy.is_secure and (outside := groups_outside_their_region(store, groups)):
+    if policy.is_secure and (outside := acl_policy.groups_outside_their_region(store, groups)):
         named = ", ".join(f"{group} ({region})" for group, region in outside)
         echo_alarm(f"groups whose consistent region their policy does not permit, which is refused: {named}", "yellow")
-    own = identities_of(command_access())
+    own = identities_of(cli.command_access())
     if not set(own) & set(policy.operators) and not any(one.startswith("x509:") for one in policy.operators):
         echo_alarm(f"this client ({', '.join(own) or 'no credentials'}) is none of the operators: refused", "yellow")
     click.echo("nothing was changed: this was a dry run, repeat with --execute", err=True)
@@ -216,16 +190,9 @@ def _policy_json(policy: AclPolicy) -> dict[str, str | list[str]]:
     }
 
 
-def _deviation_json(deviation: Deviation) -> dict[str, object]:
-    return {
-        "path": deviation.path,
-        "acl": [f"{one.identity}:{letters_of(one.permissions)}" for one in deviation.found],
-        "expected": [f"{one.identity}:{letters_of(one.permissions)}" for one in deviation.expected],
-        "meaning": deviation.meaning,
-    }
+def _texts(acl: Iterable[AclEntry]) -> list[str]:
+    return [f"{one.identity}:{letters_of(one.permissions)}" for one in acl]
 
 
-def _text(acl: Acl) -> str:
-    return ",".join(
-        f"{one.identity}:{letters_of(one.permissions)}" for one in sorted(acl, key=lambda each: each.identity)
-    )
+def _sorted(acl: Acl) -> str:
+    return ",".join(_texts(sorted(acl, key=lambda each: each.identity)))

@@ -12,27 +12,17 @@ import click
 from coordinator.admin import channel_events
 from coordinator.admin.channel_events import ChannelEvent
 from coordinator.admin.channel_watch import ChannelWatch
-from coordinator.admin.groups import Reading, ShownMember, checked_group, existing_group
+from coordinator.admin.groups import Reading, ShownCommand, checked_group, existing_group
 from coordinator.zk.errors import UsageError
-from coordinator.zk.process.cli import (
-    CONNECT_TIMEOUT_S,
-    SESSION_TIMEOUT_MS,
-    TABLE,
-    Seconds,
-    command_access,
-    opened,
-    output_option,
-    print_rows,
-    printable,
-    zk_option,
-)
+from coordinator.zk.process import cli
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER
 from coordinator.zk.znodes.names import is_name
 from coordinator.zk.znodes.partitions import range_texts
 
-from .groups import report_problems
+from .groups import notes_of
+from .watching import Shot, printed
 
 CHANNEL = (
     "CONSUMER-ID", "COMMAND", "OPTION", "EPOCH", "GENERATION", "INCARNATION", "PARTITIONS", "ASK", "REASON",
@@ -54,34 +44,30 @@ def channel() -> None:
 @channel.command()
 @click.argument("group")
 @click.argument("consumer", required=False)
-@zk_option
-@output_option
-def show(group: str, consumer: str | None, zk: str, output: str) -> None:
+@printed()
+def show(reading: Reading, group: str, consumer: str | None) -> Shot:
     """Show the unacknowledged commands of GROUP, or of one CONSUMER."""
-    with opened(zk) as store:
-        reading = Reading(store)
-        found = existing_group(reading, group)
+    found = existing_group(reading, group)
     if consumer is not None and consumer not in {member.consumer for member in found.members}:
         raise UsageError(f"Consumer '{consumer}' has no channel in group '{group}'.")
     chosen = [member for member in found.members if consumer in (None, member.consumer)]
-    print_rows(CHANNEL, [row for member in chosen for row in _command_rows(member)], output)
-    report_problems(reading.problems)
+    return Shot(CHANNEL, [_row(sent) for member in chosen for sent in member.commands], notes_of(reading))
 
 
 @channel.command()
 @click.argument("group")
 @click.argument("consumer", required=False)
-@click.option("--for", "for_s", type=Seconds(0), help="Stop after this many seconds.")
+@click.option("--for", "for_s", type=cli.Seconds(0), help="Stop after this many seconds.")
 @click.option("--count", type=click.IntRange(1), help="Stop after this many events.")
 @click.option(
     "-o",
     "--output",
-    type=click.Choice([TABLE, JSONL, "json"]),
-    default=TABLE,
+    type=click.Choice([cli.TABLE, JSONL, "json"]),
+    default=cli.TABLE,
     show_default=True,
     help="A table, or one JSON object per line (json means jsonl here).",
 )
-@zk_option
+@cli.zk_option
 def watch(group: str, consumer: str | None, for_s: float | None, count: int | None, output: str, zk: str) -> None:
     """Stream each command of GROUP, or of one CONSUMER, and its outcome, until Ctrl-C.
 
@@ -102,32 +88,24 @@ def watch(group: str, consumer: str | None, for_s: float | None, count: int | No
       everything), took_ms (from the command to its outcome, as seen here), note,
       ask (of client-side assignment), reason (of assignment-failed)
     """
-    with opened(zk) as store:
+    with cli.opened(zk) as store:
         checked_group(Reading(store), group)
         if consumer is not None and not is_name(consumer):
             raise UsageError(f"{consumer!a} is no name of a consumer")
-    access = command_access()
+    access = cli.command_access()
     following = ChannelWatch(
-        lambda: open_kazoo(zk, SESSION_TIMEOUT_MS, CONNECT_TIMEOUT_S, make_chroot=False, access=access),
+        lambda: open_kazoo(zk, cli.SESSION_TIMEOUT_MS, cli.CONNECT_TIMEOUT_S, make_chroot=False, access=access),
         ThreadRuntime(),
         group,
         consumer,
     )
     with suppress(BrokenPipeError):  # the reader of the pipe has gone: `checked_streams` drops further output
-        _follow(following, group, for_s, count, is_table=output == TABLE)
-
-
-def _follow(following: ChannelWatch, group: str, for_s: float | None, count: int | None, is_table: bool) -> None:
-    if is_table:
-        _print_line(_columns(HEADER))
-    for number, event in enumerate(following.events(for_s), 1):
-        _print_line(_columns(_cells(event)) if is_table else json.dumps(event.to_json(group)))
-        if number == count:
-            return
-
-
-def _print_line(line: str) -> None:
-    print(line, flush=True)
+        if output == cli.TABLE:
+            print(_columns(HEADER), flush=True)
+        for number, event in enumerate(following.events(for_s), 1):
+            print(_columns(_cells(event)) if output == cli.TABLE else json.dumps(event.to_json(group)), flush=True)
+            if number == count:
+                return
 
 
 def _columns(cells: tuple[str, ...]) -> str:
@@ -141,41 +119,18 @@ def _cells(event: ChannelEvent) -> tuple[str, ...]:
         named = "all" if event.partitions is None else "none"
     if event.event in (channel_events.ACKNOWLEDGED, channel_events.WITHDRAWN) and event.option is not None:
         event, named = replace(event, reason=None), ""  # printed when it was sent
-    found = (
-        datetime.fromtimestamp(event.at_ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3],
-        event.event,
-        event.consumer,
-        event.command,
-        event.option,
-        event.epoch,
-        event.generation,
-        event.incarnation[:8] if event.incarnation else None,
-        event.took_ms,
-    )
+    time = datetime.fromtimestamp(event.at_ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
+    sender = (event.epoch, event.generation, event.incarnation[:8] if event.incarnation else None)
+    found = (time, event.event, event.consumer, event.command, event.option, *sender, event.took_ms)
     note = "; ".join(text for text in (named, event.ask, event.reason, event.note) if text)
-    return (*("-" if cell is None else printable(cell) for cell in found), printable(note))
+    return (*("-" if cell is None else cli.printable(cell) for cell in found), cli.printable(note))
 
 
-def _command_rows(member: ShownMember) -> list[tuple[object, ...]]:
-    rows: list[tuple[object, ...]] = []
-    for sent in member.commands:
-        command = sent.command
-        if command is None:
-            rows.append((member.consumer, sent.name, *[None] * (len(CHANNEL) - 2)))
-            continue
-        named = range_texts(command.started or command.partitions)
-        partitions = " ".join(f"{topic}({text})" for topic, text in named.items()) or UNNAMED.get(command.option)
-        rows.append(
-            (
-                member.consumer,
-                sent.name,
-                command.option,
-                command.epoch,
-                command.generation,
-                command.incarnation[:8],
-                partitions,
-                command.ask or None,
-                command.reason or None,
-            )
-        )
-    return rows
+def _row(sent: ShownCommand) -> tuple[object, ...]:
+    command = sent.command
+    if command is None:
+        return (sent.consumer, sent.name, *[None] * (len(CHANNEL) - 2))
+    named = range_texts(command.started or command.partitions)
+    partitions = " ".join(f"{topic}({text})" for topic, text in named.items()) or UNNAMED.get(command.option)
+    sender = (command.option, command.epoch, command.generation, command.incarnation[:8])
+    return (sent.consumer, sent.name, *sender, partitions, command.ask or None, command.reason or None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import json
 import socket
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -10,16 +11,14 @@ from typing import Any, TypeVar
 
 import click
 
-from coordinator.zk.process.cli import JSON, Seconds, print_json, printable
+from coordinator.zk.process.cli import Seconds, printable
 from coordinator.zk.process.tables import echo_alarm
-from coordinator.zk.znodes.operator_requests import LONGEST_BY, Pause, PausedRecord
+from coordinator.zk.znodes.operator_requests import LONGEST_BY, PausedRecord
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 UNHEALTHY = 5
 """Exit code of a check with findings."""
-
-EVERYTHING = "everything"
 
 
 def reason_option(command: Command) -> Command:
@@ -56,32 +55,15 @@ def at(wall_ms: int) -> str:
         return f"{wall_ms} ms"
 
 
-def paused_rows(paused: PausedRecord) -> list[tuple[str, Pause]]:
-    """The pauses, that of every group first."""
-    everything = [(EVERYTHING, paused.everything)] if paused.everything else []
-    return everything + [(f"group {group}", pause) for group, pause in sorted(paused.groups.items())]
+def echo_paused(paused: PausedRecord, label: str) -> None:
+    """Print the pauses, a line each, that of every group first."""
+    everything = [("everything", paused.everything)] if paused.everything else []
+    for what, pause in everything + [(f"group {group}", pause) for group, pause in sorted(paused.groups.items())]:
+        why = f": {pause.reason}" if pause.reason else ""
+        line = f"{label}{what}, by {pause.by or 'an operator'} since {at(pause.since_ms)}{why}"
+        echo_alarm(printable(line), "yellow")
 
 
-def paused_text(what: str, pause: Pause) -> str:
-    """A pause as a line of text."""
-    why = f": {pause.reason}" if pause.reason else ""
-    return printable(f"{what}, by {pause.by or 'an operator'} since {at(pause.since_ms)}{why}")
-
-
-def paused_json(paused: PausedRecord) -> dict[str, object]:
+def paused_json(paused: PausedRecord) -> object:
     """The pauses, as in `/consumers/paused`."""
-    return {
-        "all": paused.everything.to_json() if paused.everything else None,
-        "groups": {group: pause.to_json() for group, pause in sorted(paused.groups.items())},
-    }
-
-
-def print_paused(paused: PausedRecord, output: str) -> None:
-    """Print the pauses."""
-    if output == JSON:
-        print_json(paused_json(paused))
-        return
-    for what, pause in paused_rows(paused):
-        echo_alarm(f"PAUSED  {paused_text(what, pause)}", "yellow")
-    if not paused:
-        click.echo("no group is paused")
+    return json.loads(paused.to_bytes())

@@ -6,47 +6,26 @@ The columns and messages are those of kafka-consumer-groups; this project's own 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
-from coordinator.admin.groups import (
-    Reading,
-    ShownGroup,
-    ShownMember,
-    by_holder,
-    chosen_groups,
-    existing_group,
-    group_names,
-    parse_states,
-    read_group,
-    read_turn_times,
-    topics_of,
-)
+from coordinator.admin import groups as admin
 from coordinator.admin.topics import list_topics
 from coordinator.admin.verify import problems, unknown
 from coordinator.zk.errors import UsageError
-from coordinator.zk.process.cli import (
-    JSON,
-    Cli,
-    brokers_option,
-    opened,
-    output_option,
-    print_json,
-    printable,
-    report,
-    zk_option,
-)
+from coordinator.zk.process.cli import JSON, Cli, brokers_option, opened, output_option, printable, report, zk_option
 from coordinator.zk.znodes.group_state import COMPLETING, DEAD, EMPTY, FAILED, PREPARING
 from coordinator.zk.znodes.partitions import TopicPartition, by_topic
-from coordinator.zk.znodes.paths import COORDINATOR, Brokers, RegionPaths
+from coordinator.zk.znodes.paths import COORDINATOR, GROUPS, TURN_TIMES, Brokers, RegionPaths
 from coordinator.zk.znodes.records import CoordinatorRecord, Registration, Topic, TurnTimes
 from coordinator.zk.znodes.regions import Region
 from coordinator.zk.znodes.sync import CLIENT, CONSUMER
 
 from .common import UNHEALTHY
-from .source import LogOptions, source_options
-from .watching import Shot, show, watch_options, watched
+from .source import OpenLog, source_options
+from .watching import Shot, error_note, printed, show, watch_options, watched
 
 if TYPE_CHECKING:
     from consumer.logs import Log
@@ -55,50 +34,22 @@ MOST_LISTED = 100
 """Findings of one kind that a command prints, before it only counts them."""
 LIST = ("GROUP", "STATE", "GENERATION", "STRATEGY", "MEMBERS", "PARTITIONS", "TURN-MS-PER-S", "REASON")
 OFFSETS = (
-    "GROUP",
-    "TOPIC",
-    "PARTITION",
-    "CURRENT-OFFSET",
-    "LOG-END-OFFSET",
-    "LAG",
-    "CONSUMER-ID",
-    "HOST",
-    "CLIENT-ID",
-    "OWNER",
+    *("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"),
+    *("CONSUMER-ID", "HOST", "CLIENT-ID", "OWNER"),
 )
 NO_LAG = "LOG-END-OFFSET and LAG are not known: add --log-dir with the group's log, or set ZK_GROUP_LOG_DIR"
 STATE = (
-    "GROUP",
-    "COORDINATOR (ID)",
-    "ASSIGNMENT-STRATEGY",
-    "STATE",
-    "#MEMBERS",
-    "ASSIGNMENT",
-    "PROTOCOL-TYPE",
-    "LEADER",
-    "ASK",
-    "PENDING-LEADER",
-    "PENDING-ASK",
-    "ATTEMPT",
+    *("GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS"),
+    *("ASSIGNMENT", "PROTOCOL-TYPE", "LEADER", "ASK", "PENDING-LEADER", "PENDING-ASK", "ATTEMPT"),
 )
 OF_A_REGION = ("REGION", "READY-RESET", "REGION-RESET")
 CLIENT_SIDE = ("PROTOCOLS", "METADATA-BYTES", "LEADER")
 VERBOSE = ("ASSIGNMENT", "SUBSCRIPTION", "INCARNATION", "COMMANDS", "ENDED")
 
-
 Where = tuple[str, int, str | None]
 """Topic, partition, topic id."""
-
-CHANGES = f"{__package__}.groups_"
-PLACES = {
-    "create": f"{CHANGES}members",
-    "delete": f"{CHANGES}delete",
-    "delete-offsets": f"{CHANGES}offsets",
-    "export-offsets": f"{CHANGES}export",
-    "reset-offsets": f"{CHANGES}offsets",
-    "lift-mark": f"{CHANGES}members",
-    "remove-members": f"{CHANGES}members",
-}
+CHANGING = ("create", "delete", "delete-offsets", "reset-offsets", "lift-mark", "remove-members")
+PLACES = dict.fromkeys(CHANGING, f"{__package__}.groups_changes") | {"export-offsets": f"{__package__}.kafka"}
 
 
 @click.group(cls=Cli, places=PLACES)
@@ -114,15 +65,15 @@ def groups() -> None:
     flag_value="",
     default="",
     metavar="[STATE,...]",
-    callback=lambda context, option, text: parse_states(text) if text.strip(", ") else None,
+    callback=lambda context, option, text: admin.parse_states(text) if text.strip(", ") else None,
     help="Only groups in one of these states, case-insensitive.",
 )
 @watched
-def list_(reading: Reading, states: frozenset[str] | None) -> Shot:
+def list_(reading: admin.Reading, states: frozenset[str] | None) -> Shot:
     """List all groups with their state."""
-    found = [read_group(reading, name) for name in group_names(reading)]
+    found = [admin.read_group(reading, name) for name in reading.names(GROUPS)]
     kept = [group for group in found if states is None or group.state.state in states]
-    times = read_turn_times(reading)
+    times = reading.parsed(TURN_TIMES, TurnTimes.parse)
     return Shot(LIST, [list_row(group, times) for group in kept], notes_of(reading))
 
 
@@ -145,7 +96,7 @@ def describe(
     members: bool,
     verbose: bool,
     state: bool,
-    source: LogOptions,
+    source: OpenLog | None,
     watch: float | None,
     times: int | None,
     zk: str,
@@ -160,18 +111,18 @@ def describe(
         raise UsageError("give at most one of --offsets, --members and --state")
     if verbose and not members:
         raise UsageError("--verbose requires --members")
-    log = source.opened(zk, brokers) if source.log_dir and not members and not state else None
+    log = source(zk, brokers) if source is not None and not members and not state else None
     with opened(zk) as store:
 
         def take() -> Shot:
-            reading = Reading(store)
-            found = [existing_group(reading, name) for name in chosen_groups(reading, names, all_groups)]
+            reading = admin.Reading(store)
+            found = [admin.existing_group(reading, name) for name in admin.chosen_groups(reading, names, all_groups)]
             if members:
                 columns, rows = _members(found, verbose)
             elif state:
                 columns, rows = _states(reading, found)
             else:
-                topics = topics_of(reading, brokers, found)
+                topics = admin.topics_of(reading, brokers, found)
                 found = [group.within(topics) for group in found]
                 ends = _log_ends(log, found, topics)
                 columns, rows = OFFSETS, [row for group in found for row in _offset_rows(group, ends)]
@@ -184,35 +135,25 @@ def describe(
 
 @groups.command()
 @click.argument("group")
-@zk_option
-@brokers_option
-@output_option
-def verify(group: str, zk: str, brokers: Brokers, output: str) -> int:
+@printed(brokers_option)
+def verify(reading: admin.Reading, group: str, brokers: Brokers) -> Shot:
     """Check that every subscribed partition of GROUP has a live owner that subscribed to it; exits 5 when not.
 
     Prints one line for each problem, with the coordinator's reason for a partition that it has left out.
     """
-    with opened(zk) as store:
-        reading = Reading(store)
-        found = existing_group(reading, group)
-        topics = list_topics(store, brokers)
+    found = admin.existing_group(reading, group)
+    topics = list_topics(reading.store, brokers)
     reading.problems.update({brokers.topic(each.name): each.error for each in topics if each.error})
     wrong = unknown(group, reading.problems)
     wrong += problems(found, {each.name: each.topic for each in topics if each.topic is not None})
-    if output == JSON:
-        document = [{"what": each.what, "why": each.why} for each in wrong]
-        print_json({"group": group, "healthy": not wrong, "problems": document})
-    else:
-        for each in wrong:
-            click.echo(printable(each))
-        click.echo(f"Rebalance operation {'failed' if wrong else 'successful'} !")
-    if (message := state_message(found)) is not None:
-        click.echo(message, err=True)
-    report_problems(reading.problems)
-    return UNHEALTHY if wrong else 0
+    lines = [*map(printable, wrong), f"Rebalance operation {'failed' if wrong else 'successful'} !"]
+    document = {"group": group, "healthy": not wrong, "problems": [asdict(each) for each in wrong]}
+    notes = [*filter(None, [state_message(found)]), *notes_of(reading)]
+    code = UNHEALTHY if wrong else 0
+    return Shot(notes=notes, document=document, text=lambda: click.echo("\n".join(lines)), code=code)
 
 
-def list_row(group: ShownGroup, times: TurnTimes | None) -> tuple[object, ...]:
+def list_row(group: admin.ShownGroup, times: TurnTimes | None) -> tuple[object, ...]:
     """A group's row in `groups list` and `status`."""
     cost = times.groups.get(group.group, 0) if times is not None else None
     state = group.state
@@ -222,15 +163,7 @@ def list_row(group: ShownGroup, times: TurnTimes | None) -> tuple[object, ...]:
     return (group.group, state.state, state.generation, strategy, members, partitions, cost, state.reason)
 
 
-def report_problems(problems: dict[str, str]) -> None:
-    """Report the unreadable znodes on stderr."""
-    for path, problem in sorted(problems.items())[:MOST_LISTED]:
-        report(problem if path in problem else f"{path}: {problem}")
-    if (more := len(problems) - MOST_LISTED) > 0:
-        report(f"{more} more znodes cannot be read")
-
-
-def state_message(group: ShownGroup) -> str | None:
+def state_message(group: admin.ShownGroup) -> str | None:
     """The message for a group without members, or in a rebalance."""
     name, state = group.group, group.state
     if state.state in (EMPTY, DEAD):
@@ -242,15 +175,12 @@ def state_message(group: ShownGroup) -> str | None:
     return None
 
 
-def notes_of(reading: Reading) -> list[str]:
-    """The unreadable znodes, as `report_problems` reports them."""
-    found = sorted(reading.problems.items())[:MOST_LISTED]
-    more = len(reading.problems) - len(found)
-    last = [f"error: {more} more znodes cannot be read"] if more else []
-    return [f"error: {problem if path in problem else f'{path}: {problem}'}" for path, problem in found] + last
+def notes_of(reading: admin.Reading) -> list[str]:
+    """The unreadable znodes, for stderr."""
+    return [*map(error_note, admin.unreadable(reading.problems, MOST_LISTED))]
 
 
-def _members_of(group: ShownGroup) -> list[ShownMember]:
+def _members_of(group: admin.ShownGroup) -> list[admin.ShownMember]:
     """Present members, and static members that are away from a kept seat."""
     return [member for member in group.members if member.wants is not None]
 
@@ -258,7 +188,7 @@ def _members_of(group: ShownGroup) -> list[ShownMember]:
 # ---- members and state
 
 
-def _members(found: Sequence[ShownGroup], verbose: bool) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+def _members(found: Sequence[admin.ShownGroup], verbose: bool) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
     """The columns, and a row for each member; the largest shares first."""
     registrations = [member.wants for group in found for member in group.members if member.wants]
     has_static, has_client = any(one.instance_id for one in registrations), any(one.client for one in registrations)
@@ -279,14 +209,11 @@ def _members(found: Sequence[ShownGroup], verbose: bool) -> tuple[tuple[str, ...
     return columns, rows
 
 
-def _offer(member: ShownMember, leader: str | None) -> tuple[object, ...]:
+def _offer(member: admin.ShownMember, leader: str | None) -> tuple[object, ...]:
     """A member's protocols of both sides, its metadata's size, and whether it leads."""
-    client = member.wants.client if member.wants is not None else None
-    return (
-        offered(member.wants) if member.wants is not None else None,
-        client.metadata_bytes if client is not None else None,
-        "leader" if member.consumer == leader else None,
-    )
+    wants = member.wants
+    size = wants.client.metadata_bytes if wants is not None and wants.client is not None else None
+    return offered(wants) if wants is not None else None, size, "leader" if member.consumer == leader else None
 
 
 def offered(registration: Registration) -> str:
@@ -298,7 +225,7 @@ def offered(registration: Registration) -> str:
     return "; ".join([*there, *here] if is_first else [*here, *there])
 
 
-def _details(member: ShownMember, partitions: Iterable[TopicPartition]) -> tuple[object, ...]:
+def _details(member: admin.ShownMember, partitions: Iterable[TopicPartition]) -> tuple[object, ...]:
     registration, channel = member.wants, member.channel
     return (
         assignment_text(partitions),
@@ -309,7 +236,7 @@ def _details(member: ShownMember, partitions: Iterable[TopicPartition]) -> tuple
     )
 
 
-def _has(group: ShownGroup, member: ShownMember) -> list[TopicPartition]:
+def _has(group: admin.ShownGroup, member: admin.ShownMember) -> list[TopicPartition]:
     """The partitions that a member runs, or those kept for a member away from its seat."""
     target = group.state.target.get(member.consumer)
     if member.registration is None and member.seat is not None:
@@ -323,9 +250,11 @@ def assignment_text(partitions: Iterable[TopicPartition]) -> str | None:
     return ", ".join(f"{topic}({','.join(map(str, numbers))})" for topic, numbers in found.items()) or None
 
 
-def _states(reading: Reading, found: Sequence[ShownGroup]) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+def _states(
+    reading: admin.Reading, found: Sequence[admin.ShownGroup]
+) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
     """The columns, and a row for each group; with columns for regions if a group is in one."""
-    elected = reading.parsed(COORDINATOR, lambda p, n: CoordinatorRecord.parse(p, n.data))
+    elected = reading.parsed(COORDINATOR, CoordinatorRecord.parse)
     coordinator = f"{elected.host} ({elected.node})" if elected is not None else None
     has_region = any(g.state.region is not None for g in found)
     rows: list[tuple[object, ...]] = []
@@ -335,37 +264,36 @@ def _states(reading: Reading, found: Sequence[ShownGroup]) -> tuple[tuple[str, .
     return (*STATE, *(OF_A_REGION if has_region else ())), rows
 
 
-def _region(reading: Reading, group: ShownGroup) -> tuple[object, ...]:
+def _region(reading: admin.Reading, group: admin.ShownGroup) -> tuple[object, ...]:
     """The region's name, the last reset that all members of the group have restored, and the current reset."""
     bound = group.state.region
     if bound is None:
         return None, None, None
-    region = reading.parsed(RegionPaths(bound.name).root, lambda p, n: Region.parse(p, n.data))
+    region = reading.parsed(RegionPaths(bound.name).root, Region.parse)
     return bound.name, bound.ready, region.reset if region is not None else None
 
 
-def _assignment(group: ShownGroup) -> tuple[object, ...]:
+def _assignment(group: admin.ShownGroup) -> tuple[object, ...]:
     """The assigning side, its protocol, and under client-side assignment the adopted and the pending ask."""
-    client, adopted, pending = group.state.client, group.adopted, group.pending
-    asked = pending.ask if pending is not None else None
-    return (
-        "client" if client is not None else "coordinator",
-        client.protocol_type if client is not None else CONSUMER,
-        adopted.ask.leader if adopted is not None and adopted.ask is not None else None,
-        adopted.name if adopted is not None else None,
-        asked.leader if asked is not None else None,
-        pending.name if pending is not None else None,
-        asked.attempt if asked is not None else None,
-    )
+    client, pending = group.state.client, group.pending
+    side = ("client", client.protocol_type) if client is not None else ("coordinator", CONSUMER)
+    asks = [
+        (
+            each.ask.leader if each is not None and each.ask is not None else None,
+            each.name if each is not None else None,
+        )
+        for each in (group.adopted, pending)
+    ]
+    return (*side, *asks[0], *asks[1], pending.ask.attempt if pending is not None and pending.ask is not None else None)
 
 
 # ---- offsets
 
 
-def _offset_rows(group: ShownGroup, ends: Mapping[Where, int]) -> Iterator[tuple[object, ...]]:
+def _offset_rows(group: admin.ShownGroup, ends: Mapping[Where, int]) -> Iterator[tuple[object, ...]]:
     """A row for each partition: the largest shares first, the unassigned ones last."""
     hosts = {member.consumer: member.registration.host for member in group.members if member.registration}
-    for consumer, partitions in by_holder(group).items():
+    for consumer, partitions in admin.by_holder(group).items():
         holder = (consumer, hosts.get(consumer or ""), consumer)
         if not partitions:
             yield (group.group, None, None, None, None, None, *holder, None)
@@ -374,7 +302,9 @@ def _offset_rows(group: ShownGroup, ends: Mapping[Where, int]) -> Iterator[tuple
             yield (group.group, *shown.partition, shown.offset, end, shown.lag(end), *holder, shown.thread)
 
 
-def _log_ends(source: Log | None, groups: Iterable[ShownGroup], topics: Mapping[str, Topic | None]) -> dict[Where, int]:
+def _log_ends(
+    source: Log | None, groups: Iterable[admin.ShownGroup], topics: Mapping[str, Topic | None]
+) -> dict[Where, int]:
     """Partition and topic id -> the end of the log, of all groups at once; failures are reported and left out.
 
     A topic that the log does not know has no record yet, unless it is deleted or a group has read some of it.

@@ -5,36 +5,29 @@ from __future__ import annotations
 import click
 
 from coordinator.admin.groups import Reading, checked_group, read_history
-from coordinator.zk.process.cli import JSON, opened, output_option, print_json, print_rows, zk_option
 from coordinator.zk.znodes.group_state import Rebalance
 
 from .common import at
-from .groups import report_problems
+from .groups import notes_of
+from .watching import Shot, print_below, printed
 
 COLUMNS = (
-    "GENERATION",
-    "EPOCH",
-    "STARTED",
-    "TRIGGER",
-    "JOINED",
-    "LEFT",
-    "MOVED",
-    "LAST-STOP-MS",
-    "LAST-START-MS",
-    "STANDSTILL-MS",
-    "ASSIGNMENT-MS",
-    "ATTEMPTS",
-    "RESULT",
+    *("GENERATION", "EPOCH", "STARTED", "TRIGGER", "JOINED", "LEFT", "MOVED", "LAST-STOP-MS", "LAST-START-MS"),
+    *("STANDSTILL-MS", "ASSIGNMENT-MS", "ATTEMPTS", "RESULT"),
 )
 EVICTED = ("GENERATION", "EVICTED", "SINCE", "WHY")
+KEYS = (
+    *("generation", "epoch", "trigger", "started_ms", "joined", "left", "moved", "to_last_stop_ms", "to_last_start_ms"),
+    *("standstill_ms", "stopped_ms", "finished_ms", "replaced_by", "assignment_ms", "attempts"),
+)
+"""The fields in JSON, before `evicted`."""
 NAMED = 3
 
 
 @click.command()
 @click.argument("group")
-@zk_option
-@output_option
-def history(group: str, zk: str, output: str) -> None:
+@printed()
+def history(reading: Reading, group: str) -> Shot:
     """Show the last rebalances of GROUP, the newest last.
 
     LAST-STOP-MS and LAST-START-MS count from the start of the rebalance to the last acknowledged stop and start.
@@ -48,37 +41,27 @@ def history(group: str, zk: str, output: str) -> None:
     Under client-side assignment ASSIGNMENT-MS counts from the ask to the adoption of its answer, and ATTEMPTS is 1 plus
     the assignments that failed before it.
     """
-    with opened(zk) as store:
-        reading = Reading(store)
-        checked_group(reading, group)
-        found = read_history(reading, group)
-    if output == JSON:
-        print_json([_document(record) for record in found])
-    else:
-        print_rows(COLUMNS, [_row(record) for record in found], output)
-        evicted = [(record.generation, each) for record in found for each in record.evicted]
-        if evicted:
-            click.echo("\nEvicted:")
-            rows = [(n, each.member, at(each.since_ms) if each.since_ms else None, each.reason) for n, each in evicted]
-            print_rows(EVICTED, rows, output)
-    report_problems(reading.problems)
+    checked_group(reading, group)
+    found = read_history(reading, group)
+    document = [
+        {**{key: getattr(each, key) for key in KEYS}, "evicted": [one.to_json() for one in each.evicted]}
+        for each in found
+    ]
+    evicted = [
+        (record.generation, each.member, at(each.since_ms) if each.since_ms else None, each.reason)
+        for record in found
+        for each in record.evicted
+    ]
+    rows = [_row(record) for record in found]
+    return Shot(COLUMNS, rows, notes_of(reading), document, lambda: print_below("Evicted", EVICTED, evicted))
 
 
 def _row(record: Rebalance) -> tuple[object, ...]:
+    joined, left = _named(record.joined), _named(record.left)
     return (
-        record.generation,
-        record.epoch,
-        at(record.started_ms),
-        record.trigger,
-        _named(record.joined),
-        _named(record.left),
-        record.moved,
-        record.to_last_stop_ms,
-        record.to_last_start_ms,
-        record.standstill_ms,
-        record.assignment_ms,
-        record.attempts,
-        _result(record),
+        *(record.generation, record.epoch, at(record.started_ms), record.trigger, joined, left, record.moved),
+        *(record.to_last_stop_ms, record.to_last_start_ms, record.standstill_ms),
+        *(record.assignment_ms, record.attempts, _result(record)),
     )
 
 
@@ -91,24 +74,3 @@ def _result(record: Rebalance) -> str:
 def _named(lives: tuple[str, ...]) -> str | None:
     more = f" and {len(lives) - NAMED} more" if len(lives) > NAMED else ""
     return ", ".join(lives[:NAMED]) + more if lives else None
-
-
-def _document(record: Rebalance) -> dict[str, object]:
-    return {
-        "generation": record.generation,
-        "epoch": record.epoch,
-        "trigger": record.trigger,
-        "started_ms": record.started_ms,
-        "joined": list(record.joined),
-        "left": list(record.left),
-        "moved": record.moved,
-        "to_last_stop_ms": record.to_last_stop_ms,
-        "to_last_start_ms": record.to_last_start_ms,
-        "standstill_ms": record.standstill_ms,
-        "stopped_ms": record.stopped_ms,
-        "finished_ms": record.finished_ms,
-        "replaced_by": record.replaced_by,
-        "assignment_ms": record.assignment_ms,
-        "attempts": record.attempts,
-        "evicted": [each.to_json() for each in record.evicted],
-    }

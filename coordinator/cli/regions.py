@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import click
 
+from coordinator.admin import regions as admin
 from coordinator.admin.groups import Reading
-from coordinator.admin.regions import (
-    ShownCheckpoint,
-    ShownRegion,
-    abandoned_by,
-    checked_target,
-    existing_region,
-    read_contributions,
-    read_region,
-    region_names,
-    request,
-)
 from coordinator.admin.unbinding import remove_group
 from coordinator.zk.process.cli import opened, output_option, print_rows, zk_option
+from coordinator.zk.znodes.paths import REGIONS
 from coordinator.zk.znodes.region_requests import CHECKPOINT, RESET, RegionRequest
-from coordinator.zk.znodes.regions import ABORTED, COMPLETED
+from coordinator.zk.znodes.regions import ABORTED, COMPLETED, Contribution
 
 from .common import operator, reason_option
 from .groups import notes_of
-from .queries import report_note, shown_time
-from .watching import Shot, watched
+from .segments import shown_time
+from .watching import Shot, printed, watched
 
 LIST = ("REGION", "STATE", "CHECKPOINT", "COMPLETED", "OPEN", "RESET", "GROUPS", "MEMBERS", "SINCE", "REASON")
 HISTORY = ("REGION", "CHECKPOINT", "STATE", "TRIGGER", "BEGAN", "MS", "CONTRIBUTIONS", "PARTICIPANTS", "REASON")
@@ -45,7 +36,7 @@ def list_(reading: Reading) -> Shot:
 
     CHECKPOINT is a region's current one, 0 for its initial state; OPEN the one in progress.
     """
-    found = [read_region(reading, name, newest=0) for name in region_names(reading)]
+    found = [admin.read_region(reading, name, newest=0) for name in reading.names(REGIONS)]
     return Shot(LIST, [list_row(each) for each in found], notes_of(reading))
 
 
@@ -54,22 +45,10 @@ def list_(reading: Reading) -> Shot:
 @watched
 def describe(reading: Reading, region: str) -> Shot:
     """Show the contributions to the current checkpoint of REGION."""
-    found = existing_region(reading, region)
+    found = admin.existing_region(reading, region)
     sequence = found.region.sequence if found.region is not None else 0
-    given = read_contributions(reading, region, sequence) if sequence else {}
-    rows = [
-        (
-            region,
-            sequence,
-            name,
-            one.incarnation[:8] if one is not None else None,
-            len(one.offsets) if one is not None else None,
-            len(one.states) if one is not None and one.file is None else None,
-            one.file.name if one is not None and one.file is not None else None,
-            one.drain_ms if one is not None else None,
-        )
-        for name, one in given.items()
-    ]
+    given = admin.read_contributions(reading, region, sequence) if sequence else {}
+    rows = [(region, sequence, name, *_given(one)) for name, one in given.items()]
     reason = found.region.reason if found.region is not None else None
     state = f"region {region} is {found.state}" + (f": {reason}" if reason else "")
     return Shot(MEMBERS, rows, [state, *notes_of(reading)])
@@ -80,35 +59,35 @@ def describe(reading: Reading, region: str) -> Shot:
 @watched
 def history(reading: Reading, region: str) -> Shot:
     """Show the kept checkpoints of REGION, oldest first. MS is from begin to end."""
-    found = existing_region(reading, region)
+    found = admin.existing_region(reading, region)
     return Shot(HISTORY, [_history_row(region, each) for each in found.checkpoints], notes_of(reading))
 
 
-def _history_row(region: str, shown: ShownCheckpoint) -> tuple[object, ...]:
-    checkpoint, end = shown.checkpoint, shown.end
-    return (
-        region,
-        shown.sequence,
-        shown.state,
-        checkpoint.trigger if checkpoint is not None else None,
-        shown_time(checkpoint.since_ms) if checkpoint is not None else None,
-        end.duration_ms if end is not None and shown.state in (COMPLETED, ABORTED) else None,
-        len(shown.contributions),
-        sum(map(len, checkpoint.participants.values())) if checkpoint is not None else None,
-        (end.reason or None) if end is not None else None,
-    )
+def _given(one: Contribution | None) -> tuple[object, ...]:
+    if one is None:
+        return (None,) * 5
+    states, file = (len(one.states), None) if one.file is None else (None, one.file.name)
+    return one.incarnation[:8], len(one.offsets), states, file, one.drain_ms
+
+
+def _history_row(region: str, shown: admin.ShownCheckpoint) -> tuple[object, ...]:
+    begun, end = shown.checkpoint, shown.end
+    took_ms = end.duration_ms if end is not None and shown.state in (COMPLETED, ABORTED) else None
+    trigger, began = (begun.trigger, shown_time(begun.since_ms)) if begun is not None else (None, None)
+    participants = sum(map(len, begun.participants.values())) if begun is not None else None
+    reason = (end.reason or None) if end is not None else None
+    contributions = len(shown.contributions)
+    return (region, shown.sequence, shown.state, trigger, began, took_ms, contributions, participants, reason)
 
 
 @regions.command()
 @click.argument("region")
-@zk_option
-@output_option
-def checkpoint(region: str, zk: str, output: str) -> None:
+@printed()
+def checkpoint(reading: Reading, region: str) -> Shot:
     """Request a checkpoint of REGION now. It begins when every member has restored its state."""
-    with opened(zk) as store:
-        found = existing_region(Reading(store), region)
-        request(store, region, RegionRequest(CHECKPOINT, operator()))
-    print_rows(REQUESTED, [_requested(found, "checkpoint", None, executed=True)], output)
+    found = admin.existing_region(reading, region)
+    admin.request(reading.store, region, RegionRequest(CHECKPOINT, operator()))
+    return Shot(REQUESTED, [_requested(found, "checkpoint", None, executed=True)])
 
 
 @regions.command()
@@ -129,58 +108,48 @@ def reset(
     if to_initial and sequence is not None:
         raise click.UsageError("give --to or --to-initial, not both")
     with opened(zk) as store:
-        found = existing_region(Reading(store), region)
+        found = admin.existing_region(Reading(store), region)
         named = 0 if to_initial else sequence
-        to = checked_target(found, named)
+        to = admin.checked_target(found, named)
         if execute:
             # Unnamed, not the one just read: a checkpoint that completes meanwhile would be abandoned.
-            request(store, region, RegionRequest(RESET, operator(), reason or "", named))
+            admin.request(store, region, RegionRequest(RESET, operator(), reason or "", named))
     print_rows(REQUESTED, [_requested(found, "reset", to, executed=execute)], output)
-    if named is not None and (later := abandoned_by(found, to)):
+    if named is not None and (later := admin.abandoned_by(found, to)):
         will = "are" if execute else "would be"
-        report_note(f"checkpoints after {to} {will} abandoned: {', '.join(map(str, later))}")
+        click.echo(f"checkpoints after {to} {will} abandoned: {', '.join(map(str, later))}", err=True)
     if not execute:
-        report_note("nothing was reset: this was a dry run, reset with --execute")
+        click.echo("nothing was reset: this was a dry run, reset with --execute", err=True)
 
 
 @regions.command("remove-group")
 @click.argument("region")
 @click.argument("group")
-@zk_option
-@output_option
-def remove_group_(region: str, group: str, zk: str, output: str) -> None:
+@printed()
+def remove_group_(reading: Reading, region: str, group: str) -> Shot:
     """Remove GROUP, which must have no members, from REGION.
 
     The group continues at the offsets of the region's current checkpoint, without the states of its members: in no
     region, or in the one that its next member names. A region without groups is removed, with its checkpoints.
     """
-    with opened(zk) as store:
-        existing_region(Reading(store), region)
-        left = remove_group(store, region, group)
-    print_rows(REMOVED, [(region, group, ",".join(left) or None)], output)
-    if not left:
-        report_note(f"region {region} has no group any more: the coordinator removes it")
+    admin.existing_region(reading, region)
+    left = remove_group(reading.store, region, group)
+    notes = () if left else (f"region {region} has no group any more: the coordinator removes it",)
+    return Shot(REMOVED, [(region, group, ",".join(left) or None)], notes)
 
 
-def list_row(found: ShownRegion) -> tuple[object, ...]:
+def list_row(found: admin.ShownRegion) -> tuple[object, ...]:
     """A region's row in `regions list` and `status`."""
     region = found.region
     if region is None:
         return (found.name, found.state, *[None] * (len(LIST) - 2))
+    cut_at, since = shown_time(found.cut_ms), shown_time(region.since_ms) if region.since_ms else None
     return (
-        found.name,
-        region.state,
-        region.sequence,
-        shown_time(found.cut_ms),
-        region.open or None,
-        region.reset,
-        ",".join(region.groups),
-        sum(found.members.values()),
-        shown_time(region.since_ms) if region.since_ms else None,
-        region.reason,
+        *(found.name, region.state, region.sequence, cut_at, region.open or None, region.reset),
+        *(",".join(region.groups), sum(found.members.values()), since, region.reason),
     )
 
 
-def _requested(found: ShownRegion, what: str, to: int | None, executed: bool) -> tuple[object, ...]:
+def _requested(found: admin.ShownRegion, what: str, to: int | None, executed: bool) -> tuple[object, ...]:
     groups = ",".join(found.region.groups) if found.region is not None else ""
     return found.name, what, to, groups, sum(found.members.values()), executed

@@ -1,32 +1,29 @@
-"""`zk-coordinator segments`: the sealed segments of a group, and their verification."""
+"""`zk-coordinator segments` and `queries`: the sealed segments of a group, and the Spark queries that read them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from functools import partial
 
 import click
 
+from coordinator.admin import segments as admin
 from coordinator.admin.groups import Reading, existing_group
-from coordinator.admin.segments import (
-    DAMAGED,
-    ListedSegment,
-    SegmentFinding,
-    file_findings,
-    positions,
-    read_segments,
-    unnamed_findings,
-    znode_findings,
-)
-from coordinator.zk.process.cli import env_option, opened, output_option, print_rows, report, zk_option
+from coordinator.admin.queries import ACTIVE, ShownQuery, read_queries, removal, remove_query
+from coordinator.zk.process.cli import env_option, row_objects
+from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.names import shown
-from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.paths import GROUPS, GroupPaths
 from coordinator.zk.znodes.segments import Segment
 
 from .common import UNHEALTHY
-from .groups import report_problems
-from .queries import shown_time
+from .groups import notes_of
+from .watching import Shot, error_note, print_below, printed
 
 LIST = ("SEGMENT", "CZXID", "SEALED-AT", "CONSUMER", "INCARNATION", "ROWS", "BYTES", "RANGES", "FILE", "ERROR")
+QUERIES = ("GROUP", "QUERY", "STATE", "RUN", "FINISHED", "SEGMENTS", "BYTES", "LAG", "LAST-SEEN", "PAUSED")
+REMOVED = ("GROUP", "QUERY", "STATE", "SEGMENTS-FREED", "BYTES-FREED", "REMOVED")
 FINDINGS = ("SEVERITY", "KIND", "SEGMENT", "FILE", "PROBLEM")
 MOST_RANGES = 8
 UNCHECKED = 1
@@ -40,15 +37,11 @@ def segments() -> None:
 
 @segments.command("list")
 @click.argument("group")
-@zk_option
-@output_option
-def list_(group: str, zk: str, output: str) -> None:
+@printed()
+def list_(reading: Reading, group: str) -> Shot:
     """List the segments of GROUP in the order in which they were sealed, with the offsets in each."""
-    with opened(zk) as store:
-        reading = Reading(store)
-        existing_group(reading, group)
-        listed = read_segments(reading, GroupPaths(group))
-    print_rows(LIST, [_row(item) for item in listed], output)
+    existing_group(reading, group)
+    return Shot(LIST, [_row(item) for item in admin.read_segments(reading, GroupPaths(group))])
 
 
 @segments.command()
@@ -58,9 +51,8 @@ def list_(group: str, zk: str, output: str) -> None:
     default="",
     help="The segments folder on this host, if not as on the fetchers' hosts, or its URL (s3://...).",
 )
-@zk_option
-@output_option
-def verify(group: str, segments_dir: str, zk: str, output: str) -> int:
+@printed()
+def verify(reading: Reading, group: str, segments_dir: str) -> Shot:
     """Check every segment of GROUP: its znode, its file, its offsets, and that the ranges of a partition join.
 
     Reads all files, and checks their checksums; says how many files have none, as those of an earlier release. Lists
@@ -68,26 +60,22 @@ def verify(group: str, segments_dir: str, zk: str, output: str) -> int:
     eventually). Exits 5 when a segment is damaged, 1 when some segments, or files without one, were not checked, else
     0.
     """
-    with opened(zk) as store:
-        reading = Reading(store)
-        # The group's offsets are read before the segments: what is sealed meanwhile is in a segment then.
-        offsets = positions(existing_group(reading, group))
-        listed = read_segments(reading, GroupPaths(group))
-        unchecked: list[str] = []
-        files = _file_findings(reading, group, listed, segments_dir, unchecked)
-        findings = [*znode_findings(listed, offsets), *files]
-    print_rows(FINDINGS, [tuple(value or None for value in finding) for finding in findings], output)
-    report_problems(reading.problems)
-    damaged = sum(finding.severity == DAMAGED for finding in findings)
-    click.echo(f"{len(listed)} segments, {damaged} problems, {len(findings) - damaged} files left over", err=True)
-    for why in unchecked:
-        report(why)
-    return UNHEALTHY if damaged else UNCHECKED if unchecked else 0
+    # The group's offsets are read before the segments: what is sealed meanwhile is in a segment then.
+    offsets = admin.positions(existing_group(reading, group))
+    listed = admin.read_segments(reading, GroupPaths(group))
+    unchecked: list[str] = []
+    files = _file_findings(reading, group, listed, segments_dir, unchecked)
+    findings = [*admin.znode_findings(listed, offsets), *files]
+    damaged = sum(finding.severity == admin.DAMAGED for finding in findings)
+    summary = f"{len(listed)} segments, {damaged} problems, {len(findings) - damaged} files left over"
+    notes = [*notes_of(reading), summary, *map(error_note, unchecked)]
+    rows = [tuple(value or None for value in finding) for finding in findings]
+    return Shot(FINDINGS, rows, notes, code=UNHEALTHY if damaged else UNCHECKED if unchecked else 0)
 
 
 def _file_findings(
-    reading: Reading, group: str, listed: Sequence[ListedSegment], segments_dir: str, unchecked: list[str]
-) -> Iterator[SegmentFinding]:
+    reading: Reading, group: str, listed: Sequence[admin.ListedSegment], segments_dir: str, unchecked: list[str]
+) -> Iterator[admin.SegmentFinding]:
     """The findings in files.
 
     :param unchecked: gets the reasons for which segments, or files without one, were not checked.
@@ -103,8 +91,8 @@ def _file_findings(
         count, first = check.unopened.total(), shown(min(check.unopened))
         unchecked.append(f"{count} segments were not checked: znodes alone name {first}: give --segments-dir")
     if problems:
-        remaining = {item.name for item in read_segments(reading, GroupPaths(group), listed)}
-        yield from file_findings(listed, problems, remaining)
+        remaining = {item.name for item in admin.read_segments(reading, GroupPaths(group), listed)}
+        yield from admin.file_findings(listed, problems, remaining)
     known = list(readable.values())
     if not known and not segments_dir:
         unchecked.append("no segment names the folder of the files: give --segments-dir to check it")
@@ -116,28 +104,89 @@ def _file_findings(
         return
     unchecked += [f"files without a segment were not checked: {reason}" for reason in check.foreign]
     may = may_seal(reading.store, group, files)
-    unnamed = unnamed_findings(files, listed, read_segments(reading, GroupPaths(group), listed), may)
+    unnamed = admin.unnamed_findings(files, listed, admin.read_segments(reading, GroupPaths(group), listed), may)
     if unnamed is None:
         unchecked.append("files without a segment were not checked: an unreadable segment znode may name them")
     yield from unnamed or ()
 
 
-def _row(item: ListedSegment) -> tuple[object, ...]:
-    segment = item.segment
-    return (
-        item.name,
-        item.czxid,
-        shown_time(item.sealed_ms),
-        segment.consumer if segment else None,
-        segment.incarnation[:8] if segment else None,
-        segment.rows if segment else None,
-        segment.size if segment else None,
-        _ranges(segment) if segment else None,
-        segment.file if segment else None,
-        item.problem or None,
-    )
+def _row(item: admin.ListedSegment) -> tuple[object, ...]:
+    about: tuple[object, ...] = (None,) * 6
+    if (segment := item.segment) is not None:
+        life = segment.incarnation[:8]
+        about = (segment.consumer, life, segment.rows, segment.size, _ranges(segment), segment.file)
+    return (item.name, item.czxid, shown_time(item.sealed_ms), *about, item.problem or None)
 
 
 def _ranges(segment: Segment) -> str:
     found = [f"{part.topic}-{part.partition}:{part.first}-{part.next - 1}" for part in sorted(segment.ranges)]
     return " ".join(found[:MOST_RANGES]) + (f" and {len(found) - MOST_RANGES} more" if len(found) > MOST_RANGES else "")
+
+
+# ---- queries
+
+
+@click.group()
+def queries() -> None:
+    """The Spark queries that read the groups' sealed segments."""
+
+
+@queries.command("list")
+@click.argument("group", required=False)
+@printed()
+def list_queries(reading: Reading, group: str | None) -> Shot:
+    """List the queries of all groups, or of GROUP, with the segments that each holds back as unfinished.
+
+    SEGMENTS, BYTES and LAG (records) count what is sealed and not finished by the query. STATE is active, silent (no
+    update for three minutes), expired (it holds nothing back any more) or unreadable. A group with segments but without
+    a query has a row without a query. PAUSED, below the table, is the reason why a group's fetchers are paused.
+    """
+    if group is not None:
+        existing_group(reading, group)
+    names = reading.names(GROUPS) if group is None else [group]
+    now_ms = ThreadRuntime().wall_ms()
+    found = [shown for name in names for shown in read_queries(reading, name, now_ms)]
+    # The reason of a pause is long: in a table it is below the rows.
+    rows = [_query_row(shown) for shown in found]
+    paused = {shown.group: shown.paused for shown in found if shown.paused}
+    below = partial(print_below, "Fetchers are paused", ("GROUP", "REASON"), sorted(paused.items()))
+    return Shot(QUERIES[:-1], [row[:-1] for row in rows], notes_of(reading), row_objects(QUERIES, rows), below)
+
+
+@queries.command()
+@click.argument("group")
+@click.argument("query")
+@click.option("--execute", is_flag=True, help="Remove it; without it, only show the effect.")
+@printed()
+def remove(reading: Reading, group: str, query: str, execute: bool) -> Shot:
+    """Remove QUERY of GROUP, so that it holds back no segments. A dry run without --execute.
+
+    Stop the query first: a running one fails with its next batch. Restarted from its checkpoint, it continues if its
+    segments still exist, and fails if they were collected.
+    """
+    found = removal(reading, group, query, ThreadRuntime().wall_ms())
+    if execute:
+        remove_query(reading.store, group, query)
+    notes = []
+    if found.shown.state == ACTIVE:
+        will = "fails" if execute else "would fail"
+        notes.append(f"query {query} is active: if it runs, it {will} with its next batch")
+    if found.is_last:
+        notes.append(f"no other query reads group {group}: no segments are collected until one does")
+    if not execute:
+        notes.append("nothing was removed: this was a dry run, remove with --execute")
+    return Shot(REMOVED, [(group, query, found.shown.state, found.segments, found.size, execute)], notes)
+
+
+def _query_row(shown: ShownQuery) -> tuple[object, ...]:
+    run = shown.run[:8] if shown.run else None
+    sums = (shown.segments, shown.size, shown.rows)
+    return (shown.group, shown.query, shown.state, run, shown.finished, *sums, shown_time(shown.seen_ms), shown.paused)
+
+
+def shown_time(time_ms: int | None) -> str | None:
+    """A time in UTC, to the second."""
+    try:
+        return datetime.fromtimestamp(time_ms // 1000, UTC).isoformat() if time_ms is not None else None
+    except (ValueError, OverflowError, OSError):
+        return None

@@ -1,93 +1,28 @@
-"""Options for the log of a command, `--log-dir`, and for the Kafka brokers."""
+"""Options for the log of a command, `--log-dir`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import closing
-from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-import click
-
 from coordinator.admin.offsets import BoundsOf, LogBounds
-from coordinator.zk.errors import CoordinatorError, UsageError
-from coordinator.zk.process.cli import Seconds, bootstrap_option, command_access, env_option, kafka_option
-from coordinator.zk.runtime import ENDINGS, ThreadRuntime, on_signals
+from coordinator.zk.process.cli import bootstrap_option, command_access, env_option, kafka_option
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
 
 if TYPE_CHECKING:
     from consumer.logs import Log
-    from consumer.logs.kafka.requests import Requests
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-brokers_needed_option = env_option(
-    "--bootstrap-servers",
-    required=True,
-    metavar="HOST:PORT,...",
-    help="Kafka's brokers.",
-)
-"""For commands that require Kafka."""
 
-every_option = click.option("--every", "every_s", type=Seconds(0.1), metavar="S", help="Repeat every S seconds.")
-
-
-@dataclass(frozen=True, slots=True)
-class LogOptions:
-    """The log of a command; `log_dir` is empty when the user has named none."""
-
-    log_dir: str
-    bootstrap_servers: str
-    kafka: Mapping[str, str]
-
-    def opened(self, zk: str, brokers: Brokers) -> Log:
-        """The log.
-
-        :raises UsageError: when the options name none.
-        """
-        from consumer.logs import KafkaPlace, open_log  # loads pyarrow, needed only here
-
-        place = KafkaPlace(zk, brokers.brokers_path, self.bootstrap_servers, self.kafka, command_access())
-        return open_log(self.log_dir, place)
-
-
-def kafka_client(servers: str, options: Mapping[str, str] | None) -> closing[Requests]:
-    """A client of these brokers.
-
-    :param options: of librdkafka.
-    """
-    from consumer.logs.kafka.options import bootstrap_servers, kafka_options
-    from consumer.logs.kafka.requests import Requests  # loads pyarrow, needed only here
-
-    return closing(Requests(bootstrap_servers("kafka:", servers), kafka_options(options or {})))
-
-
-def repeat(act: Callable[[], object], every_s: float, on_problem: Callable[[str], None]) -> None:
-    """Call `act` every `every_s` seconds until SIGTERM or Ctrl-C.
-
-    :param on_problem: called with each failure, once for the same text.
-    :raises UsageError: when `act` raises it: a retry would fail too.
-    """
-    stopping = ThreadRuntime().event()
-    on_signals(ENDINGS, lambda number: stopping.set())
-    problem = ""
-    while not stopping.is_set():
-        try:
-            act()
-            problem = ""
-        except UsageError:
-            raise
-        except CoordinatorError as error:
-            if str(error) != problem:
-                problem = str(error)
-                on_problem(problem)
-        stopping.wait(every_s)
+OpenLog = Callable[[str, Brokers], "Log"]
+"""Opens the log that a command's options name, by `--zk` and `--brokers-path`. It raises UsageError for a bad name."""
 
 
 def source_options(is_needed: bool) -> Callable[[Command], Command]:
-    """`--log-dir`, `--bootstrap-servers` and `--kafka`, given to the command as `source`, a `LogOptions`.
+    """`--log-dir`, `--bootstrap-servers` and `--kafka`, given to the command as `source`, an `OpenLog`, or None.
 
     :param is_needed: whether the command requires the log.
     """
@@ -102,7 +37,13 @@ def source_options(is_needed: bool) -> Callable[[Command], Command]:
         def run(
             *args: Any, log_dir: str | None, bootstrap_servers: str, kafka: Mapping[str, str] | None, **rest: Any
         ) -> Any:
-            return command(*args, source=LogOptions(log_dir or "", bootstrap_servers, kafka or {}), **rest)
+            def opened(zk: str, brokers: Brokers) -> Log:
+                from consumer.logs import KafkaPlace, open_log  # loads pyarrow, needed only here
+
+                place = KafkaPlace(zk, brokers.brokers_path, bootstrap_servers, kafka or {}, command_access())
+                return open_log(log_dir or "", place)
+
+            return command(*args, source=opened if log_dir or is_needed else None, **rest)
 
         return cast(Command, run)
 

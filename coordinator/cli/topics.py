@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import click
 
-from coordinator.admin.topics import (
-    MAX_PARTITIONS,
-    ListedTopic,
-    alter_topic,
-    create_topic,
-    delete_topic,
-    get_topic,
-    list_topics,
-    topic_znodes,
-)
+from coordinator.admin import topics as admin
+from coordinator.admin.groups import Reading
 from coordinator.zk import below
 from coordinator.zk.errors import BadData
-from coordinator.zk.process.cli import Cli, brokers_option, env_option, opened, output_option, print_rows, zk_option
-from coordinator.zk.store import Store
+from coordinator.zk.process.cli import Cli, brokers_option, env_option
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
+
+from .watching import Shot, printed
 
 COLUMNS = ("TOPIC", "PARTITIONS", "TOPIC-ID", "ERROR")
 
 partitions_option = click.option(
-    "--partitions", type=click.IntRange(1, MAX_PARTITIONS), required=True, help="Total number of partitions."
+    "--partitions", type=click.IntRange(1, admin.MAX_PARTITIONS), required=True, help="Total number of partitions."
 )
 
 
-@click.group(cls=Cli, places={"sync": f"{__package__}.topics_sync"})
+@click.group(cls=Cli, places={"sync": f"{__package__}.kafka"})
 def topics() -> None:
     """The topics that groups consume. Those of a real Kafka are only listed."""
 
@@ -39,35 +31,26 @@ def topics() -> None:
 @topics.command()
 @click.argument("name")
 @partitions_option
-@zk_option
-@brokers_option
-@output_option
-def create(name: str, partitions: int, zk: str, brokers: Brokers, output: str) -> None:
+@printed(brokers_option, make_chroot=True)
+def create(reading: Reading, name: str, partitions: int, brokers: Brokers) -> Shot:
     """Create topic NAME."""
-    with opened(zk, make_chroot=True) as store:
-        _print([_good(create_topic(store, brokers, name, partitions))], output)
+    return _shot(admin.ListedTopic(name, admin.create_topic(reading.store, brokers, name, partitions), None))
 
 
 @topics.command("list")
-@zk_option
-@brokers_option
-@output_option
-def list_(zk: str, brokers: Brokers, output: str) -> None:
+@printed(brokers_option)
+def list_(reading: Reading, brokers: Brokers) -> Shot:
     """List all topics; one whose znode cannot be read is listed with the reason."""
-    with opened(zk) as store:
-        _print(list_topics(store, brokers), output)
+    return _shot(*admin.list_topics(reading.store, brokers))
 
 
 @topics.command()
 @click.argument("name")
 @partitions_option
-@zk_option
-@brokers_option
-@output_option
-def alter(name: str, partitions: int, zk: str, brokers: Brokers, output: str) -> None:
+@printed(brokers_option)
+def alter(reading: Reading, name: str, partitions: int, brokers: Brokers) -> Shot:
     """Give topic NAME more partitions."""
-    with opened(zk) as store:
-        _print([_good(alter_topic(store, brokers, name, partitions))], output)
+    return _shot(admin.ListedTopic(name, admin.alter_topic(reading.store, brokers, name, partitions), None))
 
 
 @topics.command()
@@ -78,41 +61,39 @@ def alter(name: str, partitions: int, zk: str, brokers: Brokers, output: str) ->
     type=click.Path(file_okay=False, path_type=Path),
     help="The embedded log; the topic's data is removed from it too.",
 )
-@zk_option
-@brokers_option
-@output_option
-def delete(name: str, execute: bool, log_dir: Path | None, zk: str, brokers: Brokers, output: str) -> None:
+@printed(brokers_option)
+def delete(reading: Reading, name: str, execute: bool, log_dir: Path | None, brokers: Brokers) -> Shot:
     """Delete topic NAME: its znodes, and its data when --log-dir is given. A dry run without --execute."""
-    with opened(zk) as store:
-        znodes = topic_znodes(store, brokers, name)
-        topic = _readable(store, brokers, name)
-        data = _data(log_dir, topic)
-        if execute:
-            znodes = delete_topic(store, brokers, name)
-            # After the znodes: writers and fetchers have been notified, or will find the folder missing.
-            _remove(log_dir, topic)
-    _print_removal(znodes, data, output)
-    if not execute:
-        click.echo("nothing was removed: this was a dry run, delete with --execute", err=True)
-
-
-def _readable(store: Store, brokers: Brokers, name: str) -> Topic | None:
+    store = reading.store
+    znodes = admin.topic_znodes(store, brokers, name)
     try:
-        return get_topic(store, brokers, name)
+        topic = admin.get_topic(store, brokers, name)
     except BadData:
-        return None  # its znodes can be deleted; which data is its own is unknown
+        topic = None  # its znodes can be deleted; which data is its own is unknown
+    data = _data(log_dir, topic)
+    if execute:
+        znodes = admin.delete_topic(store, brokers, name)
+        if log_dir is not None and topic is not None:
+            from consumer.logs.embedded.log import remove_topic
+
+            # After the znodes: writers and fetchers have been notified, or will find the folder missing.
+            remove_topic(log_dir, topic.name, topic.id)
+    rows = [*(("znode", path) for path in znodes), *(("data", str(path)) for path in data)]
+    notes = () if execute else ("nothing was removed: this was a dry run, delete with --execute",)
+    return Shot(("KIND", "PATH"), rows, notes)
 
 
-def _good(topic: Topic) -> ListedTopic:
-    return ListedTopic(topic.name, topic, None)
-
-
-def _print(found: Iterable[ListedTopic], output: str) -> None:
-    print_rows(COLUMNS, [_row(listed.name, listed.topic, listed.error) for listed in found], output)
-
-
-def _row(name: str, topic: Topic | None, error: str | None) -> tuple[object, ...]:
-    return (name, len(topic.partitions) if topic else None, topic.id if topic else None, error)
+def _shot(*found: admin.ListedTopic) -> Shot:
+    rows = [
+        (
+            each.name,
+            len(each.topic.partitions) if each.topic else None,
+            each.topic.id if each.topic else None,
+            each.error,
+        )
+        for each in found
+    ]
+    return Shot(COLUMNS, rows)
 
 
 def _data(log_dir: Path | None, topic: Topic | None) -> list[Path]:
@@ -123,16 +104,3 @@ def _data(log_dir: Path | None, topic: Topic | None) -> list[Path]:
 
     folder = topic_folder(log_dir, topic.name, topic.id)
     return [folder] if topic.id in below.folders(log_dir, [topic.name]) else []
-
-
-def _remove(log_dir: Path | None, topic: Topic | None) -> None:
-    if log_dir is None or topic is None:
-        return
-    from consumer.logs.embedded.log import remove_topic
-
-    remove_topic(log_dir, topic.name, topic.id)
-
-
-def _print_removal(znodes: Iterable[str], data: Iterable[Path], output: str) -> None:
-    rows = [*(("znode", path) for path in znodes), *(("data", str(path)) for path in data)]
-    print_rows(("KIND", "PATH"), rows, output)

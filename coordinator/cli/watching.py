@@ -1,4 +1,4 @@
-"""`--watch`: repeat a command's output."""
+"""The frame of a command that prints what it reads: once, or with `--watch` again and again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import wraps
+from functools import reduce, wraps
 from typing import Any, TypeVar
 
 import click
@@ -17,17 +17,8 @@ from rich.text import Text
 
 from coordinator.admin.groups import Reading
 from coordinator.zk.errors import Retryable
-from coordinator.zk.process.cli import (
-    JSON,
-    Seconds,
-    opened,
-    output_option,
-    print_rows,
-    printable,
-    row_objects,
-    table_text,
-    zk_option,
-)
+from coordinator.zk.process import cli
+from coordinator.zk.process.log_format import redacted
 from coordinator.zk.runtime import ThreadRuntime
 
 from .common import at
@@ -38,11 +29,19 @@ EVERY_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    """One output: a table, and its notes."""
+    """One output: a table, and its notes.
 
-    columns: Sequence[str]
-    rows: Sequence[Sequence[object]]
+    :ivar document: what `-o json` prints instead of the rows.
+    :ivar text: prints what stands in place of the table, or below it.
+    :ivar code: the exit code.
+    """
+
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[object]] = ()
     notes: Sequence[str] = ()
+    document: object = None
+    text: Callable[[], object] | None = None
+    code: int = 0
 
 
 def watch_options(command: Command) -> Command:
@@ -52,7 +51,7 @@ def watch_options(command: Command) -> Command:
         "--watch",
         is_flag=False,
         flag_value=EVERY_S,
-        type=Seconds(0.1, 86_400),
+        type=cli.Seconds(0.1, 86_400),
         metavar="[SECONDS]",
         help=f"Repeat every SECONDS ({EVERY_S:g} by default), until Ctrl-C.",
     )
@@ -67,10 +66,31 @@ def watched(take: Callable[..., Shot]) -> Callable[..., None]:
 
     @wraps(take)
     def command(watch: float | None, times: int | None, zk: str, output: str, **options: Any) -> None:
-        with opened(zk) as store:
+        with cli.opened(zk) as store:
             show(lambda: take(Reading(store), **options), output, watch, times)
 
-    return watch_options(zk_option(output_option(command)))
+    return watch_options(cli.zk_option(cli.output_option(command)))
+
+
+def printed(*options: Callable[..., Any], make_chroot: bool = False) -> Callable[[Callable[..., Shot]], Any]:
+    """A command that prints once what a function does or reads, called with a new `Reading` and the command's options.
+
+    :param options: those between `--zk` and `--output`.
+    """
+
+    def framed(take: Callable[..., Shot]) -> Callable[..., int]:
+        @wraps(take)
+        def command(zk: str, output: str, **own: Any) -> int:
+            with cli.opened(zk, make_chroot) as store:
+                shot = take(Reading(store), **own)
+            _print(shot, output)
+            return shot.code
+
+        return reduce(
+            lambda made, option: option(made), (cli.output_option, *reversed(options), cli.zk_option), command
+        )
+
+    return framed
 
 
 def show(take: Callable[[], Shot], output: str, watch: float | None, times: int | None) -> None:
@@ -80,18 +100,40 @@ def show(take: Callable[[], Shot], output: str, watch: float | None, times: int 
     on a line: `at`, `rows`, `notes`.
     """
     if watch is None:
-        shot = take()
-        print_rows(shot.columns, shot.rows, output)
-        _print_notes(shot.notes)
+        _print(take(), output)
         return
     with suppress(BrokenPipeError):  # the reader of the pipe has gone: `checked_streams` drops further output
-        if output == JSON:
-            _repeat(take, _Lines(), watch, times)
+        if output == cli.JSON:
+            _repeat(take, _print_line, watch, times)
         elif not sys.stdout.isatty():
             _repeat(take, _Tables(), watch, times)
         else:
             with Live(console=Console(highlight=False), auto_refresh=False, screen=False) as live:
                 _repeat(take, lambda shot: live.update(_rendered(shot), refresh=True), watch, times)
+
+
+def error_note(error: object) -> str:
+    """A note of an error, as `report` prints it."""
+    return f"error: {redacted(' '.join(str(error).split()))}"
+
+
+def print_below(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], most: int | None = None) -> None:
+    """Print another table below a command's own, if it has rows; at most `most` of them."""
+    if rows:
+        click.echo(f"\n{title}:")
+        cli.print_rows(columns, rows[:most])
+        if most is not None and len(rows) > most:
+            click.echo(f"and {len(rows) - most} more")
+
+
+def _print(shot: Shot, output: str) -> None:
+    if output == cli.JSON:
+        cli.print_json(cli.row_objects(shot.columns, shot.rows) if shot.document is None else shot.document)
+    elif shot.columns:
+        cli.print_rows(shot.columns, shot.rows)
+    if shot.text is not None and output != cli.JSON:
+        shot.text()
+    _print_notes(shot.notes)
 
 
 def _repeat(take: Callable[[], Shot], print_shot: Callable[[Shot], None], every_s: float, times: int | None) -> None:
@@ -109,13 +151,10 @@ def _repeat(take: Callable[[], Shot], print_shot: Callable[[Shot], None], every_
         runtime.sleep(every_s)
 
 
-class _Lines:
-    """One object per line."""
-
-    def __call__(self, shot: Shot) -> None:
-        now = at(ThreadRuntime().wall_ms())
-        document = {"at": now, "rows": row_objects(shot.columns, shot.rows), "notes": list(shot.notes)}
-        print(json.dumps(document, separators=(",", ":")), flush=True)
+def _print_line(shot: Shot) -> None:
+    now = at(ThreadRuntime().wall_ms())
+    document = {"at": now, "rows": cli.row_objects(shot.columns, shot.rows), "notes": list(shot.notes)}
+    print(json.dumps(document, separators=(",", ":")), flush=True)
 
 
 class _Tables:
@@ -127,18 +166,18 @@ class _Tables:
     def __call__(self, shot: Shot) -> None:
         if self._notes is not None:
             print()
-        print(table_text(shot.columns, shot.rows), flush=True)
+        print(cli.table_text(shot.columns, shot.rows), flush=True)
         if list(shot.notes) != self._notes:
             _print_notes(shot.notes)
         self._notes = list(shot.notes)
 
 
 def _rendered(shot: Shot) -> Group:
-    notes = [Text(printable(note)) for note in shot.notes]
+    notes = [Text(cli.printable(note)) for note in shot.notes]
     now = Text(at(ThreadRuntime().wall_ms()), style="dim")
-    return Group(now, Text.from_ansi(table_text(shot.columns, shot.rows)), *notes)
+    return Group(now, Text.from_ansi(cli.table_text(shot.columns, shot.rows)), *notes)
 
 
 def _print_notes(notes: Sequence[str]) -> None:
     for note in notes:
-        click.echo(printable(note), err=True)
+        click.echo(cli.printable(note), err=True)
