@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -55,6 +56,7 @@ from ..store import (
 )
 from ..wire import MOST_PATHS, MOST_UNANSWERED, NO_AUTH, NO_NODE, Failure, Multi, MultiRead, pipelined, stat_of
 from .kazoo_client import AUTHENTICATION, CONNECT_TRIES, CREDENTIALS_REFUSED, Handler, OneSession, wrapped
+from .write_record import WRITES_DIR, RecordedMulti, WriteRecord
 
 log = logging.getLogger(__name__)
 
@@ -78,12 +80,14 @@ def open_kazoo(
     connect_timeout_s: float = 15.0,
     make_chroot: bool = True,
     access: ZooKeeperAccess | None = None,
+    writes_dir: str = "",
 ) -> KazooStore:
     """Open a session.
 
     :param hosts: `host:port,host:port/chroot`, as zkCli takes it.
     :param make_chroot: create the chroot when it does not exist.
     :param access: credentials and TLS; None for those of the environment.
+    :param writes_dir: the folder of a record of its commits; empty for that of the environment, if any.
     :raises ZooKeeperUnreachable: when no server answers within `connect_timeout_s` seconds.
     :raises AuthenticationFailed: when a server and this client refuse each other: TLS, or the credentials.
     :raises NotAuthorized: when the ACL of the chroot refuses.
@@ -92,7 +96,10 @@ def open_kazoo(
     """
     servers = checked_hosts(hosts)
     try:
-        return KazooStore(servers, session_timeout_ms, connect_timeout_s, make_chroot, access or access_at_open())
+        store = KazooStore(servers, session_timeout_ms, connect_timeout_s, make_chroot, access or access_at_open())
+        if folder := writes_dir or os.environ.get(WRITES_DIR, ""):
+            store.record_writes(folder, session_timeout_ms)
+        return store
     except kz.NoAuthError as error:
         raise NotAuthorized(f"the ACL of the chroot, or of its parent, refuses at {hosts}: {GRANT}") from error
     except AUTHENTICATION as error:
@@ -141,6 +148,7 @@ class KazooStore(TreeStore, AclStore):
         self._acls = AclSource(self)
         self._sent: deque[Any] = deque()
         self._listeners: list[StateListener] = []
+        self._record: WriteRecord | None = None
         self._client.add_listener(self._on_state)
         try:
             self._client.connect(hosts, connect_timeout_s)
@@ -199,7 +207,18 @@ class KazooStore(TreeStore, AclStore):
         for listener in tuple(self._listeners):
             listener(reported)
 
+    def record_writes(self, folder: str, asked_ms: int) -> None:
+        """Record each commit from now on; before the first.
+
+        :param asked_ms: the requested session timeout.
+        :raises OSError: when `folder` cannot be written.
+        """
+        self._record = WriteRecord(folder, self.session_id)
+        self._record.add("session", timeout=self.negotiated_timeout_s, asked=asked_ms / 1000)
+
     def close(self) -> None:
+        if self._record is not None and not self._client.over:
+            self._record.add("closing")
         self._client.over = True
         try:
             # `stop` from a callback of kazoo would wait for itself.
@@ -229,7 +248,7 @@ class KazooStore(TreeStore, AclStore):
         read = [one for answer in answers for one in self._read(answer)]
         return [_found(path, one) for path, one in zip(paths, read, strict=True)]
 
-    def _ask(self, request: Multi | MultiRead) -> Any:
+    def _ask(self, request: Multi | MultiRead | RecordedMulti) -> Any:
         answer = self._client.handler.async_result()
         self._client._call(request, answer)
         return answer
@@ -328,7 +347,7 @@ class KazooStore(TreeStore, AclStore):
         if size > _LARGEST_REQUEST:
             raise TooLarge(f"a commit of {len(operations)} operations has {size} bytes, over {_LARGEST_REQUEST}")
         try:
-            results = self._wait(self._ask(Multi(operations, self._client.chroot)))
+            results = self._wait(self._ask(self._recorded(Multi(operations, self._client.chroot))))
         except AUTHENTICATION as error:
             raise AuthenticationFailed(CREDENTIALS_REFUSED) from error
         except _GONE as error:
@@ -342,6 +361,10 @@ class KazooStore(TreeStore, AclStore):
             return _results(operations, results)
         except WriteDenied as denied:
             raise WriteDenied(denied.index, denied.path, self._acls.missing(denied.path)) from denied
+
+    def _recorded(self, multi: Multi) -> Multi | RecordedMulti:
+        record = self._record
+        return multi if record is None else RecordedMulti(multi, record, next(record.numbers), lambda: self.last_zxid)
 
     def get_acls(self, paths: Sequence[str]) -> list[Acl | None]:
         return [self._acl(answer) for answer in pipelined(self._client.get_acls_async, paths)]
