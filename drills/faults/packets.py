@@ -5,22 +5,12 @@ Bodies only, without the four bytes of length. They are untrusted: a malformed o
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from coordinator.zk.errors import BadData
 from coordinator.zk.jute import JuteReader
 
 CREATE, DELETE, EXISTS, GET_DATA, SET_DATA = 1, 2, 3, 4, 5
 SYNC, CHECK, MULTI, CLOSE_SESSION = 9, 13, 14, -11
 PING = -2
 """The xid of a ping and of its reply."""
-
-
-class Opened(NamedTuple):
-    """A session that was created or resumed. `timeout_ms` is the granted timeout."""
-
-    session: int
-    timeout_ms: int
 
 
 def xid(body: bytes) -> int:
@@ -35,15 +25,12 @@ def op_code(request: bytes) -> int:
 
 def zxid(reply: bytes) -> int:
     """The zxid of the server's last transaction, or of a watch event's; 0 when it has none."""
-    try:
-        return max(0, JuteReader(reply, 4).long())
-    except BadData:
-        return 0
+    return max(0, JuteReader(reply, 4).long()) if len(reply) >= 12 else 0
 
 
-def opened(first_reply: bytes) -> Opened | None:
-    """The session of a connection; None when it has expired."""
+def opened_ms(first_reply: bytes) -> int | None:
+    """The timeout in ms of the session that was created or resumed; None when it has expired."""
     reader = JuteReader(first_reply)
     reader.integer()
     timeout_ms, session = reader.integer(), reader.long()
-    return Opened(session, timeout_ms) if session and timeout_ms > 0 else None
+    return timeout_ms if session and timeout_ms > 0 else None

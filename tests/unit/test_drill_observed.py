@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from coordinator.zk.errors import BadData
-from coordinator.zk.session import write_record
 from coordinator.zk.session.write_record import RecordedMulti, WriteRecord
 from coordinator.zk.store import Check, Create, Delete, Operation, SetData, TreeEvent
 from coordinator.zk.wire import Multi
@@ -27,11 +25,10 @@ A, B = WHO
 class Recorded:
     """Sessions of two processes, and the observer's events; something happens every second."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._now: Iterator[int] = iter(range(1, 1000))
         self.clock = ZxidClock(self.now)
-        monkeypatch.setattr(write_record, "time", SimpleNamespace(monotonic=self.now))
         self._records: dict[int, WriteRecord] = {}
         self.heard = dict.fromkeys(WHO, 0)
         self.seen: list[TreeEvent] = []
@@ -42,12 +39,10 @@ class Recorded:
         return float(next(self._now))
 
     def opens(self, session: int) -> None:
-        record = self._records[session] = WriteRecord(str(self.folder), session)
-        record.add("session", timeout=40.0, asked=50.0)
+        self._records[session] = WriteRecord(str(self.folder), session, 40.0, 50.0, self.now)
 
     def asks(self, session: int, *operations: Operation) -> RecordedMulti:
-        record = self._records[session]
-        multi = RecordedMulti(Multi(operations, ROOT), record, next(record.numbers), lambda: self.heard.get(session, 0))
+        multi = self._records[session].of(Multi(operations, ROOT), lambda: self.heard.get(session, 0))
         assert multi.serialize() == multi.multi.serialize()
         return multi
 
@@ -84,8 +79,8 @@ def was_set() -> bytes:
 
 
 @pytest.fixture
-def drill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorded:
-    return Recorded(tmp_path / "writes", monkeypatch)
+def drill(tmp_path: Path) -> Recorded:
+    return Recorded(tmp_path / "writes")
 
 
 def created(drill: Recorded, session: int, path: str, zxid: int, ephemeral: bool = True) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.zk.errors import BadData
 from drills.faults import packets
-from drills.faults.packets import MULTI, Opened
+from drills.faults.packets import MULTI
 from tests.support import made_packets
 
 REQUEST = struct.pack(">ii", 7, MULTI) + made_packets.DONE
@@ -32,9 +32,9 @@ def test_reply_shows_its_servers_progress_if_it_has_any(reply: bytes, zxid: int)
     assert packets.zxid(reply) == zxid
 
 
-def test_connect_reply_has_a_session_unless_the_session_has_ended() -> None:
-    assert packets.opened(made_packets.connected(0x1234, 4000)) == Opened(0x1234, 4000)
-    assert packets.opened(made_packets.connected(0, 0)) is None
+def test_connect_reply_has_a_timeout_unless_the_session_has_ended() -> None:
+    assert packets.opened_ms(made_packets.connected(0x1234, 4000)) == 4000
+    assert packets.opened_ms(made_packets.connected(0, 0)) is None
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_connect_reply_has_a_session_unless_the_session_has_ended() -> None:
     [
         (packets.xid, REQUEST[:4]),
         (packets.op_code, REQUEST[:8]),
-        (packets.opened, made_packets.connected(1, 2)[:16]),
+        (packets.opened_ms, made_packets.connected(1, 2)[:16]),
     ],
 )
 def test_a_packet_that_is_cut_short_is_refused_wherever_it_is_cut(

@@ -98,7 +98,8 @@ def open_kazoo(
     try:
         store = KazooStore(servers, session_timeout_ms, connect_timeout_s, make_chroot, access or access_at_open())
         if folder := writes_dir or os.environ.get(WRITES_DIR, ""):
-            store.record_writes(folder, session_timeout_ms)
+            timeouts_s = store.negotiated_timeout_s, session_timeout_ms / 1000
+            store.record = WriteRecord(folder, store.session_id, *timeouts_s, ThreadRuntime().monotonic)
         return store
     except kz.NoAuthError as error:
         raise NotAuthorized(f"the ACL of the chroot, or of its parent, refuses at {hosts}: {GRANT}") from error
@@ -129,7 +130,10 @@ def kazoo_factory(
 
 # Large: one method for each request to ZooKeeper.
 class KazooStore(TreeStore, AclStore):
-    """One session of kazoo. Opened by `open_kazoo`."""
+    """One session of kazoo. Opened by `open_kazoo`.
+
+    :ivar record: of its commits, if one is kept.
+    """
 
     def __init__(
         self, hosts: str, session_timeout_ms: int, connect_timeout_s: float, make_chroot: bool, access: ZooKeeperAccess
@@ -148,7 +152,7 @@ class KazooStore(TreeStore, AclStore):
         self._acls = AclSource(self)
         self._sent: deque[Any] = deque()
         self._listeners: list[StateListener] = []
-        self._record: WriteRecord | None = None
+        self.record: WriteRecord | None = None
         self._client.add_listener(self._on_state)
         try:
             self._client.connect(hosts, connect_timeout_s)
@@ -207,18 +211,9 @@ class KazooStore(TreeStore, AclStore):
         for listener in tuple(self._listeners):
             listener(reported)
 
-    def record_writes(self, folder: str, asked_ms: int) -> None:
-        """Record each commit from now on; before the first.
-
-        :param asked_ms: the requested session timeout.
-        :raises OSError: when `folder` cannot be written.
-        """
-        self._record = WriteRecord(folder, self.session_id)
-        self._record.add("session", timeout=self.negotiated_timeout_s, asked=asked_ms / 1000)
-
     def close(self) -> None:
-        if self._record is not None and not self._client.over:
-            self._record.add("closing")
+        if self.record is not None and not self._client.over:
+            self.record.add("closing")
         self._client.over = True
         try:
             # `stop` from a callback of kazoo would wait for itself.
@@ -347,7 +342,9 @@ class KazooStore(TreeStore, AclStore):
         if size > _LARGEST_REQUEST:
             raise TooLarge(f"a commit of {len(operations)} operations has {size} bytes, over {_LARGEST_REQUEST}")
         try:
-            results = self._wait(self._ask(self._recorded(Multi(operations, self._client.chroot))))
+            multi = Multi(operations, self._client.chroot)
+            request = multi if self.record is None else self.record.of(multi, lambda: self.last_zxid)
+            results = self._wait(self._ask(request))
         except AUTHENTICATION as error:
             raise AuthenticationFailed(CREDENTIALS_REFUSED) from error
         except _GONE as error:
@@ -361,10 +358,6 @@ class KazooStore(TreeStore, AclStore):
             return _results(operations, results)
         except WriteDenied as denied:
             raise WriteDenied(denied.index, denied.path, self._acls.missing(denied.path)) from denied
-
-    def _recorded(self, multi: Multi) -> Multi | RecordedMulti:
-        record = self._record
-        return multi if record is None else RecordedMulti(multi, record, next(record.numbers), lambda: self.last_zxid)
 
     def get_acls(self, paths: Sequence[str]) -> list[Acl | None]:
         return [self._acl(answer) for answer in pipelined(self._client.get_acls_async, paths)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import struct
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -24,18 +23,26 @@ _ZXID = struct.Struct("!4xq")
 class WriteRecord:
     """Appends to `[folder]/[session].jsonl`, unbuffered: a killed process loses no line.
 
+    :param timeout_s: the session's negotiated timeout.  :param asked_s: the requested one.
+    :param clock: the machine's monotonic clock.
     :raises OSError: when the file cannot be written.
     """
 
-    def __init__(self, folder: str, session: int) -> None:
+    def __init__(self, folder: str, session: int, timeout_s: float, asked_s: float, clock: Callable[[], float]) -> None:
         with below.opened_folder(folder, [], makes=True) as parent:
             self._file = below.appended_file(f"{session:x}.jsonl", parent)
-        self.numbers = count(1)
+        self._numbers = count(1)
+        self._clock = clock
+        self.add("session", timeout=timeout_s, asked=asked_s)
 
     def add(self, event: str, **fields: Any) -> None:
-        """Append an event; its time is the machine's monotonic clock's."""
-        line = json.dumps({"at": time.monotonic(), "event": event, **fields}, separators=(",", ":"))
+        """Append an event."""
+        line = json.dumps({"at": self._clock(), "event": event, **fields}, separators=(",", ":"))
         os.write(self._file, f"{line}\n".encode())
+
+    def of(self, multi: Multi, heard: Callable[[], int]) -> RecordedMulti:
+        """The same request, which records itself."""
+        return RecordedMulti(multi, self, next(self._numbers), heard)
 
 
 @dataclass(frozen=True, slots=True)
