@@ -225,7 +225,7 @@ class _Join:
             del self._owners[path]
         # A session whose close got lost expires later than this after the request.
         soon_s = self._writes.sessions[session]["timeout"] / 2
-        is_closed = self._clock.at(zxid) - self._writes.closing.get(session, float("-inf")) < soon_s
+        is_closed = 0 <= self._clock.at(zxid) - self._writes.closing.get(session, float("-inf")) < soon_s
         why = "closed" if is_closed else "expired"
         relative = [path.removeprefix(self._chroot) for path in paths]
         return {**self._frame(zxid, session, "closed"), "why": why, "paths": relative}
