@@ -56,7 +56,7 @@ class Recorded:
     def notifies(self, zxid: int, *changes: str) -> None:
         """The observer gets watch events, each as `created /a`."""
         for change in changes:
-            kind, path = change.split()
+            kind, _, path = change.partition(" ")
             self.clock.saw(zxid)
             self.seen.append(TreeEvent(kind, ROOT + path, zxid))
 
