@@ -117,6 +117,13 @@ def test_transaction_is_timed_by_the_first_packet_that_shows_it(drill: Recorded)
     assert event["at"] == before
 
 
+def test_progress_that_shows_late_changes_no_earlier_time(drill: Recorded) -> None:
+    for zxid in (5, 12, 7, 8, 20):
+        drill.clock.saw(zxid)
+
+    assert drill.clock.at(8) == drill.clock.at(7) == drill.clock.at(12) < drill.clock.at(13) == drill.clock.at(20)
+
+
 def test_a_refused_commit_is_no_transaction_and_matches_none(drill: Recorded) -> None:
     drill.answers(drill.asks(A, Create("/n")), 9, made_packets.result(-1, b"\xff\xff\xff\x92"))
     assert drill.done() == []
