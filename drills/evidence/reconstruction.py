@@ -10,7 +10,7 @@ is unknown, and there the history ends: a shorter history proves less, but nothi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -23,6 +23,9 @@ from ..checker.replay.commits import HAND
 from ..faults.zxid_clock import ZxidClock
 
 Event = dict[str, Any]
+Change = tuple[str, str]
+"""The kind of a watch event, and the path below the chroot."""
+
 _KIND_OF = {"create": "created", "set": "changed", "delete": "deleted"}
 _SEQUENCE = 10
 """The digits that ZooKeeper appends to the path of a sequential znode."""
@@ -34,7 +37,7 @@ class Written:
 
     :ivar at: when it was sent.
     :ivar after: the zxid of its session's last reply then.  :ivar before: of a later commit of its session.
-    :ivar ops: as in a history; with full paths, the created ones where it has a reply.
+    :ivar ops: as in a history; with the created paths where it has a reply.
     :ivar zxid: of its reply; 0 without one.
     """
 
@@ -60,9 +63,10 @@ class Writes:
     unanswered: list[Written] = field(default_factory=list)
 
 
-def writes_in(folder: Path) -> Writes:
-    """The records below a folder; an incomplete last line is one of a killed process.
+def writes_in(folder: Path, chroot: str) -> Writes:
+    """The records in a folder; an incomplete last line is one of a killed process.
 
+    :param chroot: only znodes below it, with relative paths.
     :raises BadData: when one is malformed.
     :raises OSError: when one cannot be read.
     """
@@ -73,6 +77,9 @@ def writes_in(folder: Path) -> Writes:
             _add(found, int(path.stem, 16), [json.loads(line) for line in lines if line.endswith(b"\n")])
         except (ValueError, KeyError, TypeError) as error:
             raise BadData(f"unreadable record {path.name}: {error!r}") from error
+    for each in (*found.answered, *found.unanswered):
+        below = [op for op in each.ops if op["path"].startswith(f"{chroot}/")]
+        each.ops = [op | {"path": op["path"].removeprefix(chroot)} for op in below]
     return found
 
 
@@ -139,54 +146,48 @@ def observed(
 
     :param seen: the observer's events: every change of znodes below `chroot` after `since` and up to `until`.
     :param who: session -> process; `hand` for unknown sessions.
-    :param chroot: events are restricted and relative to it.
     """
     result = Observed([{**each, "who": who.get(session, HAND)} for session, each in writes.sessions.items()])
     if any(event.zxid <= 0 for event in seen):
         result.end(0.0, "watch events have no zxid: ZooKeeper 3.9 or newer is needed")
         return result
-    join = _Join(writes, clock, who, chroot)
-    for zxid, changes in join.transactions(seen, since, until):
+    changed = {zxid: _changed(events, chroot) for zxid, events in groupby(seen, lambda event: event.zxid)}
+    join = _Join(writes, clock, who)
+    for zxid in sorted({*changed, *(each.zxid for each in writes.answered)}):
+        if not since < zxid <= until:
+            continue
         try:
-            result.events += join.event(zxid, changes)
+            result.events += join.event(zxid, changed.get(zxid, []))
         except Unexplained as why:
             result.end(clock.at(zxid), f"the transaction at zxid 0x{zxid:x} cannot be reconstructed: {why}")
             break
     return result
 
 
+def _changed(events: Iterable[TreeEvent], chroot: str) -> list[Change]:
+    below = [event for event in events if event.path.startswith(f"{chroot}/")]
+    return [(event.kind, event.path.removeprefix(chroot)) for event in below]
+
+
 class _Join:
     """Processes the transactions in order, and tracks the ephemerals."""
 
-    def __init__(self, writes: Writes, clock: ZxidClock, who: Mapping[int, str], chroot: str) -> None:
+    def __init__(self, writes: Writes, clock: ZxidClock, who: Mapping[int, str]) -> None:
         self._writes = writes
         self._clock = clock
         self._who = who
-        self._chroot = chroot
         self._answered = {each.zxid: each for each in writes.answered}
         self._unanswered = list(writes.unanswered)
         self._last = {each.session: each.zxid for each in sorted(writes.answered, key=lambda each: each.zxid)}
         self._owners: dict[str, int] = {}
 
-    def transactions(
-        self, seen: Sequence[TreeEvent], since: int, until: int
-    ) -> Iterator[tuple[int, list[tuple[str, str]]]]:
-        """Each zxid with its changes below the chroot: kinds and paths."""
-        changes = {
-            zxid: [(event.kind, event.path) for event in events if self._is_below(event.path)]
-            for zxid, events in groupby(seen, lambda event: event.zxid)
-        }
-        for zxid in sorted({*changes, *self._answered}):
-            if since < zxid <= until:
-                yield zxid, changes.get(zxid, [])
-
-    def event(self, zxid: int, changes: list[tuple[str, str]]) -> list[Event]:
+    def event(self, zxid: int, changes: list[Change]) -> list[Event]:
         """The events of a transaction; empty for irrelevant ones.
 
         :raises Unexplained: when it cannot be reconstructed.
         """
         written = self._answered.get(zxid)
-        if written is not None and self._changes(written.ops) != changes:
+        if written is not None and [(_KIND_OF[op["op"]], op["path"]) for op in _changing(written)] != changes:
             raise Unexplained("the watch events do not match the recorded commit")
         if written is None and changes:
             written = self._lost(zxid, changes)
@@ -195,21 +196,18 @@ class _Join:
         return [self._closed(zxid, changes)] if changes else []
 
     def _commit(self, zxid: int, written: Written) -> list[Event]:
-        below = [
-            {**op, "path": op["path"].removeprefix(self._chroot)} for op in written.ops if self._is_below(op["path"])
-        ]
         for op in written.ops:
             if op["op"] == "delete":
                 self._owners.pop(op["path"], None)
             elif op.get("ephemeral"):
                 self._owners[op["path"]] = written.session
-        return [{**self._frame(zxid, written.session, "commit"), "ops": below}] if below else []
+        return [{**self._frame(zxid, written.session, "commit"), "ops": written.ops}] if written.ops else []
 
     def _frame(self, zxid: int, session: int, event: str) -> Event:
         who = self._who.get(session, HAND)
         return {"at": self._clock.at(zxid), "who": who, "event": event, "session": session, "zxid": zxid}
 
-    def _closed(self, zxid: int, changes: list[tuple[str, str]]) -> Event:
+    def _closed(self, zxid: int, changes: list[Change]) -> Event:
         """The end of the session that owned all these ephemerals, and no others, and that does no more afterwards.
 
         :raises Unexplained: when there is none: a foreign client has written.
@@ -220,19 +218,18 @@ class _Join:
         is_end = all(kind == "deleted" for kind, _ in changes) and its == set(paths)
         if session is None or not is_end or self._last.get(session, 0) > zxid:
             more = f" and {len(paths) - 1} more" if paths[1:] else ""
-            raise Unexplained(f"a stranger wrote {paths[0].removeprefix(self._chroot)}{more}")
+            raise Unexplained(f"a stranger wrote {paths[0]}{more}")
         for path in paths:
             del self._owners[path]
         # A session whose close got lost expires later than this after the request.
         soon_s = self._writes.sessions[session]["timeout"] / 2
         is_closed = 0 <= self._clock.at(zxid) - self._writes.closing.get(session, float("-inf")) < soon_s
         why = "closed" if is_closed else "expired"
-        relative = [path.removeprefix(self._chroot) for path in paths]
-        return {**self._frame(zxid, session, "closed"), "why": why, "paths": relative}
+        return {**self._frame(zxid, session, "closed"), "why": why, "paths": paths}
 
     # ---- a commit whose reply did not come
 
-    def _lost(self, zxid: int, changes: list[tuple[str, str]]) -> Written | None:
+    def _lost(self, zxid: int, changes: list[Change]) -> Written | None:
         """The matching commit without a reply.
 
         :raises Unexplained: when several of them match, and differ.
@@ -249,28 +246,23 @@ class _Join:
         self._last[found.session] = max(self._last.get(found.session, 0), zxid)
         return found
 
-    def _fitting(self, written: Written, zxid: int, changes: list[tuple[str, str]]) -> Written | None:
+    def _fitting(self, written: Written, zxid: int, changes: list[Change]) -> Written | None:
         """The commit with the paths that it would have created; None when it does not match the transaction."""
         if not written.after < zxid < written.before or written.at > self._clock.at(zxid):
             return None
-        asked = list(filter(self._is_change, written.ops))
+        asked = _changing(written)
         if len(asked) != len(changes) or not all(map(_is_of, asked, changes)):
             return None
         paths = iter(path for _, path in changes)
-        ops = [_created(op, next(paths)) if self._is_change(op) else op for op in written.ops]
+        ops = [_created(op, next(paths)) if op["op"] in _KIND_OF else op for op in written.ops]
         return Written(written.at, written.session, written.after, ops)
 
-    def _is_below(self, path: str) -> bool:
-        return path.startswith(f"{self._chroot}/")
 
-    def _changes(self, ops: Sequence[Event]) -> list[tuple[str, str]]:
-        return [(_KIND_OF[op["op"]], op["path"]) for op in filter(self._is_change, ops)]
-
-    def _is_change(self, op: Event) -> bool:
-        return op["op"] in _KIND_OF and self._is_below(op["path"])
+def _changing(written: Written) -> list[Event]:
+    return [op for op in written.ops if op["op"] in _KIND_OF]
 
 
-def _is_of(op: Event, change: tuple[str, str]) -> bool:
+def _is_of(op: Event, change: Change) -> bool:
     """Whether a change is that of the operation."""
     kind, path = change
     if op.get("sequential"):

@@ -92,7 +92,7 @@ class WatchObserver:
         if self.is_lost:
             until = self.seen[-1].zxid - 1 if self.seen else self._since
         try:
-            writes, problem = writes_in(self._writes), LOST if self.is_lost else ""
+            writes, problem = writes_in(self._writes, self._chroot), LOST if self.is_lost else ""
         except (BadData, OSError) as error:
             writes, problem, until = Writes(), str(error), 0
         found = observed(writes, self.seen, self._clock, who, self._chroot, self._since, until)

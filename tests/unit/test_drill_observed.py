@@ -61,7 +61,7 @@ class Recorded:
             self.seen.append(TreeEvent(kind, ROOT + path, zxid))
 
     def observed(self) -> Observed:
-        return observed(writes_in(self.folder), self.seen, self.clock, WHO, ROOT, 0, 1000)
+        return observed(writes_in(self.folder, ROOT), self.seen, self.clock, WHO, ROOT, 0, 1000)
 
     def done(self) -> list[dict[str, Any]]:
         """The reconstructed events, when none is unknown."""
