@@ -115,7 +115,7 @@ def run_drill(
     write_json(run.folder / "run.json", run.document)
     write_reports(run.folder, run.document, events)
     if not options.keep:
-        for pattern in ("log", "segments", "histories", "kafka", "spark-*"):
+        for pattern in ("log", "segments", "histories", "writes", "kafka", "spark-*"):
             for left in run.folder.glob(pattern):
                 shutil.rmtree(left, ignore_errors=True)
     point_latest(run.folder)

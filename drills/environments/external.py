@@ -19,7 +19,7 @@ from coordinator.zk.store import MAX_OPERATIONS, Delete, Store
 
 from ..base.settings import Settings
 from ..base.waiting import wait_for
-from ..faults.packets import CLOSE_SESSION, opened
+from ..faults.packets import CLOSE_SESSION, opened_ms
 from .access import OPERATOR, DrillAccess
 from .base import OWN_CHROOT, PREFIX, SERVERS, connect_string, version_in
 
@@ -224,12 +224,12 @@ def granted_ms(address: Address, asked_ms: int, tls: ZooKeeperAccess) -> int | N
         with plain if context is None else secured(plain, context, address[0], ANSWER_S) as connection:
             connection.sendall(struct.pack(">i", len(request)) + request)
             (length,) = struct.unpack(">i", _received(connection, 4))
-            session = opened(_received(connection, min(max(0, length), 1024)))
+            granted = opened_ms(_received(connection, min(max(0, length), 1024)))
             connection.sendall(struct.pack(">iii", 8, 1, CLOSE_SESSION))
             _received(connection, 20)
     except (OSError, BadData):
         return None
-    return session.timeout_ms if session is not None else None
+    return granted
 
 
 def _received(connection: socket.socket, count: int) -> bytes:

@@ -20,9 +20,9 @@ from typing import Self
 from coordinator.zk.embedded.directory import HOST, choose_ports
 from coordinator.zk.security.access import ZooKeeperAccess
 
-from .packets import PING, op_code, xid
+from .packets import PING, op_code, xid, zxid
 from .tls_end import TlsEnd
-from .traffic_capture import CapturedLink, Tap
+from .zxid_clock import ZxidClock
 
 LARGEST = 64 << 20
 """Bytes of a packet; a server takes 1 MiB, and its replies are unbounded."""
@@ -74,8 +74,7 @@ class Proxy:
     """Listens on its own port and forwards to one server, until a fault is set.
 
     :param upstream: `host:port` of the server.
-    :param tap: captures all forwarded packets; requests that are dropped are not captured.
-    :param is_observer: whether the client is the observer.
+    :param clock: sees the zxid of each packet of the server before a client does.
     :param access: the TLS to the server; None for none. Clients send their own credentials.
     :raises UsageError: when a file of `access` cannot be used.
     """
@@ -83,8 +82,7 @@ class Proxy:
     def __init__(
         self,
         upstream: str,
-        tap: Tap | None = None,
-        is_observer: bool = False,
+        clock: ZxidClock | None = None,
         access: ZooKeeperAccess | None = None,
     ) -> None:
         host, port = upstream.rsplit(":", 1)
@@ -95,8 +93,7 @@ class Proxy:
         """The packets lost by `drop_reply` and `drop_request`, in order."""
         self._upstream = (host.strip("[]"), int(port))
         self._tls_context = access.tls_context() if access is not None else None
-        self._tap = tap
-        self._is_observer = is_observer
+        self.clock = clock
         self._lock = threading.Lock()
         self._armed: list[Loss] = []
         self._links: set[_Link] = set()
@@ -224,10 +221,6 @@ class Proxy:
 
     # Called by the links.
 
-    def listener(self) -> CapturedLink | None:
-        """The capture of a new connection."""
-        return self._tap.link(self._is_observer) if self._tap is not None else None
-
     def swallows(self, link: _Link) -> bool:
         """Wait while bytes are held back; then whether they are to be dropped."""
         while not self._flows.wait(0.02):
@@ -278,7 +271,6 @@ class _Link:
         self._proxy = proxy
         self._client = client
         self._server = server
-        self._listener = proxy.listener()
         self._awaited: dict[int, tuple[Loss, bytes]] = {}
         """The requests whose replies are to be dropped, by xid."""
         self._upward = threading.Thread(target=self._run, name="proxy-up", daemon=True)
@@ -327,8 +319,6 @@ class _Link:
                     break
                 if loss is not None:
                     self._awaited[xid(request)] = (loss, request)  # before its reply can arrive
-                if self._listener is not None:
-                    self._listener.request(number, request)
                 self._server.sendall(packet)
         self.cut()
 
@@ -337,8 +327,8 @@ class _Link:
         with contextlib.suppress(OSError):
             for number, packet in enumerate(self._packets(self._server)):
                 reply = packet[4:]
-                if self._listener is not None:
-                    self._listener.reply(number, reply)
+                if self._proxy.clock is not None and number > 0:
+                    self._proxy.clock.saw(zxid(reply))
                 awaited = self._awaited.pop(xid(reply), None) if number > 0 else None
                 if awaited is not None:
                     awaited[0].then()

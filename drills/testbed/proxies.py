@@ -9,22 +9,22 @@ from coordinator.zk.security.access import ZooKeeperAccess
 
 from ..environments.base import connect_string
 from ..faults.proxy import Loss, Proxy
-from ..faults.traffic_capture import Tap
+from ..faults.zxid_clock import ZxidClock
 
 
 class Proxies:
     """Started on first use.
 
-    :param tap: captures the traffic.
+    :param clock: sees the progress of the servers.
     :param access: the TLS to the servers; None for none.
     """
 
     def __init__(
-        self, addresses: Sequence[str], chroot: str, tap: Tap | None, access: ZooKeeperAccess | None = None
+        self, addresses: Sequence[str], chroot: str, clock: ZxidClock | None, access: ZooKeeperAccess | None = None
     ) -> None:
         self._addresses = addresses
         self._chroot = chroot
-        self._tap = tap
+        self._clock = clock
         self._access = access
         self._stack = ExitStack()
         self._of: dict[str, list[Proxy]] = {}
@@ -33,9 +33,8 @@ class Proxies:
         """The connect string of a process."""
         if name not in self._of:
             # One after the other: a port that is chosen and not bound yet is free for the next one.
-            self._of[name] = [
-                self._stack.enter_context(Proxy(address, self._tap, access=self._access)) for address in self._addresses
-            ]
+            proxies = (Proxy(address, self._clock, self._access) for address in self._addresses)
+            self._of[name] = [self._stack.enter_context(proxy) for proxy in proxies]
         return connect_string([proxy.hosts for proxy in self._of[name]], self._chroot)
 
     def close(self) -> None:

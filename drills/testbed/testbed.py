@@ -17,6 +17,7 @@ from coordinator.admin.topics import create_topic
 from coordinator.zk.errors import UsageError
 from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.session.kazoo_store import open_kazoo
+from coordinator.zk.session.write_record import WRITES_DIR
 from coordinator.zk.znodes.paths import Brokers
 
 from ..base.processes import Process, end_all
@@ -29,7 +30,7 @@ from ..environments.kafka_broker import DrillBroker
 from ..evidence.histories import Notes, logged, write_down
 from ..evidence.watch_observer import WatchObserver
 from ..faults.proxy import Loss
-from ..faults.traffic_capture import Tap
+from ..faults.zxid_clock import ZxidClock
 from .commands import Commands, ProcessCommand
 from .probes import READY_S, Produced, Sight
 from .proxies import Proxies
@@ -57,16 +58,19 @@ class Stage(Sight):
         self.chroot = chroot
         self.zk = connect_string(environment.addresses, chroot)
         self.observer: WatchObserver | None = None
-        tap = Tap() if environment.is_observed else None
+        clock = ZxidClock() if environment.is_observed else None
+        self._writes = str(folder / "writes") if environment.is_observed else ""
         with ExitStack() as self._stack:
-            if tap is not None:
+            if clock is not None:
                 roots = environment.watched(chroot)
-                observer = WatchObserver(environment.addresses, tap, roots, chroot, environment.access)
+                observer = WatchObserver(environment.addresses, clock, roots, chroot, self._writes, environment.access)
                 self.observer = self._stack.enter_context(observer)
-            self._proxies = Proxies(environment.addresses, chroot, tap, environment.access.tls)
+            self._proxies = Proxies(environment.addresses, chroot, clock, environment.access.tls)
             self._stack.callback(self._proxies.close)
             access = environment.access.behind_proxy(OPERATOR)
-            self._admin = open_kazoo(self._proxies.hosts("drill"), OWN_SESSION_MS, access=access)
+            self._admin = open_kazoo(
+                self._proxies.hosts("drill"), OWN_SESSION_MS, access=access, writes_dir=self._writes
+            )
             super().__init__(self._admin, folder, settings)
             self._stack.callback(self.store.close)
             self.segments_dir = folder / "segments"
@@ -254,9 +258,13 @@ class Stage(Sight):
         return loss
 
     def _start(self, command: ProcessCommand) -> Process:
+        recorded = {WRITES_DIR: self._writes} if self._writes else {}
         with held():  # so that a started process is always registered
             process = self.processes[command.name] = Process(
-                self.folder / "logs", command.name, command.words, self.environment.access.environment(command.role)
+                self.folder / "logs",
+                command.name,
+                command.words,
+                {**self.environment.access.environment(command.role), **recorded},
             )
             self._started.append(process)
         return process

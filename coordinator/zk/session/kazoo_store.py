@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -55,6 +56,7 @@ from ..store import (
 )
 from ..wire import MOST_PATHS, MOST_UNANSWERED, NO_AUTH, NO_NODE, Failure, Multi, MultiRead, pipelined, stat_of
 from .kazoo_client import AUTHENTICATION, CONNECT_TRIES, CREDENTIALS_REFUSED, Handler, OneSession, wrapped
+from .write_record import WRITES_DIR, RecordedMulti, WriteRecord
 
 log = logging.getLogger(__name__)
 
@@ -78,12 +80,14 @@ def open_kazoo(
     connect_timeout_s: float = 15.0,
     make_chroot: bool = True,
     access: ZooKeeperAccess | None = None,
+    writes_dir: str = "",
 ) -> KazooStore:
     """Open a session.
 
     :param hosts: `host:port,host:port/chroot`, as zkCli takes it.
     :param make_chroot: create the chroot when it does not exist.
     :param access: credentials and TLS; None for those of the environment.
+    :param writes_dir: the folder of a record of its commits; empty for that of the environment, if any.
     :raises ZooKeeperUnreachable: when no server answers within `connect_timeout_s` seconds.
     :raises AuthenticationFailed: when a server and this client refuse each other: TLS, or the credentials.
     :raises NotAuthorized: when the ACL of the chroot refuses.
@@ -92,7 +96,11 @@ def open_kazoo(
     """
     servers = checked_hosts(hosts)
     try:
-        return KazooStore(servers, session_timeout_ms, connect_timeout_s, make_chroot, access or access_at_open())
+        store = KazooStore(servers, session_timeout_ms, connect_timeout_s, make_chroot, access or access_at_open())
+        if folder := writes_dir or os.environ.get(WRITES_DIR, ""):
+            timeouts_s = store.negotiated_timeout_s, session_timeout_ms / 1000
+            store.record = WriteRecord(folder, store.session_id, *timeouts_s, ThreadRuntime().monotonic)
+        return store
     except kz.NoAuthError as error:
         raise NotAuthorized(f"the ACL of the chroot, or of its parent, refuses at {hosts}: {GRANT}") from error
     except AUTHENTICATION as error:
@@ -122,7 +130,10 @@ def kazoo_factory(
 
 # Large: one method for each request to ZooKeeper.
 class KazooStore(TreeStore, AclStore):
-    """One session of kazoo. Opened by `open_kazoo`."""
+    """One session of kazoo. Opened by `open_kazoo`.
+
+    :ivar record: of its commits, if one is kept.
+    """
 
     def __init__(
         self, hosts: str, session_timeout_ms: int, connect_timeout_s: float, make_chroot: bool, access: ZooKeeperAccess
@@ -141,6 +152,7 @@ class KazooStore(TreeStore, AclStore):
         self._acls = AclSource(self)
         self._sent: deque[Any] = deque()
         self._listeners: list[StateListener] = []
+        self.record: WriteRecord | None = None
         self._client.add_listener(self._on_state)
         try:
             self._client.connect(hosts, connect_timeout_s)
@@ -200,6 +212,8 @@ class KazooStore(TreeStore, AclStore):
             listener(reported)
 
     def close(self) -> None:
+        if self.record is not None and not self._client.over:
+            self.record.add("closing")
         self._client.over = True
         try:
             # `stop` from a callback of kazoo would wait for itself.
@@ -229,7 +243,7 @@ class KazooStore(TreeStore, AclStore):
         read = [one for answer in answers for one in self._read(answer)]
         return [_found(path, one) for path, one in zip(paths, read, strict=True)]
 
-    def _ask(self, request: Multi | MultiRead) -> Any:
+    def _ask(self, request: Multi | MultiRead | RecordedMulti) -> Any:
         answer = self._client.handler.async_result()
         self._client._call(request, answer)
         return answer
@@ -328,7 +342,9 @@ class KazooStore(TreeStore, AclStore):
         if size > _LARGEST_REQUEST:
             raise TooLarge(f"a commit of {len(operations)} operations has {size} bytes, over {_LARGEST_REQUEST}")
         try:
-            results = self._wait(self._ask(Multi(operations, self._client.chroot)))
+            multi = Multi(operations, self._client.chroot)
+            request = multi if self.record is None else self.record.of(multi, lambda: self.last_zxid)
+            results = self._wait(self._ask(request))
         except AUTHENTICATION as error:
             raise AuthenticationFailed(CREDENTIALS_REFUSED) from error
         except _GONE as error:
