@@ -229,7 +229,7 @@ class Bench(Stage):
         pause(self.store, GROUP, "the conformance kit", 0, None)
         logs = list((self.folder / "logs").glob("node-*.log"))
         line = f"paused: group={GROUP}"
-        self.wait(lambda: any(line in log.read_text() for log in logs), "the coordinator has paused the group")
+        self.wait(lambda: any(line in path.read_text() for path in logs), "the coordinator has paused the group")
 
     def go_on(self) -> None:
         """Resume it."""

@@ -38,6 +38,7 @@ from .proxies import Proxies
 OWN_SESSION_MS = 30_000
 
 
+# Large: starts and ends every kind of process that takes part in a drill.
 class Stage(Sight):
     """One drill's processes. The context manager ends all of them, also after an error.
 

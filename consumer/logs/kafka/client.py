@@ -122,8 +122,8 @@ def _headers(messages: Sequence[Any]) -> list[Any]:
             found.extend(map(ck.Message.headers, left))  # items before an error stay in it
         except (SystemError, UnicodeError):
             bad = messages[len(found)]
-            place = bad.topic(), bad.partition(), bad.offset()
-            log.error("ignoring unreadable headers: topic=%s partition=%d offset=%d", *place)
+            topic, partition, offset = bad.topic(), bad.partition(), bad.offset()
+            log.error("ignoring unreadable headers: topic=%s partition=%d offset=%d", topic, partition, offset)
             found.append(None)
     return found
 

@@ -81,8 +81,9 @@ class Health:
         if self.since is None:
             self.since = now
             self.outages += 1
-            outage = servers, self.outages, reason
-            log.warning("all Kafka brokers down, retrying: servers=%s outages=%d reason=%s", *outage)
+            log.warning(
+                "all Kafka brokers down, retrying: servers=%s outages=%d reason=%s", servers, self.outages, reason
+            )
 
     def end_outage(self, servers: str, now: float) -> None:
         """A broker is up."""
