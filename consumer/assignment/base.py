@@ -14,9 +14,9 @@ from typing import Protocol
 from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition, united
 from coordinator.zk.znodes.records import Topic
 
+from ..types import Offsets
+from .lookup import LeaderLookup
 from .metadata import ConsumerMetadata
-
-Offsets = Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +52,6 @@ class Held:
     instance_id: str = ""
 
 
-class Lookup(Protocol):
-    """Source of a `Cluster`'s offsets and racks. Partitions without an answer are missing; no call raises."""
-
-    def committed(self, partitions: Collection[TopicPartition]) -> Offsets:
-        """Committed offsets of the group."""
-
-    def end_offsets(self, partitions: Collection[TopicPartition]) -> Offsets:
-        """The offset of the next record of each."""
-
-    def beginning_offsets(self, partitions: Collection[TopicPartition]) -> Offsets:
-        """The offset of the oldest record of each."""
-
-    def racks(self, partition: TopicPartition) -> frozenset[str]:
-        """Racks of the replicas; empty when unknown."""
-
-
 class Cluster:
     """The group and its logs during one call of `assign`; used by one thread.
 
@@ -77,7 +61,7 @@ class Cluster:
     :ivar members: consumer -> its partitions before the assignment.
     """
 
-    def __init__(self, topics: Mapping[str, Topic], members: Mapping[str, Held], lookup: Lookup) -> None:
+    def __init__(self, topics: Mapping[str, Topic], members: Mapping[str, Held], lookup: LeaderLookup) -> None:
         self.topics: Mapping[str, Topic] = MappingProxyType(dict(topics))
         self.members: Mapping[str, Held] = MappingProxyType(dict(members))
         self._racks = lookup.racks

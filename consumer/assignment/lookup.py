@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from coordinator.zk.errors import BadData, CoordinatorError
 from coordinator.zk.store import Store
-from coordinator.zk.znodes.json_fields import Fields
+from coordinator.zk.znodes.json_fields import Fields, readable
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import Brokers, GroupPaths
 from coordinator.zk.znodes.records import MAX_TOPIC_BYTES, Channel, OffsetRecord, Topic
 
 from ..logs import Log, TopicIdPartition, ends_of
-
-Offsets = Mapping[TopicPartition, int]
+from ..types import Offsets
 
 
 class GroupView(NamedTuple):
@@ -31,7 +30,7 @@ class GroupView(NamedTuple):
 
 
 class LeaderLookup:
-    """Of one call of an assignor."""
+    """Of one call of an assignor. Partitions without an answer are missing; only ZooKeeper's errors are raised."""
 
     def __init__(self, store: Store, paths: GroupPaths, brokers: Brokers, source: Log, view: GroupView) -> None:
         self._store = store
@@ -54,7 +53,7 @@ class LeaderLookup:
         rest = sorted(requested - found.keys())
         paths = [self._paths.offset(*part) for part in rest]
         for part, path, node in zip(rest, paths, self._store.get_many(paths), strict=True):
-            record = _offset(path, node.data) if node is not None else None
+            record = readable(OffsetRecord.parse, path, node)
             if record is not None and record.topic_id == self._id(part):
                 found[part] = record.offset
         return found
@@ -97,17 +96,6 @@ class LeaderLookup:
     def _id(self, part: TopicPartition) -> str:
         topic = self._view.topics.get(part.topic)
         return topic.id if topic is not None else ""
-
-
-def _offset(path: str, data: bytes) -> OffsetRecord | None:
-    return _or_none(lambda: OffsetRecord.parse(path, data))
-
-
-def _or_none(parse: Callable[[], OffsetRecord]) -> OffsetRecord | None:
-    try:
-        return parse()
-    except BadData:
-        return None
 
 
 def _mapping(data: bytes, name: str) -> Mapping[str, Any]:
