@@ -34,8 +34,7 @@ from .membership.member import ConsumerMember
 from .membership.registrar import opener_of
 from .membership.start_offsets import Starts
 from .metrics import ConsumerMetrics
-from .operator import final_checkpoint
-from .operator.region import RegionMember
+from .operator.region import RegionMember, final_checkpoint
 from .operator.states import State, own_state
 from .types import Position
 
@@ -331,7 +330,7 @@ class Consumer(Control):
             closing.callback(self._server.close)
             closing.callback(self._member.close)
             if self._region is not None and save:
-                final_checkpoint.save(self._context, self._member, self._region)
+                final_checkpoint(self._context, self._member, self._region)
 
     def __enter__(self) -> Consumer:
         return self
