@@ -32,7 +32,7 @@ from .membership.context import MemberContext
 from .membership.holding import Consumption
 from .membership.member import ConsumerMember
 from .membership.registrar import opener_of
-from .membership.start_offsets import Starts
+from .membership.start_position import Starts
 from .metrics import ConsumerMetrics
 from .operator.region import RegionMember, final_checkpoint
 from .operator.states import State, own_state

@@ -15,7 +15,7 @@ from ..types import Position
 from .channel import FencedChannel
 from .context import MemberContext
 from .offsets import Record
-from .start_offsets import Starts
+from .start_position import Starts
 
 log = logging.getLogger(__name__)
 
@@ -46,12 +46,8 @@ class Consumption(NamedTuple):
     seal_interval_ms: int = 0
 
 
-class NoPartitions:
+class NoPartitions(Holder):
     """The `Holder` of a member of a group that assigns no partitions."""
-
-    def assigned(self, starts: Mapping[TopicPartition, Position]) -> None: ...
-    def revoke(self, partitions: PartitionSet) -> None: ...
-    def lost(self, partitions: PartitionSet) -> None: ...
 
 
 class OffsetReader(Protocol):

@@ -15,8 +15,9 @@ from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import Channel, OffsetRecord
 
 from ..errors import NoOffsetForPartition
+from .channel import FencedChannel
 from .claims import PARTITIONS_A_STEP, chunks, offset_operations, release_operations
-from .start_offsets import StartOffset, came_later
+from .start_position import StartOffset, came_later
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,6 @@ class CommittedOffsets:
         self._find = find
         self._undecided: dict[TopicPartition, NoOffsetForPartition] = {}
         self._published: dict[TopicPartition, int | None] = {}
-        self._publishing: dict[TopicPartition, int | None] = {}
         self._complaints: dict[TopicPartition, str] = {}
         self._not_before: dict[TopicPartition, float] = {}
         self._has_znode: dict[TopicPartition, bool] = {}
@@ -177,12 +177,8 @@ class CommittedOffsets:
             self._paths.group, len(starts), ",".join(f"{place}:{count}" for place, count in sorted(places.items())),
         )  # fmt: skip
         for partition, start in starts.items():
-            log.debug(
-                "partition start recorded: partition=%s offset=%d position=%s",
-                partition,
-                start.offset,
-                start.start,
-            )
+            values = partition, start.offset, start.start
+            log.debug("partition start recorded: partition=%s offset=%d position=%s", *values)
 
     def _start(self, partition: TopicPartition, start: OffsetRecord, node: Node | None) -> Operation:
         """Records a start when there is no offset of this topic; refused when one was written meanwhile."""
@@ -194,15 +190,13 @@ class CommittedOffsets:
         self._undecided.pop(partition, None)
 
     def _wait(self, partition: TopicPartition, error: Exception) -> None:
-        self._log_problem(partition, str(error))
-        self._not_before[partition] = self._runtime.monotonic() + READ_AGAIN_S
-        if isinstance(error, NoOffsetForPartition):
-            self._undecided[partition] = error
-
-    def _log_problem(self, partition: TopicPartition, problem: str) -> None:
+        problem = str(error)
         if self._complaints.get(partition) != problem:
             self._complaints[partition] = problem
             log.error("partition offset unavailable: partition=%s problem=%s", partition, problem)
+        self._not_before[partition] = self._runtime.monotonic() + READ_AGAIN_S
+        if isinstance(error, NoOffsetForPartition):
+            self._undecided[partition] = error
 
     def refuse_undecided(self, channel: Channel) -> None:
         """
@@ -217,16 +211,12 @@ class CommittedOffsets:
         """Partitions that are held but not fetched, each with the reason."""
         return dict(self._complaints)
 
-    def known(self, store: Store, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """Which of `partitions` have an offset znode."""
+    def _there(
+        self, store: Store, path: Callable[[str, int], str], partitions: Iterable[TopicPartition]
+    ) -> PartitionSet:
+        """Which of `partitions` have a znode at `path`."""
         ordered = sorted(partitions)
-        nodes = store.get_many([self._paths.offset(*partition) for partition in ordered])
-        return frozenset(part for part, node in zip(ordered, nodes, strict=True) if node is not None)
-
-    def owned(self, store: Store, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """Which of `partitions` have an owner znode."""
-        ordered = sorted(partitions)
-        nodes = store.get_many([self._paths.owner(*partition) for partition in ordered])
+        nodes = store.get_many([path(*partition) for partition in ordered])
         return frozenset(part for part, node in zip(ordered, nodes, strict=True) if node is not None)
 
     def release(self, store: Store, channel: Channel, partitions: Iterable[TopicPartition]) -> list[Operation]:
@@ -235,13 +225,14 @@ class CommittedOffsets:
         if not self._is_in_doubt and all(p in self._has_znode for p in released if channel.running.get(p) is not None):
             known = frozenset(part for part in released if self._has_znode.get(part))
             return release_operations(self._paths, channel, released, known, released)
+        known = self._there(store, self._paths.offset, released)
         return release_operations(
-            self._paths, channel, released, self.known(store, released), self.owned(store, released)
+            self._paths, channel, released, known, self._there(store, self._paths.owner, released)
         )
 
     def in_the_way(self, store: Store, partitions: Iterable[TopicPartition]) -> PartitionSet:
         """Which of `partitions` cannot be claimed, because an owner znode exists."""
-        return self.owned(store, partitions) if self._is_in_doubt else NONE
+        return self._there(store, self._paths.owner, partitions) if self._is_in_doubt else NONE
 
     def ended(
         self, store: Store, consumer: str, channel: Channel, reason: str, error: str = ""
@@ -260,17 +251,15 @@ class CommittedOffsets:
         released = self.release(store, channel, channel.running)
         return channel.over(reason, error), released + ids
 
-    def publish(self, store: Store, channel: Channel) -> list[Operation]:
-        """Operations that write offsets changed since the last `published` into `offsets/`, for readers.
+    def publish(self, store: Store, fenced: FencedChannel) -> None:
+        """Write offsets changed since the last call into `offsets/`, for readers, under the fence.
 
         At most one multi's worth; the rest goes with the next call.
         """
+        channel = fenced.channel
         moved = [p for p, o in sorted(channel.running.items()) if o is not None and self._published.get(p) != o]
         batch = moved[: MAX_OPERATIONS - 10]
-        self._publishing = {partition: channel.running[partition] for partition in batch}
-        return offset_operations(self._paths, channel, batch, self.known(store, batch))
-
-    def published(self) -> None:
-        """The operations of the last `publish` have been committed."""
-        self._published |= self._publishing
-        self._has_znode |= dict.fromkeys(self._publishing, True)
+        if operations := offset_operations(self._paths, channel, batch, self._there(store, self._paths.offset, batch)):
+            fenced.guarded(operations)
+            self._published |= {partition: channel.running[partition] for partition in batch}
+            self._has_znode |= dict.fromkeys(batch, True)

@@ -10,7 +10,7 @@ from coordinator.zk.errors import BadData, NotAuthorized, Retryable, SessionLost
 from coordinator.zk.lease import Heard, Lease, LeaseLog
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.store import Node, StateListener, Store, StoreFactory
+from coordinator.zk.store import Node, Store, StoreFactory
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import STATIC, Registration
 
@@ -42,6 +42,7 @@ class Registrar:
     :param consumption: None for a member of a group that assigns no partitions.
     :param client: None without client-side assignment.
 
+    :ivar store: the session; None when there is none.
     :ivar fenced: the channel of the incarnation, None without one.  :ivar lease: its lease.
     :ivar registrations: incarnations that began.
     """
@@ -49,13 +50,15 @@ class Registrar:
     def __init__(
         self,
         context: MemberContext,
-        session: ConsumerSession,
+        open_store: StoreFactory,
         keeper: Keeper,
         consumption: Consumption | None,
         client: ClientAssignment | None,
     ) -> None:
         self._context = context
-        self._session = session
+        self._open_store = open_store
+        self._opened_at = float("-inf")
+        self._last_lease: Lease | None = None
         self._keeper = keeper
         self._subscription = consumption.subscription if consumption is not None else None
         self._seal_interval_ms = consumption.seal_interval_ms if consumption is not None else 0
@@ -64,6 +67,7 @@ class Registrar:
         self._is_rejoining = False
         self._missing: set[str] = set()
         self.backoff = Backoff(context.runtime)
+        self.store: Store | None = None
         self.fenced: FencedChannel | None = None
         self.lease: Lease | None = None
         self._lease_log = LeaseLog(context.runtime, f"consumer {context.consumer}")
@@ -98,7 +102,7 @@ class Registrar:
         :raises FencedInstanceId: when another process has taken the name.
         :raises ZooKeeperUnreachable: when no server has answered since the consumer was made.
         """
-        fenced, store = self.fenced, self._session.store
+        fenced, store = self.fenced, self.store
         self._lease_log.look(self.lease)
         if fenced is None:
             return None if self.backoff.is_running else self._register()
@@ -113,7 +117,7 @@ class Registrar:
         context = self._context
         self.backoff.attempt()
         try:
-            store = self._session.open()
+            store = self._open()
         except (ZooKeeperUnreachable, NotAuthorized):
             if self.registrations == 0:
                 raise
@@ -126,7 +130,7 @@ class Registrar:
         channel, version = register(store, context.paths, context.consumer, registration, own, *self._looks_at_topics())
         self._own_incarnations = {channel.incarnation}
         fenced = FencedChannel(store, context.runtime, context.paths, context.consumer, channel, version)
-        lease = self._session.lease(store, fenced.check)
+        lease = self._lease(store, fenced.check)
         with suppress(Retryable):  # else the keeper renews it: no reason for another incarnation
             lease.renew()
         self.fenced, self.lease = fenced, lease
@@ -140,6 +144,31 @@ class Registrar:
             context.config.group, context.consumer, channel.incarnation,
         )  # fmt: skip
         return fenced
+
+    def _open(self) -> Store:
+        """The session, a new one when the last has ended.
+
+        :raises ZooKeeperUnreachable: when no server answers.
+        """
+        if self.store is not None and not self.store.lost:
+            return self.store
+        self.close()
+        self._opened_at = self._context.runtime.monotonic()
+        self.store = self._open_store()
+        self.store.add_listener(lambda state: self._context.wake.set())
+        return self.store
+
+    def _lease(self, store: Store, read_fence: Callable[[], None]) -> Lease:
+        """A lease for another incarnation on this session, which continues the last one."""
+        heard = self._last_lease.heard if self._last_lease else Heard(self._opened_at)
+        self._last_lease = Lease(store, self._context.runtime, read_fence, "consumer", heard)
+        return self._last_lease
+
+    def close(self) -> None:
+        """End the session."""
+        store, self.store, self._last_lease = self.store, None, None
+        if store is not None:
+            store.close()
 
     def _looks_at_topics(self) -> tuple[list[str], Callable[[list[Node | None]], None]]:
         """The znodes of the subscribed topics, and what reports each missing one, once."""
@@ -169,7 +198,7 @@ class Registrar:
 
         :raises StoreError: when ZooKeeper refused or did not answer: call again.
         """
-        store, context = self._session.store, self._context
+        store, context = self.store, self._context
         if not self._is_rejoining or store is None:
             return
         self._is_rejoining = False  # an invalid offer is logged once
@@ -235,43 +264,3 @@ def opener_of(config: ConsumerConfig, kind: str) -> StoreFactory:
     connect_timeout_s = config.connect_timeout_ms / 1000
     client = f"{kind} {config.consumer}"
     return kazoo_factory(config.zk, config.session_timeout_ms, connect_timeout_s, client, config.access)
-
-
-class ConsumerSession:
-    """The current session. For the poll side.
-
-    :ivar store: None when there is none.
-    """
-
-    def __init__(self, open_store: StoreFactory, runtime: Runtime, on_state: StateListener) -> None:
-        self._open_store = open_store
-        self._runtime = runtime
-        self._on_state = on_state
-        self._opened_at = float("-inf")
-        self._last_lease: Lease | None = None
-        self.store: Store | None = None
-
-    def open(self) -> Store:
-        """The session, a new one when the last has ended.
-
-        :raises ZooKeeperUnreachable: when no server answers.
-        """
-        if self.store is not None and not self.store.lost:
-            return self.store
-        self.close()
-        self._opened_at = self._runtime.monotonic()
-        self.store = self._open_store()
-        self.store.add_listener(self._on_state)
-        return self.store
-
-    def lease(self, store: Store, read_fence: Callable[[], None]) -> Lease:
-        """A lease for another incarnation on this session, which continues the last one."""
-        heard = self._last_lease.heard if self._last_lease else Heard(self._opened_at)
-        self._last_lease = Lease(store, self._runtime, read_fence, "consumer", heard)
-        return self._last_lease
-
-    def close(self) -> None:
-        """End the session."""
-        store, self.store, self._last_lease = self.store, None, None
-        if store is not None:
-            store.close()

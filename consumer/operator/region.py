@@ -27,7 +27,7 @@ from ..membership.context import MemberContext
 from ..membership.contributor import StatefulContributor
 from ..membership.member import ConsumerMember
 from ..membership.offsets import CommittedOffsets, Record
-from ..membership.start_offsets import find_nowhere
+from ..membership.start_position import find_nowhere
 from ..sealing.folder_claim import chroot_of, claim
 from ..sealing.segment_files import SegmentFolder
 from .cut import CutReader

@@ -35,7 +35,7 @@ from ...membership.context import MemberContext
 from ...membership.holding import Consumption
 from ...membership.member import ConsumerMember
 from ...membership.registrar import opener_of
-from ...membership.start_offsets import Starts
+from ...membership.start_position import Starts
 from ...metrics import ConsumerMetrics
 from ...sealing.folder_claim import ClaimedFiles
 from ...sealing.sealer import Sealer, SlotRegion
