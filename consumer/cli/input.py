@@ -6,8 +6,7 @@ import json
 import os
 import select
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from consumer.logs.columns import MAX_RECORD_BYTES, MAX_TIMESTAMP_MS, Headers
 from coordinator.zk.errors import BadData, CoordinatorError
@@ -22,9 +21,8 @@ _FIELDS = ("value", "key", "partition", "timestamp", "headers", "value_base64", 
 PLACE = ("topic", "partition", "offset")
 
 
-@dataclass(frozen=True, slots=True)
-class InputRecord:
-    """A record as it was read."""
+class InputRecord(NamedTuple):
+    """A record as it was read: the parameters of `Producer.send`."""
 
     value: bytes | None
     key: bytes | None = None

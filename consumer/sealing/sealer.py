@@ -133,13 +133,13 @@ class Sealer:
         :raises OffsetOutOfRange: when the log does not have an offset, and `auto_offset_reset` is `none`.
         """
         room = self._config.seal_bytes - self._open.nbytes
-        if self.paused or not self._may_fetch() or self._segments.pending is not None or room <= 0:
+        if self.paused or not self._membership.may_fetch or self._segments.pending is not None or room <= 0:
             return 0
         self._fetcher.out_of_range.refuse(self._fetcher.out_of_range.partitions)
         if self._fetcher.out_of_range.jumps and not self._jump():
             return 0
         checked = self._runtime.monotonic()
-        if not self._may_fetch():
+        if not self._membership.may_fetch:
             return 0  # the lease has expired during the seal before a jump
         fetched = self._fetcher.fetch(min(room, self._config.fetch_max_bytes))
         if fetched and not self._open.rows:
@@ -158,10 +158,9 @@ class Sealer:
         jumps = self._fetcher.out_of_range.jumps
         try:
             self._open.forget(jumps)
-            running = {
-                part: offset for part, offset in channel_of(self._membership).running.items() if offset is not None
-            }
-            jumps = {part: jump._replace(before=running.get(part, jump.before)) for part, jump in jumps.items()}
+            running = channel_of(self._membership).running
+            ends = {part: offset for part in jumps if (offset := running.get(part)) is not None}
+            jumps = {part: jump._replace(before=ends.get(part, jump.before)) for part, jump in jumps.items()}
             self._membership.jumped(jumps)
             self._membership.advance(
                 {partition: jump.after for partition, jump in jumps.items()},
@@ -240,9 +239,6 @@ class Sealer:
             raise IncarnationOver("the sealer has no member yet")
         return self._member
 
-    def _may_fetch(self) -> bool:
-        return self._membership.may_fetch
-
     def _seal_for_revoke(self) -> None:
         for _ in range(REVOKE_TRIES):
             try:
@@ -284,13 +280,9 @@ class Sealer:
         return channel
 
     def _sealed(self, segment: Segment) -> None:
-        counts = self.counts
-        self.counts = replace(
-            counts,
-            segments=counts.segments + 1,
-            rows=counts.rows + segment.rows,
-            bytes=counts.bytes + segment.size,
-        )
+        done = self.counts
+        totals = {"segments": done.segments + 1, "rows": done.rows + segment.rows, "bytes": done.bytes + segment.size}
+        self.counts = replace(done, **totals)
         self._meter.sealed(self._segments.finish(), segment.rows, segment.size)
         self._backoff_s, self._not_before = FIRST_BACKOFF_S, float("-inf")
         if self.problem is not None:

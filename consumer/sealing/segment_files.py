@@ -259,13 +259,10 @@ class SegmentFolder:
         :raises OSError: when it is missing.
         :raises ValueError: when its size is not `size`.
         """
-        with self._source(file) as source:
+        path = self.path(file)
+        with _opened(self._root, file) if self._is_local else self._fs.open_input_file(path) as source:
             _check_size(source.size(), size)
             return bytes(source.read(size))
-
-    def _source(self, file: str) -> Any:
-        path = self.path(file)
-        return _opened(self._root, file) if self._is_local else self._fs.open_input_file(path)
 
     def _durably(self, file: str, fill: Callable[[Any], int]) -> int:
         path = self.path(file)
@@ -273,9 +270,6 @@ class SegmentFolder:
             return below.write_file(self._root, file.split("/"), fill)
         if not self._is_object_store:  # which has no folders, only empty objects that look like some
             self._fs.create_dir(path.rpartition("/")[0], recursive=True)
-        return self._put(path, fill)
-
-    def _put(self, path: str, fill: Callable[[Any], int]) -> int:
         # In memory first: a stream closed by a failed writer ends the upload, and leaves a truncated file.
         whole = pa.BufferOutputStream()
         size = fill(whole)
