@@ -22,9 +22,9 @@ from coordinator.zk.znodes.topic_filter import GroupFilters, TopicFilter
 
 from ..config import CLIENT_SIDE, Subscription
 from ..logs import Log
+from ..membership.call_guard import MemberContext
 from ..membership.channel import logged
 from ..membership.client_assignment import IDS_AT_ONCE, Decision, MemberMetadata
-from ..membership.context import MemberContext
 from .base import Assignment, ClientAssignor, Cluster, Held
 from .lookup import GroupView, LeaderLookup
 from .metadata import ConsumerMetadata

@@ -18,8 +18,8 @@ from coordinator.zk.znodes.names import is_name, shown
 
 from ..config import CLIENT_SIDE, COORDINATOR_SIDE
 from ..logs import Log
+from ..membership.call_guard import MemberContext
 from ..membership.client_assignment import ClientAssignment
-from ..membership.context import MemberContext
 from .adapter import CoordinatorStrategy
 from .base import ClientAssignor
 from .consumers import ConsumerRole

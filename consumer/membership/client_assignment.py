@@ -35,8 +35,8 @@ from coordinator.zk.znodes.sync import (
 
 from ..config import Subscription
 from ..errors import AssignmentFailed
+from .call_guard import MemberContext
 from .channel import FencedChannel, logged
-from .context import MemberContext
 
 log = logging.getLogger(__name__)
 

@@ -18,10 +18,10 @@ from coordinator.zk.znodes.partitions import PartitionSet
 from coordinator.zk.znodes.paths import sequence
 from coordinator.zk.znodes.records import Channel
 
+from .call_guard import MemberContext
 from .channel import FencedChannel
 from .claims import acknowledgement, after_command, chunks, claim_operations, with_claimed
 from .client_assignment import ClientAssignment
-from .context import MemberContext
 from .contributor import Contributor, StatefulContributor
 from .offsets import CommittedOffsets
 

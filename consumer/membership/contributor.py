@@ -14,8 +14,8 @@ from coordinator.zk.znodes.paths import RegionPaths
 from coordinator.zk.znodes.records import Channel
 from coordinator.zk.znodes.regions import COMPLETED, ENDS, Checkpoint, Contribution, Order, Progress, Region
 
+from .call_guard import MemberContext
 from .channel import FencedChannel
-from .context import MemberContext
 from .holding import OffsetReader
 from .offsets import CommittedOffsets
 

@@ -12,8 +12,8 @@ from coordinator.zk.znodes.records import Channel
 
 from ..config import Subscription
 from ..types import Position
+from .call_guard import MemberContext
 from .channel import FencedChannel
-from .context import MemberContext
 from .offsets import Record
 from .start_position import Starts
 

@@ -13,8 +13,8 @@ from coordinator.zk.store import Store
 from coordinator.zk.znodes.records import UNKNOWN_MEMBER_ID
 
 from ..errors import ChannelGone, UnknownMemberId
+from .call_guard import MemberContext
 from .channel import FencedChannel
-from .context import MemberContext
 from .offsets import CommittedOffsets
 
 log = logging.getLogger(__name__)

@@ -28,16 +28,15 @@ from ..config import Subscription
 from ..errors import TURNED_AWAY, ChannelGone, DrainFailed, FencedInstanceId, IllegalGeneration, UnknownMemberId
 from ..history import Trace
 from ..types import NO_OFFSETS, Fetch, Jump, Offsets
+from .call_guard import MemberContext
 from .channel import FencedChannel
 from .client_assignment import ClientAssignment
 from .command_drain import CommandDrain
-from .context import MemberContext
 from .contributor import Contributor, StatefulContributor
 from .holding import Consumption, Holding, NoPartitions
 from .keeper import Keeper, log_retry
 from .offsets import CommittedOffsets
-from .registrar import Registrar
-from .registration import seat_given_up
+from .registration import Registrar, seat_given_up
 from .start_position import find_nowhere
 
 log = logging.getLogger(__name__)

@@ -22,8 +22,8 @@ from coordinator.zk.znodes.region_requests import CHECKPOINT, FAIL, RESET, Regio
 from coordinator.zk.znodes.regions import COMPLETED, FAILED, CheckpointEnd, Contribution, Order, Progress
 
 from ..errors import DrainFailed
+from ..membership.call_guard import MemberContext
 from ..membership.channel import FencedChannel
-from ..membership.context import MemberContext
 from ..membership.contributor import StatefulContributor
 from ..membership.member import ConsumerMember
 from ..membership.offsets import CommittedOffsets, Record

@@ -25,8 +25,8 @@ from coordinator.zk.znodes.segments import SEAL_INTERVAL_MS, Missing, SealedRang
 
 from ..errors import ForeignFolder, UnknownMemberId
 from ..fetching.fetcher import Fetcher
+from ..membership.call_guard import MemberContext
 from ..membership.channel import FencedChannel
-from ..membership.context import MemberContext
 from ..membership.contributor import Contributor
 from ..membership.member import ConsumerMember
 from ..metrics import Meter, unread

@@ -9,7 +9,6 @@ import consumer.membership.channel
 import consumer.membership.claims
 import consumer.membership.command_drain
 import consumer.membership.offsets
-import consumer.membership.registrar
 import consumer.membership.registration
 from consumer.consumer import Consumer
 from consumer.membership.channel import FencedChannel
@@ -17,7 +16,7 @@ from consumer.membership.command_drain import CommandDrain
 from consumer.membership.keeper import Keeper
 from consumer.membership.member import ConsumerMember
 from consumer.membership.offsets import CommittedOffsets
-from consumer.membership.registrar import Registrar
+from consumer.membership.registration import Registrar
 from coordinator.zk.errors import CoordinatorError, OutcomeUnknown, Refused
 from coordinator.zk.lease import Heard, Lease
 from coordinator.zk.store import Delete, SetData

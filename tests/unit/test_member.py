@@ -10,7 +10,7 @@ import pytest
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.errors import FencedInstanceId
-from consumer.membership.context import MemberContext
+from consumer.membership.call_guard import MemberContext
 from consumer.membership.holding import Consumption
 from consumer.membership.member import ConsumerMember
 from consumer.types import Position
