@@ -15,6 +15,7 @@ from coordinator.zk.errors import (
     IncarnationOver,
     NotAuthorized,
     Refused,
+    Retryable,
     SessionLost,
     StoreError,
     UsageError,
@@ -34,7 +35,7 @@ from .client_assignment import ClientAssignment
 from .command_drain import CommandDrain
 from .contributor import Contributor, StatefulContributor
 from .holding import Consumption, Holding, NoPartitions
-from .keeper import Keeper, log_retry
+from .keeper import Keeper
 from .offsets import CommittedOffsets
 from .registration import Registrar, seat_given_up
 from .start_position import find_nowhere
@@ -165,7 +166,11 @@ class ConsumerMember:
         except StoreError as error:
             if isinstance(error, NotAuthorized) and self.registrations == 0:
                 raise
-            log_retry(self._context.consumer, error)
+            # An outage of ZooKeeper is logged when it begins and ends, not with each request that has no answer.
+            if isinstance(error, Retryable):
+                log.debug("request failed, retrying: consumer=%s reason=%s", self._context.consumer, error)
+            else:
+                log.info("ZooKeeper unavailable, retrying: consumer=%s reason=%s", self._context.consumer, error)
             self.wake.set()
             self._runtime.sleep(0.05)
 

@@ -45,7 +45,7 @@ from coordinator.zk.znodes.records import (
     parsed_channel,
 )
 from coordinator.zk.znodes.regions import CONSUMERS, SLOTS, RegionMembership
-from coordinator.zk.znodes.sync import CLIENT, ClientProtocols
+from coordinator.zk.znodes.sync import CLIENT
 
 from ..config import COORDINATOR_SIDE, ConsumerConfig, Subscription
 from ..errors import FencedInstanceId
@@ -87,36 +87,6 @@ class Predecessor:
     has_seat: bool
     owned: PartitionSet
     known_offsets: PartitionSet
-
-
-def registration_of(
-    config: ConsumerConfig,
-    subscription: Subscription | None,
-    incarnation: str,
-    store: Store,
-    seal_interval_ms: int,
-    client: ClientProtocols | None = None,
-) -> Registration:
-    """The registration of a consumer on this session.
-
-    :param client: its client-side protocols; a coordinator of an earlier release ignores a consumer that supports only
-        these.
-    """
-    is_client_only = client is not None and COORDINATOR_SIDE not in config.sides
-    topics, pattern = (subscription.topics, subscription.pattern) if subscription is not None else ({}, STATIC)
-    return Registration(
-        incarnation=incarnation,
-        subscription=topics if not is_client_only or pattern == STATIC else {},
-        pattern=CLIENT if is_client_only else pattern,
-        host=socket.gethostname(),
-        protocols=config.protocols,
-        lease_ms=round(store.negotiated_timeout_s * LEASE_SHARE * 1000),
-        max_poll_interval_ms=config.max_poll_interval_ms,
-        seal_interval_ms=seal_interval_ms,
-        instance_id=config.group_instance_id,
-        client=client,
-        region=RegionMembership(config.region, SLOTS if seal_interval_ms else CONSUMERS) if config.region else None,
-    )
 
 
 def changed_registration(store: Store, paths: GroupPaths, consumer: str, registration: Registration) -> list[Operation]:
@@ -449,9 +419,27 @@ class Registrar:
         return paths, see
 
     def _registration(self, store: Store, incarnation: str) -> Registration:
-        client = self._client.offer(self._subscription) if self._client is not None else None
-        config, interval_ms = self._context.config, self._seal_interval_ms
-        return registration_of(config, self._subscription, incarnation, store, interval_ms, client)
+        """The registration of a consumer on this session.
+
+        A coordinator of an earlier release ignores a consumer that supports only client-side protocols.
+        """
+        config, subscription, seal_ms = self._context.config, self._subscription, self._seal_interval_ms
+        client = self._client.offer(subscription) if self._client is not None else None
+        is_client_only = client is not None and COORDINATOR_SIDE not in config.sides
+        topics, pattern = (subscription.topics, subscription.pattern) if subscription is not None else ({}, STATIC)
+        return Registration(
+            incarnation=incarnation,
+            subscription=topics if not is_client_only or pattern == STATIC else {},
+            pattern=CLIENT if is_client_only else pattern,
+            host=socket.gethostname(),
+            protocols=config.protocols,
+            lease_ms=round(store.negotiated_timeout_s * LEASE_SHARE * 1000),
+            max_poll_interval_ms=config.max_poll_interval_ms,
+            seal_interval_ms=seal_ms,
+            instance_id=config.group_instance_id,
+            client=client,
+            region=RegionMembership(config.region, SLOTS if seal_ms else CONSUMERS) if config.region else None,
+        )
 
     def update(self, fenced: FencedChannel) -> None:
         """Write a registration that has changed in place: the group is rebalanced.
