@@ -28,8 +28,8 @@ from .fetching.records import records_of as records_of
 from .history import recorder_of
 from .logs import Log, OffsetOutOfRange, open_log
 from .membership.call_guard import MemberContext, exclusive, shared
-from .membership.holding import Consumption
 from .membership.member import ConsumerMember
+from .membership.offsets import Consumption
 from .membership.registration import opener_of
 from .membership.start_position import Starts
 from .metrics import ConsumerMetrics

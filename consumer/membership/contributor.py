@@ -16,8 +16,7 @@ from coordinator.zk.znodes.regions import COMPLETED, ENDS, Checkpoint, Contribut
 
 from .call_guard import MemberContext
 from .channel import FencedChannel
-from .holding import OffsetReader
-from .offsets import CommittedOffsets
+from .offsets import CommittedOffsets, OffsetReader
 
 log = logging.getLogger(__name__)
 
@@ -120,9 +119,9 @@ class Contributor(ABC):
         )  # fmt: skip
         return True
 
-    @abstractmethod
     def _may_contribute(self, channel: Channel, order: Order) -> bool:
         """Whether a drain is for the member's present incarnation and reset."""
+        return True
 
     @abstractmethod
     def _contribution(self, store: Store, fenced: FencedChannel, order: Order) -> Contribution | None:

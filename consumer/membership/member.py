@@ -34,9 +34,8 @@ from .channel import FencedChannel
 from .client_assignment import ClientAssignment
 from .command_drain import CommandDrain
 from .contributor import Contributor, StatefulContributor
-from .holding import Consumption, Holding, NoPartitions
 from .keeper import Keeper
-from .offsets import CommittedOffsets
+from .offsets import CommittedOffsets, Consumption, Holding, NoPartitions
 from .registration import Registrar, seat_given_up
 from .start_position import find_nowhere
 

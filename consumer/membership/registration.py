@@ -53,8 +53,8 @@ from .call_guard import MemberContext
 from .channel import FencedChannel
 from .claims import PARTITIONS_A_STEP, release_operations
 from .client_assignment import ClientAssignment
-from .holding import Consumption
 from .keeper import Keeper
+from .offsets import Consumption
 
 log = logging.getLogger(__name__)
 

@@ -338,9 +338,6 @@ class SlotRegion(Contributor):
             self._seal_at = float("inf")
             self._wake.set()
 
-    def _may_contribute(self, channel: Channel, order: Order) -> bool:
-        return True
-
     def _contribution(self, store: Store, fenced: FencedChannel, order: Order) -> Contribution | None:
         """The offsets after the sealed records; None while records are open, or a partition has no start yet."""
         is_sealed = self._sealer.seal()

@@ -411,9 +411,15 @@ class SegmentFolder:
             raise SegmentError(f"the file {self.path(file)} cannot be read: {reason}") from error
 
     def _data(self, file: str, size: int) -> pa.Buffer:
+        """All of a file; a local one is memory-mapped."""
         path = self.path(file)
         if self._is_local:
-            return _mapped(self._root, file, size)
+            descriptor = below.open_file(self._root, file.split("/"))
+            try:
+                _check_size(os.fstat(descriptor).st_size, size)
+                return pa.py_buffer(mmap.mmap(descriptor, size, prot=mmap.PROT_READ))
+            finally:
+                os.close(descriptor)
         with self._fs.open_input_file(path) as source:  # one request: one for each batch would take a round trip each
             _check_size(source.size(), size)
             data = source.read_buffer(size)
@@ -424,16 +430,6 @@ class SegmentFolder:
 def _opened(root: str, file: str) -> Any:
     """A local file, which no link leads to."""
     return pa.PythonFile(os.fdopen(below.open_file(root, file.split("/")), "rb"), mode="r")
-
-
-def _mapped(root: str, file: str, size: int) -> pa.Buffer:
-    """The same, memory-mapped."""
-    descriptor = below.open_file(root, file.split("/"))
-    try:
-        _check_size(os.fstat(descriptor).st_size, size)
-        return pa.py_buffer(mmap.mmap(descriptor, size, prot=mmap.PROT_READ))
-    finally:
-        os.close(descriptor)
 
 
 def _check_size(actual: int, size: int) -> None:

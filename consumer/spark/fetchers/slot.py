@@ -32,8 +32,8 @@ from ...fetching.lag import lag_readers
 from ...history import recorder_of
 from ...logs import Log, embedded_folder, open_log
 from ...membership.call_guard import MemberContext
-from ...membership.holding import Consumption
 from ...membership.member import ConsumerMember
+from ...membership.offsets import Consumption
 from ...membership.registration import opener_of
 from ...membership.start_position import Starts
 from ...metrics import ConsumerMetrics
