@@ -43,7 +43,10 @@ def lines(descriptor: int, idle_s: float) -> Iterator[bytes | None]:
         if not select.select([descriptor], [], [], idle_s)[0]:
             yield None
             select.select([descriptor], [], [])
-        data = _read(descriptor)
+        try:
+            data = os.read(descriptor, _CHUNK)
+        except OSError as error:
+            raise CoordinatorError(f"the input cannot be read: {error.strerror}") from error
         if not data:
             break
         if b"\n" not in data:
@@ -56,13 +59,6 @@ def lines(descriptor: int, idle_s: float) -> Iterator[bytes | None]:
             yield line.removesuffix(b"\r")
     if last := b"".join(pieces):
         yield last.removesuffix(b"\r")
-
-
-def _read(descriptor: int) -> bytes:
-    try:
-        return os.read(descriptor, _CHUNK)
-    except OSError as error:
-        raise CoordinatorError(f"the input cannot be read: {error.strerror}") from error
 
 
 def record_of_json(where: str, line: bytes, ignores_place: bool = False) -> InputRecord:

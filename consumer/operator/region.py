@@ -147,12 +147,13 @@ class RegionMember(StatefulContributor):
         """See `Contributor`."""
         super().stopped()
         self._is_ready = False
-        self._cut.again()
+        # If their release is withdrawn, running partitions begin again from the cut.
+        self._cut.begin(self._cut.order, reloads=self._cut.order is not None)
 
     def lost(self, reason: str) -> None:
         """See `Contributor`."""
         super().lost(reason)
-        self._cut.end()
+        self._cut.begin(None, reloads=False)
 
     def reading(self, offsets: CommittedOffsets) -> CutReader:
         """See `StatefulContributor`; it also resolves where the group begins with partitions that never ran."""
