@@ -290,18 +290,18 @@ class Consumer(Control):
         self._member.in_session(lambda store, fenced: self.region.request_reset(store, fenced, reason))
 
     def on_drain(self) -> bool | None:
-        """See `StatefulApplication`."""
+        """See `Callbacks`."""
         with self._calls.callback("on_drain"):
             return self._callbacks.on_drain()
 
     def on_checkpoint(self, checkpoint: int) -> State:
-        """See `StatefulApplication`."""
+        """See `Callbacks`."""
         positions = {partition: position.offset for partition, position in self._polling.positions.items()}
         with self._calls.callback("on_checkpoint"):
             return own_state(self._callbacks.on_checkpoint(checkpoint), positions)
 
     def on_reset(self, checkpoint: int, state: State) -> None:
-        """See `StatefulApplication`."""
+        """See `Callbacks`."""
         with self._calls.callback("on_reset"):
             self._callbacks.on_reset(checkpoint, state)
         self._meter.restored()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from coordinator.zk.errors import BadData, CoordinatorError, Refused, StoreError
 from coordinator.zk.runtime import Runtime
@@ -31,7 +31,10 @@ from ..membership.start_position import find_nowhere
 from ..sealing.folder_claim import chroot_of, claim
 from ..sealing.segment_files import SegmentFolder
 from .cut import CutReader
-from .states import State, StateFiles
+from .states import StateFiles
+
+if TYPE_CHECKING:
+    from ..consumer import Consumer
 
 log = logging.getLogger(__name__)
 
@@ -55,26 +58,15 @@ DRAINING = "DRAINING"
 DRAINED = "DRAINED"
 
 
-class StatefulApplication(Protocol):
-    """Processes the records of a member."""
-
-    def on_drain(self) -> bool | None:
-        """Finish what `poll` has returned. False: not finished yet, call again."""
-
-    def on_checkpoint(self, checkpoint: int) -> State:
-        """The state after exactly the records below `State.offsets`, which has every running partition."""
-
-    def on_reset(self, checkpoint: int, state: State) -> None:
-        """Replace the state: by that of a cut, 0 for the initial state."""
-
-
 class RegionMember(StatefulContributor):
     """The stateful part of one member, over all its incarnations.
 
+    :param application: its `on_drain`, `on_checkpoint` and `on_reset` are called, see `Callbacks`; the state that it
+        gives has the offsets of all running partitions.
     :ivar resets: number of states restored.
     """
 
-    def __init__(self, context: MemberContext, application: StatefulApplication) -> None:
+    def __init__(self, context: MemberContext, application: Consumer) -> None:
         super().__init__(context)
         self._application = application
         self._files = StateFiles(context.config.checkpoint_dir, context.config.region)
