@@ -68,8 +68,12 @@ class Consumption(NamedTuple):
     seal_interval_ms: int = 0
 
 
-class NoPartitions(Holder):
+class NoPartitions:
     """The `Holder` of a member of a group that assigns no partitions."""
+
+    def assigned(self, starts: Mapping[TopicPartition, Position]) -> None: ...
+    def revoke(self, partitions: PartitionSet) -> None: ...
+    def lost(self, partitions: PartitionSet) -> None: ...
 
 
 class OffsetReader(Protocol):
@@ -263,7 +267,7 @@ class CommittedOffsets:
 
     def _there(
         self, store: Store, path: Callable[[str, int], str], partitions: Iterable[TopicPartition]
-    ) -> PartitionSet:
+    ) -> frozenset[TopicPartition]:
         """Which of `partitions` have a znode at `path`."""
         ordered = sorted(partitions)
         nodes = store.get_many([path(*partition) for partition in ordered])
@@ -273,12 +277,11 @@ class CommittedOffsets:
         """The operations that release `partitions`: offsets written, owners removed."""
         released = frozenset(partitions)
         if not self._is_in_doubt and all(p in self._has_znode for p in released if channel.running.get(p) is not None):
-            known = frozenset(part for part in released if self._has_znode.get(part))
-            return release_operations(self._paths, channel, released, known, released)
-        known = self._there(store, self._paths.offset, released)
-        return release_operations(
-            self._paths, channel, released, known, self._there(store, self._paths.owner, released)
-        )
+            known, owned = frozenset(part for part in released if self._has_znode.get(part)), released
+        else:
+            known = self._there(store, self._paths.offset, released)
+            owned = self._there(store, self._paths.owner, released)
+        return release_operations(self._paths, channel, released, known, owned)
 
     def in_the_way(self, store: Store, partitions: Iterable[TopicPartition]) -> PartitionSet:
         """Which of `partitions` cannot be claimed, because an owner znode exists."""

@@ -133,13 +133,13 @@ class Sealer:
         :raises OffsetOutOfRange: when the log does not have an offset, and `auto_offset_reset` is `none`.
         """
         room = self._config.seal_bytes - self._open.nbytes
-        if self.paused or not self._membership.may_fetch or self._segments.pending is not None or room <= 0:
+        if self.paused or not self._may_fetch() or self._segments.pending is not None or room <= 0:
             return 0
         self._fetcher.out_of_range.refuse(self._fetcher.out_of_range.partitions)
         if self._fetcher.out_of_range.jumps and not self._jump():
             return 0
         checked = self._runtime.monotonic()
-        if not self._membership.may_fetch:
+        if not self._may_fetch():
             return 0  # the lease has expired during the seal before a jump
         fetched = self._fetcher.fetch(min(room, self._config.fetch_max_bytes))
         if fetched and not self._open.rows:
@@ -238,6 +238,9 @@ class Sealer:
         if self._member is None:
             raise IncarnationOver("the sealer has no member yet")
         return self._member
+
+    def _may_fetch(self) -> bool:
+        return self._membership.may_fetch
 
     def _seal_for_revoke(self) -> None:
         for _ in range(REVOKE_TRIES):
