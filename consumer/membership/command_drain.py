@@ -99,7 +99,7 @@ class CommandDrain:
             self._remove_unapplied(fenced, received)
 
     def _received(self, store: Store) -> list[Received]:
-        listing = store.children(self._paths.channel(self._consumer), watch=lambda path: self._wake.set())
+        listing = store.children(self._paths.channel(self._consumer), watch=self._on_commands)
         names = listing.names if listing else []
         paths = [self._paths.command(self._consumer, name) for name in names]
         found = zip(names, paths, store.get_many(paths), strict=True)
@@ -117,6 +117,9 @@ class CommandDrain:
         if number is None:
             return Received(Order(0, 0, 0), name, None)
         return Received(Order(command.epoch, command.generation, number), name, command)
+
+    def _on_commands(self, path: str) -> None:
+        self._wake.set()
 
     def _is_stale(self, channel: Channel, received: Received) -> bool:
         command = received.command
