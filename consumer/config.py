@@ -17,8 +17,7 @@ from coordinator.zk.znodes.names import checked_name, is_name
 from coordinator.zk.znodes.records import PATTERNS
 from coordinator.zk.znodes.topic_filter import TopicFilter
 
-from .fetching.poll_order import GREEDY, ORDERS
-from .fetching.prefetch import HEURISTICS, SHARE
+from .fetching.poll_order import GREEDY, HEURISTICS, ORDERS, SHARE
 from .logs import KafkaPlace
 from .membership.start_position import COMMITTED, EARLIEST, StartRule
 
@@ -66,7 +65,7 @@ class ConsumerConfig(ZooKeeperAccess):
     :ivar poll_order: order of partitions in a poll: `greedy`, or `proportional` (KIP-41;
         `consumer/fetching/poll_order.py`).
     :ivar prefetch: prefetching while records are buffered: `share`, or `total` (KIP-41;
-        `consumer/fetching/prefetch.py`).
+        `consumer/fetching/poll_order.py`).
     :ivar fetch_max_bytes: maximum bytes of one fetch and of one poll; the first record may exceed it.
     :ivar max_partition_fetch_bytes: maximum bytes of one partition in one fetch; the first record may exceed it.
     :ivar buffer_memory: maximum bytes of buffered records; one record may exceed it.

@@ -27,15 +27,13 @@ from .fetching.records import Record as Record
 from .fetching.records import records_of as records_of
 from .history import recorder_of
 from .logs import Log, OffsetOutOfRange, open_log
-from .membership.call_guard import exclusive, shared
-from .membership.context import MemberContext
-from .membership.holding import Consumption
+from .membership.call_guard import MemberContext, exclusive, shared
 from .membership.member import ConsumerMember
-from .membership.registrar import opener_of
-from .membership.start_offsets import Starts
+from .membership.offsets import Consumption
+from .membership.registration import opener_of
+from .membership.start_position import Starts
 from .metrics import ConsumerMetrics
-from .operator import final_checkpoint
-from .operator.region import RegionMember
+from .operator.region import RegionMember, final_checkpoint
 from .operator.states import State, own_state
 from .types import Position
 
@@ -292,18 +290,18 @@ class Consumer(Control):
         self._member.in_session(lambda store, fenced: self.region.request_reset(store, fenced, reason))
 
     def on_drain(self) -> bool | None:
-        """See `StatefulApplication`."""
+        """See `Callbacks`."""
         with self._calls.callback("on_drain"):
             return self._callbacks.on_drain()
 
     def on_checkpoint(self, checkpoint: int) -> State:
-        """See `StatefulApplication`."""
+        """See `Callbacks`."""
         positions = {partition: position.offset for partition, position in self._polling.positions.items()}
         with self._calls.callback("on_checkpoint"):
             return own_state(self._callbacks.on_checkpoint(checkpoint), positions)
 
     def on_reset(self, checkpoint: int, state: State) -> None:
-        """See `StatefulApplication`."""
+        """See `Callbacks`."""
         with self._calls.callback("on_reset"):
             self._callbacks.on_reset(checkpoint, state)
         self._meter.restored()
@@ -331,7 +329,7 @@ class Consumer(Control):
             closing.callback(self._server.close)
             closing.callback(self._member.close)
             if self._region is not None and save:
-                final_checkpoint.save(self._context, self._member, self._region)
+                final_checkpoint(self._context, self._member, self._region)
 
     def __enter__(self) -> Consumer:
         return self

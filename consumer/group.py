@@ -30,11 +30,10 @@ from coordinator.zk.znodes.sync import (
 
 from .config import CLIENT_SIDE, ConsumerConfig, Subscription
 from .errors import AssignmentFailed
-from .membership.call_guard import CallGuard, exclusive, shared
+from .membership.call_guard import CallGuard, MemberContext, exclusive, shared
 from .membership.client_assignment import ClientAssignment, Decision, MemberMetadata
-from .membership.context import MemberContext
 from .membership.member import ConsumerMember
-from .membership.registrar import opener_of
+from .membership.registration import opener_of
 
 log = logging.getLogger(__name__)
 

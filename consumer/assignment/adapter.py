@@ -91,7 +91,9 @@ def group_subscription(protocol: str, cluster: Cluster, metadata: Mapping[str, b
             threads = {}
             _log_unreadable(protocol, consumer, error)
         racks[consumer] = subscription.rack
-        members.append(_subscriber(consumer, subscription, threads, cluster.members.get(consumer, Held())))
+        held, text = cluster.members.get(consumer, Held()), _text(subscription.user_data)
+        has = held.running, held.generation, text, held.instance_id, held.on_thread
+        members.append(Subscriber(consumer, threads, *has))
     subscribed = {topic for member in members for topic in member.threads}
     return GroupSubscription(in_order(members), {topic: shares[topic] for topic in sorted(subscribed)}, racks)
 
@@ -116,18 +118,6 @@ def _read(protocol: str, consumer: str, data: bytes) -> ConsumerMetadata:
 
 def _log_unreadable(protocol: str, consumer: str, error: BadData) -> None:
     log.warning("ignoring unreadable metadata: consumer=%s protocol=%s reason=%s", shown(consumer), protocol, error)
-
-
-def _subscriber(consumer: str, subscription: ConsumerMetadata, threads: Mapping[str, int], held: Held) -> Subscriber:
-    return Subscriber(
-        consumer,
-        threads,
-        held.running,
-        held.generation,
-        _text(subscription.user_data),
-        instance_id=held.instance_id,
-        on_thread=held.on_thread,
-    )
 
 
 def _text(user_data: bytes) -> str:

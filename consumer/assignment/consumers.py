@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from coordinator.zk.errors import BadData, CoordinatorError, UsageError
 from coordinator.zk.store import Node, Store
 from coordinator.zk.znodes.group_state import GroupState
+from coordinator.zk.znodes.json_fields import readable
 from coordinator.zk.znodes.names import is_name
-from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import Brokers, ask_number
 from coordinator.zk.znodes.records import STATIC, Channel, Registration, Topic, parsed_channel
 from coordinator.zk.znodes.sync import Answer, Ask, ClientProtocols, MemberAnswer, decoded, encoded
@@ -22,10 +22,10 @@ from coordinator.zk.znodes.topic_filter import GroupFilters, TopicFilter
 
 from ..config import CLIENT_SIDE, Subscription
 from ..logs import Log
+from ..membership.call_guard import MemberContext
+from ..membership.channel import logged
 from ..membership.client_assignment import IDS_AT_ONCE, Decision, MemberMetadata
-from ..membership.context import MemberContext
-from .base import Assignment, ClientAssignor, Cluster, Held
-from .lookup import GroupView, LeaderLookup
+from .base import Assignment, ClientAssignor, Cluster, GroupView, Held, LeaderLookup
 from .metadata import ConsumerMetadata
 
 log = logging.getLogger(__name__)
@@ -57,10 +57,10 @@ class _SubscribedTopics:
 
     def among(self, names: Iterable[str]) -> list[str]:
         """Those of `names` with a subscriber. Other subscribed topics do not exist."""
-        return sorted(name for name in names if is_name(name) and self._is_subscribed(name))
-
-    def _is_subscribed(self, name: str) -> bool:
-        return name in self.names or any(each.allows(name) for each in self.filters)
+        existing = filter(is_name, names)
+        return sorted(
+            name for name in existing if name in self.names or any(each.allows(name) for each in self.filters)
+        )
 
 
 @dataclass(slots=True)
@@ -153,11 +153,8 @@ class ConsumerRole:
             batch = names[first : first + CHANNELS_AT_ONCE]
             paths = [self._paths.channel(name) for name in batch]
             for name, path, node in zip(batch, paths, store.get_many(paths), strict=True):
-                try:
-                    if node is not None:
-                        found[name] = parsed_channel(path, node.data)
-                except BadData as error:
-                    log.warning("ignoring unreadable znode: path=%s problem=%s", path, error)
+                if (channel := logged(log, parsed_channel, path, node)) is not None:
+                    found[name] = channel
         return found
 
     def _held(
@@ -169,9 +166,8 @@ class ConsumerRole:
         for consumer, known in members.items():
             channel, before = channels.get(consumer), target.get(consumer)
             is_same = channel is not None and channel.incarnation == known.registration.incarnation
-            on_thread: dict[TopicPartition, str] = {}
-            for thread, parts in before.threads.items() if before is not None else ():
-                on_thread |= dict.fromkeys(parts, thread)
+            threads = before.threads if before is not None else {}
+            on_thread = {part: thread for thread, parts in threads.items() for part in parts}
             held[consumer] = Held(
                 frozenset(channel.running) if channel is not None and is_same else frozenset(),
                 channel.generation if channel is not None and is_same else 0,
@@ -181,11 +177,7 @@ class ConsumerRole:
         return held
 
     def _state(self, store: Store) -> GroupState:
-        node = store.get(self._paths.state)
-        try:
-            return GroupState.parse(self._paths.state, node.data) if node is not None else GroupState()
-        except BadData:
-            return GroupState()
+        return readable(GroupState.parse, self._paths.state, store.get(self._paths.state)) or GroupState()
 
     # ---- topics, while leading
 
@@ -222,14 +214,9 @@ class ConsumerRole:
         names.sort(key=ask_number)
         nodes = store.get_many([path for name in names for path in (self._paths.ask(name), self._paths.answer(name))])
         for name, asked, answered in reversed(list(zip(names, nodes[::2], nodes[1::2], strict=True))):
-            try:
-                if asked is None or answered is None:
-                    continue
-                ask = Ask.parse(self._paths.ask(name), asked.data)
-                answer = Answer.parse(self._paths.answer(name), answered.data)
-            except BadData:
-                continue
-            if answer.error is None:
+            ask = readable(Ask.parse, self._paths.ask(name), asked)
+            answer = readable(Answer.parse, self._paths.answer(name), answered)
+            if ask is not None and answer is not None and answer.error is None:
                 return self._resumed(store, name, ask, answer) if ask.leader == self._config.consumer else None
         return None
 

@@ -102,19 +102,15 @@ def _subscription(fields: Fields, pattern: str) -> dict[str, int]:
     if pattern != STATIC:
         if len(topics) != 1:
             raise fields.bad("topics", "a list of exactly one expression")
-        _compile(fields, pattern, topics[0])
+        try:
+            TopicFilter(pattern, topics[0])
+        except BadData as error:
+            raise BadData(f"{fields.where}: {error}") from error
     others = fields.mapping("threads")
     threads = {topic: others.get(topic, 1) for topic in topics}
     if not all(type(count) is int and 1 <= count <= MAX_THREADS for count in threads.values()):
         raise fields.bad("threads", f"an object topic -> number of threads from 1 to {MAX_THREADS}")
     return threads
-
-
-def _compile(fields: Fields, pattern: str, text: str) -> None:
-    try:
-        TopicFilter(pattern, text)
-    except BadData as error:
-        raise BadData(f"{fields.where}: {error}") from error
 
 
 def _user_data(fields: Fields) -> bytes:

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from types import MappingProxyType
-from typing import Any
 
-from coordinator.assignors.registry import BUILT_IN, assignors
+from coordinator.assignors.registry import BUILT_IN, NAME_RULE, Kind, Unusable, assignors, complete, load_offered
 from coordinator.zk.errors import UsageError
-from coordinator.zk.znodes.names import error_text, is_name, shown
+from coordinator.zk.znodes.names import is_name, shown
 
 from ..config import CLIENT_SIDE, COORDINATOR_SIDE
 from ..logs import Log
+from ..membership.call_guard import MemberContext
 from ..membership.client_assignment import ClientAssignment
-from ..membership.context import MemberContext
 from .adapter import CoordinatorStrategy
 from .base import ClientAssignor
 from .consumers import ConsumerRole
@@ -33,7 +32,8 @@ ENTRY_POINTS = "zk_group_coordinator.client_assignors"
 RESERVED = frozenset({*BUILT_IN, LagAssignor.name, RackAssignor.name})
 """Names that no package can override."""
 METHODS = ("metadata", "assign", "on_assignment")
-NAME_RULE = "use 1 to 249 letters, digits, dots, underscores and dashes"
+SEVERAL = "several packages offer this name ({})"
+CLIENT_ASSIGNORS = Kind(ENTRY_POINTS, RESERVED, "is_cooperative", METHODS, SEVERAL)
 
 
 def client_assignors(offered: Iterable[EntryPoint] | None = None) -> Mapping[str, ClientAssignor]:
@@ -43,17 +43,11 @@ def client_assignors(offered: Iterable[EntryPoint] | None = None) -> Mapping[str
 
     :param offered: entry points of client assignors; None for those of the installed packages.
     """
-    by_name: dict[str, list[EntryPoint]] = {}
-    for point in entry_points(group=ENTRY_POINTS) if offered is None else offered:
-        by_name.setdefault(point.name, []).append(point)
     found: dict[str, ClientAssignor] = {name: CoordinatorStrategy(each) for name, each in assignors().items()}
-    found |= {LagAssignor.name: LagAssignor(), RackAssignor.name: RackAssignor()}
-    for name, points in sorted(by_name.items()):
-        try:
-            found[name] = _loaded(name, points)
-        except _Unusable as reason:
-            where = ", ".join(sorted({point.value for point in points}))
-            log.warning("ignoring unusable strategy: strategy=%s entry_point=%s reason=%s", shown(name), where, reason)
+    usable, unusable = load_offered(CLIENT_ASSIGNORS, offered)
+    found |= {LagAssignor.name: LagAssignor(), RackAssignor.name: RackAssignor(), **usable}
+    for name, problem in unusable.items():
+        log.warning("ignoring unusable strategy: strategy=%s entry_point=%s reason=%s", shown(name), *problem)
     return MappingProxyType(found)
 
 
@@ -68,8 +62,8 @@ def named(names: Sequence[str], given: Sequence[ClientAssignor] = ()) -> tuple[C
         if not isinstance(name, str) or not is_name(name):
             raise UsageError(f"{shown(name)} is no name for a client assignor: {NAME_RULE}")
         try:
-            _complete(name, assignor)
-        except _Unusable as reason:
+            complete(CLIENT_ASSIGNORS, name, assignor)
+        except Unusable as reason:
             raise UsageError(f"client assignor {name} cannot be used: {reason}") from reason
     found = {assignor.name: assignor for assignor in given}
     if len(found) < len(given):
@@ -78,46 +72,10 @@ def named(names: Sequence[str], given: Sequence[ClientAssignor] = ()) -> tuple[C
         found = {**client_assignors(), **found}
         missing = [name for name in missing if name not in found]
     if missing:
-        raise UsageError(f"client assignor not installed: {', '.join(map(shown, missing))}; installed: {_list(found)}")
+        raise UsageError(
+            f"client assignor not installed: {', '.join(map(shown, missing))}; installed: {', '.join(sorted(found))}"
+        )
     return tuple(found[name] for name in dict.fromkeys(names))
-
-
-def _list(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names))
-
-
-class _Unusable(Exception):
-    """The message is the reason, one clause."""
-
-
-def _loaded(name: str, points: Sequence[EntryPoint]) -> ClientAssignor:
-    if name in RESERVED:
-        raise _Unusable("a built-in strategy has this name, and keeps it")
-    packages = sorted({point.dist.name if point.dist else "a package without metadata" for point in points})
-    if len({point.value for point in points}) > 1 or len(packages) > 1:
-        raise _Unusable(f"several packages offer this name ({' and '.join(packages)}): uninstall all but one")
-    if not is_name(name):
-        raise _Unusable(f"its name is none: {NAME_RULE}")
-    try:
-        loaded: Any = points[0].load()
-        return _complete(name, loaded() if isinstance(loaded, type) else loaded)
-    except _Unusable:
-        raise
-    except (Exception, SystemExit) as error:  # third-party code
-        raise _Unusable(f"it cannot be loaded: {error_text(error)}") from error
-
-
-def _complete(name: str, made: Any) -> ClientAssignor:
-    """`made`, if it is a complete client assignor."""
-    if not isinstance(getattr(made, "is_cooperative", None), bool):
-        raise _Unusable("its `is_cooperative` must be True or False")
-    for method in METHODS:
-        if not callable(getattr(made, method, None)):
-            raise _Unusable(f"it has no method `{method}`")
-    if getattr(made, "name", None) != name:
-        raise _Unusable(f"its `name` must be that of its entry point, not {shown(getattr(made, 'name', None))}")
-    found: ClientAssignor = made
-    return found
 
 
 def client_assignment(

@@ -85,7 +85,7 @@ class Child:
                 if not select.select([], [self._in], [], self._timeout_s)[1]:
                     raise ChildFailed(f"the command has read nothing for {self._timeout_s:g} s") from None
             except OSError as error:
-                raise ChildFailed(self._end()) from error
+                raise self.ended() from error
 
     def answer(self, until: float, most: int) -> tuple[Fields, int]:
         """Its next line of output, and the line's bytes.
@@ -102,7 +102,7 @@ class Child:
                 raise ChildFailed(f"the command has not answered within {self._timeout_s:g} s (--exec-timeout-ms)")
             data = os.read(self._out.fileno(), 1 << 16)
             if not data:
-                raise ChildFailed(self._end())
+                raise self.ended()
             self._read += data
         if end < 0 or end > most:
             raise ChildFailed(f"the command answers with a line of more than {most} bytes")
@@ -121,15 +121,12 @@ class Child:
 
     def ended(self) -> ChildFailed:
         """The error of a command that has ended."""
-        return ChildFailed(self._end())
-
-    def _end(self) -> str:
         try:
             code = self._process.wait(1)
         except subprocess.TimeoutExpired:
-            return "the command has closed its input or output"
+            return ChildFailed("the command has closed its input or output")
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-        return f"the command has ended {how}"
+        return ChildFailed(f"the command has ended {how}")
 
     def close(self) -> None:
         """End the command: close its input, then SIGTERM, then SIGKILL for it and its child processes."""

@@ -6,8 +6,7 @@ import json
 import os
 import select
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from consumer.logs.columns import MAX_RECORD_BYTES, MAX_TIMESTAMP_MS, Headers
 from coordinator.zk.errors import BadData, CoordinatorError
@@ -22,9 +21,8 @@ _FIELDS = ("value", "key", "partition", "timestamp", "headers", "value_base64", 
 PLACE = ("topic", "partition", "offset")
 
 
-@dataclass(frozen=True, slots=True)
-class InputRecord:
-    """A record as it was read."""
+class InputRecord(NamedTuple):
+    """A record as it was read: the parameters of `Producer.send`."""
 
     value: bytes | None
     key: bytes | None = None
@@ -45,7 +43,10 @@ def lines(descriptor: int, idle_s: float) -> Iterator[bytes | None]:
         if not select.select([descriptor], [], [], idle_s)[0]:
             yield None
             select.select([descriptor], [], [])
-        data = _read(descriptor)
+        try:
+            data = os.read(descriptor, _CHUNK)
+        except OSError as error:
+            raise CoordinatorError(f"the input cannot be read: {error.strerror}") from error
         if not data:
             break
         if b"\n" not in data:
@@ -58,13 +59,6 @@ def lines(descriptor: int, idle_s: float) -> Iterator[bytes | None]:
             yield line.removesuffix(b"\r")
     if last := b"".join(pieces):
         yield last.removesuffix(b"\r")
-
-
-def _read(descriptor: int) -> bytes:
-    try:
-        return os.read(descriptor, _CHUNK)
-    except OSError as error:
-        raise CoordinatorError(f"the input cannot be read: {error.strerror}") from error
 
 
 def record_of_json(where: str, line: bytes, ignores_place: bool = False) -> InputRecord:

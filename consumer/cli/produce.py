@@ -18,7 +18,6 @@ from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.process.cli import brokers_option, env_option, opened, report, zk_option
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.paths import Brokers
-from coordinator.zk.znodes.records import Topic
 
 from .input import InputRecord, lines, record_of_json
 
@@ -76,10 +75,12 @@ def produce(
     if ignore_place and line_format != JSONL:
         raise UsageError("--ignore-place is about the fields of a line: add --format jsonl")
     with ExitStack() as stack:
-        producer = Producer(log_dir, {topic: _topic(zk, brokers, topic)})
+        with opened(zk) as store:
+            known = TopicsInStore(store, brokers)[topic]
+        producer = Producer(log_dir, {topic: known})
         source = sys.stdin.buffer if str(file) == "-" else stack.enter_context(file.open("rb"))
         rejects = stack.enter_context(_created(bad_lines)) if bad_lines else None
-        load = ProduceRun(producer, topic, _parse_json(ignore_place) if line_format == JSONL else _parse_line, rejects)
+        load = ProduceRun(producer, topic, _parser(line_format, ignore_place), rejects)
         try:
             load.run(source.fileno())
         finally:
@@ -132,16 +133,11 @@ class ProduceRun:
         try:
             record = self._parse(number, line)
             if record is not None:
-                self._send(record)
+                self._producer.send(self._topic.name, *record)
         except BadData as error:
             self._reject(line, str(error))
         except UsageError as error:
             self._reject(line, f"line {number}: {error}")
-
-    def _send(self, record: InputRecord) -> None:
-        self._producer.send(
-            self._topic.name, record.value, record.key, record.partition, record.timestamp_ms, record.headers
-        )
 
     def _reject(self, line: bytes, why: str) -> None:
         self.bad += 1
@@ -153,16 +149,12 @@ class ProduceRun:
             self._rejects.write(line + b"\n")
 
 
-def _parse_line(number: int, line: bytes) -> InputRecord:
-    return InputRecord(line)
-
-
-def _parse_json(ignores_place: bool) -> Parse:
+def _parser(line_format: str, ignores_place: bool) -> Parse:
     def parse(number: int, line: bytes) -> InputRecord | None:
         is_blank = not line.removeprefix(BOM_UTF8).strip()
         return None if is_blank else record_of_json(f"line {number}", line, ignores_place)
 
-    return parse
+    return parse if line_format == JSONL else lambda number, line: InputRecord(line)
 
 
 def _progress() -> Progress:
@@ -175,8 +167,3 @@ def _created(path: Path) -> BinaryIO:
         return path.open("wb")
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
-
-
-def _topic(zk: str, brokers: Brokers, name: str) -> Topic:
-    with opened(zk) as store:
-        return TopicsInStore(store, brokers)[name]

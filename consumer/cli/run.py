@@ -134,27 +134,16 @@ def run(
             run_child(config, subscription, command, exec_timeout_ms / 1000, stopping, runtime)
             return
         output = EventLines(config.consumer, runtime.wall_ms, verbose) if events else RecordLines(config.consumer)
-        _print(config, subscription, output, stopping, limits, runtime)
+        consumer = Consumer(config, subscription, output)
+        try:
+            with consumer:
+                output.started()
+                commits = not config.enable_auto_commit and not config.region
+                _consume(consumer, output, stopping, limits, commits, runtime)
+        finally:
+            output.ended()
     except IncarnationOver as over:  # Kafka's name of the error first
         raise CoordinatorError(f"{type(over).__name__}: {over}") from over
-
-
-def _print(
-    config: ConsumerConfig,
-    subscription: Subscription,
-    output: RecordLines,
-    stopping: Event,
-    limits: Limits,
-    runtime: Runtime,
-) -> None:
-    consumer = Consumer(config, subscription, output)
-    try:
-        with consumer:
-            output.started()
-            commits = not config.enable_auto_commit and not config.region
-            _consume(consumer, output, stopping, limits, commits, runtime)
-    finally:
-        output.ended()
 
 
 def _consume(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.znodes.partitions import TopicPartition
@@ -70,23 +70,13 @@ class Lag:
         }
 
 
-class LagReaders(NamedTuple):
-    """The parameters of `Meter.reads_log`."""
-
-    lag: Callable[[], float]
-    lag_max: Callable[[], float]
-    failing: Callable[[], float]
-    outages: Callable[[], float]
-    lag_of_each: Callable[[], Mapping[TopicPartition, int]]
+Reader = Callable[[], float]
+Readers = tuple[Reader, Reader, Reader, Reader, Callable[[], Mapping[TopicPartition, int]]]
+"""The parameters of `Meter.reads_log`."""
 
 
-def lag_readers(source: Log, fetcher: FetchPositions, runtime: Runtime) -> LagReaders:
+def lag_readers(source: Log, fetcher: FetchPositions, runtime: Runtime) -> Readers:
     """The lag, the largest lag, the partitions that cannot be fetched, outages, and the lag of each partition."""
     lag = Lag(source, fetcher, runtime)
-    return LagReaders(
-        lambda: lag.total,
-        lambda: lag.most,
-        lambda: len(fetcher.complaints),
-        lambda: outages_of(source),
-        lambda: lag.of_each,
-    )
+    failing, outages = lambda: len(fetcher.complaints), lambda: outages_of(source)
+    return lambda: lag.total, lambda: lag.most, failing, outages, lambda: lag.of_each

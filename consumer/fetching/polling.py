@@ -14,8 +14,7 @@ from ..logs import FetchLimits, Log, source_of
 from ..metrics import Meter
 from ..types import Fetch, Jump, Position
 from .fetcher import Fetcher, Looks
-from .poll_order import ORDERS, UNBOUNDED
-from .prefetch import HEURISTICS
+from .poll_order import HEURISTICS, ORDERS, UNBOUNDED
 from .record_buffer import Buffer
 from .records import Record, records_of
 

@@ -1,4 +1,4 @@
-"""The calls of one consumer object: by one thread of one process at a time, and none after `close`.
+"""What all parts of one member share, and its calls: by one thread of one process at a time, none after `close`.
 
 As KafkaConsumer's `acquireAndEnsureOpen`, with one difference: `close` may come at any time. A call that runs then ends
 as soon as it can, and closes the consumer before it returns: a signal handler interrupts that call at any point, where
@@ -16,8 +16,12 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 from coordinator.zk.errors import CoordinatorError, UsageError
 from coordinator.zk.runtime import Event, Runtime, Thread, is_in_signal_handler
 from coordinator.zk.znodes.names import error_text
+from coordinator.zk.znodes.paths import GroupPaths
 
+from ..config import ConsumerConfig
 from ..errors import Closed, ConcurrentModification, refuse_inherited
+from ..history import Trace
+from ..metrics import Meter, unread
 
 CLOSED = "This consumer has already been closed."
 NOT_REENTRANT = "poll is not reentrant"
@@ -226,3 +230,22 @@ def shared(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P]
         return method(self, *args, **kwargs)
 
     return call
+
+
+class MemberContext:
+    """One member, over all its incarnations: its configuration and names, the clock, the history, the metrics.
+
+    :ivar consumer: its name.  :ivar paths: of its group.
+    :ivar wake: set when `tend` has work: by watches, session events, the keeper, the application.
+    :ivar calls: guards the calls of the application.
+    """
+
+    def __init__(self, config: ConsumerConfig, runtime: Runtime, meter: Meter | None = None) -> None:
+        self.config = config
+        self.consumer = config.consumer
+        self.runtime = runtime
+        self.meter = meter or unread()
+        self.paths = GroupPaths(config.group)
+        self.trace = Trace(runtime, config.group, config.consumer)
+        self.wake: Event = runtime.event()
+        self.calls = CallGuard(runtime, self.wake)

@@ -7,20 +7,32 @@ increments the version; ZooKeeper refuses its writes from then on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import TypeVar
 
 from coordinator.zk.batching import ensure
 from coordinator.zk.errors import BadData, IncarnationOver, OutcomeUnknown, Refused, StoreError
 from coordinator.zk.runtime import Runtime
-from coordinator.zk.store import Check, Operation, SetData, Store
+from coordinator.zk.store import Check, Node, Operation, SetData, Store
 from coordinator.zk.znodes.paths import GroupPaths, parents_of
 from coordinator.zk.znodes.records import Channel, parsed_channel
 
 from ..errors import ChannelGone, FencedInstanceId, refusal_in
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def logged(log: logging.Logger, parse: Callable[[str, bytes], T], path: str, node: Node | None) -> T | None:
+    """As `readable`; an unreadable znode is logged."""
+    try:
+        return parse(path, node.data) if node is not None else None
+    except BadData as error:
+        log.warning("ignoring unreadable znode: path=%s problem=%s", path, error)
+        return None
 
 
 class FencedChannel:
@@ -155,11 +167,7 @@ class FencedChannel:
     def _look(self) -> tuple[Channel, int]:
         """The current data and version; raises, permanently, when another process has moved them."""
         node = self._store.get(self._path)
-        try:
-            latest = self._parsed(node.data) if node is not None else None
-        except BadData as error:
-            log.warning("ignoring unreadable znode: path=%s problem=%s", self._path, error)
-            latest = None
+        latest = logged(log, self._parsed, self._path, node)
         if node is None or latest is None or not latest.incarnation:
             raise self._finished(ChannelGone("the channel was removed or overwritten"))
         if latest.incarnation != self.incarnation:
@@ -169,9 +177,9 @@ class FencedChannel:
             raise self._finished(refusal_in(latest))
         return latest, node.stat.version
 
-    def _parsed(self, data: bytes) -> Channel:
+    def _parsed(self, path: str, data: bytes) -> Channel:
         """The parsed data; usually the data last written, which needs no parsing."""
-        return self._written[1] if data == self._written[0] else parsed_channel(self._path, data)
+        return self._written[1] if data == self._written[0] else parsed_channel(path, data)
 
     def _finished(self, why: IncarnationOver) -> IncarnationOver:
         self.over = why

@@ -35,8 +35,8 @@ from coordinator.zk.znodes.sync import (
 
 from ..config import Subscription
 from ..errors import AssignmentFailed
-from .channel import FencedChannel
-from .context import MemberContext
+from .call_guard import MemberContext
+from .channel import FencedChannel, logged
 
 log = logging.getLogger(__name__)
 
@@ -178,9 +178,7 @@ class ClientAssignment:
             fenced.commit(_heard(fenced.channel, name, command), [Delete(self._paths.command(self._consumer, name))])
             return True
         store.sync()
-        node = store.get(self._paths.ask(command.ask))
-        ask = self._parsed(self._paths.ask(command.ask), node.data) if node is not None else None
-        if ask is None:
+        if (ask := self._ask(store, command.ask)) is None:
             return False
         log.info(
             "assignment started: group=%s consumer=%s ask=%s protocol=%s members=%d",
@@ -202,15 +200,10 @@ class ClientAssignment:
         """Read the member's own entry. Without one the leader omitted this member, or a later ask is adopted."""
         name, where = channel.ask, self._paths.member_answer(channel.ask, self._consumer)
         node = store.get(where)
-        try:
-            entry = MemberAnswer.parse(where, node.data) if node is not None else MemberAnswer()
-        except BadData as error:
-            log.warning("ignoring unreadable znode: path=%s problem=%s", where, error)
-            entry = None
+        entry = logged(log, MemberAnswer.parse, where, node) if node is not None else MemberAnswer()
         protocol = entry.protocol if entry is not None else ""
         if entry is not None and not protocol:
-            asked = store.get(self._paths.ask(name))
-            ask = self._parsed(self._paths.ask(name), asked.data) if asked is not None else None
+            ask = self._ask(store, name)
             protocol = ask.protocol if ask is not None else ""
         self._read_ask = name
         if entry is not None and protocol:  # else the next start names a later ask
@@ -218,12 +211,8 @@ class ClientAssignment:
 
     # ---- the leader
 
-    def _parsed(self, where: str, data: bytes) -> Ask | None:
-        try:
-            return Ask.parse(where, data)
-        except BadData as error:
-            log.warning("ignoring unreadable znode: path=%s problem=%s", where, error)
-            return None
+    def _ask(self, store: Store, name: str) -> Ask | None:
+        return logged(log, Ask.parse, self._paths.ask(name), store.get(self._paths.ask(name)))
 
     def _decided(self, store: Store, name: str, ask: Ask) -> tuple[Answer, Mapping[str, MemberAnswer]]:
         """The answer, which reports the error when the assignor failed.

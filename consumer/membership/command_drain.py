@@ -18,10 +18,10 @@ from coordinator.zk.znodes.partitions import PartitionSet
 from coordinator.zk.znodes.paths import sequence
 from coordinator.zk.znodes.records import Channel
 
+from .call_guard import MemberContext
 from .channel import FencedChannel
 from .claims import acknowledgement, after_command, chunks, claim_operations, with_claimed
 from .client_assignment import ClientAssignment
-from .context import MemberContext
 from .contributor import Contributor, StatefulContributor
 from .offsets import CommittedOffsets
 
@@ -82,27 +82,29 @@ class CommandDrain:
             self._offsets.believe()
 
     def _take(self, store: Store, fenced: FencedChannel, received: Received, give_up: GiveUp) -> None:
-        if received.command is None or self._is_stale(fenced.channel, received):
-            self._remove_unapplied(fenced, received)
-        elif received.command.option == STOP_FETCHER:
-            self._stop(store, fenced, received.name, received.command, give_up)
-        elif received.command.option == DRAIN:
-            self._contribute(store, fenced, received, received.command)
-        elif received.command.option != START_FETCHER:
-            self._assign(store, fenced, received, received.command)
+        name, command = received.name, received.command
+        if command is None or self._is_stale(fenced.channel, received):
+            return self._remove_unapplied(fenced, received)
+        if command.option == STOP_FETCHER:
+            return self._stop(store, fenced, name, command, give_up)
+        if command.option == START_FETCHER:
+            return self._begin(store, fenced, received, command, give_up)
+        if command.option == DRAIN:
+            done = self._region.drain(store, fenced, name, command) if self._region is not None else False
         else:
-            self._begin(store, fenced, received, received.command, give_up)
+            done = self._client is not None and self._client.obey(store, fenced, name, command)
+        if done:
+            self._log_applied(name, command, 0, 0)
+        elif done is False:
+            self._remove_unapplied(fenced, received)
 
     def _received(self, store: Store) -> list[Received]:
         listing = store.children(self._paths.channel(self._consumer), watch=self._on_commands)
         names = listing.names if listing else []
         paths = [self._paths.command(self._consumer, name) for name in names]
-        nodes = store.get_many(paths)
-        received_commands = []
-        for name, path, node in zip(names, paths, nodes, strict=True):
-            if node is not None:
-                received_commands.append(self._parsed(name, path, node.data))
-        return sorted(received_commands, key=lambda received: (received.order, received.name))
+        found = zip(names, paths, store.get_many(paths), strict=True)
+        commands = [self._parsed(name, path, node.data) for name, path, node in found if node is not None]
+        return sorted(commands, key=lambda received: (received.order, received.name))
 
     def _parsed(self, name: str, path: str, data: bytes) -> Received:
         number = sequence(name)
@@ -135,19 +137,6 @@ class CommandDrain:
             "command discarded: consumer=%s command=%s epoch=%d generation=%d",
             self._consumer, received.name, received.order.epoch, received.order.generation,
         )  # fmt: skip
-
-    def _assign(self, store: Store, fenced: FencedChannel, received: Received, command: Command) -> None:
-        if self._client is not None and self._client.obey(store, fenced, received.name, command):
-            self._log_applied(received.name, command, 0, 0)
-        else:
-            self._remove_unapplied(fenced, received)
-
-    def _contribute(self, store: Store, fenced: FencedChannel, received: Received, command: Command) -> None:
-        done = self._region.drain(store, fenced, received.name, command) if self._region is not None else False
-        if done:
-            self._log_applied(received.name, command, 0, 0)
-        elif done is False:
-            self._remove_unapplied(fenced, received)
 
     def _stop(self, store: Store, fenced: FencedChannel, name: str, command: Command, give_up: GiveUp) -> None:
         """Stop, seal or commit open records, then one multi: offsets, owners, channel data, the command removed."""

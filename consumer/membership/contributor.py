@@ -7,17 +7,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
-from coordinator.zk.errors import BadData
 from coordinator.zk.store import Check, Create, Delete, Node, Store
 from coordinator.zk.znodes.commands import Command
+from coordinator.zk.znodes.json_fields import readable
 from coordinator.zk.znodes.paths import RegionPaths
 from coordinator.zk.znodes.records import Channel
 from coordinator.zk.znodes.regions import COMPLETED, ENDS, Checkpoint, Contribution, Order, Progress, Region
 
+from .call_guard import MemberContext
 from .channel import FencedChannel
-from .context import MemberContext
-from .holding import OffsetReader
-from .offsets import CommittedOffsets
+from .offsets import CommittedOffsets, OffsetReader
 
 log = logging.getLogger(__name__)
 
@@ -120,9 +119,9 @@ class Contributor(ABC):
         )  # fmt: skip
         return True
 
-    @abstractmethod
     def _may_contribute(self, channel: Channel, order: Order) -> bool:
         """Whether a drain is for the member's present incarnation and reset."""
+        return True
 
     @abstractmethod
     def _contribution(self, store: Store, fenced: FencedChannel, order: Order) -> Contribution | None:
@@ -162,11 +161,9 @@ class Contributor(ABC):
         """A checkpoint has completed, and this member is the first of its participants in the group."""
 
     def _sorts_first(self, checkpoint: Node, sequence: int) -> bool:
-        try:
-            participants = Checkpoint.parse(self.paths.checkpoint(sequence), checkpoint.data).participants
-        except BadData:
-            return False
-        return min(participants.get(self._config.group, ()), default="") == self._config.consumer
+        there = readable(Checkpoint.parse, self.paths.checkpoint(sequence), checkpoint)
+        participants = there.participants.get(self._config.group, ()) if there is not None else ()
+        return min(participants, default="") == self._config.consumer
 
     def _names_at_the_end(self, store: Store, checkpoint: int) -> Sequence[str] | None:
         """The children of a checkpoint that has ended, empty when it was removed; None while it is open."""
@@ -179,11 +176,7 @@ class Contributor(ABC):
         return listing.names if listing is not None else ()
 
     def _region(self, store: Store) -> Region | None:
-        node = store.get(self.paths.root)
-        try:
-            return Region.parse(self.paths.root, node.data) if node is not None else None
-        except BadData:
-            return None
+        return readable(Region.parse, self.paths.root, store.get(self.paths.root))
 
     def _on_end(self, path: str) -> None:
         self._look.set()

@@ -6,15 +6,15 @@ import logging
 import math
 from dataclasses import replace
 
-from coordinator.zk.errors import IncarnationOver, Retryable, SessionLost, StoreError
+from coordinator.zk.errors import IncarnationOver, SessionLost, StoreError
 from coordinator.zk.lease import Lease
 from coordinator.zk.runtime import Task
 from coordinator.zk.store import Store
 from coordinator.zk.znodes.records import UNKNOWN_MEMBER_ID
 
 from ..errors import ChannelGone, UnknownMemberId
+from .call_guard import MemberContext
 from .channel import FencedChannel
-from .context import MemberContext
 from .offsets import CommittedOffsets
 
 log = logging.getLogger(__name__)
@@ -31,14 +31,6 @@ def heartbeat_s(due_s: float, max_poll_interval_ms: int) -> float:
     until it is due.
     """
     return due_s / math.ceil(due_s / (max_poll_interval_ms / 6000))
-
-
-def log_retry(consumer: str, error: StoreError) -> None:
-    """An outage of ZooKeeper is logged when it begins and ends, not with each request that has no answer."""
-    if isinstance(error, Retryable):
-        log.debug("request failed, retrying: consumer=%s reason=%s", consumer, error)
-    else:
-        log.info("ZooKeeper unavailable, retrying: consumer=%s reason=%s", consumer, error)
 
 
 class Keeper:

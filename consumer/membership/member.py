@@ -15,11 +15,12 @@ from coordinator.zk.errors import (
     IncarnationOver,
     NotAuthorized,
     Refused,
+    Retryable,
     SessionLost,
     StoreError,
     UsageError,
 )
-from coordinator.zk.store import Operation, SessionState, Store, StoreFactory
+from coordinator.zk.store import Operation, Store, StoreFactory
 from coordinator.zk.znodes.names import error_text
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import Channel
@@ -28,17 +29,15 @@ from ..config import Subscription
 from ..errors import TURNED_AWAY, ChannelGone, DrainFailed, FencedInstanceId, IllegalGeneration, UnknownMemberId
 from ..history import Trace
 from ..types import NO_OFFSETS, Fetch, Jump, Offsets
+from .call_guard import MemberContext
 from .channel import FencedChannel
 from .client_assignment import ClientAssignment
 from .command_drain import CommandDrain
-from .context import MemberContext
 from .contributor import Contributor, StatefulContributor
-from .holding import Consumption, Holding, NoPartitions
-from .keeper import Keeper, log_retry
-from .offsets import CommittedOffsets
-from .registrar import ConsumerSession, Registrar
-from .registration import seat_given_up
-from .start_offsets import find_nowhere
+from .keeper import Keeper
+from .offsets import CommittedOffsets, Consumption, Holding, NoPartitions
+from .registration import Registrar, seat_given_up
+from .start_position import find_nowhere
 
 log = logging.getLogger(__name__)
 
@@ -69,13 +68,12 @@ class ConsumerMember:
         self.wake = context.wake
         find = consumption.starts.find if consumption else find_nowhere
         self._offsets = CommittedOffsets(context.runtime, context.paths, find)
-        self._publisher = OffsetPublisher(context, self._offsets)
+        self._published_at = context.runtime.monotonic()
         self._drain = CommandDrain(context, self._offsets, client, region)
         reader = region.reading(self._offsets) if isinstance(region, StatefulContributor) else self._offsets
         self._holding = Holding(context, consumption.holder if consumption else NoPartitions(), reader)
-        self._session = ConsumerSession(open_store, context.runtime, self._on_state)
         self._keeper = Keeper(context, self._offsets, has_owners=consumption is not None)
-        self._registrar = Registrar(context, self._session, self._keeper, consumption, client)
+        self._registrar = Registrar(context, open_store, self._keeper, consumption, client)
         self._fenced_for_good: FencedInstanceId | None = None
         context.meter.reads_member(
             lambda: self.lease_left_s, lambda: context.runtime.monotonic() - self._keeper.last_poll
@@ -106,7 +104,7 @@ class ConsumerMember:
     @property
     def store(self) -> Store | None:
         """The session of the current incarnation."""
-        return self._session.store
+        return self._registrar.store
 
     @property
     def registrations(self) -> int:
@@ -161,13 +159,17 @@ class ConsumerMember:
             raise
         except (SessionLost, ChannelGone) as lost:
             self._drop_everything(str(lost))
-            self._session.close()
+            self._registrar.close()
         except IncarnationOver as over:
             self._drop_everything(str(over))
         except StoreError as error:
             if isinstance(error, NotAuthorized) and self.registrations == 0:
                 raise
-            log_retry(self._context.consumer, error)
+            # An outage of ZooKeeper is logged when it begins and ends, not with each request that has no answer.
+            if isinstance(error, Retryable):
+                log.debug("request failed, retrying: consumer=%s reason=%s", self._context.consumer, error)
+            else:
+                log.info("ZooKeeper unavailable, retrying: consumer=%s reason=%s", self._context.consumer, error)
             self.wake.set()
             self._runtime.sleep(0.05)
 
@@ -197,7 +199,18 @@ class ConsumerMember:
         self._context.meter.committed(self._keeper.last_commit - began)
         if (store := self.store) is not None:
             at_once = bool(before.discontinuities)  # sealed by now: `offsets/` is not to have one any more
-            self._publisher.publish_if_due(store, fenced, at_once)
+            self._publish_if_due(store, fenced, at_once)
+
+    def _publish_if_due(self, store: Store, fenced: FencedChannel, at_once: bool) -> None:
+        """Publish offsets in `offsets/` for readers, every `offsets_interval_ms`; the channel has them first."""
+        now = self._runtime.monotonic()
+        if now - self._published_at < self._context.config.offsets_interval_ms / 1000 and not at_once:
+            return
+        self._published_at = now
+        try:
+            self._offsets.publish(store, fenced)
+        except (IncarnationOver, StoreError) as error:  # the next `tend` handles an incarnation that is over
+            log.info("offset publish deferred: consumer=%s reason=%s", self._context.consumer, error)
 
     def subscribe(self, subscription: Subscription) -> None:
         """Change the subscription; the next `tend` writes it in place, which causes a rebalance.
@@ -255,7 +268,7 @@ class ConsumerMember:
         try:
             self.leave(for_good=for_good)
         finally:  # a callback of the application may raise: an open session would keep the member
-            self._session.close()
+            self._registrar.close()
             self._context.meter.gone()
 
     def fetched(self, fetched: Sequence[Fetch], checked: float) -> None:
@@ -273,9 +286,6 @@ class ConsumerMember:
             write(self._context.trace, fenced.incarnation)
 
     # ---- commands and running partitions
-
-    def _on_state(self, state: SessionState) -> None:
-        self.wake.set()
 
     def _obey(self, fenced: FencedChannel) -> None:
         if self.store is None or not self.wake.is_set():
@@ -317,25 +327,3 @@ class ConsumerMember:
                 self._region.lost(reason)
         finally:  # a callback of the application may raise
             self._holding.drop(reason)
-
-
-class OffsetPublisher:
-    """Publishes offsets in `offsets/` for readers, every `offsets_interval_ms`; the channel has them first."""
-
-    def __init__(self, context: MemberContext, offsets: CommittedOffsets) -> None:
-        self._context = context
-        self._offsets = offsets
-        self._published_at = context.runtime.monotonic()
-
-    def publish_if_due(self, store: Store, fenced: FencedChannel, at_once: bool) -> None:
-        """Write the offsets that changed since the last time, when the interval is over, or `at_once`."""
-        now = self._context.runtime.monotonic()
-        if now - self._published_at < self._context.config.offsets_interval_ms / 1000 and not at_once:
-            return
-        self._published_at = now
-        try:
-            if operations := self._offsets.publish(store, fenced.channel):
-                fenced.guarded(operations)
-                self._offsets.published()
-        except (IncarnationOver, StoreError) as error:  # the next `tend` handles an incarnation that is over
-            log.info("offset publish deferred: consumer=%s reason=%s", self._context.consumer, error)

@@ -1,4 +1,7 @@
-"""Offsets in ZooKeeper: read when a partition was claimed, written when its owner ends."""
+"""The partitions that a member holds, and their offsets: read after a claim, written when their owner ends.
+
+The channel's running partitions are applied to the member's holder, by its callbacks.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple, Protocol
 
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.runtime import Runtime
@@ -14,9 +18,13 @@ from coordinator.zk.znodes.partitions import LOST, NONE, RESET, Discontinuity, P
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import Channel, OffsetRecord
 
+from ..config import Subscription
 from ..errors import NoOffsetForPartition
+from ..types import Position
+from .call_guard import MemberContext
+from .channel import FencedChannel
 from .claims import PARTITIONS_A_STEP, chunks, offset_operations, release_operations
-from .start_offsets import StartOffset, came_later
+from .start_position import StartOffset, Starts, came_later
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +40,53 @@ READ_AGAIN_S = 1.0
 
 SLOW_RETRY_S = 3.0
 """The same of all failed ones, after a lookup of seconds: the consumer's thread fetches the others meanwhile."""
+
+
+class Holder(Protocol):
+    """Fetches assigned partitions. All calls come from inside `tend`, `leave` or `close` of the member."""
+
+    def assigned(self, starts: Mapping[TopicPartition, Position]) -> None:
+        """Start fetching these partitions."""
+
+    def revoke(self, partitions: PartitionSet) -> None:
+        """Before their release: commit or seal what was fetched, or drop it; then stop fetching them."""
+
+    def lost(self, partitions: PartitionSet) -> None:
+        """They are lost: drop them and their fetched records."""
+
+
+class Consumption(NamedTuple):
+    """The subscription of a member, and how it consumes.
+
+    :ivar starts: resolves where the group begins with partitions that have no offset.
+    :ivar seal_interval_ms: the holder's seal interval, for the registration; 0 when it does not seal.
+    """
+
+    subscription: Subscription
+    holder: Holder
+    starts: Starts
+    seal_interval_ms: int = 0
+
+
+class NoPartitions:
+    """The `Holder` of a member of a group that assigns no partitions."""
+
+    def assigned(self, starts: Mapping[TopicPartition, Position]) -> None: ...
+    def revoke(self, partitions: PartitionSet) -> None: ...
+    def lost(self, partitions: PartitionSet) -> None: ...
+
+
+class OffsetReader(Protocol):
+    """Reads the offsets at which running partitions begin.
+
+    :ivar reloads: whether offsets that are known are read again.
+    """
+
+    @property
+    def reloads(self) -> bool: ...
+
+    def read(self, store: Store, channel: Channel, partitions: Iterable[TopicPartition], record: Record) -> Channel:
+        """`channel` with the offsets of `partitions`, as far as they are readable."""
 
 
 class CommittedOffsets:
@@ -52,7 +107,6 @@ class CommittedOffsets:
         self._find = find
         self._undecided: dict[TopicPartition, NoOffsetForPartition] = {}
         self._published: dict[TopicPartition, int | None] = {}
-        self._publishing: dict[TopicPartition, int | None] = {}
         self._complaints: dict[TopicPartition, str] = {}
         self._not_before: dict[TopicPartition, float] = {}
         self._has_znode: dict[TopicPartition, bool] = {}
@@ -81,11 +135,10 @@ class CommittedOffsets:
         self._forget_others(channel)
         pending = sorted(part for part in partitions if self._not_before.get(part, now) <= now)
         nodes = store.get_many([self._paths.offset(*partition) for partition in pending])
-        offsets: dict[TopicPartition, int | None] = {}
-        causes = dict(channel.discontinuities)
+        found: dict[TopicPartition, OffsetRecord] = {}
         unknown: dict[TopicPartition, Node | None] = {}
-        self._has_znode |= {part: node is not None for part, node in zip(pending, nodes, strict=True)}
         for partition, node in zip(pending, nodes, strict=True):
+            self._has_znode[partition] = node is not None
             try:
                 standing = self._standing(partition, channel, node)
             except CoordinatorError as error:
@@ -94,12 +147,13 @@ class CommittedOffsets:
             if standing is None:
                 unknown[partition] = node
             else:
-                offsets[partition] = standing.offset
-                causes |= {partition: standing.discontinuity} if standing.discontinuity else {}
+                found[partition] = standing
                 self._settled(partition)
-        for partition, start in (self._begun(store, channel, unknown, record) if unknown else {}).items():
-            offsets[partition] = start.offset
-            causes |= {partition: start.discontinuity} if start.discontinuity else {}
+        if unknown:
+            found |= self._begun(store, channel, unknown, record)
+        offsets = {part: start.offset for part, start in found.items()}
+        causes = {part: start.discontinuity for part, start in found.items() if start.discontinuity}
+        causes = {**channel.discontinuities, **causes}
         return replace(channel, running={**channel.running, **offsets}, discontinuities=causes)
 
     def _forget_others(self, channel: Channel) -> None:
@@ -177,12 +231,8 @@ class CommittedOffsets:
             self._paths.group, len(starts), ",".join(f"{place}:{count}" for place, count in sorted(places.items())),
         )  # fmt: skip
         for partition, start in starts.items():
-            log.debug(
-                "partition start recorded: partition=%s offset=%d position=%s",
-                partition,
-                start.offset,
-                start.start,
-            )
+            values = partition, start.offset, start.start
+            log.debug("partition start recorded: partition=%s offset=%d position=%s", *values)
 
     def _start(self, partition: TopicPartition, start: OffsetRecord, node: Node | None) -> Operation:
         """Records a start when there is no offset of this topic; refused when one was written meanwhile."""
@@ -194,15 +244,13 @@ class CommittedOffsets:
         self._undecided.pop(partition, None)
 
     def _wait(self, partition: TopicPartition, error: Exception) -> None:
-        self._log_problem(partition, str(error))
-        self._not_before[partition] = self._runtime.monotonic() + READ_AGAIN_S
-        if isinstance(error, NoOffsetForPartition):
-            self._undecided[partition] = error
-
-    def _log_problem(self, partition: TopicPartition, problem: str) -> None:
+        problem = str(error)
         if self._complaints.get(partition) != problem:
             self._complaints[partition] = problem
             log.error("partition offset unavailable: partition=%s problem=%s", partition, problem)
+        self._not_before[partition] = self._runtime.monotonic() + READ_AGAIN_S
+        if isinstance(error, NoOffsetForPartition):
+            self._undecided[partition] = error
 
     def refuse_undecided(self, channel: Channel) -> None:
         """
@@ -217,31 +265,27 @@ class CommittedOffsets:
         """Partitions that are held but not fetched, each with the reason."""
         return dict(self._complaints)
 
-    def known(self, store: Store, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """Which of `partitions` have an offset znode."""
+    def _there(
+        self, store: Store, path: Callable[[str, int], str], partitions: Iterable[TopicPartition]
+    ) -> frozenset[TopicPartition]:
+        """Which of `partitions` have a znode at `path`."""
         ordered = sorted(partitions)
-        nodes = store.get_many([self._paths.offset(*partition) for partition in ordered])
-        return frozenset(part for part, node in zip(ordered, nodes, strict=True) if node is not None)
-
-    def owned(self, store: Store, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """Which of `partitions` have an owner znode."""
-        ordered = sorted(partitions)
-        nodes = store.get_many([self._paths.owner(*partition) for partition in ordered])
+        nodes = store.get_many([path(*partition) for partition in ordered])
         return frozenset(part for part, node in zip(ordered, nodes, strict=True) if node is not None)
 
     def release(self, store: Store, channel: Channel, partitions: Iterable[TopicPartition]) -> list[Operation]:
         """The operations that release `partitions`: offsets written, owners removed."""
         released = frozenset(partitions)
         if not self._is_in_doubt and all(p in self._has_znode for p in released if channel.running.get(p) is not None):
-            known = frozenset(part for part in released if self._has_znode.get(part))
-            return release_operations(self._paths, channel, released, known, released)
-        return release_operations(
-            self._paths, channel, released, self.known(store, released), self.owned(store, released)
-        )
+            known, owned = frozenset(part for part in released if self._has_znode.get(part)), released
+        else:
+            known = self._there(store, self._paths.offset, released)
+            owned = self._there(store, self._paths.owner, released)
+        return release_operations(self._paths, channel, released, known, owned)
 
     def in_the_way(self, store: Store, partitions: Iterable[TopicPartition]) -> PartitionSet:
         """Which of `partitions` cannot be claimed, because an owner znode exists."""
-        return self.owned(store, partitions) if self._is_in_doubt else NONE
+        return self._there(store, self._paths.owner, partitions) if self._is_in_doubt else NONE
 
     def ended(
         self, store: Store, consumer: str, channel: Channel, reason: str, error: str = ""
@@ -260,17 +304,76 @@ class CommittedOffsets:
         released = self.release(store, channel, channel.running)
         return channel.over(reason, error), released + ids
 
-    def publish(self, store: Store, channel: Channel) -> list[Operation]:
-        """Operations that write offsets changed since the last `published` into `offsets/`, for readers.
+    def publish(self, store: Store, fenced: FencedChannel) -> None:
+        """Write offsets changed since the last call into `offsets/`, for readers, under the fence.
 
         At most one multi's worth; the rest goes with the next call.
         """
+        channel = fenced.channel
         moved = [p for p, o in sorted(channel.running.items()) if o is not None and self._published.get(p) != o]
         batch = moved[: MAX_OPERATIONS - 10]
-        self._publishing = {partition: channel.running[partition] for partition in batch}
-        return offset_operations(self._paths, channel, batch, self.known(store, batch))
+        if operations := offset_operations(self._paths, channel, batch, self._there(store, self._paths.offset, batch)):
+            fenced.guarded(operations)
+            self._published |= {partition: channel.running[partition] for partition in batch}
+            self._has_znode |= dict.fromkeys(batch, True)
 
-    def published(self) -> None:
-        """The operations of the last `publish` have been committed."""
-        self._published |= self._publishing
-        self._has_znode |= dict.fromkeys(self._publishing, True)
+
+class Holding:
+    """The partitions of a holder, each with the incarnation that it was assigned to."""
+
+    def __init__(self, context: MemberContext, holder: Holder, reader: OffsetReader) -> None:
+        self._consumer = context.consumer
+        self._trace = context.trace
+        self._meter = context.meter
+        self._holder = holder
+        self._reader = reader
+        self._held: dict[TopicPartition, str] = {}
+        self._held_as: Channel | None = None
+
+    def give_up(self, partitions: PartitionSet) -> None:
+        """Stop fetching `partitions`, before the multi that releases them."""
+        held = partitions & frozenset(self._held)
+        if held:
+            self._held_as = None
+            self._holder.revoke(held)
+            self._record_release(held, "revoked")
+
+    def follow(self, store: Store | None, fenced: FencedChannel) -> None:
+        """Make the fetchers equal to the channel: running partitions are held, others dropped."""
+        if fenced.channel is self._held_as:
+            return
+        running = fenced.channel.running
+        gone = frozenset(part for part, life in self._held.items() if part not in running or life != fenced.incarnation)
+        if gone:
+            self._holder.lost(gone)
+            self._record_release(gone, "lost")
+        unread = {part for part, offset in running.items() if offset is None or self._reader.reloads}
+        if unread and store is not None:
+            fenced.channel = self._reader.read(store, fenced.channel, unread, fenced.guarded)
+        channel = fenced.channel
+        starts = {
+            part: Position(channel.topics.get(part.topic, ""), offset)
+            for part, offset in channel.running.items()
+            if part not in self._held and offset is not None and not self._reader.reloads
+        }
+        if starts:
+            self._held |= dict.fromkeys(starts, fenced.incarnation)
+            self._trace.began(channel, starts)
+            self._holder.assigned(starts)
+        self._held_as = channel if len(self._held) == len(channel.running) else None
+        topics = {part.topic for part in self._held}
+        self._meter.holds(len(self._held), len(channel.refused), channel.generation, len(topics))
+
+    def drop(self, reason: str) -> None:
+        """The incarnation is over: its partitions may have other owners."""
+        held = frozenset(self._held)
+        self._held_as = None
+        self._meter.holds(0, 0, 0)
+        if held:
+            log.warning("partitions lost: consumer=%s count=%d reason=%s", self._consumer, len(held), reason)
+            self._record_release(held, "lost")
+            self._holder.lost(held)
+
+    def _record_release(self, partitions: PartitionSet, why: str) -> None:
+        """Record that the holder holds `partitions` no more."""
+        self._trace.halted({partition: self._held.pop(partition) for partition in partitions}, why)

@@ -7,9 +7,9 @@ process thread calls the application. So a record may take any time: the members
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 
 from coordinator.zk.errors import CoordinatorError, UsageError
@@ -71,21 +71,6 @@ class Processor:
         are assigned now (`state.offsets` has them all). An exception ends the operator."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Event:
-    """A request to the event thread.
-
-    :ivar resets: the number of resets so far; any later reset answers a request for another one.
-    """
-
-    what: str
-    reason: str = ""
-    resets: int = 0
-
-
-CHECKPOINT, RESET_REGION, STOP = "checkpoint", "reset", "stop"
-
-
 # Large: two threads and their callbacks share one queue and one end.
 class ConsumerOperator(Callbacks):
     """A member of a consistent region whose records are processed in a separate thread.
@@ -130,8 +115,8 @@ class ConsumerOperator(Callbacks):
             lambda: self._consumer.member.may_fetch,
         )
         metrics.of(config.group, config.consumer).reads_queue(lambda: len(self._messages))
-        self._events: Queue[_Event] = self._runtime.queue()
-        self._pending: list[_Event] = []
+        self._events: Queue[Callable[[], None]] = self._runtime.queue()
+        self._pending: list[Callable[[], None]] = []
         self._try_at = 0.0
         self._defer_at = float("inf")
         self._fetch_at = float("-inf")
@@ -180,7 +165,7 @@ class ConsumerOperator(Callbacks):
         :raises Closed: when the operator has ended.
         """
         self._check_open()
-        self._events.put(_Event(CHECKPOINT))
+        self._events.put(self._consumer.request_checkpoint)
 
     def request_reset(self, reason: str) -> None:
         """Reset the whole region to its last checkpoint. Returns at once; no record is processed until then, and no
@@ -189,7 +174,8 @@ class ConsumerOperator(Callbacks):
         with self._resetting:
             self._is_reset_asked = True
             self._messages.withhold(RESET)
-            self._events.put(_Event(RESET_REGION, reason, self._resets))
+            resets = self._resets
+            self._events.put(lambda: self._reset_after(resets, reason))
 
     def stop(self, error: BaseException | None = None) -> None:
         """End the operator; returns at once. Without an error a checkpoint precedes it, of the records processed until
@@ -200,7 +186,7 @@ class ConsumerOperator(Callbacks):
         self._calls.refuse_inherited()
         if error is not None and self._error is None:
             self._error = error
-        self._events.put(_Event(STOP))
+        self._events.put(self._stop)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for the end; False after `timeout_s` seconds.
@@ -330,15 +316,18 @@ class ConsumerOperator(Callbacks):
             self._defer_at = float("inf")
             self._messages.allow(DRAIN)
 
-    def _is_carried_out(self, event: _Event) -> bool:
+    def _stop(self) -> None:
+        self._is_stopping = True
+
+    def _reset_after(self, resets: int, reason: str) -> None:
+        """Any reset later than `resets`, the number of them at a request, answers the request."""
+        if resets == self._resets:
+            self._consumer.request_reset(reason)
+
+    def _is_carried_out(self, event: Callable[[], None]) -> bool:
         """Carry out a request; False when it must be tried again."""
         try:
-            if event.what == STOP:
-                self._is_stopping = True
-            elif event.what == CHECKPOINT:
-                self._consumer.request_checkpoint()
-            elif event.resets == self._resets:
-                self._consumer.request_reset(event.reason)
+            event()
         except CoordinatorError as error:
             log.info("ZooKeeper unavailable, retrying: consumer=%s reason=%s", self._config.consumer, error)
             return False

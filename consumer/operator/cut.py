@@ -56,19 +56,9 @@ class CutReader:
         self.order: Order | None = None
         self.reloads = False
 
-    def begin(self, order: Order, reloads: bool) -> None:
-        """Read the cut of `order` from now on."""
+    def begin(self, order: Order | None, reloads: bool) -> None:
+        """Read the cut of `order` from now on; None when the incarnation is over."""
         self.order, self.reloads = order, reloads
-        self._cut = self._failing_since = None
-
-    def again(self) -> None:
-        """Running partitions are about to be released: if that is withdrawn, they begin again from the cut."""
-        self.reloads = self.order is not None
-        self._cut = self._failing_since = None
-
-    def end(self) -> None:
-        """The incarnation is over."""
-        self.order, self.reloads = None, False
         self._cut = self._failing_since = None
 
     def read(self, store: Store, channel: Channel, partitions: Iterable[TopicPartition], record: Record) -> Channel:

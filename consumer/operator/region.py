@@ -10,31 +10,43 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from coordinator.zk.errors import BadData, Refused, StoreError
+from coordinator.zk.errors import BadData, CoordinatorError, Refused, StoreError
+from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Create, Delete, SetData, Store
 from coordinator.zk.znodes.commands import Command
+from coordinator.zk.znodes.paths import RegionPaths, checkpoint_number
 from coordinator.zk.znodes.records import Channel
 from coordinator.zk.znodes.region_requests import CHECKPOINT, FAIL, RESET, RegionRequest, is_replaced
-from coordinator.zk.znodes.regions import FAILED, Contribution, Order, Progress
+from coordinator.zk.znodes.regions import COMPLETED, FAILED, CheckpointEnd, Contribution, Order, Progress
 
 from ..errors import DrainFailed
+from ..membership.call_guard import MemberContext
 from ..membership.channel import FencedChannel
-from ..membership.context import MemberContext
 from ..membership.contributor import StatefulContributor
-from ..membership.holding import OffsetReader
+from ..membership.member import ConsumerMember
 from ..membership.offsets import CommittedOffsets, Record
-from ..membership.start_offsets import find_nowhere
-from ..sealing.folder_claim import chroot_of
+from ..membership.start_position import find_nowhere
+from ..sealing.folder_claim import chroot_of, claim
+from ..sealing.segment_files import SegmentFolder
 from .cut import CutReader
-from .states import State, StateFiles
-from .sweep import sweep
+from .states import StateFiles
+
+if TYPE_CHECKING:
+    from ..consumer import Consumer
 
 log = logging.getLogger(__name__)
 
 REQUEST_TRIES = 10
 
+SAVE_S = 10.0
+"""Time limit of a leaving member's checkpoint."""
+RETRY_S = 0.5
+"""Delay of the next request after an aborted checkpoint."""
+YOUNG_S = 600.0
+"""A folder with a file younger than this is never removed."""
+FOLDERS_AT_ONCE = 1_000
 THROTTLED_S = 1.0
 """Period of slow fetching after a reset, which is often followed by another one (seed 002)."""
 
@@ -46,33 +58,19 @@ DRAINING = "DRAINING"
 DRAINED = "DRAINED"
 
 
-class StatefulApplication(Protocol):
-    """Processes the records of a member."""
-
-    def on_drain(self) -> bool | None:
-        """Finish what `poll` has returned. False: not finished yet, call again."""
-
-    def on_checkpoint(self, checkpoint: int) -> State:
-        """The state after exactly the records below `State.offsets`, which has every running partition."""
-
-    def on_reset(self, checkpoint: int, state: State) -> None:
-        """Replace the state: by that of a cut, 0 for the initial state."""
-
-
 class RegionMember(StatefulContributor):
     """The stateful part of one member, over all its incarnations.
 
+    :param application: its `on_drain`, `on_checkpoint` and `on_reset` are called, see `Callbacks`; the state that it
+        gives has the offsets of all running partitions.
     :ivar resets: number of states restored.
     """
 
-    def __init__(self, context: MemberContext, application: StatefulApplication) -> None:
+    def __init__(self, context: MemberContext, application: Consumer) -> None:
         super().__init__(context)
-        config, runtime = context.config, context.runtime
         self._application = application
-        self._files = StateFiles(config.checkpoint_dir, config.region)
-        self._cut = CutReader(
-            config, runtime, self._files, CommittedOffsets(runtime, self._group, find_nowhere), self._fail
-        )
+        self._files = StateFiles(context.config.checkpoint_dir, context.config.region)
+        self._cut = self.reading(CommittedOffsets(context.runtime, self._group, find_nowhere))
         self._is_ready = False
         self._start = ""
         self._throttled_until = float("-inf")
@@ -141,18 +139,18 @@ class RegionMember(StatefulContributor):
         """See `Contributor`."""
         super().stopped()
         self._is_ready = False
-        self._cut.again()
+        # If their release is withdrawn, running partitions begin again from the cut.
+        self._cut.begin(self._cut.order, reloads=self._cut.order is not None)
 
     def lost(self, reason: str) -> None:
         """See `Contributor`."""
         super().lost(reason)
-        self._cut.end()
+        self._cut.begin(None, reloads=False)
 
-    def reading(self, offsets: CommittedOffsets) -> OffsetReader:
+    def reading(self, offsets: CommittedOffsets) -> CutReader:
         """See `StatefulContributor`; it also resolves where the group begins with partitions that never ran."""
-        cut = CutReader(self._config, self._runtime, self._files, offsets, self._fail)
-        self._cut = cut
-        return cut
+        self._cut = CutReader(self._config, self._runtime, self._files, offsets, self._fail)
+        return self._cut
 
     def _may_contribute(self, channel: Channel, order: Order) -> bool:
         is_current = channel.region is not None and (channel.region.reset, channel.region.ready) == (order.reset,) * 2
@@ -284,3 +282,92 @@ class RegionMember(StatefulContributor):
 
 def _failed(checkpoint: int, error: Exception) -> DrainFailed:
     return DrainFailed(f"checkpoint {checkpoint} failed: {type(error).__name__}: {error}")
+
+
+def final_checkpoint(context: MemberContext, member: ConsumerMember, region: RegionMember) -> None:
+    """Before a member leaves, request a checkpoint and wait until it is complete; without new records it needs none.
+
+    Without one the member leaves anyway: records processed since the last checkpoint are processed again.
+    """
+    if not region.is_ready:
+        return
+    try:
+        problem = _take(context, member, region)
+    except CoordinatorError as error:
+        problem = str(error)
+    if problem:
+        log.warning(
+            "leaving without checkpoint: group=%s consumer=%s region=%s since=%d reason=%s",
+            context.config.group, context.consumer, context.config.region, region.saved, problem,
+        )  # fmt: skip
+
+
+def _take(context: MemberContext, member: ConsumerMember, region: RegionMember) -> str:
+    """Why there was none; empty when it completed."""
+    saved, resets = region.saved, region.resets
+    now = request_at = context.runtime.monotonic()
+    until = now + SAVE_S
+    while (now := context.runtime.monotonic()) < until:
+        store = member.store
+        if store is None or not region.is_ready or region.resets != resets:
+            return "the region is reset"
+        if not region.is_in_checkpoint and now >= request_at:
+            if region.has_failed(store):
+                return "the region has failed"
+            member.in_session(region.request_checkpoint)
+            request_at = now + RETRY_S
+        member.tend()
+        if region.saved != saved:
+            return ""
+        context.wake.wait(0.01)
+    return f"none was complete within {SAVE_S:g} s"
+
+
+def sweep(store: Store, runtime: Runtime, folder: SegmentFolder, region: str, below: int) -> int:
+    """Members remove the state files of dropped checkpoints, since the coordinator may not reach the files.
+
+    Remove the folders of checkpoints before `below` that no longer exist and whose files no existing checkpoint
+    names; the number removed.
+
+    A checkpoint's files are in a separate folder, `[region]/[sequence]/` below `checkpoint_dir`. A state without a new
+    contribution is copied from the checkpoint before, with the name of its file: `files` of a complete checkpoint lists
+    the earlier ones whose files it names.
+
+    In this order: folders, then checkpoints, the oldest first. A number below that of a complete checkpoint is never
+    used again, and a copy is made while its source checkpoint exists. The marker is read last: nothing is removed in a
+    folder of another chroot.
+
+    :param below: a checkpoint that is complete.
+    :raises StoreError: when ZooKeeper did not answer.
+    :raises BadData: when a checkpoint's file names cannot be read.
+    :raises ForeignFolder: when the region's folder belongs to another chroot.
+    :raises OSError: when the folder cannot be listed, or a file cannot be removed.
+    """
+    paths = RegionPaths(region)
+    there = {int(name): name for name in folder.folders(region) if name.isascii() and name.isdigit()}
+    store.sync()
+    listing = store.children(paths.checkpoints)
+    if listing is None:
+        return 0
+    standing = sorted(filter(None, map(checkpoint_number, listing.names)))
+    old = sorted(number for number in there.keys() - set(standing) if 0 < number < below)
+    if not old:
+        return 0
+    named: set[int] = set()
+    ends = [paths.end(number, COMPLETED) for number in standing]
+    for path, node in zip(ends, store.get_many(ends), strict=True):
+        if node is not None:
+            named.update(CheckpointEnd.parse(path, node.data).files)
+    again = store.children(paths.checkpoints)
+    if again is None or max(map(checkpoint_number, again.names), default=0) > max(standing, default=0):
+        return 0  # a new checkpoint may name one of them: the next one sweeps again
+    removed = 0
+    before_s = runtime.wall_ms() / 1000 - YOUNG_S
+    unnamed = [each for each in old if each not in named][:FOLDERS_AT_ONCE]
+    if unnamed:
+        claim(folder, region, chroot_of(store), "checkpoint_dir")
+    for number in unnamed:
+        if folder.remove_folder(f"{region}/{there[number]}", before_s):
+            log.info("state files removed: region=%s checkpoint=%d", region, number)
+            removed += 1
+    return removed

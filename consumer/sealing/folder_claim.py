@@ -59,11 +59,11 @@ def claim(files: SegmentFolder, folder: str, chroot: str, option: str) -> bool:
     :raises OSError: when the marker cannot be read or written.
     """
     where = f"{files.path(folder)}/{MARKER}"
-    data = _read(files, folder)
+    data = files.marker(folder, MAX_MARKER_BYTES + 1)
     is_first = data is None
     if data is None:
         files.mark(folder, compact({"chroot": chroot}) + b"\n")
-        data = _read(files, folder)
+        data = files.marker(folder, MAX_MARKER_BYTES + 1)
     if data is None:
         raise FileNotFoundError(errno.ENOENT, "a marker that was just written is missing", where)
     if reason := _difference(files, folder, data, chroot):
@@ -78,12 +78,8 @@ def refusal(files: SegmentFolder, folder: str, chroot: str) -> str | None:
 
     :raises OSError: when the marker cannot be read.
     """
-    data = _read(files, folder)
+    data = files.marker(folder, MAX_MARKER_BYTES + 1)
     return _difference(files, folder, data, chroot) if data is not None else None
-
-
-def _read(files: SegmentFolder, folder: str) -> bytes | None:
-    return files.marker(folder, MAX_MARKER_BYTES + 1)
 
 
 def _difference(files: SegmentFolder, folder: str, data: bytes, chroot: str) -> str | None:

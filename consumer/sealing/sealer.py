@@ -25,8 +25,8 @@ from coordinator.zk.znodes.segments import SEAL_INTERVAL_MS, Missing, SealedRang
 
 from ..errors import ForeignFolder, UnknownMemberId
 from ..fetching.fetcher import Fetcher
+from ..membership.call_guard import MemberContext
 from ..membership.channel import FencedChannel
-from ..membership.context import MemberContext
 from ..membership.contributor import Contributor
 from ..membership.member import ConsumerMember
 from ..metrics import Meter, unread
@@ -158,10 +158,9 @@ class Sealer:
         jumps = self._fetcher.out_of_range.jumps
         try:
             self._open.forget(jumps)
-            running = {
-                part: offset for part, offset in channel_of(self._membership).running.items() if offset is not None
-            }
-            jumps = {part: jump._replace(before=running.get(part, jump.before)) for part, jump in jumps.items()}
+            running = channel_of(self._membership).running
+            ends = {part: offset for part in jumps if (offset := running.get(part)) is not None}
+            jumps = {part: jump._replace(before=ends.get(part, jump.before)) for part, jump in jumps.items()}
             self._membership.jumped(jumps)
             self._membership.advance(
                 {partition: jump.after for partition, jump in jumps.items()},
@@ -284,13 +283,9 @@ class Sealer:
         return channel
 
     def _sealed(self, segment: Segment) -> None:
-        counts = self.counts
-        self.counts = replace(
-            counts,
-            segments=counts.segments + 1,
-            rows=counts.rows + segment.rows,
-            bytes=counts.bytes + segment.size,
-        )
+        done = self.counts
+        totals = {"segments": done.segments + 1, "rows": done.rows + segment.rows, "bytes": done.bytes + segment.size}
+        self.counts = replace(done, **totals)
         self._meter.sealed(self._segments.finish(), segment.rows, segment.size)
         self._backoff_s, self._not_before = FIRST_BACKOFF_S, float("-inf")
         if self.problem is not None:
@@ -345,9 +340,6 @@ class SlotRegion(Contributor):
         if self._runtime.monotonic() >= self._seal_at:
             self._seal_at = float("inf")
             self._wake.set()
-
-    def _may_contribute(self, channel: Channel, order: Order) -> bool:
-        return True
 
     def _contribution(self, store: Store, fenced: FencedChannel, order: Order) -> Contribution | None:
         """The offsets after the sealed records; None while records are open, or a partition has no start yet."""

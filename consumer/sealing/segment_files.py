@@ -259,13 +259,10 @@ class SegmentFolder:
         :raises OSError: when it is missing.
         :raises ValueError: when its size is not `size`.
         """
-        with self._source(file) as source:
+        path = self.path(file)
+        with _opened(self._root, file) if self._is_local else self._fs.open_input_file(path) as source:
             _check_size(source.size(), size)
             return bytes(source.read(size))
-
-    def _source(self, file: str) -> Any:
-        path = self.path(file)
-        return _opened(self._root, file) if self._is_local else self._fs.open_input_file(path)
 
     def _durably(self, file: str, fill: Callable[[Any], int]) -> int:
         path = self.path(file)
@@ -273,9 +270,6 @@ class SegmentFolder:
             return below.write_file(self._root, file.split("/"), fill)
         if not self._is_object_store:  # which has no folders, only empty objects that look like some
             self._fs.create_dir(path.rpartition("/")[0], recursive=True)
-        return self._put(path, fill)
-
-    def _put(self, path: str, fill: Callable[[Any], int]) -> int:
         # In memory first: a stream closed by a failed writer ends the upload, and leaves a truncated file.
         whole = pa.BufferOutputStream()
         size = fill(whole)
@@ -417,9 +411,15 @@ class SegmentFolder:
             raise SegmentError(f"the file {self.path(file)} cannot be read: {reason}") from error
 
     def _data(self, file: str, size: int) -> pa.Buffer:
+        """All of a file; a local one is memory-mapped."""
         path = self.path(file)
         if self._is_local:
-            return _mapped(self._root, file, size)
+            descriptor = below.open_file(self._root, file.split("/"))
+            try:
+                _check_size(os.fstat(descriptor).st_size, size)
+                return pa.py_buffer(mmap.mmap(descriptor, size, prot=mmap.PROT_READ))
+            finally:
+                os.close(descriptor)
         with self._fs.open_input_file(path) as source:  # one request: one for each batch would take a round trip each
             _check_size(source.size(), size)
             data = source.read_buffer(size)
@@ -430,16 +430,6 @@ class SegmentFolder:
 def _opened(root: str, file: str) -> Any:
     """A local file, which no link leads to."""
     return pa.PythonFile(os.fdopen(below.open_file(root, file.split("/")), "rb"), mode="r")
-
-
-def _mapped(root: str, file: str, size: int) -> pa.Buffer:
-    """The same, memory-mapped."""
-    descriptor = below.open_file(root, file.split("/"))
-    try:
-        _check_size(os.fstat(descriptor).st_size, size)
-        return pa.py_buffer(mmap.mmap(descriptor, size, prot=mmap.PROT_READ))
-    finally:
-        os.close(descriptor)
 
 
 def _check_size(actual: int, size: int) -> None:

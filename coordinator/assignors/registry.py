@@ -8,15 +8,13 @@ reason, and only groups that need it fail.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
-from coordinator.zk.znodes.names import is_name, shown
-
-from ..zk.znodes.names import error_text
+from ..zk.znodes.names import error_text, is_name, shown
 from . import Assignor
 from .cooperative_sticky import CooperativeStickyAssignor
 from .range import RangeAssignor
@@ -29,6 +27,25 @@ ENTRY_POINTS = "zk_group_coordinator.assignors"
 BUILT_IN: Mapping[str, Assignor] = MappingProxyType(
     {each.name: each for each in (RangeAssignor(), RoundRobinAssignor(), StickyAssignor(), CooperativeStickyAssignor())}
 )
+
+NAME_RULE = "use 1 to 249 letters, digits, dots, underscores and dashes"
+
+
+class Kind(NamedTuple):
+    """A kind of strategies that packages offer.
+
+    :ivar entry_points: the group of their entry points.  :ivar reserved: names that no package can override.
+    :ivar flag: an attribute that each has, True or False.  :ivar several: the reason, of the packages with one name.
+    """
+
+    entry_points: str
+    reserved: Collection[str]
+    flag: str
+    methods: Sequence[str]
+    several: str
+
+
+STRATEGIES = Kind(ENTRY_POINTS, BUILT_IN, "is_eager", ["assign"], "several are offered under this name, by {}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,53 +66,61 @@ def registry(offered: Iterable[EntryPoint] | None = None) -> Registry:
 
     :param offered: entry points; None for those of the installed packages.
     """
-    by_name: dict[str, list[EntryPoint]] = {}
-    for each in entry_points(group=ENTRY_POINTS) if offered is None else offered:
-        by_name.setdefault(each.name, []).append(each)
-    found, set_aside = dict(BUILT_IN), {}
-    for name, points in sorted(by_name.items()):
-        try:
-            found[name] = _loaded(name, points)
-        except _Unusable as reason:
-            set_aside[name] = str(reason)
-            where = ", ".join(sorted({point.value for point in points}))
-            log.warning("ignoring unusable strategy: strategy=%s entry_point=%s reason=%s", name, where, reason)
-    return Registry(MappingProxyType(found), MappingProxyType(set_aside))
+    usable, unusable = load_offered(STRATEGIES, offered)
+    for name, (where, reason) in unusable.items():
+        log.warning("ignoring unusable strategy: strategy=%s entry_point=%s reason=%s", name, where, reason)
+    set_aside = {name: reason for name, (_, reason) in unusable.items()}
+    return Registry(MappingProxyType({**BUILT_IN, **usable}), MappingProxyType(set_aside))
 
 
-class _Unusable(Exception):
+class Unusable(Exception):
     """The message is the reason, one clause."""
 
 
-def _loaded(name: str, points: list[EntryPoint]) -> Assignor:
-    if name in BUILT_IN:
-        raise _Unusable("a built-in strategy has this name, and keeps it")
-    if len({(point.value, _package(point)) for point in points}) > 1:
-        packages = " and ".join(sorted({_package(point) for point in points}))
-        raise _Unusable(f"several are offered under this name, by {packages}: uninstall all but one")
+def load_offered(kind: Kind, offered: Iterable[EntryPoint] | None) -> tuple[dict[str, Any], dict[str, tuple[str, str]]]:
+    """Name -> what packages offer, by name; unusable name -> its entry points, and the reason. Runs their code.
+
+    :param offered: entry points; None for those of the installed packages.
+    """
+    by_name: dict[str, list[EntryPoint]] = {}
+    for each in entry_points(group=kind.entry_points) if offered is None else offered:
+        by_name.setdefault(each.name, []).append(each)
+    usable, unusable = {}, {}
+    for name, points in sorted(by_name.items()):
+        try:
+            usable[name] = _loaded(kind, name, points)
+        except Unusable as reason:
+            unusable[name] = ", ".join(sorted({point.value for point in points})), str(reason)
+    return usable, unusable
+
+
+def _loaded(kind: Kind, name: str, points: list[EntryPoint]) -> Any:
+    if name in kind.reserved:
+        raise Unusable("a built-in strategy has this name, and keeps it")
+    packages = sorted({point.dist.name if point.dist else "a package without metadata" for point in points})
+    if len({point.value for point in points}) > 1 or len(packages) > 1:
+        raise Unusable(f"{kind.several.format(' and '.join(packages))}: uninstall all but one")
     if not is_name(name):
-        raise _Unusable("its name is none: use 1 to 249 letters, digits, dots, underscores and dashes")
+        raise Unusable(f"its name is none: {NAME_RULE}")
     try:
         loaded: Any = points[0].load()
-        made: Any = loaded() if isinstance(loaded, type) else loaded
-        return _complete(name, made)
-    except _Unusable:
+        return complete(kind, name, loaded() if isinstance(loaded, type) else loaded)
+    except Unusable:
         raise
     except (Exception, SystemExit) as error:  # third-party code may raise anything
-        raise _Unusable(f"it cannot be loaded: {error_text(error)}") from error
+        raise Unusable(f"it cannot be loaded: {error_text(error)}") from error
 
 
-def _complete(name: str, made: Any) -> Assignor:
-    """`made`, if it is a complete assignor."""
-    if not isinstance(getattr(made, "is_eager", None), bool):
-        raise _Unusable("its `is_eager` must be True or False")
-    if not callable(getattr(made, "assign", None)):
-        raise _Unusable("it has no method `assign`")
+def complete(kind: Kind, name: str, made: Any) -> Any:
+    """
+    :returns: `made`.
+    :raises Unusable: when it is no complete one of its kind.
+    """
+    if not isinstance(getattr(made, kind.flag, None), bool):
+        raise Unusable(f"its `{kind.flag}` must be True or False")
+    for method in kind.methods:
+        if not callable(getattr(made, method, None)):
+            raise Unusable(f"it has no method `{method}`")
     if getattr(made, "name", None) != name:
-        raise _Unusable(f"its `name` must be that of its entry point, not {shown(getattr(made, 'name', None))}")
-    found: Assignor = made
-    return found
-
-
-def _package(point: EntryPoint) -> str:
-    return point.dist.name if point.dist is not None else "a package without metadata"
+        raise Unusable(f"its `name` must be that of its entry point, not {shown(getattr(made, 'name', None))}")
+    return made

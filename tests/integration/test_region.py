@@ -284,7 +284,7 @@ def test_member_leaving_without_a_checkpoint_logs_since_when_state_is_dropped(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("consumer.operator.final_checkpoint.SAVE_S", 0.5)
+    monkeypatch.setattr("consumer.operator.region.SAVE_S", 0.5)
     world.coordinator()
     world.topic("t", 4)
     one, two = counting("c1"), counting("c2")

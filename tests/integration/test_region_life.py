@@ -13,7 +13,7 @@ import pytest
 
 from consumer.config import ConsumerConfig
 from consumer.consumer import Callbacks
-from consumer.membership.context import MemberContext
+from consumer.membership.call_guard import MemberContext
 from consumer.operator.region import RegionMember
 from coordinator.zk.batching import ensure
 from coordinator.zk.runtime import ThreadRuntime

@@ -9,7 +9,6 @@ import consumer.membership.channel
 import consumer.membership.claims
 import consumer.membership.command_drain
 import consumer.membership.offsets
-import consumer.membership.registrar
 import consumer.membership.registration
 import coordinator.planning.membership
 import coordinator.planning.plan
@@ -158,7 +157,7 @@ EVICTION: tuple[Mutation, ...] = (
         "the older process takes its name back",
         "Take-over 2",
         (
-            replaced(consumer.membership.registrar, "register", _takes_it_back),
+            replaced(consumer.membership.registration, "register", _takes_it_back),
             constant(consumer.membership.channel, "FencedInstanceId", UnknownMemberId),
         ),
         of("L1", "L4"),

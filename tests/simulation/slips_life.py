@@ -9,15 +9,14 @@ import consumer.membership.channel
 import consumer.membership.claims
 import consumer.membership.command_drain
 import consumer.membership.offsets
-import consumer.membership.registrar
 import consumer.membership.registration
 from consumer.consumer import Consumer
 from consumer.membership.channel import FencedChannel
 from consumer.membership.command_drain import CommandDrain
 from consumer.membership.keeper import Keeper
-from consumer.membership.member import ConsumerMember, OffsetPublisher
+from consumer.membership.member import ConsumerMember
 from consumer.membership.offsets import CommittedOffsets
-from consumer.membership.registrar import ConsumerSession
+from consumer.membership.registration import Registrar
 from coordinator.zk.errors import CoordinatorError, OutcomeUnknown, Refused
 from coordinator.zk.lease import Heard, Lease
 from coordinator.zk.store import Delete, SetData
@@ -142,9 +141,9 @@ def _known_at_once(_: Any) -> Any:
 
 
 def _counts_from_its_own_sync(original: Any) -> Any:
-    def lease(self: ConsumerSession, store: Any, read_fence: Any) -> Lease:
+    def lease(self: Registrar, store: Any, read_fence: Any) -> Lease:
         heard = self._last_lease.heard if self._last_lease else None
-        self._last_lease = Lease(store, self._runtime, read_fence, "consumer", heard)
+        self._last_lease = Lease(store, self._context.runtime, read_fence, "consumer", heard)
         return self._last_lease
 
     return lease
@@ -199,7 +198,7 @@ class _Unfenced:
 
 
 def _publishes_unfenced(original: Any) -> Any:
-    def publish_if_due(self: OffsetPublisher, store: Any, fenced: FencedChannel, at_once: bool) -> None:
+    def publish_if_due(self: ConsumerMember, store: Any, fenced: FencedChannel, at_once: bool) -> None:
         original(self, store, _Unfenced(fenced, store), at_once)
 
     return publish_if_due
@@ -320,7 +319,7 @@ LIFE: tuple[Mutation, ...] = (
     Mutation(
         "the first lease of a session counts from its own sync",
         "Life 8",
-        (replaced(ConsumerSession, "lease", _counts_from_its_own_sync),),
+        (replaced(Registrar, "_lease", _counts_from_its_own_sync),),
         of("S1"),
         ("aimed", "pauses"),
     ),
@@ -355,7 +354,7 @@ LIFE: tuple[Mutation, ...] = (
     Mutation(
         "offsets are published outside the fence",
         "The two fences",
-        (replaced(OffsetPublisher, "publish_if_due", _publishes_unfenced),),
+        (replaced(ConsumerMember, "_publish_if_due", _publishes_unfenced),),
         of("S5"),
         ("aimed", "storm"),
     ),

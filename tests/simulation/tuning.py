@@ -16,8 +16,8 @@ import consumer.membership.command_drain
 import consumer.membership.contributor
 import consumer.membership.offsets
 import consumer.membership.registration
+import consumer.operator.region
 import consumer.operator.states
-import consumer.operator.sweep
 import consumer.spark.fetchers.orphan_sweep
 import consumer.spark.fetchers.slot
 import consumer.spark.source.data_source
@@ -94,7 +94,7 @@ def tuned(profile: Profile, disk: SharedDisk) -> Iterator[None]:
         patch.object(coordinator.planning.asking, "LONGEST_BACKOFF_S", LONGEST_BACKOFF_S),
         patch.object(consumer.membership.client_assignment, "ROOM", ROOM),
         patch.object(consumer.operator.states, "SegmentFolder", lambda url: disk),
-        patch.object(consumer.operator.sweep, "YOUNG_S", YOUNG_S),
+        patch.object(consumer.operator.region, "YOUNG_S", YOUNG_S),
         patch.object(consumer.spark.source.data_source, "SegmentFolder", lambda url: disk),
         patch.object(consumer.spark.source.data_source, "spare_modules", lambda: None),
         patch.object(coordinator.planning.regional, "LONGEST_HOLD_S", LONGEST_HOLD_S),

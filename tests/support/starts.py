@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from consumer.membership.start_offsets import Starts
-from consumer.membership.start_position import EARLIEST, StartRule
+from consumer.membership.start_position import EARLIEST, StartRule, Starts
 from tests.support.memlog import MemoryLog
 
 AT_THE_BEGINNING = Starts(MemoryLog(), StartRule(None, EARLIEST))

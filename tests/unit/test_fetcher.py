@@ -15,8 +15,7 @@ from consumer.logs.columns import stored_batches
 from consumer.logs.embedded.log import EmbeddedLog, topic_folder
 from consumer.logs.embedded.producer import Appender
 from consumer.membership.offsets import SLOW_RETRY_S, CommittedOffsets
-from consumer.membership.start_offsets import StartOffset
-from consumer.membership.start_position import OffsetSpec
+from consumer.membership.start_position import OffsetSpec, StartOffset
 from consumer.metrics import ConsumerMetrics
 from consumer.types import Fetch, Jump, Position
 from coordinator.zk.znodes.partitions import TopicPartition

@@ -18,8 +18,7 @@ from consumer.fetching.fetcher import Fetcher
 from consumer.fetching.polling import Polling
 from consumer.logs import LogError, UnknownTopic
 from consumer.membership.call_guard import CallGuard
-from consumer.membership.start_offsets import Starts
-from consumer.membership.start_position import StartRule
+from consumer.membership.start_position import StartRule, Starts
 from consumer.types import Position
 from coordinator.zk.errors import UsageError
 from coordinator.zk.znodes.partitions import TopicPartition

@@ -91,8 +91,8 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
         "consumer.sealing.segment_check",
     ),
     "consumer.config": (
-        "consumer.errors", "consumer.membership.start_position", "consumer.fetching.poll_order",
-        "consumer.fetching.prefetch", "consumer.logs", "coordinator.zk.**",
+        "consumer.errors", "consumer.membership.start_position", "consumer.fetching.poll_order", "consumer.logs",
+        "coordinator.zk.**",
     ),
     "consumer.errors": ("coordinator.zk.**",),
     "consumer.types": ("coordinator.zk.**",),

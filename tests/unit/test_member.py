@@ -10,9 +10,9 @@ import pytest
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.errors import FencedInstanceId
-from consumer.membership.context import MemberContext
-from consumer.membership.holding import Consumption
+from consumer.membership.call_guard import MemberContext
 from consumer.membership.member import ConsumerMember
+from consumer.membership.offsets import Consumption
 from consumer.types import Position
 from coordinator.assignors.range import RangeAssignor
 from coordinator.zk.errors import IncarnationOver

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from consumer.config import ConsumerConfig
-from consumer.membership.context import MemberContext
+from consumer.membership.call_guard import MemberContext
 from consumer.operator.region import RegionMember
 from consumer.operator.states import SCHEMA, State, StateFiles, own_state
 from coordinator.zk.errors import BadData, UsageError

@@ -8,8 +8,7 @@ import pytest
 
 from consumer.config import ConsumerConfig
 from consumer.errors import NoOffsetForPartition
-from consumer.membership.start_offsets import StartOffset, Starts, came_later
-from consumer.membership.start_position import OffsetSpec, StartRule
+from consumer.membership.start_position import OffsetSpec, StartOffset, StartRule, Starts, came_later
 from consumer.spark.fetchers.config import SlotConfig
 from consumer.spark.fetchers.pool import slot_config
 from coordinator.zk.errors import BadData, UsageError

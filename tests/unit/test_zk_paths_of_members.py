@@ -13,7 +13,7 @@ import pytest
 
 from consumer.membership.claims import PARTITIONS_A_STEP
 from consumer.membership.offsets import READ_AGAIN_S
-from consumer.membership.registrar import Backoff
+from consumer.membership.registration import Backoff
 from coordinator.zk.errors import ConnectionLost
 from coordinator.zk.lease import Heard, Lease
 from coordinator.zk.store import Delete

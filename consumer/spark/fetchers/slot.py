@@ -31,11 +31,11 @@ from ...fetching.fetcher import PENDING_S, Fetcher, Looks
 from ...fetching.lag import lag_readers
 from ...history import recorder_of
 from ...logs import Log, embedded_folder, open_log
-from ...membership.context import MemberContext
-from ...membership.holding import Consumption
+from ...membership.call_guard import MemberContext
 from ...membership.member import ConsumerMember
-from ...membership.registrar import opener_of
-from ...membership.start_offsets import Starts
+from ...membership.offsets import Consumption
+from ...membership.registration import opener_of
+from ...membership.start_position import Starts
 from ...metrics import ConsumerMetrics
 from ...sealing.folder_claim import ClaimedFiles
 from ...sealing.sealer import Sealer, SlotRegion

@@ -23,8 +23,7 @@ from common import start_node
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer
-from consumer.fetching.poll_order import ORDERS
-from consumer.fetching.prefetch import HEURISTICS
+from consumer.fetching.poll_order import HEURISTICS, ORDERS
 from consumer.logs.columns import stored_batches
 from consumer.logs.embedded.producer import Appender
 from coordinator.admin.topics import create_topic
