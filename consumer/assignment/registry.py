@@ -46,8 +46,8 @@ def client_assignors(offered: Iterable[EntryPoint] | None = None) -> Mapping[str
     found: dict[str, ClientAssignor] = {name: CoordinatorStrategy(each) for name, each in assignors().items()}
     usable, unusable = load_offered(CLIENT_ASSIGNORS, offered)
     found |= {LagAssignor.name: LagAssignor(), RackAssignor.name: RackAssignor(), **usable}
-    for name, problem in unusable.items():
-        log.warning("ignoring unusable strategy: strategy=%s entry_point=%s reason=%s", shown(name), *problem)
+    for name, (where, reason) in unusable.items():
+        log.warning("ignoring unusable strategy: strategy=%s entry_point=%s reason=%s", shown(name), where, reason)
     return MappingProxyType(found)
 
 
