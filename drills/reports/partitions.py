@@ -1,4 +1,4 @@
-"""The lanes of the partitions: their fetchers, by the checker's rule, and the arrival of records."""
+"""The lanes of the partitions: their fetchers, by the checker's rule."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from drills.checker.replay.replay import Replay
 from drills.checker.replay.verdict import Event
 
 from .facts import amount, plural, text
-from .lanes import FETCH, PARTITION, Bar, Flow, Lane, clipped, gaps, overlaps, tracked
-
-FINEST_S = 0.02
-MOST_BUCKETS = 4_000
+from .lanes import FETCH, PARTITION, Bar, Lane, clipped, extend, gaps, overlaps
 
 Place = tuple[str, str, int]
 """Group, topic, partition."""
@@ -26,14 +23,12 @@ class Leases:
         self._held: dict[tuple[str, object], list[list[float]]] = {}
 
     def on_lease(self, event: Event) -> None:
-        at, until = float(event["at"]), min(event["until"], FOREVER)
+        until = min(event["until"], FOREVER)
         spans = self._held.setdefault((event["who"], event.get("session")), [])
         if not spans:
             spans.append([-FOREVER, until])
-        elif at <= spans[-1][1]:
-            spans[-1][1] = max(spans[-1][1], until)
-        elif until > at:
-            spans.append([at, until])
+        else:
+            extend(spans, float(event["at"]), until)
 
     def held(self, who: str, lease: LeaseView) -> list[tuple[float, float]]:
         """The intervals in which a lease was valid."""
@@ -57,15 +52,14 @@ class Interval:
 class Watcher:
     """Replays the history and records the start and end of each interval of the checker."""
 
-    def __init__(self, bucket_s: float) -> None:
+    def __init__(self) -> None:
         self.world = Replay()
         self.leases = Leases()
         self.intervals: dict[PartitionKey, list[Interval]] = {}
-        self.flows: dict[Place, dict[int, list[int]]] = {}
+        self.fetched: set[Place] = set()
         self.alive: dict[str, str] = {}
         self._open: dict[int, Interval] = {}
         self._of: dict[tuple[str, str, PartitionKey], Interval] = {}
-        self._bucket_s = bucket_s
 
     def feed(self, event: Event) -> None:
         """Process the next event."""
@@ -114,32 +108,28 @@ class Watcher:
             self._of[hold.who, hold.incarnation, hold.key] = interval
 
     def _on_fetch(self, event: Event) -> None:
-        group, bucket = event["group"], int(event["at"] // self._bucket_s)
+        group = event["group"]
         for item in event["ranges"]:
             topic, partition = item["topic"], item["partition"]
-            records = max(0, item["next"] - item["first"])
             interval = self._of.get((event["who"], event["incarnation"], (group, topic, item["topic_id"], partition)))
             if interval is not None:
                 interval.fetches += 1
-                interval.records += records
-            counts = self.flows.setdefault((group, topic, partition), {}).setdefault(bucket, [0, 0])
-            counts[0] += 1
-            counts[1] += records
+                interval.records += max(0, item["next"] - item["first"])
+            self.fetched.add((group, topic, partition))
 
 
-def partition_lanes(events: Sequence[Event], start: float, end: float) -> list[Lane]:
+def partition_lanes(events: Sequence[Event], end: float) -> list[Lane]:
     """A lane for each fetched partition of each group, ordered by group, topic and number."""
-    bucket_s = max(FINEST_S, (end - start) / MOST_BUCKETS)
-    watcher = Watcher(bucket_s)
+    watcher = Watcher()
     for event in events:
         watcher.feed(event)
-    places: dict[Place, list[PartitionKey]] = {place: [] for place in watcher.flows}
+    places: dict[Place, list[PartitionKey]] = {place: [] for place in watcher.fetched}
     for key in watcher.intervals:
         places.setdefault((key[0], key[1], key[3]), []).append(key)
-    return [_lane(watcher, place, places[place], bucket_s, end) for place in sorted(places)]
+    return [_lane(watcher, place, places[place], end) for place in sorted(places)]
 
 
-def _lane(watcher: Watcher, place: Place, keys: Sequence[PartitionKey], bucket_s: float, end: float) -> Lane:
+def _lane(watcher: Watcher, place: Place, keys: Sequence[PartitionKey], end: float) -> Lane:
     group, topic, number = place
     bars: list[Bar] = []
     twice: list[Bar] = []
@@ -149,13 +139,9 @@ def _lane(watcher: Watcher, place: Place, keys: Sequence[PartitionKey], bucket_s
         bars += interval_bars
     is_awaited = group in watcher.alive.values()
     idle = gaps(bars, end if is_awaited else None)
-    placed, tracks = tracked(bars)
-    flow = tuple(
-        Flow(bucket * bucket_s, (bucket + 1) * bucket_s, counts[0], counts[1])
-        for bucket, counts in sorted(watcher.flows.get(place, {}).items())
-    )
-    everything = tuple(sorted((*placed, *idle, *twice), key=lambda bar: bar.start))
-    return Lane(PARTITION, f"{text(topic)}-{number}", text(group), bars=everything, flow=flow, tracks=tracks)
+    fetched = sorted(bars, key=lambda bar: (bar.start, bar.end))
+    everything = tuple(sorted((*fetched, *idle, *twice), key=lambda bar: bar.start))
+    return Lane(PARTITION, f"{text(topic)}-{number}", text(group), bars=everything)
 
 
 def _bars(watcher: Watcher, interval: Interval, end: float) -> list[Bar]:
