@@ -148,7 +148,7 @@ def picture(run: Mapping[str, Any], timeline: Timeline) -> Picture:
         is_left = x > NAMES_W + LANES_W / 2
         what = text(mapping(mapping(run.get("marks")).get(name)).get("what"))
         shown = f"{name}  {moment(at, axis.zero)}" + (f"  {what[:60]}" if what else "")
-        shapes.append(Shape(x, under + 2, 1, y - under, "moment" if row else "moment zero", shown))
+        shapes.append(Shape(x, under + 2, 1, y - under, "moment zero" if name == "T0" else "moment", shown))
         shapes.append(Shape(x - 5 if is_left else x + 5, under + 11, kind="end" if is_left else "called", text=shown))
     name = f"Lanes, {moment(axis.start, axis.zero)} to {moment(axis.end, axis.zero)}"
     return Picture(name, y + ROW_H, shapes)
@@ -183,16 +183,15 @@ def described(lane: Lane, bar: Bar, zero: float) -> str:
 
 
 def _bars(axis: Axis, lane: Lane, y: float, colours: Mapping[str, str]) -> Iterator[Shape]:
-    """The bars; of those narrower than a pixel the first of each kind in each pixel."""
-    narrow: set[tuple[str, int]] = set()
+    """The bars; of those narrower than a pixel the first of each kind in each pixel, and no standstills."""
+    seen: set[tuple[str, int]] = set()
     order = list(BARS)
     for bar in sorted(lane.bars, key=lambda bar: order.index(bar.kind)):
         x = axis.x(bar.start)
         width = axis.x(bar.end) - x
-        if not axis.shows(bar.start, bar.end) or (width < 1 and (bar.kind, int(x)) in narrow):
+        if not axis.shows(bar.start, bar.end) or (width < 1 and (bar.kind == GAP or (bar.kind, int(x)) in seen)):
             continue
-        if width < 1:
-            narrow.add((bar.kind, int(x)))
+        seen.add((bar.kind, int(x)))
         top, height = BARS[bar.kind]
         of = bar.of or (lane.of if bar.kind == LIFE else "")
         kind, title = bar.kind + colours.get(of, ""), described(lane, bar, axis.zero)
@@ -204,7 +203,7 @@ def _labels(axis: Axis, lane: Lane, y: float) -> Iterator[Shape]:
     bars = [bar for bar in lane.bars if bar.label and axis.shows(bar.start, bar.end)]
     bars.sort(key=lambda bar: (bar.start, list(BARS).index(bar.kind)))
     ends = [axis.x(bar.start) for bar in bars[1:]] + [NAMES_W + LANES_W]
-    for bar, end in zip(bars, ends, strict=False):
+    for bar, end in zip(bars, ends, strict=False):  # without bars, too, there is one end
         lasted = seconds(bar.end - bar.start) + (", to the end" if bar.is_open else "")
         shown = {GAP: lasted, OVERLAP: f"{bar.label} {lasted}"}.get(bar.kind, bar.label)
         x = axis.x(bar.start) + 4

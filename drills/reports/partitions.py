@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from drills.checker.replay.commits import LIFE
 from drills.checker.replay.fetch_intervals import FOREVER, Hold, LeaseView, PartitionKey
@@ -37,16 +38,15 @@ class Leases:
         return [(a, b) for a, b in self._held.get((who, lease.event.get("session")), [])]
 
 
+@dataclass(slots=True)
 class Interval:
     """A fetch interval of the checker, with start, end and records."""
 
-    __slots__ = ("end", "fetches", "hold", "records", "start")
-
-    def __init__(self, hold: Hold, start: float) -> None:
-        self.hold = hold
-        self.start = start
-        self.end: float | None = None
-        self.fetches = self.records = 0
+    hold: Hold
+    start: float
+    end: float | None = None
+    fetches: int = 0
+    records: int = 0
 
 
 class Watcher:
@@ -60,6 +60,13 @@ class Watcher:
         self.alive: dict[str, str] = {}
         self._open: dict[int, Interval] = {}
         self._of: dict[tuple[str, str, PartitionKey], Interval] = {}
+        fetching = self.world.fetching
+        self._changes: dict[str, Sequence[Callable[[Event], object]]] = {
+            "begin": [fetching.on_begin],
+            "halt": [fetching.on_halt],
+            "exit": [fetching.on_exit, lambda event: self.alive.pop(event["who"], None)],
+            "closed": [self.world.close, fetching.on_closed],
+        }
 
     def feed(self, event: Event) -> None:
         """Process the next event."""
@@ -77,24 +84,10 @@ class Watcher:
         elif kind == "commit":
             if self.world.commit(event).mask & LIFE:
                 self._note(event["at"])
-        else:
-            self._on_end(kind, event)
-
-    def _on_end(self, kind: str, event: Event) -> None:
-        fetching = self.world.fetching
-        if kind == "begin":
-            fetching.on_begin(event)
-        elif kind == "halt":
-            fetching.on_halt(event)
-        elif kind == "exit":
-            fetching.on_exit(event)
-            self.alive.pop(event["who"], None)
-        elif kind == "closed":
-            self.world.close(event)
-            fetching.on_closed(event)
-        else:
-            return
-        self._note(event["at"])
+        elif kind in self._changes:
+            for change in self._changes[kind]:
+                change(event)
+            self._note(event["at"])
 
     def _note(self, at: float) -> None:
         """Compare the open intervals with those before."""
@@ -139,9 +132,9 @@ def _lane(watcher: Watcher, place: Place, keys: Sequence[PartitionKey], end: flo
         bars += interval_bars
     is_awaited = group in watcher.alive.values()
     idle = gaps(bars, end if is_awaited else None)
-    fetched = sorted(bars, key=lambda bar: (bar.start, bar.end))
-    everything = tuple(sorted((*fetched, *idle, *twice), key=lambda bar: bar.start))
-    return Lane(PARTITION, f"{text(topic)}-{number}", text(group), bars=everything)
+    bars.sort(key=lambda bar: bar.end)
+    everything = sorted((*bars, *idle, *twice), key=lambda bar: bar.start)
+    return Lane(PARTITION, f"{text(topic)}-{number}", text(group), bars=tuple(everything))
 
 
 def _bars(watcher: Watcher, interval: Interval, end: float) -> list[Bar]:

@@ -30,7 +30,7 @@ from .summary import hit_of, name_of
 
 _COMMAND = re.compile(r"/channel/([^/]+)/command-\d+$")
 _KINDS = {"node": NODE, "consumer": CONSUMER, "slot": CONSUMER}
-_ORDER = {ENSEMBLE: 0, NODE: 1, CONSUMER: 2, OTHER: 3}
+_ORDER = (NODE, CONSUMER, OTHER)
 _NOTED = {"registered": "registered", "over": "over", "batch": "batch", "query-failed": "failed"}
 
 
@@ -136,12 +136,9 @@ def process_lanes(events: Sequence[Event], start: float, end: float) -> list[Lan
         if life.who not in ("server", "hand"):
             names.setdefault(name_of(life.who), []).append(life)
     lanes = [_lane(name, lives, processes.faults, end) for name, lives in names.items()]
-    lanes.sort(key=lambda lane: (_ORDER[lane.kind], lane.group, _natural(lane.name)))
-    above = [
-        Lane(FAULT, "Faults", bars=tuple(faults(events))),
-        Lane(ENSEMBLE, "ZooKeeper", marks=tuple(processes.marks)),
-    ]
-    return [*above, *lanes]
+    lanes.sort(key=lambda lane: (_ORDER.index(lane.kind), lane.group, _natural(lane.name)))
+    hit = Lane(FAULT, "Faults", bars=tuple(faults(events)))
+    return [hit, Lane(ENSEMBLE, "ZooKeeper", marks=tuple(processes.marks)), *lanes]
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
