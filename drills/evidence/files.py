@@ -18,6 +18,7 @@ from coordinator.zk.store import Store
 from ..base.processes import REPOSITORY
 from ..reports.markdown import markdown
 from ..reports.page import page
+from ..reports.trace import trace
 from .histories import Event
 
 MOST_ZNODES = 20_000
@@ -32,9 +33,10 @@ def write_json(path: Path, document: object) -> None:
 
 
 def write_reports(folder: Path, document: Mapping[str, Any], events: Sequence[Event]) -> None:
-    """Write `report.html` and `report.md`."""
+    """Write `report.html`, `report.md` and `trace.json`."""
     (folder / "report.html").write_text(page(document, events))
     (folder / "report.md").write_text(markdown(document, events))
+    (folder / "trace.json").write_text(json.dumps(trace(document, events)) + "\n")
 
 
 def write_history(path: Path, events: Sequence[Event]) -> None:

@@ -1,4 +1,4 @@
-"""The reports of a drill, HTML and Markdown, from its run.json and its history: `page`, `markdown`.
+"""The reports of a drill from its run.json and its history: `page` (HTML), `markdown`, `trace` (for Perfetto).
 
 Imports `checker`.
 """

@@ -1,192 +1,225 @@
-"""The picture: lanes on one time axis, with faults as shades and T0 to T5 as lines."""
+"""The picture: lanes on one time axis, of rectangles and texts, with faults as shades and T0 to T5 as lines."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .axis import Axis, Label, placed, thinned, ticks
-from .facts import MARKS, mapping, mark, moment, seconds, text
-from .lanes import CONSUMER, NODE, OTHER, PARTITION, Bar, Lane, Timeline
-from .rows import Canvas, drawn, height_of
-from .shapes import Shape, path, rect, words
+from .facts import MARKS, amount, mapping, mark, moment, seconds, text
+from .lanes import (
+    CONSUMER,
+    ELECTED,
+    FAULT,
+    FETCH,
+    GAP,
+    LEASE,
+    LIFE,
+    NODE,
+    OTHER,
+    OVERLAP,
+    PARTITION,
+    PAUSE,
+    Bar,
+    Lane,
+    LaneMark,
+    Timeline,
+)
 
-NAMES_W = 172
-"""Width of the name column in pixels."""
-LABEL_H, TICK_H, HEADING_H = 16.0, 18.0, 24.0
+NAMES_W, LANES_W, ROW_H, LABEL_H = 172.0, 980.0, 18.0, 14.0
+"""Pixels: width of the names and of the lanes, height of a lane and of a label above the lanes."""
+
+CHAR_W = 6.2
+"""Pixels of a character: a conservative estimate."""
+
+AFTERWARDS_S = 15.0
+"""Seconds shown after a fault without a mark for the recovery."""
+
+COLOURS = 5
 LONGEST_NAME = 24
-MOST_SHADES = 60
+MARKS_APART = 6
+BARS = {LIFE: (3, 11), FAULT: (3, 11), ELECTED: (3, 11), PAUSE: (5, 7), LEASE: (15, 2),
+        FETCH: (2, 14), GAP: (2, 14), OVERLAP: (1, 16)}  # fmt: skip
+"""Top and height of each kind's bars in their lane, in the order in which they are drawn."""
+
+SIGNS = {"elected": "◆", "session": "✕", "exit": "✕", "over": "✕", "failed": "✕", "start": "▲", "stop": "■",
+         "registered": "△", "batch": "|"}  # fmt: skip
+"""Marks differ by shape, not by colour only."""
+
 _HEADINGS = {NODE: "Coordinators", CONSUMER: "Consumers", OTHER: "Queries and others", PARTITION: "Partitions"}
 
 
-Frame = tuple[float, float]
-"""Start and end."""
+class Shape(NamedTuple):
+    """A rectangle, or the text at a point; `title` is its tooltip."""
+
+    x: float
+    y: float
+    width: float = 0.0
+    height: float = 0.0
+    kind: str = ""
+    title: str = ""
+    text: str = ""
 
 
 class Picture(NamedTuple):
-    """The lanes' names, and the lanes, which scroll when they are wider than the page.
-
-    :ivar name: its description for screen readers.  :ivar start: its left edge, in seconds from the fault.
-    :ivar rate: pixels per second.
-    """
+    """All shapes, in the order in which they are drawn; `name` is the description for screen readers."""
 
     name: str
-    names: list[Shape]
-    lanes: list[Shape]
-    width: float
     height: float
+    shapes: list[Shape]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """From `start` to `end`, in the history's time, beside the names; `zero` is the time of the fault."""
+
     start: float
-    rate: float
-    is_small: bool
+    end: float
+    zero: float = 0.0
+
+    @property
+    def per_second(self) -> float:
+        return LANES_W / max(self.end - self.start, 1e-9)
+
+    def x(self, at: float) -> float:
+        """The x coordinate of a time; of the nearer edge for one outside."""
+        return NAMES_W + min(max((at - self.start) * self.per_second, 0.0), LANES_W)
+
+    def shows(self, start: float, end: float) -> bool:
+        """Whether the interval intersects the picture."""
+        return end >= self.start and start <= self.end
 
 
-def picture(run: Mapping[str, Any], timeline: Timeline, axis: Axis, name: str, frame: Frame | None = None) -> Picture:
-    """The picture of a timeline.
-
-    :param frame: selects the small picture, with a frame around the large picture's window.
-    """
-    is_small = frame is not None
-    canvas = Canvas(axis, timeline.zero, {of: place for place, of in enumerate(timeline.consumers)}, is_small)
-    over = _above(run, timeline, canvas)
-    rows, height = _rows(timeline, canvas, over.top)
-    tall = height + (4.0 if is_small else TICK_H + 4)
-    body = [*_grid(canvas, rows, over.top, height), *over.shades(height)]
-    for lane, y, high, _ in rows:
-        body += drawn(canvas, lane, y, high)
-    body += [*over.lines(height), *_ticks(canvas, over.top - 6), *_ticks(canvas, height + TICK_H - 4)]
-    if frame is not None:
-        x, end = axis.x(frame[0]), axis.x(frame[1])
-        body.append(rect(x + 1, 1, end - x - 2, tall - 2, "box", "window of the picture above"))
-    names = _names(canvas, rows, over.top)
-    return Picture(name, names, body, axis.width, tall, axis.start - timeline.zero, axis.per_second, is_small)
+def window(run: Mapping[str, Any], timeline: Timeline) -> tuple[float, float]:
+    """From before the fault until the recovery; the whole run if that is short, or has two fetchers elsewhere."""
+    whole = timeline.start, max(timeline.end, timeline.start + 1)
+    marks = [at for at in (mark(run, name) for name in MARKS) if at is not None]
+    if not marks and not timeline.faults:
+        return whole
+    zero = timeline.zero
+    last = max([zero, *marks, *(bar.end for bar in timeline.faults if abs(bar.start - zero) < 0.5)])
+    last = last if last > zero else zero + AFTERWARDS_S
+    around = max(last - zero, 4.0)
+    start, end = zero - 0.3 * around, last + 0.5 * around
+    bars = [bar for lane in timeline.lanes for bar in lane.bars if bar.kind == OVERLAP]
+    is_elsewhere = start >= timeline.end or any(bar.end < start or bar.start > end for bar in bars)
+    if is_elsewhere or end <= timeline.start or timeline.end - timeline.start <= 1.5 * (end - start):
+        return whole
+    return max(start, whole[0]), min(end, whole[1])
 
 
-Row = tuple[Lane, float, float, str]
-"""A lane, its upper edge, its height, and the heading above it, if any."""
+def ticks(axis: Axis, apart: float = 70) -> list[float]:
+    """Round seconds from the fault, at least `apart` pixels apart."""
+    least = apart / axis.per_second
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * (1 - 1e-9))
+    first, last = math.ceil((axis.start - axis.zero) / step), math.floor((axis.end - axis.zero) / step)
+    return [round(number * step, 6) for number in range(first, last + 1)]
 
 
-def _rows(timeline: Timeline, canvas: Canvas, top: float) -> tuple[list[Row], float]:
-    partitions = sum(lane.kind == PARTITION for lane in timeline.lanes)
-    consumers = sum(lane.kind == CONSUMER for lane in timeline.lanes)
-    many = len({lane.group for lane in timeline.lanes if lane.kind in (CONSUMER, PARTITION)}) > 1
-    rows: list[Row] = []
-    y, before = top, ""
-    for lane in timeline.lanes:
-        heading = _HEADINGS.get(lane.kind, "")
-        if many and lane.kind in (CONSUMER, PARTITION) and lane.group:
-            heading += f" of {lane.group}"
-        is_new, before = heading != before, heading
-        if is_new and heading:
-            y += 3 if canvas.is_small else HEADING_H
-        tall = height_of(canvas, lane, partitions, consumers)
-        rows.append((lane, y, tall, heading if is_new else ""))
-        y += tall
-    return rows, y + (1 if canvas.is_small else 4)
-
-
-def _names(canvas: Canvas, rows: Sequence[Row], top: float) -> list[Shape]:
-    if canvas.is_small:
-        return [words(0, top + 10, "The whole run", "name")]
-    out = []
-    for lane, y, tall, heading in rows:
+def picture(run: Mapping[str, Any], timeline: Timeline) -> Picture:
+    """The picture of a timeline."""
+    axis = Axis(*window(run, timeline), timeline.zero)
+    marks = [(name, at) for name in MARKS if (at := mark(run, name)) is not None and axis.shows(at, at)]
+    top = y = LABEL_H * len(marks) + ROW_H
+    colours = {of: f" k{place % COLOURS}" for place, of in enumerate(timeline.consumers)}
+    lanes: list[Shape] = []
+    for heading, some in _headed(timeline):
         if heading:
-            out.append(words(0, y - 7, _cut(heading), "heading", heading))
-        if lane.of:
-            class_, fill = f"fetch {canvas.stroke(lane.of)}", canvas.fill(lane.of)
-            out.append(rect(NAMES_W - 18, y + tall / 2 - 5, 10, 10, class_, fill=fill))
-        size = " low" if tall < 12 else " lower" if tall < 16 else ""
-        out.append(words(0, y + tall / 2 + 3.5, _cut(lane.name), f"name{size}", lane.name))
-    return out
+            y += ROW_H + 6
+            lanes.append(Shape(0, y - 5, kind="heading", title=heading, text=_cut(heading)))
+        for lane in some:
+            lanes.append(Shape(0, y + 13, kind="name", title=lane.name, text=_cut(lane.name)))
+            lanes += [*_bars(axis, lane, y, colours), *_labels(axis, lane, y), *_signs(axis, lane, y)]
+            y += ROW_H
+    shapes = []
+    for at in ticks(axis):
+        x, shown = axis.x(axis.zero + at), seconds(at)
+        shapes.append(Shape(x, top, 1, y - top, "grid"))
+        shapes += [Shape(x, under, kind="tick mid", text=shown) for under in (top - 4, y + 14)]
+    for bar in timeline.faults:
+        if axis.shows(bar.start, bar.end):
+            x = axis.x(bar.start)
+            shapes.append(Shape(x, top, max(axis.x(bar.end) - x, 1.5), y - top, "shade", f"fault: {bar.label}"))
+    shapes += lanes
+    for row, (name, at) in enumerate(marks):
+        x, under = axis.x(at), LABEL_H * row
+        is_left = x > NAMES_W + LANES_W / 2
+        what = text(mapping(mapping(run.get("marks")).get(name)).get("what"))
+        shown = f"{name}  {moment(at, axis.zero)}" + (f"  {what[:60]}" if what else "")
+        shapes.append(Shape(x, under + 2, 1, y - under, "moment zero" if name == "T0" else "moment", shown))
+        shapes.append(Shape(x - 5 if is_left else x + 5, under + 11, kind="end" if is_left else "called", text=shown))
+    name = f"Lanes, {moment(axis.start, axis.zero)} to {moment(axis.end, axis.zero)}"
+    return Picture(name, y + ROW_H, shapes)
+
+
+def _headed(timeline: Timeline) -> Iterator[tuple[str, Sequence[Lane]]]:
+    """The lanes under their headings."""
+    many = len({lane.group for lane in timeline.lanes if lane.kind in (CONSUMER, PARTITION)}) > 1
+    found: dict[str, list[Lane]] = {}
+    for lane in timeline.lanes:
+        of = f" of {lane.group}" if many and lane.kind in (CONSUMER, PARTITION) and lane.group else ""
+        found.setdefault(_HEADINGS.get(lane.kind, "") + of, []).append(lane)
+    yield from found.items()
 
 
 def _cut(name: str) -> str:
     return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
 
 
-def _grid(canvas: Canvas, rows: Sequence[Row], top: float, height: float) -> list[Shape]:
-    xs = (canvas.axis.x(canvas.zero + at) for at in ticks(canvas.axis, canvas.zero))
-    lines = "".join(f"M{x:.1f} {top:.1f}V{height:.1f}" for x in xs)
-    ruled = "".join(f"M0 {y:.1f}h{canvas.axis.width:.0f}" for _, y, _, heading in rows if heading)
-    return [path(lines or "M0 0", "grid"), path(ruled or "M0 0", "rule")]
+def described(lane: Lane, bar: Bar, zero: float) -> str:
+    """A bar in words: what, from when to when, and its note."""
+    what = {
+        FETCH: f"{lane.name} is fetched by {bar.label}",
+        GAP: f"{lane.name} has no fetcher",
+        OVERLAP: f"{lane.name} has two fetchers: {bar.note}",
+        LEASE: f"{lane.name} held its lease",
+        FAULT: f"fault: {bar.label}",
+    }.get(bar.kind, bar.label)
+    until = "the end of the history" if bar.is_open else moment(bar.end, zero)
+    during = f"{moment(bar.start, zero)} to {until} ({seconds(bar.end - bar.start)})"
+    return f"{what}, {during}" + (f"; {bar.note}" if bar.note and bar.kind not in (GAP, OVERLAP) else "")
 
 
-def _ticks(canvas: Canvas, y: float) -> list[Shape]:
-    if canvas.is_small:
-        return []
-    out = []
-    for at in ticks(canvas.axis, canvas.zero):
-        x = canvas.axis.x(canvas.zero + at)
-        if 12 <= x <= canvas.axis.width - 14:
-            out.append(words(x, y, seconds(at), "tick mid halo"))
-    return out
+def _bars(axis: Axis, lane: Lane, y: float, colours: Mapping[str, str]) -> Iterator[Shape]:
+    """The bars; of those narrower than a pixel the first of each kind in each pixel, and no standstills."""
+    seen: set[tuple[str, int]] = set()
+    order = list(BARS)
+    for bar in sorted(lane.bars, key=lambda bar: order.index(bar.kind)):
+        x = axis.x(bar.start)
+        width = axis.x(bar.end) - x
+        if not axis.shows(bar.start, bar.end) or (width < 1 and (bar.kind == GAP or (bar.kind, int(x)) in seen)):
+            continue
+        seen.add((bar.kind, int(x)))
+        top, height = BARS[bar.kind]
+        of = bar.of or (lane.of if bar.kind == LIFE else "")
+        kind, title = bar.kind + colours.get(of, ""), described(lane, bar, axis.zero)
+        yield Shape(x, y + top, max(width, 1.0), height, kind, title)
 
 
-@dataclass(frozen=True, slots=True)
-class Over:
-    """The overlay of all lanes: lines at `marks`, shades of faults, and their labels above, from `top` up."""
-
-    canvas: Canvas
-    marks: Sequence[tuple[str, float]]
-    faults: Sequence[Bar]
-    labels: Sequence[Label]
-    top: float
-
-    @property
-    def lasting(self) -> Sequence[Bar]:
-        """The faults with lines at their ends; none in the small picture."""
-        return () if self.canvas.is_small else [bar for bar in self.faults if bar.end > bar.start]
-
-    def lines(self, height: float) -> list[Shape]:
-        """T0 to T5, the starts and ends of faults, and all labels."""
-        axis = self.canvas.axis
-        edges = [axis.x(at) for bar in self.lasting for at in (bar.start, bar.end)]
-        edge = "".join(f"M{x:.1f} {self.top:.1f}V{height:.1f}" for x in edges if 0 < x < axis.width)
-        rows = {(label.x, label.text): label.row for label in self.labels}
-        out = [path(edge, "edge")] if edge else []
-        for shown, at in self.marks:
-            x = self.canvas.axis.x(at)
-            y = rows.get((x, shown), 0) * LABEL_H
-            class_ = "moment zero" if shown.startswith("T0") else "moment"
-            out.append(path(f"M{x:.1f} {y + 2:.1f}V{height:.1f}", class_))
-        for label in self.labels:
-            x = label.x - 5 if label.is_left else label.x + 5
-            class_ = "called halo" if label.text.startswith(MARKS) else "alarm halo"
-            out.append(words(x, label.row * LABEL_H + 11, label.text, class_ + (" end" if label.is_left else "")))
-        return out
-
-    def shades(self, height: float) -> list[Shape]:
-        """The faults, each with its duration."""
-        out, zero = [], self.canvas.zero
-        for bar in self.faults:
-            x, width = self.canvas.extent(bar)
-            lasted = f" for {seconds(bar.end - bar.start)}" if bar.end > bar.start else ""
-            title = f"fault: {bar.label}, {moment(bar.start, zero)}{lasted}" + (f", {bar.note}" if bar.note else "")
-            top = next((label.row * LABEL_H + 2 for label in self.labels if (label.x, label.text) == (x, bar.label)), 0)
-            out.append(rect(x, top, max(width, 1.5), height - top, "shade", title))
-        return out
+def _labels(axis: Axis, lane: Lane, y: float) -> Iterator[Shape]:
+    """The bars' labels, where there is room before the next bar."""
+    bars = [bar for bar in lane.bars if bar.label and axis.shows(bar.start, bar.end)]
+    bars.sort(key=lambda bar: (bar.start, list(BARS).index(bar.kind)))
+    ends = [axis.x(bar.start) for bar in bars[1:]] + [NAMES_W + LANES_W]
+    for bar, end in zip(bars, ends, strict=False):  # without bars, too, there is one end
+        lasted = seconds(bar.end - bar.start) + (", to the end" if bar.is_open else "")
+        shown = {GAP: lasted, OVERLAP: f"{bar.label} {lasted}"}.get(bar.kind, bar.label)
+        x = axis.x(bar.start) + 4
+        if x + CHAR_W * len(shown) <= end:
+            yield Shape(x, y + 12.5, kind=f"in on-{bar.kind}", text=shown)
 
 
-def _above(run: Mapping[str, Any], timeline: Timeline, canvas: Canvas) -> Over:
-    axis = canvas.axis
-    marks = [(name, at) for name in MARKS if (at := mark(run, name)) is not None and axis.shows(at, at)]
-    called = [(_called(run, name, at, timeline.zero), at) for name, at in marks]
-    shades = [Bar(each.start, each.end, "shade", each.label) for each in timeline.shades]
-    faults = thinned(shades, axis, 4)[:MOST_SHADES]
-    if canvas.is_small:
-        return Over(canvas, called[:1], faults, (), 3.0)
-    requested = [Label(axis.x(at), shown) for shown, at in called]
-    requested += [Label(axis.x(bar.start), bar.label) for bar in faults]
-    labels, rows = placed(requested, axis.width)
-    return Over(canvas, called, faults, labels, rows * LABEL_H + TICK_H + 8)
-
-
-def _called(run: Mapping[str, Any], name: str, at: float, zero: float) -> str:
-    what = text(mapping(mapping(run.get("marks")).get(name)).get("what"))
-    return f"{name}  {moment(at, zero)}" + (f"  {what[:60]}" if what else "")
-
-
-def whole(timeline: Timeline, widest: float) -> Axis:
-    """The whole run, wide enough to distinguish seconds, at most `widest` pixels."""
-    long = max(timeline.end - timeline.start, 1.0)
-    return Axis(timeline.start, timeline.start + long, float(min(max(980.0, long * 24), widest)))
+def _signs(axis: Axis, lane: Lane, y: float) -> Iterator[Shape]:
+    """The marks, and the ends of processes; those of one kind close together are one."""
+    lives = [bar for bar in lane.bars if bar.kind == LIFE and not bar.is_open]
+    ended = [LaneMark(bar.end, "exit", f"{bar.label} {bar.note}") for bar in lives]
+    found: dict[tuple[str, int], list[LaneMark]] = {}
+    for each in (*lane.marks, *ended):
+        if axis.shows(each.at, each.at):
+            found.setdefault((each.kind, int(axis.x(each.at) // MARKS_APART)), []).append(each)
+    for (kind, _), some in found.items():
+        more = f" and {amount(len(some) - 1)} more like it" if len(some) > 1 else ""
+        title = f"{moment(some[0].at, axis.zero)} {some[0].note or kind}{more}"
+        yield Shape(axis.x(some[0].at), y + 13, kind=f"m {kind}", title=title, text=SIGNS[kind])

@@ -7,13 +7,13 @@ verdict agree.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from drills.checker.replay.verdict import Event
 
 ENSEMBLE, NODE, CONSUMER, OTHER, PARTITION = "ensemble", "node", "consumer", "other", "partition"
-LIFE, ELECTED, LEASE, PAUSE, FETCH, GAP, OVERLAP = (
-    "life", "elected", "lease", "pause", "fetch", "gap", "overlap",
+LIFE, ELECTED, LEASE, PAUSE, FETCH, GAP, OVERLAP, FAULT = (
+    "life", "elected", "lease", "pause", "fetch", "gap", "overlap", "fault",
 )  # fmt: skip
 
 MOST_PROCESSES = 120
@@ -26,7 +26,6 @@ class Bar:
 
     :ivar label: its text, if there is room.  :ivar note: further details, in the tooltip.
     :ivar of: the consumer (`group/consumer`) that determines its colour.
-    :ivar track: its row in the lane, where bars overlap.
     :ivar is_open: whether it was open at the end of the history.
     """
 
@@ -36,37 +35,21 @@ class Bar:
     label: str = ""
     note: str = ""
     of: str = ""
-    track: int = 0
     is_open: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LaneMark:
-    """An event, or `count` events close together."""
+    """An event; `note` is its tooltip."""
 
     at: float
     kind: str
-    label: str = ""
     note: str = ""
-    count: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Flow:
-    """The arrival of records: `fetches` and `records` between `start` and `end`."""
-
-    start: float
-    end: float
-    fetches: int
-    records: int
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One row of the picture.
-
-    :ivar of: the consumer that determines its colour.  :ivar tracks: the number of rows of its bars.
-    """
+    """One row of the picture; `of` is the consumer that determines its colour."""
 
     kind: str
     name: str
@@ -74,13 +57,6 @@ class Lane:
     of: str = ""
     bars: tuple[Bar, ...] = ()
     marks: tuple[LaneMark, ...] = ()
-    flow: tuple[Flow, ...] = ()
-    tracks: int = 1
-
-    @property
-    def standstill(self) -> float:
-        """Seconds without a fetcher."""
-        return sum(bar.end - bar.start for bar in self.bars if bar.kind == GAP)
 
     @property
     def unrest(self) -> int:
@@ -89,17 +65,8 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class Shade:
-    """A fault: a moment, or its duration."""
-
-    start: float
-    end: float
-    label: str
-
-
-@dataclass(frozen=True, slots=True)
 class Timeline:
-    """All lanes, and their overlay.
+    """All lanes.
 
     :ivar zero: the time of the fault, the origin of the times.
     :ivar left_out: the number of omitted lanes, by kind.
@@ -109,9 +76,13 @@ class Timeline:
     end: float
     zero: float
     lanes: tuple[Lane, ...]
-    shades: tuple[Shade, ...]
     left_out: Mapping[str, int]
     set_aside: int = 0
+
+    @property
+    def faults(self) -> Sequence[Bar]:
+        """Each fault: a moment, or its duration."""
+        return [bar for lane in self.lanes for bar in lane.bars if bar.kind == FAULT]
 
     @property
     def consumers(self) -> list[str]:
@@ -142,17 +113,6 @@ def limited(lanes: Sequence[Lane]) -> tuple[list[Lane], dict[str, int]]:
     return [lane for place, lane in enumerate(lanes) if place not in out], dropped
 
 
-def tracked(bars: Sequence[Bar]) -> tuple[tuple[Bar, ...], int]:
-    """The bars, each on the first track that is free at its start, and the number of tracks."""
-    free: list[float] = []
-    placed: list[Bar] = []
-    for bar in sorted(bars, key=lambda bar: (bar.start, bar.end)):
-        track = next((number for number, until in enumerate(free) if until <= bar.start), len(free))
-        free[track:] = [bar.end, *free[track + 1 :]]
-        placed.append(replace(bar, track=track))
-    return tuple(placed), max(1, len(free))
-
-
 def overlaps(bars: Sequence[Bar]) -> list[Bar]:
     """The intervals with more than one bar."""
     result: list[Bar] = []
@@ -177,6 +137,14 @@ def gaps(bars: Sequence[Bar], until: float | None) -> list[Bar]:
     if reach is not None and until is not None and until > reach:
         result.append(Bar(reach, until, GAP, "no fetcher", "until the history ends", is_open=True))
     return result
+
+
+def extend(spans: list[list[float]], at: float, until: float) -> None:
+    """Add the interval of a renewed lease; adjoining ones are one."""
+    if spans and at <= spans[-1][1]:
+        spans[-1][1] = max(spans[-1][1], until)
+    elif until > at:
+        spans.append([at, until])
 
 
 def clipped(intervals: Iterable[tuple[float, float]], start: float, end: float) -> list[tuple[float, float]]:

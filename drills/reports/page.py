@@ -1,9 +1,7 @@
-"""One run of a drill as one HTML file: self-contained, and readable without scripts."""
+"""One run of a drill as one HTML file: self-contained, without scripts."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,15 +10,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from . import tables
-from .axis import Axis, window
-from .drawing import NAMES_W, Picture, picture, whole
+from .drawing import BARS, SIGNS, picture
 from .facts import (
     MARKS,
     amount,
     items,
     mapping,
     mark,
-    moment,
     number,
     plural,
     repeat_command,
@@ -30,13 +26,10 @@ from .facts import (
     verdict,
 )
 from .lanes import Timeline
-from .rows import COLOURS, TEXTURES
 from .summary import sentences
 from .timeline import timeline_of
 
 TEMPLATES = Path(__file__).parent / "templates"
-LANES_W = 980.0
-WIDEST = 6_000.0
 
 
 def environment(finalize: Callable[[object], str]) -> Environment:
@@ -50,7 +43,7 @@ def environment(finalize: Callable[[object], str]) -> Environment:
         finalize=lambda value: value if isinstance(value, Markup) else finalize(value),
     )
     templates.globals |= {"tables": tables, "amount": amount, "seconds": seconds}
-    templates.globals |= {"colours": COLOURS, "textures": TEXTURES, "names_width": NAMES_W}
+    templates.globals |= {"bars": BARS, "signs": SIGNS}
     return templates
 
 
@@ -64,7 +57,6 @@ def page(run: Mapping[str, Any], events: Sequence[Any]) -> str:
     """
     run = mapping(run)
     timeline, known = timeline_of(run, events)
-    script = (TEMPLATES / "page.js").read_text().strip()
     return _HTML.get_template("page.html.jinja").render(
         run=run,
         title=text(run.get("title")) or text(run.get("drill")) or "Unnamed drill",
@@ -73,14 +65,11 @@ def page(run: Mapping[str, Any], events: Sequence[Any]) -> str:
         sentences=sentences(run, known),
         why=[each for each in items(run.get("why")) if text(each)],
         figures=_figures(run),
-        pictures=_pictures(run, timeline),
+        picture=picture(run, timeline) if any(lane.bars or lane.marks for lane in timeline.lanes) else None,
         remarks=_remarks(run, timeline),
         timeline=timeline,
         command=repeat_command(run),
         how=_how(run),
-        # The policy blocks external content, even if a text of the page refers to it.
-        script=Markup(script),
-        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 
 
@@ -103,20 +92,6 @@ def _figures(run: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     ]  # fmt: skip
 
 
-def _pictures(run: Mapping[str, Any], timeline: Timeline) -> list[Picture]:
-    """The picture of the window; unless that is the whole run, also a small and a wide one of the whole run."""
-    if timeline.end <= timeline.start and not timeline.shades and len(timeline.lanes) < 2:
-        return []
-    start, end = window(run, timeline)
-    name = f"Lanes, {moment(start, timeline.zero)} to {moment(end, timeline.zero)}"
-    main = picture(run, timeline, Axis(start, end, LANES_W), name)
-    if (start, end) == (timeline.start, max(timeline.end, timeline.start + 1)):
-        return [main]
-    long = max(timeline.end - timeline.start, 1.0)
-    small = picture(run, timeline, Axis(timeline.start, timeline.start + long, LANES_W), "The whole run", (start, end))
-    return [main, small, picture(run, timeline, whole(timeline, WIDEST), "The whole run")]
-
-
 def _remarks(run: Mapping[str, Any], timeline: Timeline) -> list[str]:
     remarks = [
         f"{plural(count, kind)} more with fewer changes, not drawn." for kind, count in timeline.left_out.items()
@@ -128,7 +103,7 @@ def _remarks(run: Mapping[str, Any], timeline: Timeline) -> list[str]:
     else:
         absent = [name for name in MARKS if mark(run, name) is None]
         remarks += [f"Did not happen, or was not measured: {', '.join(absent)}."] if absent else []
-    if not timeline.shades:
+    if not timeline.faults:
         since = " Times are relative to its start." if mark(run, "T0") is None else ""
         remarks.append(f"The history has no fault.{since}")
     return remarks

@@ -1,4 +1,4 @@
-"""The lanes of the partitions: their fetchers, by the checker's rule, and the arrival of records."""
+"""The lanes of the partitions: their fetchers, by the checker's rule."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from drills.checker.replay.replay import fetch_intervals
 from drills.checker.replay.verdict import Event
 
 from .facts import amount, plural, text
-from .lanes import FETCH, PARTITION, Bar, Flow, Lane, clipped, gaps, overlaps, tracked
-
-FINEST_S = 0.02
-MOST_BUCKETS = 4_000
+from .lanes import FETCH, PARTITION, Bar, Lane, clipped, gaps, overlaps
 
 Place = tuple[str, str, int]
 """Group, topic, partition."""
@@ -20,33 +17,22 @@ Counts = list[int]
 """Fetches, records."""
 
 
-def partition_lanes(events: Sequence[Event], start: float, end: float) -> list[Lane]:
+def partition_lanes(events: Sequence[Event], end: float) -> list[Lane]:
     """A lane for each fetched partition of each group, ordered by group, topic and number."""
-    bucket_s = max(FINEST_S, (end - start) / MOST_BUCKETS)
     holds: dict[Place, list[Hold]] = {}
     for hold in fetch_intervals(events):
         holds.setdefault((hold.key[0], hold.key[1], hold.key[3]), []).append(hold)
     fetched: dict[int, Counts] = {}
-    flows: dict[Place, dict[int, Counts]] = {}
     for event in events:
         for item in event["ranges"] if event["event"] == "fetch" else ():
             place = event["group"], item["topic"], item["partition"]
-            all_counts = [flows.setdefault(place, {}).setdefault(int(event["at"] // bucket_s), [0, 0])]
-            mine = _of(event, item["topic_id"], holds.get(place, ()))[-1:]
-            all_counts += [fetched.setdefault(hold.number, [0, 0]) for hold in mine]
-            for counts in all_counts:
+            for hold in _of(event, item["topic_id"], holds.setdefault(place, []))[-1:]:
+                counts = fetched.setdefault(hold.number, [0, 0])
                 counts[0] += 1
                 counts[1] += max(0, item["next"] - item["first"])
     ended = {event["who"] for event in events if event["event"] == "exit"}
     awaited = {event.get("group") for event in events if event["event"] == "start" and event["who"] not in ended}
-    lanes = []
-    for place in sorted(holds.keys() | flows):
-        flow = [
-            Flow(bucket * bucket_s, (bucket + 1) * bucket_s, *counts)
-            for bucket, counts in sorted(flows.get(place, {}).items())
-        ]
-        lanes.append(_lane(place, holds.get(place, ()), fetched, flow, end, place[0] in awaited))
-    return lanes
+    return [_lane(place, holds[place], fetched, end, place[0] in awaited) for place in sorted(holds)]
 
 
 def _of(event: Event, topic_id: str, holds: Sequence[Hold]) -> list[Hold]:
@@ -57,19 +43,17 @@ def _of(event: Event, topic_id: str, holds: Sequence[Hold]) -> list[Hold]:
     ]
 
 
-def _lane(
-    place: Place, holds: Sequence[Hold], fetched: Mapping[int, Counts], flow: Sequence[Flow], end: float, awaited: bool
-) -> Lane:
+def _lane(place: Place, holds: Sequence[Hold], fetched: Mapping[int, Counts], end: float, is_awaited: bool) -> Lane:
     group, topic, number = place
     of_topics: dict[PartitionKey, list[Bar]] = {}
     for hold in holds:
         of_topics.setdefault(hold.key, []).extend(_bars(hold, fetched.get(hold.number, [0, 0]), end))
     bars = [bar for each in of_topics.values() for bar in each]
     twice = [bar for each in of_topics.values() for bar in overlaps(each)]  # one created again is another topic
-    idle = gaps(bars, end if awaited else None)
-    placed, tracks = tracked(bars)
-    everything = tuple(sorted((*placed, *idle, *twice), key=lambda bar: bar.start))
-    return Lane(PARTITION, f"{text(topic)}-{number}", text(group), bars=everything, flow=tuple(flow), tracks=tracks)
+    idle = gaps(bars, end if is_awaited else None)
+    bars.sort(key=lambda bar: bar.end)
+    everything = sorted((*bars, *idle, *twice), key=lambda bar: bar.start)
+    return Lane(PARTITION, f"{text(topic)}-{number}", text(group), bars=tuple(everything))
 
 
 def _bars(hold: Hold, fetched: Counts, end: float) -> list[Bar]:

@@ -10,12 +10,27 @@ from drills.checker.replay.conditions import STUCK_KINDS, Fault
 from drills.checker.replay.verdict import Event
 
 from .facts import FAR, number, text
-from .lanes import CONSUMER, ELECTED, ENSEMBLE, LEASE, LIFE, NODE, OTHER, PAUSE, Bar, Lane, LaneMark, Shade, clipped
+from .lanes import (
+    CONSUMER,
+    ELECTED,
+    ENSEMBLE,
+    FAULT,
+    LEASE,
+    LIFE,
+    NODE,
+    OTHER,
+    PAUSE,
+    Bar,
+    Lane,
+    LaneMark,
+    clipped,
+    extend,
+)
 from .summary import hit_of, name_of
 
 _COMMAND = re.compile(r"/channel/([^/]+)/command-\d+$")
 _KINDS = {"node": NODE, "consumer": CONSUMER, "slot": CONSUMER}
-_ORDER = {ENSEMBLE: 0, NODE: 1, CONSUMER: 2, OTHER: 3}
+_ORDER = (NODE, CONSUMER, OTHER)
 _NOTED = {"registered": "registered", "over": "over", "batch": "batch", "query-failed": "failed"}
 
 
@@ -66,7 +81,7 @@ class Processes:
         elif kind == "elected":
             self._on_elected(event, at)
         elif kind == "lease":
-            _lease(self.life(who).leases.setdefault(event.get("session"), []), at, min(event["until"], FAR))
+            extend(self.life(who).leases.setdefault(event.get("session"), []), at, min(event["until"], FAR))
         elif kind == "fault":
             self.faults.append(Fault(event))
         elif kind == "commit":
@@ -83,7 +98,7 @@ class Processes:
     def _on_closed(self, event: Event, at: float) -> None:
         session = event["session"]
         whose = name_of(self._sessions.get(session, event["who"]))
-        self.marks.append(LaneMark(at, "session", whose, f"session {session} of {whose}: {text(event.get('why'))}"))
+        self.marks.append(LaneMark(at, "session", f"session {session} of {whose}: {text(event.get('why'))}"))
         if self._elected is not None and self._elected[2] == session:
             self.resign(at, f"its session was {text(event.get('why'))}")
 
@@ -92,10 +107,7 @@ class Processes:
         life = self.life(event["who"])
         life.kind = life.kind or "node"
         self._elected = (life, at, event["session"], event["epoch"])
-        who = name_of(event["who"])
-        self.marks.append(
-            LaneMark(at, "elected", f"{who}, epoch {event['epoch']}", f"{text(event['who'])} was elected")
-        )
+        self.marks.append(LaneMark(at, "elected", f"{text(event['who'])} was elected, epoch {event['epoch']}"))
 
     def resign(self, at: float, why: str, is_open: bool = False) -> None:
         """The end of the coordinator's term."""
@@ -113,15 +125,8 @@ class Processes:
                 self.life(event["who"]).marks.append(LaneMark(at, kind, note=note))
 
 
-def _lease(spans: list[list[float]], at: float, until: float) -> None:
-    if spans and at <= spans[-1][1]:
-        spans[-1][1] = max(spans[-1][1], until)
-    elif until > at:
-        spans.append([at, until])
-
-
 def process_lanes(events: Sequence[Event], start: float, end: float) -> list[Lane]:
-    """A lane for the ensemble, then one per name: nodes, consumers and slots, queries and others."""
+    """Lanes of the faults and of the ensemble, then one per name: nodes, consumers and slots, queries and others."""
     processes = Processes(start)
     for event in events:
         processes.feed(event)
@@ -131,8 +136,9 @@ def process_lanes(events: Sequence[Event], start: float, end: float) -> list[Lan
         if life.who not in ("server", "hand"):
             names.setdefault(name_of(life.who), []).append(life)
     lanes = [_lane(name, lives, processes.faults, end) for name, lives in names.items()]
-    lanes.sort(key=lambda lane: (_ORDER[lane.kind], lane.group, _natural(lane.name)))
-    return [Lane(ENSEMBLE, "ZooKeeper", marks=tuple(processes.marks)), *lanes]
+    lanes.sort(key=lambda lane: (_ORDER.index(lane.kind), lane.group, _natural(lane.name)))
+    hit = Lane(FAULT, "Faults", bars=tuple(faults(events)))
+    return [hit, Lane(ENSEMBLE, "ZooKeeper", marks=tuple(processes.marks)), *lanes]
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
@@ -169,17 +175,18 @@ RETURNS = "server-returns"
 _PAUSED = {"pause": "paused", "hang": "hangs"}
 
 
-def shades(events: Sequence[Event]) -> list[Shade]:
+def faults(events: Sequence[Event]) -> list[Bar]:
     """Each fault with its duration; a server's until it is back."""
-    faults = [event for event in events if event["event"] == "fault"]
+    found = [event for event in events if event["event"] == "fault"]
     result = []
-    for event in faults:
+    for event in found:
         if event["kind"] == RETURNS:
             continue
         until = number(event.get("until"))
         if until is None and "server" in event:
-            back = [each for each in faults if each["kind"] == RETURNS and each.get("server") == event["server"]]
+            back = [each for each in found if each["kind"] == RETURNS and each.get("server") == event["server"]]
             until = next((float(each["at"]) for each in back if each["at"] > event["at"]), None)
         end = until if until is not None and event["at"] < until < FAR else event["at"]
-        result.append(Shade(float(event["at"]), float(end), " ".join((text(event["kind"]), hit_of(event))).strip()))
+        label = " ".join((text(event["kind"]), hit_of(event))).strip()
+        result.append(Bar(float(event["at"]), float(end), FAULT, label))
     return result

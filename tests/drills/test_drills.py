@@ -36,6 +36,7 @@ def test_everything_that_a_verdict_was_decided_from_is_kept(short_set: dict[str,
     assert {path.name for path in (folder / "logs").glob("node-*.log")} == {"node-1.log", "node-2.log"}
     assert not check_file(folder / "history.jsonl").broken
     assert document["title"] in (folder / "report.html").read_text()
+    assert json.loads((folder / "trace.json").read_text())["traceEvents"]
     assert (folder / "report.md").read_text().startswith(f"# {drill['verdict']}: {document['title']}")
 
 
