@@ -27,8 +27,8 @@ SERVER_FIXTURES = {"zookeeper", "zk", "ensemble3", "kafka", "sasl_server"}
 QUIET_FIXTURES = {"quiet_set", "kafka_drill"}
 ALONE = ("tests/drills/", "tests/docker/")
 """Its files are one worker's: a drill measures times, and runs beside no other one."""
-CONFORMANCE = "tests/drills/test_conformance.py"
-"""It measures none."""
+BESIDE = ("tests/drills/test_conformance.py", "tests/drills/test_drills_bite.py")
+"""They measure no time."""
 SHARED = ("spark: SparkSession", "kafka: Kafka", "sasl_server: Ensemble")
 """Parameters for which a process starts a cluster, a broker or a server once: files with one are one worker's."""
 ONE_BY_ONE = "tests/simulation/"
@@ -99,7 +99,7 @@ def part_of_this_commit() -> int:
 @cache
 def scope_of(file: str) -> str:
     """What one worker runs on end: a file, all drills, or all files with one of `SHARED`."""
-    if file.startswith(ALONE) and file != CONFORMANCE:
+    if file.startswith(ALONE) and file not in BESIDE:
         return "drills"
     text = Path(__file__).parents[1].joinpath(file).read_text()
     return next((parameter for parameter in SHARED if parameter in text), file)
