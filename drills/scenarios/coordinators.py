@@ -38,42 +38,25 @@ def another_is_elected(stage: Stage, than: str) -> str:
     return wait_for(look, 3 * stage.bounds["session_timeout"] + 10, f"another node than {than} is elected")
 
 
-def _past_session_s(stage: Stage) -> float:
-    return PAST_THE_SESSION * stage.bounds["session_timeout"]
+def past_session(away: Callable[[Stage, str, float], None]) -> Callable[[Stage, str], None]:
+    """A fault that lasts until the session of its process has expired."""
+    return lambda stage, name: away(stage, name, PAST_THE_SESSION * stage.bounds["session_timeout"])
 
 
-def _killed(stage: Stage) -> set[str]:
-    victim = elected_of(stage)
-    stage.kill(victim)
-    another_is_elected(stage, victim)
-    return stage.slots()
+def _replaced(fault: Callable[[Stage, str], None], turns: int = 0) -> Callable[[Stage], None]:
+    """The fault hits the coordinator, and another node is elected.
 
+    :param turns: requested afterwards: a deposed node that still considers itself elected would write.
+    """
 
-def _terminated(stage: Stage) -> set[str]:
-    victim = elected_of(stage)
-    stage.terminate(victim)
-    another_is_elected(stage, victim)
-    return stage.slots()
+    def run(stage: Stage) -> None:
+        victim = elected_of(stage)
+        fault(stage, victim)
+        another_is_elected(stage, victim)
+        for _ in range(turns):
+            a_turn_is_taken(stage)
 
-
-def _paused(stage: Stage) -> set[str]:
-    victim = elected_of(stage)
-    stage.pause(victim, _past_session_s(stage))
-    return _coordinated_by_another(stage, victim)
-
-
-def _cut(stage: Stage) -> set[str]:
-    victim = elected_of(stage)
-    stage.cut(victim, _past_session_s(stage))
-    return _coordinated_by_another(stage, victim)
-
-
-def _coordinated_by_another(stage: Stage, deposed: str) -> set[str]:
-    """Requested turns after the deposed node is back: a node that still considers itself elected would write."""
-    another_is_elected(stage, deposed)
-    for _ in range(TURNS):
-        a_turn_is_taken(stage)
-    return stage.slots()
+    return run
 
 
 def a_turn_is_taken(stage: Stage) -> None:
@@ -87,7 +70,7 @@ def a_turn_is_taken(stage: Stage) -> None:
         raise NotReached(f"not within {TURN_S:.0f} s: a requested turn")
 
 
-def _one_reply_dropped(stage: Stage) -> set[str]:
+def _one_reply_dropped(stage: Stage) -> None:
     """The reply to the commit with the stops of a rebalance, caused by a slot that leaves."""
     victim = elected_of(stage)
     loss = stage.lose(victim, Loss(_sends_a_command, is_request=False))
@@ -95,7 +78,6 @@ def _one_reply_dropped(stage: Stage) -> set[str]:
     stage.terminate(leaver)
     happens(loss, "the reply to a commit with commands is lost")
     stage.fault("lose-reply", process=stage.processes[victim].who)
-    return stage.slots()
 
 
 def _sends_a_command(request: bytes) -> bool:
@@ -129,20 +111,19 @@ def happens(loss: Loss, what: str, timeout_s: float = LOST_S) -> None:
         raise NotReached(f"not within {timeout_s:.0f} s: {what}")
 
 
-def killed_at_each_step(stage: Stage, steps: Steps = STEPS) -> set[str]:
+def killed_at_each_step(stage: Stage, steps: Steps = STEPS) -> None:
     """The victim is killed before its connection is cut, so it sends nothing more."""
-    return _at_each_step(stage, steps, stage.kill, lambda victim: stage.processes[victim].strike())
+    _at_each_step(stage, steps, stage.kill, lambda victim: stage.processes[victim].strike())
 
 
-def _terminated_at_each_step(stage: Stage) -> set[str]:
-    return _at_each_step(stage, STEPS, stage.terminate, lambda victim: None)
+def _terminated_at_each_step(stage: Stage) -> None:
+    _at_each_step(stage, STEPS, stage.terminate, lambda victim: None)
 
 
-def _at_each_step(stage: Stage, steps: Steps, end: Callable[[str], None], at_once: Callable[[str], None]) -> set[str]:
+def _at_each_step(stage: Stage, steps: Steps, end: Callable[[str], None], at_once: Callable[[str], None]) -> None:
     last = stage.settings.slots - 1
     for number, (where, writes, is_before) in enumerate(steps):
         victim = elected_of(stage)
-
         is_it = partial(writes_state, writes)
         loss = stage.lose(victim, Loss(is_it, is_request=is_before, then=partial(at_once, victim)))
         if number % 2 == 0:
@@ -154,10 +135,9 @@ def _at_each_step(stage: Stage, steps: Steps, end: Callable[[str], None], at_onc
         another_is_elected(stage, victim)
         stage.wait_settled(stage.slots())
         stage.start_node(victim)
-    return stage.slots()
 
 
-def _rolled(stage: Stage) -> set[str]:
+def _rolled(stage: Stage) -> None:
     """A rolling restart of the nodes, the coordinator last."""
     elected = elected_of(stage)
     nodes = sorted(name for name in stage.processes if name.startswith("node-"))
@@ -166,7 +146,6 @@ def _rolled(stage: Stage) -> set[str]:
         stage.start_node(name)
         elected_of(stage)
         stage.wait_settled(stage.slots())
-    return stage.slots()
 
 
 COORDINATORS = (
@@ -176,7 +155,7 @@ COORDINATORS = (
         proves="A failed coordinator is replaced in time, and fetching continues.",
         hypothesis=f"The next node acts within the session timeout + 2 ticks + 0.5 s; {NO_STANDSTILL}.",
         fault="SIGKILL to the coordinator",
-        run=_killed,
+        run=_replaced(Stage.kill),
         promises=(NEXT_ACTS, FETCHING_UNINTERRUPTED, OWNERS_UNCHANGED),
     ),
     Drill(
@@ -185,7 +164,7 @@ COORDINATORS = (
         proves="A coordinator that is stopped resigns, so the next one need not wait for its session to expire.",
         hypothesis=f"The next node acts within 0.5 s; {NO_STANDSTILL}.",
         fault="SIGTERM to the coordinator",
-        run=_terminated,
+        run=_replaced(Stage.terminate),
         promises=(NEXT_ACTS_AT_ONCE, FETCHING_UNINTERRUPTED, OWNERS_UNCHANGED),
     ),
     Drill(
@@ -195,7 +174,7 @@ COORDINATORS = (
         hypothesis=f"The next node acts in time, and the old one is fenced when it resumes, also during requested "
         f"turns; {NO_STANDSTILL}.",
         fault="SIGSTOP to the coordinator, and SIGCONT after 1.6 session timeouts",
-        run=_paused,
+        run=_replaced(past_session(Stage.pause), TURNS),
         promises=(NEXT_ACTS, FETCHING_UNINTERRUPTED, OWNERS_UNCHANGED),
     ),
     Drill(
@@ -204,7 +183,7 @@ COORDINATORS = (
         proves="A coordinator that is cut off from ZooKeeper stops acting before another one starts.",
         hypothesis=f"The next node acts in time, two never act at once; {NO_STANDSTILL}.",
         fault="no packet between the coordinator and ZooKeeper for 1.6 session timeouts",
-        run=_cut,
+        run=_replaced(past_session(Stage.cut), TURNS),
         promises=(NEXT_ACTS, FETCHING_UNINTERRUPTED, OWNERS_UNCHANGED),
     ),
     Drill(

@@ -76,7 +76,7 @@ STATE_BYTES = 64_000
 """State size of each member: an answer to three or four members takes two transactions."""
 
 
-def _leader_killed(stage: Stage) -> set[str]:
+def _leader_killed(stage: Stage) -> None:
     """Each time a fetcher joins, so that the group asks: first a new one, then the leader that was killed before."""
     joins = stage.settings.slots
     for where, writes, is_before, leaves in LEADER_STEPS:
@@ -93,7 +93,6 @@ def _leader_killed(stage: Stage) -> set[str]:
         stage.wait_settled(stage.slots())
         joins = int(leader.rpartition("-")[2])
     stage.start_slot(joins)
-    return stage.slots()
 
 
 def _left(stage: Stage) -> set[str]:
@@ -111,14 +110,14 @@ def _is_answer(writes: bytes, request: bytes) -> bool:
 # ---- a leader that does not answer
 
 
-def _leader_hangs(stage: Stage) -> set[str]:
+def _leader_hangs(stage: Stage) -> None:
     """It hangs until the next leader's answer is adopted and the others have applied it; it is not evicted."""
     bounds = stage.bounds
     longest_s = ASKED_S + bounds["assignment_timeout"] + bounds["poll_interval"]
     return _with_misbehaving(stage, lambda leader: _misbehaves(stage, leader, "hang", longest_s))
 
 
-def _leader_raises(stage: Stage) -> set[str]:
+def _leader_raises(stage: Stage) -> None:
     return _with_misbehaving(stage, lambda leader: _misbehaves(stage, leader, "raise"))
 
 
@@ -128,7 +127,7 @@ def _misbehaves(stage: Stage, leader: str, kind: str, seconds: float = 0.0) -> N
     stage.fault(kind, seconds, process=process.who, group=stage.settings.group, consumer=leader)
 
 
-def _with_misbehaving(stage: Stage, begin: Callable[[str], None]) -> set[str]:
+def _with_misbehaving(stage: Stage, begin: Callable[[str], None]) -> None:
     leader, before = leader_of(stage), adopted_ask(stage)
     others = stage.slots() - {leader}
     begin(leader)
@@ -139,7 +138,6 @@ def _with_misbehaving(stage: Stage, begin: Callable[[str], None]) -> set[str]:
         raise NotReached(f"{leader} answered, although its assignor misbehaves")
     wait_for(lambda: not _have_commands(stage, others), ASKED_S, "the others have acknowledged their commands")
     stage.processes[leader].go_on()
-    return stage.slots()
 
 
 def _have_commands(stage: Stage, consumers: set[str]) -> bool:
@@ -160,10 +158,9 @@ CLIENT_STEPS: Steps = (
 )
 
 
-def _coordinator_killed_at_each_step(stage: Stage) -> set[str]:
+def _coordinator_killed_at_each_step(stage: Stage) -> None:
     killed_at_each_step(stage, CLIENT_STEPS)
     _while_the_leader_thinks(stage)
-    return stage.slots()
 
 
 def _while_the_leader_thinks(stage: Stage) -> None:
@@ -216,8 +213,10 @@ def _client_side(settings: Settings, strategy: str, misbehaves: str, timeout_ms:
     )
 
 
+_long_drill = partial(Drill, is_short=False)
+
 LEADERS = (
-    Drill(
+    _long_drill(
         name="leader-sigkill",
         title="Kill the leader that is asked for an assignment (SIGKILL)",
         proves="A leader that dies during an ask is replaced in time; its incomplete answer has no effect.",
@@ -227,9 +226,8 @@ LEADERS = (
         run=_leader_killed,
         promises=(SETTLED_WITHOUT_THE_LEADER, FETCHED_AGAIN),
         adjust=lambda settings: replace(_client_side(settings, COOPERATIVE, HANGS), state_bytes=STATE_BYTES),
-        is_short=False,
     ),
-    Drill(
+    _long_drill(
         name="leader-hangs-in-assign",
         title="A leader whose assignor hangs",
         proves="A leader that does not answer blocks no other member; the next leader is asked.",
@@ -239,9 +237,8 @@ LEADERS = (
         run=_leader_hangs,
         promises=(NEXT_LEADER_AFTER_A_HANG, NOTHING_IS_REVOKED, OTHERS_FETCH_ON, EVERYBODY_HEARS),
         adjust=lambda settings: _client_side(settings, COOPERATIVE, HANGS, TIMEOUT_MS),
-        is_short=False,
     ),
-    Drill(
+    _long_drill(
         name="leader-raises",
         title="A leader whose assignor raises",
         proves="A leader that fails reports why, and the next leader is asked after a backoff.",
@@ -251,9 +248,8 @@ LEADERS = (
         run=_leader_raises,
         promises=(NEXT_LEADER_AFTER_AN_ERROR, NOTHING_IS_REVOKED, OTHERS_FETCH_ON, EVERYBODY_HEARS),
         adjust=lambda settings: _client_side(settings, COOPERATIVE, RAISES, TIMEOUT_MS),
-        is_short=False,
     ),
-    Drill(
+    _long_drill(
         name="coordinator-sigkill-each-step-client",
         title="Kill the coordinator at each step of a client-side assignment",
         proves="The next coordinator continues the same ask and answer, at whichever step the last one died.",
@@ -264,6 +260,5 @@ LEADERS = (
         run=_coordinator_killed_at_each_step,
         promises=(SETTLED_BY_THE_NEXT, ASKED_ONCE, ONE_GENERATION_EACH),
         adjust=lambda settings: _client_side(settings, EAGER, HANGS),
-        is_short=False,
     ),
 )

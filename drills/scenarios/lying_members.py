@@ -18,10 +18,10 @@ DRILLED = (*SHORT, "longest-lease", "scribbles")
 """The others are drawn in the simulation."""
 
 
-def _told(lie: str) -> Callable[[Stage], set[str]]:
+def _told(lie: str) -> Callable[[Stage], None]:
     """The member lies until it is evicted, or for as long as an eviction may take."""
 
-    def run(stage: Stage) -> set[str]:
+    def run(stage: Stage) -> None:
         process = stage.start_lying_member(LIAR, lie)
         if lie == KEEPS:
             stage.wait_settled({*stage.slots(), LIAR})
@@ -34,7 +34,6 @@ def _told(lie: str) -> Callable[[Stage], set[str]]:
             del stage.processes[LIAR]
             stage.gone(process, "evicted")
         stage.wait_settled(stage.slots())
-        return stage.slots()
 
     return run
 

@@ -136,7 +136,7 @@ def waits_for(member: str, others: Set[str], contributed: Sequence[str]) -> bool
     return others <= set(contributed) and member not in contributed
 
 
-def _killed_in_drain(stage: Stage) -> set[str]:
+def _killed_in_drain(stage: Stage) -> None:
     """It dies with the counts since the last checkpoint; then another process starts under its name."""
     victim = slot(stage.settings.slots - 1)
     before = _hung_in_drain(stage, victim)
@@ -146,10 +146,9 @@ def _killed_in_drain(stage: Stage) -> set[str]:
         stage.wrong.append(f"checkpoint {before.open} completed without {victim}")
     wait_region(stage, after)
     stage.start_slot(stage.settings.slots - 1)
-    return stage.slots()
 
 
-def _joined_in_drain(stage: Stage) -> set[str]:
+def _joined_in_drain(stage: Stage) -> None:
     """The generation waits for the open checkpoint, so no counts are lost to the join."""
     hung, group = slot(0), stage.settings.group
     before, generation = _hung_in_drain(stage, hung), stage.group().state.generation
@@ -164,7 +163,6 @@ def _joined_in_drain(stage: Stage) -> set[str]:
     wait_region(stage, before)
     if not _has(stage, before.open, COMPLETED):
         stage.wrong.append(f"checkpoint {before.open} did not complete before the generation with {joined}")
-    return stage.slots()
 
 
 def _has(stage: Stage, checkpoint: int, end: str) -> bool:
@@ -175,7 +173,7 @@ def _has(stage: Stage, checkpoint: int, end: str) -> bool:
 # ---- an operator
 
 
-def _reset_to_initial(stage: Stage) -> set[str]:
+def _reset_to_initial(stage: Stage) -> None:
     before = region_of(stage)
     stage.fault("reset", group=stage.settings.group)
     request(stage.store, REGION, RegionRequest(RESET, "a drill", sequence=INITIAL))
@@ -184,7 +182,6 @@ def _reset_to_initial(stage: Stage) -> set[str]:
     if is_kept and not _has(stage, before.sequence, ABANDONED):
         stage.wrong.append(f"checkpoint {before.sequence} is not abandoned: the region was not reset")
     wait_region(stage, after)
-    return stage.slots()
 
 
 # ---- a coordinator that dies at each step
@@ -204,7 +201,7 @@ RESET_STEPS = (
 """Where a coordinator is killed: substrings of its commit, and whether the commit (else its reply) is lost."""
 
 
-def _coordinator_killed_at_each_step(stage: Stage) -> set[str]:
+def _coordinator_killed_at_each_step(stage: Stage) -> None:
     for where, writes, is_before in CHECKPOINT_STEPS:
         _killed_when(stage, where, writes, is_before)
     _killed_when_some_have_drained(stage)
@@ -214,7 +211,6 @@ def _coordinator_killed_at_each_step(stage: Stage) -> set[str]:
         _killed_when(stage, where, writes, is_before, reset)
         if region_of(stage).reset == before.reset:
             stage.wrong.append(f"a coordinator that dies {where} leaves no reset")
-    return stage.slots()
 
 
 def _killed_when(
@@ -259,8 +255,10 @@ def _in_region(settings: Settings) -> Settings:
 
 EXACT = "the counts of all are those of one uninterrupted run"
 
+_region_drill = partial(Drill, adjust=_in_region, is_short=False)
+
 REGIONS = (
-    Drill(
+    _region_drill(
         name="region-member-sigkill-in-drain",
         title="Kill a member of a consistent region while it drains (SIGKILL)",
         proves="A checkpoint without a member's contribution is never restored, and the records since the last one are "
@@ -268,30 +266,24 @@ REGIONS = (
         hypothesis=f"The region is reset to the previous checkpoint, and continues from there; {EXACT}.",
         fault="SIGKILL to an application that hangs in on_drain while all others have contributed",
         run=_killed_in_drain,
-        adjust=_in_region,
-        is_short=False,
     ),
-    Drill(
+    _region_drill(
         name="region-rebalance-in-drain",
         title="A member joins a consistent region while a checkpoint is open",
         proves="A join waits for the open checkpoint, and no counts are lost.",
         hypothesis=f"The checkpoint completes before the next generation begins; {EXACT}.",
         fault="an application hangs in on_drain while another application joins",
         run=_joined_in_drain,
-        adjust=_in_region,
-        is_short=False,
     ),
-    Drill(
+    _region_drill(
         name="region-reset-to-initial",
         title="Reset a consistent region to its initial state",
         proves="A region that is reset to its initial state starts again at its initial offsets.",
         hypothesis=f"All records are counted again from the first offsets; {EXACT}.",
         fault="an operator resets the region to its initial state",
         run=_reset_to_initial,
-        adjust=_in_region,
-        is_short=False,
     ),
-    Drill(
+    _region_drill(
         name="region-coordinator-sigkill-each-step",
         title="Kill the coordinator at each step of a checkpoint and of a reset",
         proves="The next coordinator completes an unfinished checkpoint or reset.",
@@ -299,7 +291,5 @@ REGIONS = (
         fault="SIGKILL to the coordinator: after a checkpoint has begun, its drains are sent, some and all members "
         "have contributed, it has completed; after a reset has begun, its stops and its starts are sent",
         run=_coordinator_killed_at_each_step,
-        adjust=_in_region,
-        is_short=False,
     ),
 )

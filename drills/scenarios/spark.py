@@ -24,26 +24,24 @@ EXECUTOR = "CoarseGrainedExecutorBackend"
 AWAY_S = 3.0
 
 
-def _executor_killed(stage: Stage) -> set[str]:
+def _executor_killed(stage: Stage) -> None:
     slots = set(stage.slot_processes().values())
     executors = [pid for pid in descendants(stage.processes[APPLICATION].pid) if EXECUTOR in command_line(pid)]
     pid = next((pid for pid in executors if slots.intersection(descendants(pid))), None)
     if pid is None:
         raise NotReached("no executor runs a slot")
     _kill_below(stage, pid, "executor")
-    return stage.slots()
 
 
-def _worker_killed(stage: Stage) -> set[str]:
+def _worker_killed(stage: Stage) -> None:
     family = descendants(stage.processes[APPLICATION].pid)
     pid = next((pid for _, pid in sorted(stage.slot_processes().items()) if pid in family), None)
     if pid is None:
         raise NotReached("no worker runs a slot")
     _kill_below(stage, pid, "worker")
-    return stage.slots()
 
 
-def _driver_killed(stage: Stage) -> set[str]:
+def _driver_killed(stage: Stage) -> None:
     """The application is restarted at once, as by a supervisor."""
     driver, before = stage.processes[APPLICATION], stage.lives()
     family = descendants(driver.pid)
@@ -51,15 +49,13 @@ def _driver_killed(stage: Stage) -> set[str]:
     _note_ends(stage, family)
     stage.start_spark()
     stage.wait_back(before, SPARK_READY_S)
-    return stage.slots()
 
 
-def _query_returns(stage: Stage) -> set[str]:
+def _query_returns(stage: Stage) -> None:
     """The application ends in order, and returns with its checkpoint; slots in processes fetch throughout."""
     stage.terminate(APPLICATION)
     time.sleep(AWAY_S)
     stage.start_spark()
-    return stage.slots()
 
 
 def _kill_below(stage: Stage, pid: int, what: str) -> None:

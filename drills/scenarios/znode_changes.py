@@ -19,7 +19,7 @@ AGAIN_S = 30.0
 SCRIBBLE = b"\x00\xffscribbled by hand"
 
 
-def _grown(stage: Stage) -> set[str]:
+def _grown(stage: Stage) -> None:
     before = stage.settings.partitions
     stage.fault("topic", topic=stage.settings.topic, partitions=before + GROWN_BY)
     alter_topic(stage.store, Brokers(), stage.settings.topic, before + GROWN_BY)
@@ -28,10 +28,9 @@ def _grown(stage: Stage) -> set[str]:
     _is_sealed_from(
         stage, {TopicPartition(stage.settings.topic, number) for number in range(before, before + GROWN_BY)}
     )
-    return stage.slots()
 
 
-def _recreated(stage: Stage) -> set[str]:
+def _recreated(stage: Stage) -> None:
     stage.stop_producing()
     stage.drained()
     stage.fault("topic", topic=stage.settings.topic)
@@ -40,7 +39,6 @@ def _recreated(stage: Stage) -> set[str]:
     stage.start_producer()
     stage.wait_settled(stage.slots())
     _is_sealed_from(stage, stage.partitions())
-    return stage.slots()
 
 
 def _is_sealed_from(stage: Stage, partitions: PartitionSet) -> None:
@@ -50,7 +48,7 @@ def _is_sealed_from(stage: Stage, partitions: PartitionSet) -> None:
     )
 
 
-def _deleted(stage: Stage) -> set[str]:
+def _deleted(stage: Stage) -> None:
     """An owner's and the coordinator's znode, deleted as with zkCli."""
     victim = elected_of(stage)
     owner = GroupPaths(stage.settings.group).owner(
@@ -61,7 +59,6 @@ def _deleted(stage: Stage) -> set[str]:
     stage.wait_settled(stage.slots())
     delete_coordinator(stage, victim)
     another_is_elected(stage, victim)
-    return stage.slots()
 
 
 def delete_coordinator(stage: Stage, victim: str) -> None:
@@ -75,11 +72,10 @@ def delete_coordinator(stage: Stage, victim: str) -> None:
     _by_hand(stage, Delete(COORDINATOR, node.stat.version))
 
 
-def _state_scribbled(stage: Stage) -> set[str]:
+def _state_scribbled(stage: Stage) -> None:
     """The eviction marks are lost with the state, so the group waits for the longest possible lease."""
     _by_hand(stage, SetData(GroupPaths(stage.settings.group).state, SCRIBBLE))
     stage.wait_settled(stage.slots(), STATE_LOST_S)
-    return stage.slots()
 
 
 def _by_hand(stage: Stage, operation: Operation) -> None:
