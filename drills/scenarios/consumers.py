@@ -111,7 +111,7 @@ def _second_process(stage: Stage) -> None:
 
 
 def _churned(stage: Stage) -> None:
-    stage.start_churn(CHURN // 2)
+    stage.start_churn(CHURN // 2, stage.random.randrange(1 << 30))
     stage.fault("churn", consumers=CHURN // 2)
     process = stage.processes.pop("churn")
     if process.wait(CHURN_S) is None:
