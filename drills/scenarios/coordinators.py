@@ -16,7 +16,9 @@ from ..testbed.testbed import Stage
 from .definition import Drill
 from .promises import FETCHING_UNINTERRUPTED, NEXT_ACTS, NEXT_ACTS_AT_ONCE, OWNERS_UNCHANGED, PAST_THE_SESSION
 
-LOST_S = 10.0
+LOST_S = 15.0
+"""Time for a started fetcher to register, and for the commit."""
+
 TURNS = 3
 TURN_S = 10.0
 
@@ -70,68 +72,65 @@ def a_turn_is_taken(stage: Stage) -> None:
         raise NotReached(f"not within {TURN_S:.0f} s: a requested turn")
 
 
+def lose_commit(
+    stage: Stage,
+    name: str,
+    what: str,
+    words: Sequence[bytes],
+    is_before: bool,
+    cause: Callable[[], object] = lambda: None,
+    is_killed: bool = True,
+) -> None:
+    """Lose the next commit of a process that contains all the words, or (`is_before` false) the reply to it.
+
+    :param what: the loss in words.
+    :param cause: brings the commit about.
+    :param is_killed: whether the process is killed before its connection is cut, so that it sends nothing more.
+    :raises NotReached: when nothing is lost in time.
+    """
+
+    def is_it(request: bytes) -> bool:
+        return op_code(request) == MULTI and all(word in request for word in words)
+
+    then = stage.processes[name].strike if is_killed else lambda: None
+    loss = stage.lose(name, Loss(is_it, is_request=is_before, then=then))
+    cause()
+    if not loss.lost.wait(LOST_S):
+        raise NotReached(f"not within {LOST_S:.0f} s: {what}")
+
+
 def _one_reply_dropped(stage: Stage) -> None:
     """The reply to the commit with the stops of a rebalance, caused by a slot that leaves."""
-    victim = elected_of(stage)
-    loss = stage.lose(victim, Loss(_sends_a_command, is_request=False))
-    leaver = slot(stage.settings.slots - 1)
-    stage.terminate(leaver)
-    happens(loss, "the reply to a commit with commands is lost")
+    victim, leaver = elected_of(stage), slot(stage.settings.slots - 1)
+    words, leaves = (b"/command-", b"-fetcher"), partial(stage.terminate, leaver)
+    lose_commit(stage, victim, "the reply to a commit with commands is lost", words, False, leaves, is_killed=False)
     stage.fault("lose-reply", process=stage.processes[victim].who)
 
 
-def _sends_a_command(request: bytes) -> bool:
-    return op_code(request) == MULTI and b"/command-" in request and b"-fetcher" in request
+Steps = Sequence[tuple[str, Sequence[bytes], bool]]
+"""Where a process is killed: words of its commit, and whether the commit (else its reply) is lost."""
 
-
-STEPS = (
-    ("before the rebalance is written", b"PreparingRebalance", True),
-    ("after it is written, reply lost", b"PreparingRebalance", False),
-    ("before the starts are sent", b"start-fetcher", True),
-    ("after the starts are sent, reply lost", b"start-fetcher", False),
-    ("before the group becomes Stable", b'"Stable"', True),
-    ("after it is Stable, reply lost", b'"Stable"', False),
+STEPS: Steps = (
+    ("before the rebalance is written", (b"/state", b"PreparingRebalance"), True),
+    ("after it is written, reply lost", (b"/state", b"PreparingRebalance"), False),
+    ("before the starts are sent", (b"/state", b"start-fetcher"), True),
+    ("after the starts are sent, reply lost", (b"/state", b"start-fetcher"), False),
+    ("before the group becomes Stable", (b"/state", b'"Stable"'), True),
+    ("after it is Stable, reply lost", (b"/state", b'"Stable"'), False),
 )
-"""Where a coordinator is killed: a substring of its commit, and whether the commit (else its reply) is lost."""
-
-Steps = Sequence[tuple[str, bytes, bool]]
 
 
-def writes_state(writes: bytes, request: bytes) -> bool:
-    """Whether a request is a coordinator's commit to a group's state that contains `writes`."""
-    return op_code(request) == MULTI and b"/state" in request and writes in request
-
-
-def happens(loss: Loss, what: str, timeout_s: float = LOST_S) -> None:
-    """Wait for the packet loss.
-
-    :raises NotReached: when no packet is lost in time.
-    """
-    if not loss.lost.wait(timeout_s):
-        raise NotReached(f"not within {timeout_s:.0f} s: {what}")
-
-
-def killed_at_each_step(stage: Stage, steps: Steps = STEPS) -> None:
-    """The victim is killed before its connection is cut, so it sends nothing more."""
-    _at_each_step(stage, steps, stage.kill, lambda victim: stage.processes[victim].strike())
-
-
-def _terminated_at_each_step(stage: Stage) -> None:
-    _at_each_step(stage, STEPS, stage.terminate, lambda victim: None)
-
-
-def _at_each_step(stage: Stage, steps: Steps, end: Callable[[str], None], at_once: Callable[[str], None]) -> None:
+def at_each_step(stage: Stage, steps: Steps = STEPS, is_killed: bool = True) -> None:
+    """The coordinator is killed, or stopped, at each of the steps: a slot leaves, the same slot joins, and so on."""
     last = stage.settings.slots - 1
-    for number, (where, writes, is_before) in enumerate(steps):
+    for number, (where, words, is_before) in enumerate(steps):
+        cause = partial(stage.start_slot, last) if number % 2 else partial(stage.terminate, slot(last))
         victim = elected_of(stage)
-        is_it = partial(writes_state, writes)
-        loss = stage.lose(victim, Loss(is_it, is_request=is_before, then=partial(at_once, victim)))
-        if number % 2 == 0:
-            stage.terminate(slot(last))
+        lose_commit(stage, victim, f"a commit {where}", words, is_before, cause, is_killed)
+        if is_killed:
+            stage.kill(victim)
         else:
-            stage.start_slot(last)
-        happens(loss, f"a commit {where}")
-        end(victim)
+            stage.terminate(victim)
         another_is_elected(stage, victim)
         stage.wait_settled(stage.slots())
         stage.start_node(victim)
@@ -200,7 +199,7 @@ COORDINATORS = (
         proves="The next coordinator completes an unfinished rebalance.",
         hypothesis="The group is Stable again each time; no partition has two fetchers; every record comes once.",
         fault="SIGKILL to the coordinator, just before and just after each commit of a rebalance",
-        run=killed_at_each_step,
+        run=at_each_step,
         is_short=False,
     ),
     Drill(
@@ -209,7 +208,7 @@ COORDINATORS = (
         proves="The next coordinator completes a rebalance that was unfinished at a resignation.",
         hypothesis="The group is Stable again each time; no partition has two fetchers; every record comes once.",
         fault="SIGTERM to the coordinator, just before and just after each commit of a rebalance",
-        run=_terminated_at_each_step,
+        run=partial(at_each_step, is_killed=False),
         is_short=False,
     ),
     Drill(

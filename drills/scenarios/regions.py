@@ -24,11 +24,9 @@ from ..base.settings import REGION, Settings
 from ..base.waiting import NotReached, wait_for
 from ..checker.replay.sketches import NOTHING, Sketch, of_range
 from ..evidence.verdict import RecordCounts
-from ..faults.packets import MULTI, op_code
-from ..faults.proxy import Loss
 from ..testbed.probes import READY_S, Produced, slot
 from ..testbed.testbed import Stage
-from .coordinators import a_turn_is_taken, another_is_elected, elected_of, happens
+from .coordinators import Steps, a_turn_is_taken, another_is_elected, elected_of, lose_commit
 from .definition import Drill
 
 PATHS = RegionPaths(REGION)
@@ -187,18 +185,17 @@ def _reset_to_initial(stage: Stage) -> None:
 # ---- a coordinator that dies at each step
 
 
-CHECKPOINT_STEPS = (
+CHECKPOINT_STEPS: Steps = (
     ("after a checkpoint has begun, reply lost", (b"/checkpoints/checkpoint-", b'"trigger"'), False),
     ("after the drains are sent, reply lost", (b"/command-", f'"{DRAIN}"'.encode()), False),
     ("after all contributions, before it completes", (f"/{COMPLETED}".encode(),), True),
     ("after it has completed, reply lost", (f"/{COMPLETED}".encode(),), False),
 )
-RESET_STEPS = (
+RESET_STEPS: Steps = (
     ("after the region is Resetting, reply lost", (f'"{RESETTING}"'.encode(), b"/request"), False),
     ("after the stops are sent, reply lost", (b"/command-", f'"{STOP_FETCHER}"'.encode()), False),
     ("after the starts are sent, reply lost", (b"/command-", f'"{START_FETCHER}"'.encode()), False),
 )
-"""Where a coordinator is killed: substrings of its commit, and whether the commit (else its reply) is lost."""
 
 
 def _coordinator_killed_at_each_step(stage: Stage) -> None:
@@ -214,13 +211,10 @@ def _coordinator_killed_at_each_step(stage: Stage) -> None:
 
 
 def _killed_when(
-    stage: Stage, where: str, writes: tuple[bytes, ...], is_before: bool, cause: Callable[[], None] = lambda: None
+    stage: Stage, where: str, words: Sequence[bytes], is_before: bool, cause: Callable[[], None] = lambda: None
 ) -> None:
     victim, before = elected_of(stage), region_of(stage)
-    strike = stage.processes[victim].strike
-    loss = stage.lose(victim, Loss(partial(_writes, writes), is_request=is_before, then=strike))
-    cause()
-    happens(loss, f"a commit {where}")
+    lose_commit(stage, victim, f"a commit {where}", words, is_before, cause)
     _replaced(stage, victim, before)
 
 
@@ -238,10 +232,6 @@ def _replaced(stage: Stage, victim: str, before: Region, then: Callable[[], None
     then()
     wait_region(stage, before)
     stage.start_node(victim)
-
-
-def _writes(words: tuple[bytes, ...], sent: bytes) -> bool:
-    return op_code(sent) == MULTI and all(word in sent for word in words)
 
 
 # ---- the drills
