@@ -1,4 +1,4 @@
-"""Drills on a consumer."""
+"""Drills on a consumer, and on a group that a member lies to."""
 
 from __future__ import annotations
 
@@ -9,16 +9,26 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from ..base.lies import LIES
 from ..base.waiting import NotReached, wait_for
 from ..testbed.probes import slot
 from ..testbed.testbed import Stage
 from .coordinators import past_session
 from .definition import Drill
-from .promises import EVICTED, FETCHED_AGAIN, GIVEN_UP, HANDED_OVER, OWNERS_UNCHANGED
+from .promises import EVICTED, FETCHED_AGAIN, GIVEN_UP, HANDED_OVER, OWNERS_UNCHANGED, given_up_s
 
 APPLICATION = "application"
 FULL_S = 3.0
 FENCED_S = 20.0
+CHURN = 100
+CHURN_S = 90.0
+LIAR = "liar"
+KEEPS = "keeps-what-was-stopped"
+"""It is sent a stop-fetcher when another member joins."""
+
+SHORT = ("acknowledges-only", KEEPS)
+DRILLED = (*SHORT, "longest-lease", "scribbles")
+"""The others are drawn in the simulation."""
 
 
 def _first(stage: Stage) -> str:
@@ -123,8 +133,25 @@ def _churned(stage: Stage) -> None:
         raise NotReached(f"only {done} of {CHURN} joins and leaves happened")
 
 
-CHURN = 100
-CHURN_S = 90.0
+def _told(lie: str) -> Callable[[Stage], None]:
+    """A member joins, and lies until it is evicted, or for as long as an eviction may take."""
+
+    def run(stage: Stage) -> None:
+        process = stage.start_lying_member(LIAR, lie)
+        if lie == KEEPS:
+            stage.wait_settled({*stage.slots(), LIAR})
+        stage.fault("member-lies", process=process.who, lie=lie)
+        if lie == KEEPS:
+            stage.start_slot(stage.settings.slots)
+        if process.wait(given_up_s(stage.bounds)) is None:
+            stage.terminate(LIAR)
+        else:
+            del stage.processes[LIAR]
+            stage.gone(process, "evicted")
+        stage.wait_settled(stage.slots())
+
+    return run
+
 
 CONSUMERS = (
     Drill(
@@ -228,4 +255,19 @@ CONSUMERS = (
         fault="applications join and leave, 100 times in all, faster than a rebalance ends",
         run=_churned,
     ),
+)
+
+LYING_MEMBERS = tuple(
+    Drill(
+        name=f"member-lies-{lie}",
+        title=f"A member that lies: {lie.replace('-', ' ')}",
+        proves="A member that breaks the protocol holds up only its own partitions, until the eviction clock ends.",
+        hypothesis="All partitions are fetched within max_poll_interval + lease + 1.5 s; every record comes once.",
+        fault=f"a member joins: {does}",
+        run=_told(lie),
+        promises=(GIVEN_UP,),
+        is_short=lie in SHORT,
+    )
+    for lie, does in LIES.items()
+    if lie in DRILLED
 )

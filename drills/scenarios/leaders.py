@@ -160,10 +160,8 @@ def _while_the_leader_thinks(stage: Stage) -> None:
 
 def _is_asked_again(stage: Stage, leader: str) -> bool:
     elected = stage.elected()
-    commands = [
-        each.command for member in stage.group().members if member.consumer == leader for each in member.commands
-    ]
-    epochs = [command.epoch for command in commands if command is not None and command.option == ASSIGN]
+    shown = [each.command for member in stage.group().members for each in member.commands if each.consumer == leader]
+    epochs = [command.epoch for command in shown if command is not None and command.option == ASSIGN]
     return elected is not None and epochs == [elected.epoch]
 
 

@@ -201,7 +201,8 @@ RESET_STEPS: Steps = (
 def _coordinator_killed_at_each_step(stage: Stage) -> None:
     for where, writes, is_before in CHECKPOINT_STEPS:
         _killed_when(stage, where, writes, is_before)
-    _killed_when_some_have_drained(stage)
+    before = _hung_in_drain(stage, slot(0))
+    _replaced(stage, elected_of(stage), before, stage.processes[slot(0)].go_on)
     for where, writes, is_before in RESET_STEPS:
         before = region_of(stage)
         reset = partial(request, stage.store, REGION, RegionRequest(RESET, "a drill"))
@@ -216,13 +217,6 @@ def _killed_when(
     victim, before = elected_of(stage), region_of(stage)
     lose_commit(stage, victim, f"a commit {where}", words, is_before, cause)
     _replaced(stage, victim, before)
-
-
-def _killed_when_some_have_drained(stage: Stage) -> None:
-    hung = slot(0)
-    before = _hung_in_drain(stage, hung)
-    victim = elected_of(stage)
-    _replaced(stage, victim, before, stage.processes[hung].go_on)
 
 
 def _replaced(stage: Stage, victim: str, before: Region, then: Callable[[], None] = lambda: None) -> None:
