@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinator.admin.topics import alter_topic, create_topic, delete_topic
 from coordinator.zk.store import Delete, Operation, SetData
-from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from coordinator.zk.znodes.partitions import PartitionSet
 from coordinator.zk.znodes.paths import COORDINATOR, Brokers, GroupPaths
 
 from ..base.waiting import NotReached, wait_for
@@ -20,14 +20,12 @@ SCRIBBLE = b"\x00\xffscribbled by hand"
 
 
 def _grown(stage: Stage) -> None:
-    before = stage.settings.partitions
-    stage.fault("topic", topic=stage.settings.topic, partitions=before + GROWN_BY)
-    alter_topic(stage.store, Brokers(), stage.settings.topic, before + GROWN_BY)
-    stage.partition_count = before + GROWN_BY
+    before, count = stage.partitions(), stage.settings.partitions + GROWN_BY
+    stage.fault("topic", topic=stage.settings.topic, partitions=count)
+    alter_topic(stage.store, Brokers(), stage.settings.topic, count)
+    stage.partition_count = count
     stage.wait_settled(stage.slots())
-    _is_sealed_from(
-        stage, {TopicPartition(stage.settings.topic, number) for number in range(before, before + GROWN_BY)}
-    )
+    _is_sealed_from(stage, stage.partitions() - before)
 
 
 def _recreated(stage: Stage) -> None:
@@ -51,9 +49,8 @@ def _is_sealed_from(stage: Stage, partitions: PartitionSet) -> None:
 def _deleted(stage: Stage) -> None:
     """An owner's and the coordinator's znode, deleted as with zkCli."""
     victim = elected_of(stage)
-    owner = GroupPaths(stage.settings.group).owner(
-        stage.settings.topic, stage.random.randrange(stage.settings.partitions)
-    )
+    number = stage.random.randrange(stage.settings.partitions)
+    owner = GroupPaths(stage.settings.group).owner(stage.settings.topic, number)
     _by_hand(stage, Delete(owner))
     wait_for(lambda: stage.store.get(owner), AGAIN_S, f"{owner} is created again")
     stage.wait_settled(stage.slots())

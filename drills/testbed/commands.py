@@ -161,13 +161,11 @@ class Processes(Sight):
 
     def _assignment(self) -> dict[str, object]:
         """Empty for assignment by the coordinator."""
-        strategy, misbehaves = self.settings.strategy, self.settings.misbehaves
-        if not strategy:
+        settings = self.settings
+        if not settings.strategy:
             return {}
-        if not misbehaves:
-            return {"assignment": "client", "protocols": strategy}
-        own = {"strategy": strategy, "misbehaves": misbehaves, "state_bytes": self.settings.state_bytes}
-        return {"assignment": "client", "protocols": "drill", **own}
+        own = {"strategy": settings.strategy, "misbehaves": settings.misbehaves, "state_bytes": settings.state_bytes}
+        return {"assignment": "client", "protocols": "drill" if settings.misbehaves else settings.strategy, **own}
 
     def _workload(self, name: str, fields: dict[str, object], module: str = "") -> Process:
         words = module_command(f"drills.workloads.{module or name}", [json.dumps(fields)])
