@@ -8,7 +8,6 @@ import shutil
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from coordinator.admin.acl import apply
@@ -43,7 +42,6 @@ class Stage(Processes):
 
     :ivar notes: the drill's own events.
     :ivar wrong: violations that the drill has observed.
-    :ivar stuck: live consumers that do not poll.
     :ivar random: the only random generator, seeded by the drill.
     :ivar observer: the witness of ZooKeeper where its transaction logs are unreadable; else None.
     """
@@ -73,7 +71,6 @@ class Stage(Processes):
             self._stack = self._stack.pop_all()
         self.notes = Notes()
         self.random = random.Random(seed)
-        self.stuck: set[str] = set()
         self.wrong: list[str] = []
         self.bounds = settings.bounds(environment.tick_s)
         self.notes.note("run", version=1, seed=seed, profile=profile, bounds=self.bounds)
@@ -228,9 +225,7 @@ class Stage(Processes):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with held():
             try:
                 self.end()
