@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from .scenarios.consumers import CONSUMERS
+from .scenarios.consumers import CONSUMERS, LYING_MEMBERS
 from .scenarios.coordinators import COORDINATORS
 from .scenarios.definition import Drill
 from .scenarios.ensembles import ENSEMBLES
 from .scenarios.kafka import KAFKA
 from .scenarios.leaders import LEADERS
-from .scenarios.lying_members import LYING_MEMBERS
 from .scenarios.regions import REGIONS
 from .scenarios.spark import SPARK
 from .scenarios.znode_changes import CHANGES

@@ -163,10 +163,10 @@ def _act(run: DrillRun, stage: Stage, announce: Announce) -> None:
         time.sleep(run.settings.steady_s)
         write_json(run.folder / "before.json", znodes(stage.store, stage.environment.shown))
         announce(f"fault: {drill.fault}")
-        consumers = drill.run(stage)
+        drill.run(stage)
         if run.settings.spark != "pool":  # Spark promises no restart time for slots in executors
             calm = _noted_calm(stage)
-        stage.wait_settled(consumers)
+        stage.wait_settled(stage.slots())
         announce("settled")
     except StoreError as error:
         run.missing.append(f"ZooKeeper is lost: {error}")
@@ -187,7 +187,7 @@ def _act(run: DrillRun, stage: Stage, announce: Announce) -> None:
 
 def _noted_calm(stage: Stage) -> float:
     """Record the time after the last fault: L1 counts from it, however long the drill waits."""
-    return stage.notes.note("calm", stuck=sorted(stage.stuck))
+    return stage.notes.note("calm", stuck=[])
 
 
 def _settled_s(stage: Stage) -> float:
@@ -333,7 +333,7 @@ def _promises(drill: Drill, bounds: Mapping[str, float], effects: Measured | Non
                 "rule": promise.rule,
                 "unit": promise.unit,
                 "bound": round(bound, 3),
-                "measured": None if was is None else round(was, 3),
+                "measured": None if was is None else round(float(was), 3),
                 "held": None if was is None else was <= bound,
             }
         )

@@ -1,4 +1,4 @@
-"""Drills on a consumer."""
+"""Drills on a consumer, and on a group that a member lies to."""
 
 from __future__ import annotations
 
@@ -6,48 +6,46 @@ import errno
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from ..base.lies import LIES
 from ..base.waiting import NotReached, wait_for
 from ..testbed.probes import slot
 from ..testbed.testbed import Stage
+from .coordinators import past_session
 from .definition import Drill
-from .promises import EVICTED, FETCHED_AGAIN, GIVEN_UP, HANDED_OVER, OWNERS_UNCHANGED, PAST_THE_SESSION
+from .promises import EVICTED, FETCHED_AGAIN, GIVEN_UP, HANDED_OVER, OWNERS_UNCHANGED, given_up_s
 
 APPLICATION = "application"
 FULL_S = 3.0
 FENCED_S = 20.0
+CHURN = 100
+CHURN_S = 90.0
+LIAR = "liar"
+KEEPS = "keeps-what-was-stopped"
+"""It is sent a stop-fetcher when another member joins."""
+
+SHORT = ("acknowledges-only", KEEPS)
+DRILLED = (*SHORT, "longest-lease", "scribbles")
+"""The others are drawn in the simulation."""
 
 
 def _first(stage: Stage) -> str:
     return slot(stage.random.randrange(stage.settings.slots))
 
 
-def _killed(stage: Stage) -> set[str]:
-    stage.kill(_first(stage))
-    return stage.slots()
+def _hit(fault: Callable[[Stage, str], None], comes_back: bool = False) -> Callable[[Stage], None]:
+    """The fault hits one fetcher, which (`comes_back`) returns as a new incarnation."""
 
+    def run(stage: Stage) -> None:
+        name = _first(stage)
+        before = {name: stage.lives()[name]} if comes_back else {}
+        fault(stage, name)
+        if comes_back:
+            stage.wait_back(before)
 
-def _terminated(stage: Stage) -> set[str]:
-    stage.terminate(_first(stage))
-    return stage.slots()
-
-
-def _paused(stage: Stage) -> set[str]:
-    return _away(stage, stage.pause, PAST_THE_SESSION * stage.bounds["session_timeout"])
-
-
-def _cut(stage: Stage) -> set[str]:
-    return _away(stage, stage.cut, PAST_THE_SESSION * stage.bounds["session_timeout"])
-
-
-def _away(stage: Stage, do: Callable[[str, float], None], seconds: float) -> set[str]:
-    """One fetcher is unavailable for `seconds`, and returns as a new incarnation."""
-    name = _first(stage)
-    before = stage.lives()[name]
-    do(name, seconds)
-    stage.wait_back({name: before})
-    return stage.slots()
+    return run
 
 
 def _hanging_s(stage: Stage) -> float:
@@ -55,17 +53,16 @@ def _hanging_s(stage: Stage) -> float:
     return stage.bounds["poll_interval"] + stage.bounds["lease"] + 3.0
 
 
-def _rolled(stage: Stage) -> set[str]:
+def _rolled(stage: Stage) -> None:
     """A rolling restart of the fetchers."""
     for number in range(stage.settings.slots):
         stage.terminate(slot(number))
         stage.wait_settled(stage.slots())
         stage.start_slot(number)
         stage.wait_settled(stage.slots())
-    return stage.slots()
 
 
-def _disk_full(stage: Stage) -> set[str]:
+def _disk_full(stage: Stage) -> None:
     filler = stage.segments_dir / "filler"
     stage.fault("full-disk", FULL_S)
     try:
@@ -74,7 +71,6 @@ def _disk_full(stage: Stage) -> set[str]:
         time.sleep(FULL_S)
     finally:
         filler.unlink(missing_ok=True)
-    return stage.slots()
 
 
 def _filled(filler: Path, most: int) -> bool:
@@ -90,21 +86,13 @@ def _filled(filler: Path, most: int) -> bool:
     return False
 
 
-def _disk_hangs(stage: Stage) -> set[str]:
-    return _away(stage, stage.hang, _hanging_s(stage))
+def _disk_hangs(stage: Stage, name: str) -> None:
+    stage.hang(name, _hanging_s(stage))
 
 
-def _never_acknowledges(stage: Stage) -> set[str]:
-    """It does not revoke its partition when another slot joins."""
-    return _with_application(stage, "in on_partitions_revoked", joins=True)
-
-
-def _stops_polling(stage: Stage) -> set[str]:
-    return _with_application(stage, "between polls", joins=False)
-
-
-def _with_application(stage: Stage, hangs: str, joins: bool) -> set[str]:
-    stage.start_application(APPLICATION, hangs)
+def _application_hangs(stage: Stage, where: str, joins: bool) -> None:
+    """It is removed in time, and then goes on. With `joins` another slot joins, so that it must revoke a partition."""
+    stage.start_application(APPLICATION, where)
     stage.wait_settled({*stage.slots(), APPLICATION})
     process = stage.processes[APPLICATION]
     process.hang()
@@ -117,10 +105,9 @@ def _with_application(stage: Stage, hangs: str, joins: bool) -> set[str]:
     process.go_on()
     stage.wait_settled({*stage.slots(), APPLICATION})
     stage.terminate(APPLICATION)
-    return stage.slots()
 
 
-def _second_process(stage: Stage) -> set[str]:
+def _second_process(stage: Stage) -> None:
     name = _first(stage)
     before, old = stage.lives()[name], stage.processes.pop(name)
     stage.fault("second-process", process=old.who)
@@ -131,11 +118,10 @@ def _second_process(stage: Stage) -> set[str]:
         stage.wrong.append(f"the older process under the name still runs {FENCED_S:.0f} s after it was fenced")
     else:
         stage.gone(old, "fenced")
-    return stage.slots()
 
 
-def _churned(stage: Stage) -> set[str]:
-    stage.start_churn(CHURN // 2)
+def _churned(stage: Stage) -> None:
+    stage.start_churn(CHURN // 2, stage.random.randrange(1 << 30))
     stage.fault("churn", consumers=CHURN // 2)
     process = stage.processes.pop("churn")
     if process.wait(CHURN_S) is None:
@@ -145,11 +131,27 @@ def _churned(stage: Stage) -> set[str]:
     done = sum(line.get("joined", 0) + line.get("left", 0) for line in process.printed())
     if done < CHURN:
         raise NotReached(f"only {done} of {CHURN} joins and leaves happened")
-    return stage.slots()
 
 
-CHURN = 100
-CHURN_S = 90.0
+def _told(lie: str) -> Callable[[Stage], None]:
+    """A member joins, and lies until it is evicted, or for as long as an eviction may take."""
+
+    def run(stage: Stage) -> None:
+        process = stage.start_lying_member(LIAR, lie)
+        if lie == KEEPS:
+            stage.wait_settled({*stage.slots(), LIAR})
+        stage.fault("member-lies", process=process.who, lie=lie)
+        if lie == KEEPS:
+            stage.start_slot(stage.settings.slots)
+        if process.wait(given_up_s(stage.bounds)) is None:
+            stage.terminate(LIAR)
+        else:
+            del stage.processes[LIAR]
+            stage.gone(process, "evicted")
+        stage.wait_settled(stage.slots())
+
+    return run
+
 
 CONSUMERS = (
     Drill(
@@ -158,7 +160,7 @@ CONSUMERS = (
         proves="A failed consumer's partitions are reassigned in time, and continue after their last segments.",
         hypothesis="Its partitions are fetched within the session timeout + 2 ticks + 1.5 s; every record comes once.",
         fault="SIGKILL to a fetcher",
-        run=_killed,
+        run=_hit(Stage.kill),
         promises=(FETCHED_AGAIN,),
     ),
     Drill(
@@ -167,7 +169,7 @@ CONSUMERS = (
         proves="A consumer that leaves hands over its partitions.",
         hypothesis="No partition stands still for more than 150 ms; every record comes once.",
         fault="SIGTERM to a fetcher",
-        run=_terminated,
+        run=_hit(Stage.terminate),
         promises=(HANDED_OVER,),
     ),
     Drill(
@@ -176,7 +178,7 @@ CONSUMERS = (
         proves="A fenced consumer that resumes fetches no reassigned partition, and rejoins.",
         hypothesis="Its partitions are fetched again in time; no record is lost or delivered twice.",
         fault="SIGSTOP to a fetcher, and SIGCONT after 1.6 session timeouts",
-        run=_paused,
+        run=_hit(past_session(Stage.pause), comes_back=True),
         promises=(FETCHED_AGAIN,),
     ),
     Drill(
@@ -185,7 +187,7 @@ CONSUMERS = (
         proves="A consumer that is cut off from ZooKeeper stops fetching before others start.",
         hypothesis="Its partitions are fetched again in time, by one fetcher at a time; every record comes once.",
         fault="no packet between a fetcher and ZooKeeper for 1.6 session timeouts",
-        run=_cut,
+        run=_hit(past_session(Stage.cut), comes_back=True),
         promises=(FETCHED_AGAIN,),
     ),
     Drill(
@@ -194,7 +196,7 @@ CONSUMERS = (
         proves="A fetcher without progress leaves the group, and its partitions are reassigned.",
         hypothesis="Its partitions are fetched within max_poll_interval + lease + 1.5 s; every record comes once.",
         fault="writes of a fetcher's segments hang for longer than max_poll_interval",
-        run=_disk_hangs,
+        run=_hit(_disk_hangs, comes_back=True),
         promises=(GIVEN_UP,),
         is_short=False,
     ),
@@ -204,7 +206,7 @@ CONSUMERS = (
         proves="A consumer that does not revoke a partition is evicted, and delays no other partition.",
         hypothesis="It is evicted in time, and the others continue to fetch; every record comes once.",
         fault="an application hangs in on_partitions_revoked while another consumer joins",
-        run=_never_acknowledges,
+        run=partial(_application_hangs, where="in on_partitions_revoked", joins=True),
         promises=(EVICTED,),
     ),
     Drill(
@@ -213,7 +215,7 @@ CONSUMERS = (
         proves="A consumer whose application hangs leaves the group, although its session is alive.",
         hypothesis="Its partitions are fetched within max_poll_interval + lease + 1.5 s; every record comes once.",
         fault="an application does not poll for longer than max_poll_interval",
-        run=_stops_polling,
+        run=partial(_application_hangs, where="between polls", joins=False),
         promises=(GIVEN_UP,),
     ),
     Drill(
@@ -253,4 +255,19 @@ CONSUMERS = (
         fault="applications join and leave, 100 times in all, faster than a rebalance ends",
         run=_churned,
     ),
+)
+
+LYING_MEMBERS = tuple(
+    Drill(
+        name=f"member-lies-{lie}",
+        title=f"A member that lies: {lie.replace('-', ' ')}",
+        proves="A member that breaks the protocol holds up only its own partitions, until the eviction clock ends.",
+        hypothesis="All partitions are fetched within max_poll_interval + lease + 1.5 s; every record comes once.",
+        fault=f"a member joins: {does}",
+        run=_told(lie),
+        promises=(GIVEN_UP,),
+        is_short=lie in SHORT,
+    )
+    for lie, does in LIES.items()
+    if lie in DRILLED
 )

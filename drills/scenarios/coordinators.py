@@ -16,7 +16,9 @@ from ..testbed.testbed import Stage
 from .definition import Drill
 from .promises import FETCHING_UNINTERRUPTED, NEXT_ACTS, NEXT_ACTS_AT_ONCE, OWNERS_UNCHANGED, PAST_THE_SESSION
 
-LOST_S = 10.0
+LOST_S = 15.0
+"""Time for a started fetcher to register, and for the commit."""
+
 TURNS = 3
 TURN_S = 10.0
 
@@ -38,42 +40,25 @@ def another_is_elected(stage: Stage, than: str) -> str:
     return wait_for(look, 3 * stage.bounds["session_timeout"] + 10, f"another node than {than} is elected")
 
 
-def _past_session_s(stage: Stage) -> float:
-    return PAST_THE_SESSION * stage.bounds["session_timeout"]
+def past_session(away: Callable[[Stage, str, float], None]) -> Callable[[Stage, str], None]:
+    """A fault that lasts until the session of its process has expired."""
+    return lambda stage, name: away(stage, name, PAST_THE_SESSION * stage.bounds["session_timeout"])
 
 
-def _killed(stage: Stage) -> set[str]:
-    victim = elected_of(stage)
-    stage.kill(victim)
-    another_is_elected(stage, victim)
-    return stage.slots()
+def _replaced(fault: Callable[[Stage, str], None], turns: int = 0) -> Callable[[Stage], None]:
+    """The fault hits the coordinator, and another node is elected.
 
+    :param turns: requested afterwards: a deposed node that still considers itself elected would write.
+    """
 
-def _terminated(stage: Stage) -> set[str]:
-    victim = elected_of(stage)
-    stage.terminate(victim)
-    another_is_elected(stage, victim)
-    return stage.slots()
+    def run(stage: Stage) -> None:
+        victim = elected_of(stage)
+        fault(stage, victim)
+        another_is_elected(stage, victim)
+        for _ in range(turns):
+            a_turn_is_taken(stage)
 
-
-def _paused(stage: Stage) -> set[str]:
-    victim = elected_of(stage)
-    stage.pause(victim, _past_session_s(stage))
-    return _coordinated_by_another(stage, victim)
-
-
-def _cut(stage: Stage) -> set[str]:
-    victim = elected_of(stage)
-    stage.cut(victim, _past_session_s(stage))
-    return _coordinated_by_another(stage, victim)
-
-
-def _coordinated_by_another(stage: Stage, deposed: str) -> set[str]:
-    """Requested turns after the deposed node is back: a node that still considers itself elected would write."""
-    another_is_elected(stage, deposed)
-    for _ in range(TURNS):
-        a_turn_is_taken(stage)
-    return stage.slots()
+    return run
 
 
 def a_turn_is_taken(stage: Stage) -> None:
@@ -87,77 +72,71 @@ def a_turn_is_taken(stage: Stage) -> None:
         raise NotReached(f"not within {TURN_S:.0f} s: a requested turn")
 
 
-def _one_reply_dropped(stage: Stage) -> set[str]:
-    """The reply to the commit with the stops of a rebalance, caused by a slot that leaves."""
-    victim = elected_of(stage)
-    loss = stage.lose(victim, Loss(_sends_a_command, is_request=False))
-    leaver = slot(stage.settings.slots - 1)
-    stage.terminate(leaver)
-    happens(loss, "the reply to a commit with commands is lost")
-    stage.fault("lose-reply", process=stage.processes[victim].who)
-    return stage.slots()
+def lose_commit(
+    stage: Stage,
+    name: str,
+    what: str,
+    words: Sequence[bytes],
+    is_before: bool,
+    cause: Callable[[], object] = lambda: None,
+    is_killed: bool = True,
+) -> None:
+    """Lose the next commit of a process that contains all the words, or (`is_before` false) the reply to it.
 
-
-def _sends_a_command(request: bytes) -> bool:
-    return op_code(request) == MULTI and b"/command-" in request and b"-fetcher" in request
-
-
-STEPS = (
-    ("before the rebalance is written", b"PreparingRebalance", True),
-    ("after it is written, reply lost", b"PreparingRebalance", False),
-    ("before the starts are sent", b"start-fetcher", True),
-    ("after the starts are sent, reply lost", b"start-fetcher", False),
-    ("before the group becomes Stable", b'"Stable"', True),
-    ("after it is Stable, reply lost", b'"Stable"', False),
-)
-"""Where a coordinator is killed: a substring of its commit, and whether the commit (else its reply) is lost."""
-
-Steps = Sequence[tuple[str, bytes, bool]]
-
-
-def writes_state(writes: bytes, request: bytes) -> bool:
-    """Whether a request is a coordinator's commit to a group's state that contains `writes`."""
-    return op_code(request) == MULTI and b"/state" in request and writes in request
-
-
-def happens(loss: Loss, what: str, timeout_s: float = LOST_S) -> None:
-    """Wait for the packet loss.
-
-    :raises NotReached: when no packet is lost in time.
+    :param what: the loss in words.
+    :param cause: brings the commit about.
+    :param is_killed: whether the process is killed before its connection is cut, so that it sends nothing more.
+    :raises NotReached: when nothing is lost in time.
     """
-    if not loss.lost.wait(timeout_s):
-        raise NotReached(f"not within {timeout_s:.0f} s: {what}")
+
+    def is_it(request: bytes) -> bool:
+        return op_code(request) == MULTI and all(word in request for word in words)
+
+    then = stage.processes[name].strike if is_killed else lambda: None
+    loss = stage.lose(name, Loss(is_it, is_request=is_before, then=then))
+    cause()
+    if not loss.lost.wait(LOST_S):
+        raise NotReached(f"not within {LOST_S:.0f} s: {what}")
 
 
-def killed_at_each_step(stage: Stage, steps: Steps = STEPS) -> set[str]:
-    """The victim is killed before its connection is cut, so it sends nothing more."""
-    return _at_each_step(stage, steps, stage.kill, lambda victim: stage.processes[victim].strike())
+def _one_reply_dropped(stage: Stage) -> None:
+    """The reply to the commit with the stops of a rebalance, caused by a slot that leaves."""
+    victim, leaver = elected_of(stage), slot(stage.settings.slots - 1)
+    words, leaves = (b"/command-", b"-fetcher"), partial(stage.terminate, leaver)
+    lose_commit(stage, victim, "the reply to a commit with commands is lost", words, False, leaves, is_killed=False)
+    stage.fault("lose-reply", process=stage.processes[victim].who)
 
 
-def _terminated_at_each_step(stage: Stage) -> set[str]:
-    return _at_each_step(stage, STEPS, stage.terminate, lambda victim: None)
+Steps = Sequence[tuple[str, Sequence[bytes], bool]]
+"""Where a process is killed: words of its commit, and whether the commit (else its reply) is lost."""
+
+STEPS: Steps = (
+    ("before the rebalance is written", (b"/state", b"PreparingRebalance"), True),
+    ("after it is written, reply lost", (b"/state", b"PreparingRebalance"), False),
+    ("before the starts are sent", (b"/state", b"start-fetcher"), True),
+    ("after the starts are sent, reply lost", (b"/state", b"start-fetcher"), False),
+    ("before the group becomes Stable", (b"/state", b'"Stable"'), True),
+    ("after it is Stable, reply lost", (b"/state", b'"Stable"'), False),
+)
 
 
-def _at_each_step(stage: Stage, steps: Steps, end: Callable[[str], None], at_once: Callable[[str], None]) -> set[str]:
+def at_each_step(stage: Stage, steps: Steps = STEPS, is_killed: bool = True) -> None:
+    """The coordinator is killed, or stopped, at each of the steps: a slot leaves, the same slot joins, and so on."""
     last = stage.settings.slots - 1
-    for number, (where, writes, is_before) in enumerate(steps):
+    for number, (where, words, is_before) in enumerate(steps):
+        cause = partial(stage.start_slot, last) if number % 2 else partial(stage.terminate, slot(last))
         victim = elected_of(stage)
-
-        is_it = partial(writes_state, writes)
-        loss = stage.lose(victim, Loss(is_it, is_request=is_before, then=partial(at_once, victim)))
-        if number % 2 == 0:
-            stage.terminate(slot(last))
+        lose_commit(stage, victim, f"a commit {where}", words, is_before, cause, is_killed)
+        if is_killed:
+            stage.kill(victim)
         else:
-            stage.start_slot(last)
-        happens(loss, f"a commit {where}")
-        end(victim)
+            stage.terminate(victim)
         another_is_elected(stage, victim)
         stage.wait_settled(stage.slots())
         stage.start_node(victim)
-    return stage.slots()
 
 
-def _rolled(stage: Stage) -> set[str]:
+def _rolled(stage: Stage) -> None:
     """A rolling restart of the nodes, the coordinator last."""
     elected = elected_of(stage)
     nodes = sorted(name for name in stage.processes if name.startswith("node-"))
@@ -166,7 +145,6 @@ def _rolled(stage: Stage) -> set[str]:
         stage.start_node(name)
         elected_of(stage)
         stage.wait_settled(stage.slots())
-    return stage.slots()
 
 
 COORDINATORS = (
@@ -176,7 +154,7 @@ COORDINATORS = (
         proves="A failed coordinator is replaced in time, and fetching continues.",
         hypothesis=f"The next node acts within the session timeout + 2 ticks + 0.5 s; {NO_STANDSTILL}.",
         fault="SIGKILL to the coordinator",
-        run=_killed,
+        run=_replaced(Stage.kill),
         promises=(NEXT_ACTS, FETCHING_UNINTERRUPTED, OWNERS_UNCHANGED),
     ),
     Drill(
@@ -185,7 +163,7 @@ COORDINATORS = (
         proves="A coordinator that is stopped resigns, so the next one need not wait for its session to expire.",
         hypothesis=f"The next node acts within 0.5 s; {NO_STANDSTILL}.",
         fault="SIGTERM to the coordinator",
-        run=_terminated,
+        run=_replaced(Stage.terminate),
         promises=(NEXT_ACTS_AT_ONCE, FETCHING_UNINTERRUPTED, OWNERS_UNCHANGED),
     ),
     Drill(
@@ -195,7 +173,7 @@ COORDINATORS = (
         hypothesis=f"The next node acts in time, and the old one is fenced when it resumes, also during requested "
         f"turns; {NO_STANDSTILL}.",
         fault="SIGSTOP to the coordinator, and SIGCONT after 1.6 session timeouts",
-        run=_paused,
+        run=_replaced(past_session(Stage.pause), TURNS),
         promises=(NEXT_ACTS, FETCHING_UNINTERRUPTED, OWNERS_UNCHANGED),
     ),
     Drill(
@@ -204,7 +182,7 @@ COORDINATORS = (
         proves="A coordinator that is cut off from ZooKeeper stops acting before another one starts.",
         hypothesis=f"The next node acts in time, two never act at once; {NO_STANDSTILL}.",
         fault="no packet between the coordinator and ZooKeeper for 1.6 session timeouts",
-        run=_cut,
+        run=_replaced(past_session(Stage.cut), TURNS),
         promises=(NEXT_ACTS, FETCHING_UNINTERRUPTED, OWNERS_UNCHANGED),
     ),
     Drill(
@@ -221,7 +199,7 @@ COORDINATORS = (
         proves="The next coordinator completes an unfinished rebalance.",
         hypothesis="The group is Stable again each time; no partition has two fetchers; every record comes once.",
         fault="SIGKILL to the coordinator, just before and just after each commit of a rebalance",
-        run=killed_at_each_step,
+        run=at_each_step,
         is_short=False,
     ),
     Drill(
@@ -230,7 +208,7 @@ COORDINATORS = (
         proves="The next coordinator completes a rebalance that was unfinished at a resignation.",
         hypothesis="The group is Stable again each time; no partition has two fetchers; every record comes once.",
         fault="SIGTERM to the coordinator, just before and just after each commit of a rebalance",
-        run=_terminated_at_each_step,
+        run=partial(at_each_step, is_killed=False),
         is_short=False,
     ),
     Drill(

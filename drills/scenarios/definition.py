@@ -23,15 +23,15 @@ class Promise:
     """One promised number.
 
     :ivar rule: the bound in words, as in docs/drills.md.
-    :ivar bound: the upper limit, computed from the drill's bounds.
     :ivar measured: the measured value; None when it was not reached.
+    :ivar bound: the upper limit, computed from the drill's bounds.
     :ivar unit: seconds, or the counted objects.
     """
 
     name: str
     rule: str
-    bound: Callable[[Bounds], float]
     measured: Callable[[Measured], float | None]
+    bound: Callable[[Bounds], float] = field(default=lambda bounds: 0.0)
     unit: str = "s"
 
 
@@ -39,7 +39,7 @@ class Promise:
 class Drill:
     """One drill.
 
-    :ivar run: injects the fault; returns the consumers that must be in the group at the end.
+    :ivar run: injects the fault; at the end exactly the slots must be in the group.
     :ivar servers: the minimum size of the ensemble.
     :ivar needs: required operations on the ensemble's servers, as in `Environment.can`.
     :ivar adjust: maps the given settings to the drill's.
@@ -52,7 +52,7 @@ class Drill:
     proves: str
     hypothesis: str
     fault: str
-    run: Callable[[Stage], set[str]]
+    run: Callable[[Stage], None]
     promises: tuple[Promise, ...] = ()
     servers: int = 1
     needs: frozenset[str] = frozenset()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from subprocess import SubprocessError
 
 from coordinator.zk.errors import CoordinatorError
 
 from ..base.waiting import wait_for
-from ..environments.base import NETWORK, PAUSE, SERVERS, Environment
+from ..environments.base import NETWORK, PAUSE, SERVERS
 from ..testbed.testbed import Stage
 from .definition import Drill
 from .promises import FETCHED_AGAIN, FETCHED_WHEN_BACK, OWNERS_UNCHANGED, PAST_THE_SESSION
@@ -27,32 +28,36 @@ STANDING = (
 )
 
 
-def healthy(environment: Environment) -> None:
+def _healthy(stage: Stage) -> None:
     """Wait until all servers serve."""
-    wait_for(lambda: environment.is_healthy(), HEALTHY_S, "all ZooKeeper servers serve")
+    wait_for(lambda: stage.environment.is_healthy(), HEALTHY_S, "all ZooKeeper servers serve")
 
 
-def _leader_killed(stage: Stage) -> set[str]:
-    return _killed(stage, stage.environment.leader())
-
-
-def _follower_killed(stage: Stage) -> set[str]:
+def _leader_last(stage: Stage) -> list[int]:
+    """The servers; the leader last."""
     leader = stage.environment.leader()
-    return _killed(stage, next(number for number in range(len(stage.environment.addresses)) if number != leader))
+    return sorted(range(len(stage.environment.addresses)), key=lambda number: number == leader)
 
 
-def _killed(stage: Stage, server: int) -> set[str]:
+def _leader_killed(stage: Stage) -> None:
+    _killed(stage, _leader_last(stage)[-1])
+
+
+def _follower_killed(stage: Stage) -> None:
+    _killed(stage, _leader_last(stage)[0])
+
+
+def _killed(stage: Stage, server: int) -> None:
     stage.fault("stop-server", server=server + 1)
     stage.environment.kill(server)
     wait_for(lambda: stage.environment.has_leader(), HEALTHY_S, "the others have a leader")
     stage.wait_settled(stage.slots())
     stage.environment.start(server)
     stage.fault(RETURNS, server=server + 1)
-    healthy(stage.environment)
-    return stage.slots()
+    _healthy(stage)
 
 
-def _quorum_lost(stage: Stage) -> set[str]:
+def _quorum_lost(stage: Stage) -> None:
     servers = range(len(stage.environment.addresses))
     seconds = 1.5 * stage.bounds["session_timeout"]
     begun = stage.fault("zookeeper-away", seconds)
@@ -61,33 +66,29 @@ def _quorum_lost(stage: Stage) -> set[str]:
     time.sleep(max(0.0, begun + seconds - time.monotonic()))
     for server in servers:
         stage.environment.start(server)
-    healthy(stage.environment)
-    return stage.slots()
+    _healthy(stage)
 
 
-def _rolled(stage: Stage) -> set[str]:
+def _rolled(stage: Stage) -> None:
     """A rolling restart of the servers; the leader last."""
-    leader = stage.environment.leader()
-    servers = [number for number in range(len(stage.environment.addresses)) if number != leader]
-    for server in [*servers, leader]:
+    for server in _leader_last(stage):
         stage.fault("stop-server", server=server + 1)
         stage.environment.stop(server)
         stage.environment.start(server)
-        healthy(stage.environment)
+        _healthy(stage)
         stage.fault(RETURNS, server=server + 1)
         stage.wait_settled(stage.slots())
-    return stage.slots()
 
 
-def _leader_paused(stage: Stage) -> set[str]:
-    return _leader_away(stage, "pause-server", stage.environment.pause, stage.environment.resume)
+def _leader_paused(stage: Stage) -> None:
+    _leader_away(stage, "pause-server", stage.environment.pause, stage.environment.resume)
 
 
-def _leader_cut_off(stage: Stage) -> set[str]:
-    return _leader_away(stage, "cut-server", stage.environment.cut_off, stage.environment.join)
+def _leader_cut_off(stage: Stage) -> None:
+    _leader_away(stage, "cut-server", stage.environment.cut_off, stage.environment.join)
 
 
-def _leader_away(stage: Stage, kind: str, take: Callable[[int], None], give_back: Callable[[int], None]) -> set[str]:
+def _leader_away(stage: Stage, kind: str, take: Callable[[int], None], give_back: Callable[[int], None]) -> None:
     """The leader is unavailable until another one has led for so long that a lost session has expired."""
     leader = stage.environment.leader()
     stage.fault(kind, server=leader + 1)
@@ -101,11 +102,10 @@ def _leader_away(stage: Stage, kind: str, take: Callable[[int], None], give_back
         raise
     give_back(leader)
     stage.fault(RETURNS, server=leader + 1)
-    healthy(stage.environment)
-    return stage.slots()
+    _healthy(stage)
 
 
-def _all_expired(stage: Stage) -> set[str]:
+def _all_expired(stage: Stage) -> None:
     """Every process is suspended until ZooKeeper has expired its session, as when a hypervisor is paused."""
     names = [*stage.slots(), *(name for name in stage.processes if name.startswith("node-"))]
     seconds = PAST_THE_SESSION * stage.bounds["session_timeout"]
@@ -118,11 +118,12 @@ def _all_expired(stage: Stage) -> set[str]:
         stage.processes[name].resume()
     wait_for(lambda: (now := stage.elected()) is not None and now != elected, HEALTHY_S, "a new coordinator is elected")
     stage.wait_back(lives)
-    return stage.slots()
 
+
+_on_three = partial(Drill, servers=3, needs=frozenset({SERVERS}))
 
 ENSEMBLES = (
-    Drill(
+    _on_three(
         name="zookeeper-leader-sigkill",
         title="Kill the ZooKeeper leader",
         proves="No session expires during a ZooKeeper leader election, so no partition is lost.",
@@ -130,10 +131,8 @@ ENSEMBLES = (
         fault="SIGKILL to the ZooKeeper leader; it is restarted when the group is settled",
         run=_leader_killed,
         promises=(OWNERS_UNCHANGED, FETCHED_AGAIN),
-        servers=3,
-        needs=frozenset({SERVERS}),
     ),
-    Drill(
+    _on_three(
         name="zookeeper-follower-sigkill",
         title="Kill a ZooKeeper follower",
         proves="Clients of a failed server reconnect to another one before their sessions expire.",
@@ -141,11 +140,9 @@ ENSEMBLES = (
         fault="SIGKILL to a ZooKeeper follower; it is restarted when the group is settled",
         run=_follower_killed,
         promises=(OWNERS_UNCHANGED, FETCHED_AGAIN),
-        servers=3,
-        needs=frozenset({SERVERS}),
         is_short=False,
     ),
-    Drill(
+    _on_three(
         name="zookeeper-leader-pause",
         title="Pause the ZooKeeper leader, and resume it",
         proves="A leader that hangs is replaced, and its clients reconnect before their sessions expire.",
@@ -153,11 +150,10 @@ ENSEMBLES = (
         fault="SIGSTOP to the ZooKeeper leader, and SIGCONT when another one has led for a session timeout",
         run=_leader_paused,
         promises=(OWNERS_UNCHANGED,),
-        servers=3,
         needs=frozenset({PAUSE}),
         is_short=False,
     ),
-    Drill(
+    _on_three(
         name="zookeeper-leader-cut-off",
         title="Cut the ZooKeeper leader off from its peers",
         proves="Clients of a ZooKeeper leader without followers keep their sessions.",
@@ -165,7 +161,6 @@ ENSEMBLES = (
         fault="no packet between the ZooKeeper leader and its peers, until another one has led for a session timeout",
         run=_leader_cut_off,
         promises=(OWNERS_UNCHANGED,),
-        servers=3,
         needs=frozenset({NETWORK}),
     ),
     Drill(
@@ -177,7 +172,7 @@ ENSEMBLES = (
         run=_quorum_lost,
         needs=frozenset({SERVERS}),
     ),
-    Drill(
+    _on_three(
         name="zookeeper-rolling-restart",
         title="Rolling restart of the ZooKeeper servers",
         proves="A rolling upgrade of the ensemble needs no pause of the group.",
@@ -185,8 +180,6 @@ ENSEMBLES = (
         fault="SIGTERM to each server in turn, the leader last; each is restarted before the next is stopped",
         run=_rolled,
         promises=(OWNERS_UNCHANGED,),
-        servers=3,
-        needs=frozenset({SERVERS}),
         is_short=False,
     ),
     Drill(

@@ -17,7 +17,7 @@ AWAY_S = 3.0
 """Longer than the broker's session (`broker.SESSION_MS`) and its ticks."""
 
 
-def _broker_killed(stage: Stage) -> set[str]:
+def _broker_killed(stage: Stage) -> None:
     """The broker is back when the independent producer has written to every partition again."""
     if stage.broker is None:
         raise NotReached("the records of this drill are not in Kafka")
@@ -33,7 +33,6 @@ def _broker_killed(stage: Stage) -> set[str]:
 
     wait_for(is_back, READY_S, "the broker accepts records for every partition again")
     stage.fault(BROKER_RETURNS)
-    return stage.slots()
 
 
 KAFKA = (

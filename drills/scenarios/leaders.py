@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from coordinator.zk.znodes.commands import ASSIGN, Command
+from coordinator.zk.znodes.commands import ASSIGN
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.sync import Ask
 
 from ..base.settings import Settings
 from ..base.waiting import NotReached, wait_for
-from ..faults.packets import MULTI, op_code
-from ..faults.proxy import Loss
 from ..testbed.probes import slot
 from ..testbed.testbed import Stage
-from .coordinators import Steps, another_is_elected, elected_of, happens, killed_at_each_step, writes_state
+from .coordinators import Steps, another_is_elected, at_each_step, elected_of, lose_commit
 from .definition import Drill
 from .promises import (
     ASKED_ONCE,
@@ -64,27 +62,23 @@ def leader_of(stage: Stage) -> str:
 # ---- a leader that dies
 
 
-LEADER_STEPS: Sequence[tuple[str, bytes, bool, set[str]]] = (
-    ("asked, nothing written", b"/member-", True, set()),
-    ("half-way through its answer", b"/answer", True, {"member"}),
-    ("answered, reply lost", b"/answer", False, {"member", "answer"}),
+LEADER_STEPS: Sequence[tuple[str, Sequence[bytes], bool, set[str]]] = (
+    ("asked, nothing written", (b"/sync/ask-", b"/member-"), True, set()),
+    ("half-way through its answer", (b"/sync/ask-", b"/answer"), True, {"member"}),
+    ("answered, reply lost", (b"/sync/ask-", b"/answer"), False, {"member", "answer"}),
 )
-"""Where a leader is killed: a substring of its commit, whether the commit (else its reply) is lost, and the znodes
-below the ask afterwards."""
+"""As `Steps`, and the znodes below the ask afterwards."""
 
 STATE_BYTES = 64_000
 """State size of each member: an answer to three or four members takes two transactions."""
 
 
-def _leader_killed(stage: Stage) -> set[str]:
+def _leader_killed(stage: Stage) -> None:
     """Each time a fetcher joins, so that the group asks: first a new one, then the leader that was killed before."""
     joins = stage.settings.slots
-    for where, writes, is_before, leaves in LEADER_STEPS:
+    for where, words, is_before, leaves in LEADER_STEPS:
         leader = leader_of(stage)
-        is_it = partial(_is_answer, writes)
-        loss = stage.lose(leader, Loss(is_it, is_request=is_before, then=stage.processes[leader].strike))
-        stage.start_slot(joins)
-        happens(loss, f"a leader is {where}", ASKED_S)
+        lose_commit(stage, leader, f"a leader is {where}", words, is_before, partial(stage.start_slot, joins))
         stage.kill(leader)
         if _left(stage) != leaves:
             raise NotReached(
@@ -93,7 +87,6 @@ def _leader_killed(stage: Stage) -> set[str]:
         stage.wait_settled(stage.slots())
         joins = int(leader.rpartition("-")[2])
     stage.start_slot(joins)
-    return stage.slots()
 
 
 def _left(stage: Stage) -> set[str]:
@@ -104,22 +97,7 @@ def _left(stage: Stage) -> set[str]:
     return {name.partition("-")[0] for name in below.names} if below else set()
 
 
-def _is_answer(writes: bytes, request: bytes) -> bool:
-    return op_code(request) == MULTI and b"/sync/ask-" in request and writes in request
-
-
 # ---- a leader that does not answer
-
-
-def _leader_hangs(stage: Stage) -> set[str]:
-    """It hangs until the next leader's answer is adopted and the others have applied it; it is not evicted."""
-    bounds = stage.bounds
-    longest_s = ASKED_S + bounds["assignment_timeout"] + bounds["poll_interval"]
-    return _with_misbehaving(stage, lambda leader: _misbehaves(stage, leader, "hang", longest_s))
-
-
-def _leader_raises(stage: Stage) -> set[str]:
-    return _with_misbehaving(stage, lambda leader: _misbehaves(stage, leader, "raise"))
 
 
 def _misbehaves(stage: Stage, leader: str, kind: str, seconds: float = 0.0) -> None:
@@ -128,52 +106,49 @@ def _misbehaves(stage: Stage, leader: str, kind: str, seconds: float = 0.0) -> N
     stage.fault(kind, seconds, process=process.who, group=stage.settings.group, consumer=leader)
 
 
-def _with_misbehaving(stage: Stage, begin: Callable[[str], None]) -> set[str]:
-    leader, before = leader_of(stage), adopted_ask(stage)
+def _leader_misbehaves(stage: Stage, kind: str) -> None:
+    """Until the next leader's answer is adopted and the others have applied it. One that hangs is not evicted."""
+    leader, before, bounds = leader_of(stage), adopted_ask(stage), stage.bounds
     others = stage.slots() - {leader}
-    begin(leader)
+    hangs_s = ASKED_S + bounds["assignment_timeout"] + bounds["poll_interval"] if kind == "hang" else 0.0
+    _misbehaves(stage, leader, kind, hangs_s)
     stage.start_slot(stage.settings.slots)
-    longest_s = ASKED_S + 2 * stage.bounds["assignment_timeout"]
+    longest_s = ASKED_S + 2 * bounds["assignment_timeout"]
     wait_for(lambda: adopted_ask(stage) != before, longest_s, "the answer of another leader is adopted")
     if leader_of(stage) == leader:
         raise NotReached(f"{leader} answered, although its assignor misbehaves")
     wait_for(lambda: not _have_commands(stage, others), ASKED_S, "the others have acknowledged their commands")
     stage.processes[leader].go_on()
-    return stage.slots()
 
 
 def _have_commands(stage: Stage, consumers: set[str]) -> bool:
-    paths = GroupPaths(stage.settings.group)
-    return any(listing and listing.names for listing in stage.store.children_many(list(map(paths.channel, consumers))))
+    return any(member.commands for member in stage.group().members if member.consumer in consumers)
 
 
 # ---- a coordinator that dies during an ask
 
 
 CLIENT_STEPS: Steps = (
-    ("before the ask is written", b'"leader":', True),
-    ("after the ask is written, reply lost", b'"leader":', False),
-    ("after the answer is written, before it is adopted", b"PreparingRebalance", True),
-    ("after the answer is adopted, reply lost", b"PreparingRebalance", False),
-    ("before the starts are sent", b"start-fetcher", True),
-    ("after the starts are sent, reply lost", b"start-fetcher", False),
+    ("before the ask is written", (b"/state", b'"leader":'), True),
+    ("after the ask is written, reply lost", (b"/state", b'"leader":'), False),
+    ("after the answer is written, before it is adopted", (b"/state", b"PreparingRebalance"), True),
+    ("after the answer is adopted, reply lost", (b"/state", b"PreparingRebalance"), False),
+    ("before the starts are sent", (b"/state", b"start-fetcher"), True),
+    ("after the starts are sent, reply lost", (b"/state", b"start-fetcher"), False),
 )
 
 
-def _coordinator_killed_at_each_step(stage: Stage) -> set[str]:
-    killed_at_each_step(stage, CLIENT_STEPS)
+def _coordinator_killed_at_each_step(stage: Stage) -> None:
+    at_each_step(stage, CLIENT_STEPS)
     _while_the_leader_thinks(stage)
-    return stage.slots()
 
 
 def _while_the_leader_thinks(stage: Stage) -> None:
     """The ask is unanswered: the next coordinator sends its command again, and the first command is ignored."""
     leader, victim = leader_of(stage), elected_of(stage)
     _misbehaves(stage, leader, "hang", ASKED_S + 3 * stage.bounds["session_timeout"])
-    strike = stage.processes[victim].strike
-    loss = stage.lose(victim, Loss(partial(writes_state, b'"leader":'), is_request=False, then=strike))
-    stage.terminate(slot(stage.settings.slots - 1))
-    happens(loss, "a commit with an ask")
+    leaves = partial(stage.terminate, slot(stage.settings.slots - 1))
+    lose_commit(stage, victim, "a commit with an ask", (b"/state", b'"leader":'), False, leaves)
     stage.kill(victim)
     another_is_elected(stage, victim)
     longest_s = 3 * stage.bounds["session_timeout"] + ASKED_S
@@ -185,16 +160,9 @@ def _while_the_leader_thinks(stage: Stage) -> None:
 
 def _is_asked_again(stage: Stage, leader: str) -> bool:
     elected = stage.elected()
-    epochs = [command.epoch for command in _commands(stage, leader) if command.option == ASSIGN]
+    shown = [each.command for member in stage.group().members for each in member.commands if each.consumer == leader]
+    epochs = [command.epoch for command in shown if command is not None and command.option == ASSIGN]
     return elected is not None and epochs == [elected.epoch]
-
-
-def _commands(stage: Stage, consumer: str) -> list[Command]:
-    paths = GroupPaths(stage.settings.group)
-    listing = stage.store.children(paths.channel(consumer))
-    command_paths = [paths.command(consumer, name) for name in (listing.names if listing else ())]
-    nodes = stage.store.get_many(command_paths)
-    return [Command.parse(path, node.data) for path, node in zip(command_paths, nodes, strict=True) if node is not None]
 
 
 # ---- the drills
@@ -216,8 +184,10 @@ def _client_side(settings: Settings, strategy: str, misbehaves: str, timeout_ms:
     )
 
 
+_long_drill = partial(Drill, is_short=False)
+
 LEADERS = (
-    Drill(
+    _long_drill(
         name="leader-sigkill",
         title="Kill the leader that is asked for an assignment (SIGKILL)",
         proves="A leader that dies during an ask is replaced in time; its incomplete answer has no effect.",
@@ -227,33 +197,30 @@ LEADERS = (
         run=_leader_killed,
         promises=(SETTLED_WITHOUT_THE_LEADER, FETCHED_AGAIN),
         adjust=lambda settings: replace(_client_side(settings, COOPERATIVE, HANGS), state_bytes=STATE_BYTES),
-        is_short=False,
     ),
-    Drill(
+    _long_drill(
         name="leader-hangs-in-assign",
         title="A leader whose assignor hangs",
         proves="A leader that does not answer blocks no other member; the next leader is asked.",
         hypothesis="The next leader's answer is adopted within assignment_timeout + 1.2 s; no partition is revoked "
         "before; every record comes once.",
         fault="the leader's assignor hangs for longer than assignment_timeout (4 s) when a consumer joins",
-        run=_leader_hangs,
+        run=partial(_leader_misbehaves, kind="hang"),
         promises=(NEXT_LEADER_AFTER_A_HANG, NOTHING_IS_REVOKED, OTHERS_FETCH_ON, EVERYBODY_HEARS),
         adjust=lambda settings: _client_side(settings, COOPERATIVE, HANGS, TIMEOUT_MS),
-        is_short=False,
     ),
-    Drill(
+    _long_drill(
         name="leader-raises",
         title="A leader whose assignor raises",
         proves="A leader that fails reports why, and the next leader is asked after a backoff.",
         hypothesis="The next leader's answer is adopted within 1.2 s; no partition is revoked before; every record "
         "comes once.",
         fault="the leader's assignor raises when a consumer joins",
-        run=_leader_raises,
+        run=partial(_leader_misbehaves, kind="raise"),
         promises=(NEXT_LEADER_AFTER_AN_ERROR, NOTHING_IS_REVOKED, OTHERS_FETCH_ON, EVERYBODY_HEARS),
         adjust=lambda settings: _client_side(settings, COOPERATIVE, RAISES, TIMEOUT_MS),
-        is_short=False,
     ),
-    Drill(
+    _long_drill(
         name="coordinator-sigkill-each-step-client",
         title="Kill the coordinator at each step of a client-side assignment",
         proves="The next coordinator continues the same ask and answer, at whichever step the last one died.",
@@ -264,6 +231,5 @@ LEADERS = (
         run=_coordinator_killed_at_each_step,
         promises=(SETTLED_BY_THE_NEXT, ASKED_ONCE, ONE_GENERATION_EACH),
         adjust=lambda settings: _client_side(settings, EAGER, HANGS),
-        is_short=False,
     ),
 )

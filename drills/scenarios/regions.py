@@ -24,11 +24,9 @@ from ..base.settings import REGION, Settings
 from ..base.waiting import NotReached, wait_for
 from ..checker.replay.sketches import NOTHING, Sketch, of_range
 from ..evidence.verdict import RecordCounts
-from ..faults.packets import MULTI, op_code
-from ..faults.proxy import Loss
 from ..testbed.probes import READY_S, Produced, slot
 from ..testbed.testbed import Stage
-from .coordinators import a_turn_is_taken, another_is_elected, elected_of, happens
+from .coordinators import Steps, a_turn_is_taken, another_is_elected, elected_of, lose_commit
 from .definition import Drill
 
 PATHS = RegionPaths(REGION)
@@ -136,7 +134,7 @@ def waits_for(member: str, others: Set[str], contributed: Sequence[str]) -> bool
     return others <= set(contributed) and member not in contributed
 
 
-def _killed_in_drain(stage: Stage) -> set[str]:
+def _killed_in_drain(stage: Stage) -> None:
     """It dies with the counts since the last checkpoint; then another process starts under its name."""
     victim = slot(stage.settings.slots - 1)
     before = _hung_in_drain(stage, victim)
@@ -146,10 +144,9 @@ def _killed_in_drain(stage: Stage) -> set[str]:
         stage.wrong.append(f"checkpoint {before.open} completed without {victim}")
     wait_region(stage, after)
     stage.start_slot(stage.settings.slots - 1)
-    return stage.slots()
 
 
-def _joined_in_drain(stage: Stage) -> set[str]:
+def _joined_in_drain(stage: Stage) -> None:
     """The generation waits for the open checkpoint, so no counts are lost to the join."""
     hung, group = slot(0), stage.settings.group
     before, generation = _hung_in_drain(stage, hung), stage.group().state.generation
@@ -164,7 +161,6 @@ def _joined_in_drain(stage: Stage) -> set[str]:
     wait_region(stage, before)
     if not _has(stage, before.open, COMPLETED):
         stage.wrong.append(f"checkpoint {before.open} did not complete before the generation with {joined}")
-    return stage.slots()
 
 
 def _has(stage: Stage, checkpoint: int, end: str) -> bool:
@@ -175,7 +171,7 @@ def _has(stage: Stage, checkpoint: int, end: str) -> bool:
 # ---- an operator
 
 
-def _reset_to_initial(stage: Stage) -> set[str]:
+def _reset_to_initial(stage: Stage) -> None:
     before = region_of(stage)
     stage.fault("reset", group=stage.settings.group)
     request(stage.store, REGION, RegionRequest(RESET, "a drill", sequence=INITIAL))
@@ -184,55 +180,43 @@ def _reset_to_initial(stage: Stage) -> set[str]:
     if is_kept and not _has(stage, before.sequence, ABANDONED):
         stage.wrong.append(f"checkpoint {before.sequence} is not abandoned: the region was not reset")
     wait_region(stage, after)
-    return stage.slots()
 
 
 # ---- a coordinator that dies at each step
 
 
-CHECKPOINT_STEPS = (
+CHECKPOINT_STEPS: Steps = (
     ("after a checkpoint has begun, reply lost", (b"/checkpoints/checkpoint-", b'"trigger"'), False),
     ("after the drains are sent, reply lost", (b"/command-", f'"{DRAIN}"'.encode()), False),
     ("after all contributions, before it completes", (f"/{COMPLETED}".encode(),), True),
     ("after it has completed, reply lost", (f"/{COMPLETED}".encode(),), False),
 )
-RESET_STEPS = (
+RESET_STEPS: Steps = (
     ("after the region is Resetting, reply lost", (f'"{RESETTING}"'.encode(), b"/request"), False),
     ("after the stops are sent, reply lost", (b"/command-", f'"{STOP_FETCHER}"'.encode()), False),
     ("after the starts are sent, reply lost", (b"/command-", f'"{START_FETCHER}"'.encode()), False),
 )
-"""Where a coordinator is killed: substrings of its commit, and whether the commit (else its reply) is lost."""
 
 
-def _coordinator_killed_at_each_step(stage: Stage) -> set[str]:
+def _coordinator_killed_at_each_step(stage: Stage) -> None:
     for where, writes, is_before in CHECKPOINT_STEPS:
         _killed_when(stage, where, writes, is_before)
-    _killed_when_some_have_drained(stage)
+    before = _hung_in_drain(stage, slot(0))
+    _replaced(stage, elected_of(stage), before, stage.processes[slot(0)].go_on)
     for where, writes, is_before in RESET_STEPS:
         before = region_of(stage)
         reset = partial(request, stage.store, REGION, RegionRequest(RESET, "a drill"))
         _killed_when(stage, where, writes, is_before, reset)
         if region_of(stage).reset == before.reset:
             stage.wrong.append(f"a coordinator that dies {where} leaves no reset")
-    return stage.slots()
 
 
 def _killed_when(
-    stage: Stage, where: str, writes: tuple[bytes, ...], is_before: bool, cause: Callable[[], None] = lambda: None
+    stage: Stage, where: str, words: Sequence[bytes], is_before: bool, cause: Callable[[], None] = lambda: None
 ) -> None:
     victim, before = elected_of(stage), region_of(stage)
-    strike = stage.processes[victim].strike
-    loss = stage.lose(victim, Loss(partial(_writes, writes), is_request=is_before, then=strike))
-    cause()
-    happens(loss, f"a commit {where}")
+    lose_commit(stage, victim, f"a commit {where}", words, is_before, cause)
     _replaced(stage, victim, before)
-
-
-def _killed_when_some_have_drained(stage: Stage) -> None:
-    hung = slot(0)
-    before = _hung_in_drain(stage, hung)
-    victim = elected_of(stage)
-    _replaced(stage, victim, before, stage.processes[hung].go_on)
 
 
 def _replaced(stage: Stage, victim: str, before: Region, then: Callable[[], None] = lambda: None) -> None:
@@ -242,10 +226,6 @@ def _replaced(stage: Stage, victim: str, before: Region, then: Callable[[], None
     then()
     wait_region(stage, before)
     stage.start_node(victim)
-
-
-def _writes(words: tuple[bytes, ...], sent: bytes) -> bool:
-    return op_code(sent) == MULTI and all(word in sent for word in words)
 
 
 # ---- the drills
@@ -259,8 +239,10 @@ def _in_region(settings: Settings) -> Settings:
 
 EXACT = "the counts of all are those of one uninterrupted run"
 
+_region_drill = partial(Drill, adjust=_in_region, is_short=False)
+
 REGIONS = (
-    Drill(
+    _region_drill(
         name="region-member-sigkill-in-drain",
         title="Kill a member of a consistent region while it drains (SIGKILL)",
         proves="A checkpoint without a member's contribution is never restored, and the records since the last one are "
@@ -268,30 +250,24 @@ REGIONS = (
         hypothesis=f"The region is reset to the previous checkpoint, and continues from there; {EXACT}.",
         fault="SIGKILL to an application that hangs in on_drain while all others have contributed",
         run=_killed_in_drain,
-        adjust=_in_region,
-        is_short=False,
     ),
-    Drill(
+    _region_drill(
         name="region-rebalance-in-drain",
         title="A member joins a consistent region while a checkpoint is open",
         proves="A join waits for the open checkpoint, and no counts are lost.",
         hypothesis=f"The checkpoint completes before the next generation begins; {EXACT}.",
         fault="an application hangs in on_drain while another application joins",
         run=_joined_in_drain,
-        adjust=_in_region,
-        is_short=False,
     ),
-    Drill(
+    _region_drill(
         name="region-reset-to-initial",
         title="Reset a consistent region to its initial state",
         proves="A region that is reset to its initial state starts again at its initial offsets.",
         hypothesis=f"All records are counted again from the first offsets; {EXACT}.",
         fault="an operator resets the region to its initial state",
         run=_reset_to_initial,
-        adjust=_in_region,
-        is_short=False,
     ),
-    Drill(
+    _region_drill(
         name="region-coordinator-sigkill-each-step",
         title="Kill the coordinator at each step of a checkpoint and of a reset",
         proves="The next coordinator completes an unfinished checkpoint or reset.",
@@ -299,7 +275,5 @@ REGIONS = (
         fault="SIGKILL to the coordinator: after a checkpoint has begun, its drains are sent, some and all members "
         "have contributed, it has completed; after a reset has begun, its stops and its starts are sent",
         run=_coordinator_killed_at_each_step,
-        adjust=_in_region,
-        is_short=False,
     ),
 )

@@ -7,12 +7,12 @@ import os
 import signal
 import time
 from dataclasses import replace
+from functools import partial
 
 import psutil
 
 from coordinator.zk.embedded.processes import command_line, descendants
 
-from ..base.settings import Settings
 from ..base.waiting import NotReached, wait_for
 from ..testbed.probes import SPARK_READY_S
 from ..testbed.testbed import Stage
@@ -24,26 +24,24 @@ EXECUTOR = "CoarseGrainedExecutorBackend"
 AWAY_S = 3.0
 
 
-def _executor_killed(stage: Stage) -> set[str]:
+def _executor_killed(stage: Stage) -> None:
     slots = set(stage.slot_processes().values())
     executors = [pid for pid in descendants(stage.processes[APPLICATION].pid) if EXECUTOR in command_line(pid)]
     pid = next((pid for pid in executors if slots.intersection(descendants(pid))), None)
     if pid is None:
         raise NotReached("no executor runs a slot")
     _kill_below(stage, pid, "executor")
-    return stage.slots()
 
 
-def _worker_killed(stage: Stage) -> set[str]:
+def _worker_killed(stage: Stage) -> None:
     family = descendants(stage.processes[APPLICATION].pid)
     pid = next((pid for _, pid in sorted(stage.slot_processes().items()) if pid in family), None)
     if pid is None:
         raise NotReached("no worker runs a slot")
     _kill_below(stage, pid, "worker")
-    return stage.slots()
 
 
-def _driver_killed(stage: Stage) -> set[str]:
+def _driver_killed(stage: Stage) -> None:
     """The application is restarted at once, as by a supervisor."""
     driver, before = stage.processes[APPLICATION], stage.lives()
     family = descendants(driver.pid)
@@ -51,15 +49,13 @@ def _driver_killed(stage: Stage) -> set[str]:
     _note_ends(stage, family)
     stage.start_spark()
     stage.wait_back(before, SPARK_READY_S)
-    return stage.slots()
 
 
-def _query_returns(stage: Stage) -> set[str]:
+def _query_returns(stage: Stage) -> None:
     """The application ends in order, and returns with its checkpoint; slots in processes fetch throughout."""
     stage.terminate(APPLICATION)
     time.sleep(AWAY_S)
     stage.start_spark()
-    return stage.slots()
 
 
 def _kill_below(stage: Stage, pid: int, what: str) -> None:
@@ -81,18 +77,11 @@ def _note_ends(stage: Stage, family: list[int]) -> set[str]:
     return {incarnation.partition("#")[0] for incarnation in slots.values()}
 
 
-def _on_spark(settings: Settings) -> Settings:
-    """Slots in executors, which take longer to restart than processes."""
-    return replace(settings, spark="pool")
-
-
-def _beside_spark(settings: Settings) -> Settings:
-    """Slots as processes, and a query in Spark."""
-    return replace(settings, spark="query")
-
+_in_executors = partial(Drill, adjust=lambda settings: replace(settings, spark="pool"))
+"""Slots in executors, which take longer to restart than processes."""
 
 SPARK = (
-    Drill(
+    _in_executors(
         name="executor-sigkill",
         title="Kill a Spark executor",
         proves="The partitions of a failed executor's slots are reassigned, and its slots are restarted.",
@@ -100,9 +89,8 @@ SPARK = (
         fault="SIGKILL to one of two executors",
         run=_executor_killed,
         promises=(FETCHED_AGAIN,),
-        adjust=_on_spark,
     ),
-    Drill(
+    _in_executors(
         name="worker-sigkill",
         title="Kill a Spark Python worker",
         proves="A slot whose process dies is restarted under its name, and continues after its last segments.",
@@ -110,17 +98,15 @@ SPARK = (
         fault="SIGKILL to the Python worker that runs a slot",
         run=_worker_killed,
         promises=(FETCHED_AGAIN,),
-        adjust=_on_spark,
         is_short=False,
     ),
-    Drill(
+    _in_executors(
         name="driver-sigkill",
         title="Kill the Spark driver",
         proves="A restarted application resumes its pool and its query.",
         hypothesis="All partitions are fetched when the application is back; the query delivers every record once.",
         fault="SIGKILL to the driver; the application is restarted",
         run=_driver_killed,
-        adjust=_on_spark,
         is_short=False,
     ),
     Drill(
@@ -130,6 +116,6 @@ SPARK = (
         hypothesis="Fetching continues while it is down; it resumes at its checkpoint, and delivers every record once.",
         fault="SIGTERM to the query's application, which is restarted 3 s later",
         run=_query_returns,
-        adjust=_beside_spark,
+        adjust=lambda settings: replace(settings, spark="query"),
     ),
 )

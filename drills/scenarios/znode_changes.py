@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinator.admin.topics import alter_topic, create_topic, delete_topic
 from coordinator.zk.store import Delete, Operation, SetData
-from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from coordinator.zk.znodes.partitions import PartitionSet
 from coordinator.zk.znodes.paths import COORDINATOR, Brokers, GroupPaths
 
 from ..base.waiting import NotReached, wait_for
@@ -19,19 +19,16 @@ AGAIN_S = 30.0
 SCRIBBLE = b"\x00\xffscribbled by hand"
 
 
-def _grown(stage: Stage) -> set[str]:
-    before = stage.settings.partitions
-    stage.fault("topic", topic=stage.settings.topic, partitions=before + GROWN_BY)
-    alter_topic(stage.store, Brokers(), stage.settings.topic, before + GROWN_BY)
-    stage.partition_count = before + GROWN_BY
+def _grown(stage: Stage) -> None:
+    before, count = stage.partitions(), stage.settings.partitions + GROWN_BY
+    stage.fault("topic", topic=stage.settings.topic, partitions=count)
+    alter_topic(stage.store, Brokers(), stage.settings.topic, count)
+    stage.partition_count = count
     stage.wait_settled(stage.slots())
-    _is_sealed_from(
-        stage, {TopicPartition(stage.settings.topic, number) for number in range(before, before + GROWN_BY)}
-    )
-    return stage.slots()
+    _is_sealed_from(stage, stage.partitions() - before)
 
 
-def _recreated(stage: Stage) -> set[str]:
+def _recreated(stage: Stage) -> None:
     stage.stop_producing()
     stage.drained()
     stage.fault("topic", topic=stage.settings.topic)
@@ -40,7 +37,6 @@ def _recreated(stage: Stage) -> set[str]:
     stage.start_producer()
     stage.wait_settled(stage.slots())
     _is_sealed_from(stage, stage.partitions())
-    return stage.slots()
 
 
 def _is_sealed_from(stage: Stage, partitions: PartitionSet) -> None:
@@ -50,18 +46,16 @@ def _is_sealed_from(stage: Stage, partitions: PartitionSet) -> None:
     )
 
 
-def _deleted(stage: Stage) -> set[str]:
+def _deleted(stage: Stage) -> None:
     """An owner's and the coordinator's znode, deleted as with zkCli."""
     victim = elected_of(stage)
-    owner = GroupPaths(stage.settings.group).owner(
-        stage.settings.topic, stage.random.randrange(stage.settings.partitions)
-    )
+    number = stage.random.randrange(stage.settings.partitions)
+    owner = GroupPaths(stage.settings.group).owner(stage.settings.topic, number)
     _by_hand(stage, Delete(owner))
     wait_for(lambda: stage.store.get(owner), AGAIN_S, f"{owner} is created again")
     stage.wait_settled(stage.slots())
     delete_coordinator(stage, victim)
     another_is_elected(stage, victim)
-    return stage.slots()
 
 
 def delete_coordinator(stage: Stage, victim: str) -> None:
@@ -75,11 +69,10 @@ def delete_coordinator(stage: Stage, victim: str) -> None:
     _by_hand(stage, Delete(COORDINATOR, node.stat.version))
 
 
-def _state_scribbled(stage: Stage) -> set[str]:
+def _state_scribbled(stage: Stage) -> None:
     """The eviction marks are lost with the state, so the group waits for the longest possible lease."""
     _by_hand(stage, SetData(GroupPaths(stage.settings.group).state, SCRIBBLE))
     stage.wait_settled(stage.slots(), STATE_LOST_S)
-    return stage.slots()
 
 
 def _by_hand(stage: Stage, operation: Operation) -> None:

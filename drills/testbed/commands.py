@@ -1,17 +1,21 @@
-"""The command lines of a drill's processes: module and arguments."""
+"""The processes of a drill: the module and the arguments of each."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from ..base.processes import module_command
+from coordinator.zk.store import Store
+
+from ..base.processes import Process, module_command
 from ..base.settings import POOL, QUERY, Settings
+from ..base.signals import held
 from ..environments.access import COORDINATOR, MEMBER
-from .probes import slot
+from ..environments.kafka_broker import DrillBroker
+from .probes import Sight, slot
+from .proxies import Proxies
 
 CHECKPOINT_MS = 500
 MOST_SLOTS = 50
@@ -26,27 +30,48 @@ class ProcessCommand(NamedTuple):
     role: str = MEMBER
 
 
-@dataclass(frozen=True, slots=True)
-class Commands:
-    """Commands for one drill.
+class Processes(Sight):
+    """Starts the processes of a drill: those of `ProcessCommand`, and one method for each kind.
 
-    :ivar log_dir: the folder of the records.
+    :param proxies: between them and ZooKeeper.
+    :param variables: of their environment, by role.
+    :ivar segments_dir: the folder of the segments.
     :ivar quota_bytes: the segments' quota, enforced by each fetcher; 0 for none.
-    :ivar hosts: maps a process name to its connect string.
+    :ivar broker: the Kafka broker of the records, if any.
+    :ivar applications: whether consumers without segments have taken part.
+    :ivar has_liars: whether members that lie have taken part.
     """
 
-    settings: Settings
-    folder: Path
-    histories: Path
-    log_dir: str
-    segments_dir: Path
-    quota_bytes: int
-    hosts: Callable[[str], str]
+    def __init__(
+        self,
+        store: Store,
+        folder: Path,
+        settings: Settings,
+        proxies: Proxies,
+        variables: Callable[[str], Mapping[str, str]],
+    ) -> None:
+        super().__init__(store, folder, settings)
+        self.segments_dir = folder / "segments"
+        self.quota_bytes = 0
+        self.broker: DrillBroker | None = None
+        self.applications = False
+        self.has_liars = False
+        self._proxies = proxies
+        self._variables = variables
+        self._started: list[Process] = []
 
-    def node(self, name: str, *more: str) -> ProcessCommand:
-        """A coordinator; `more` are further options."""
+    def _start(self, command: ProcessCommand) -> Process:
+        with held():  # so that a started process is always registered
+            variables = self._variables(command.role)
+            process = Process(self.folder / "logs", command.name, command.words, variables)
+            self.processes[command.name] = process
+            self._started.append(process)
+        return process
+
+    def start_node(self, name: str, *more: str) -> Process:
+        """Start a coordinator; `more` are further options."""
         options = {
-            "--zk": self.hosts(name),
+            "--zk": self._proxies.hosts(name),
             "--node": name,
             "--session-timeout-ms": str(self.settings.session_timeout_ms),
             "--sweep-interval-ms": str(self.settings.sweep_interval_ms),
@@ -55,22 +80,22 @@ class Commands:
             "--history-dir": str(self.histories),
         }
         words = ["run", *(word for pair in options.items() for word in pair), *more]
-        return ProcessCommand(name, module_command("coordinator.cli", words), COORDINATOR)
+        return self._start(ProcessCommand(name, module_command("coordinator.cli", words), COORDINATOR))
 
-    def pool(self) -> ProcessCommand:
-        """The driver's part of the pool: it declares the slots as running."""
-        zk, session_ms = self.hosts("pool"), self.settings.session_timeout_ms
+    def start_pool(self) -> Process:
+        """Start the driver's part of the pool: it declares the slots as running."""
+        zk, session_ms = self._proxies.hosts("pool"), self.settings.session_timeout_ms
         fields = {"zk": zk, "session_timeout_ms": session_ms, "group": self.settings.group, "pool": POOL}
-        return _workload("pool", {**fields, "run": "drill", "slots": MOST_SLOTS})
+        return self._workload("pool", {**fields, "run": "drill", "slots": MOST_SLOTS})
 
-    def slot(self, number: int) -> ProcessCommand:
-        """A fetcher; in a consistent region a counting application."""
+    def start_slot(self, number: int) -> Process:
+        """Start a fetcher; in a consistent region a counting application."""
         name = slot(number)
         if self.settings.region:
-            fields = {**self._consumer(name), "consumer": name, "region": self.settings.region}
-            return _workload(name, fields, "counting")
+            fields = {**self._consumer_fields(name), "consumer": name, "region": self.settings.region}
+            return self._workload(name, fields, "counting")
         fields = {
-            **self._consumer(name),
+            **self._consumer_fields(name),
             "pool": POOL,
             "segments_dir": str(self.segments_dir),
             "slots": MOST_SLOTS,
@@ -78,68 +103,70 @@ class Commands:
             "run": "drill",
             "quota_bytes": self.quota_bytes,
         }
-        return _workload(name, fields, "slot")
+        return self._workload(name, fields, "slot")
 
-    def application(self, name: str, hangs: str) -> ProcessCommand:
-        """An application with a consumer that hangs on request, at `hangs`."""
-        return _workload(name, {**self._consumer(name), "consumer": name, "hangs": hangs}, "application")
+    def start_application(self, name: str, hangs: str) -> Process:
+        """Start an application with a consumer that hangs on request, at `hangs`."""
+        self.applications = True
+        return self._workload(name, {**self._consumer_fields(name), "consumer": name, "hangs": hangs}, "application")
 
-    def lying_member(self, name: str, lie: str) -> ProcessCommand:
-        """A member that tells this kind of lie."""
-        return _workload(name, {**self._consumer(name), "consumer": name, "lie": lie}, "lying_member")
+    def start_lying_member(self, name: str, lie: str) -> Process:
+        """Start a member that tells this kind of lie."""
+        self.has_liars = True
+        return self._workload(name, {**self._consumer_fields(name), "consumer": name, "lie": lie}, "lying_member")
 
-    def spark(self) -> ProcessCommand:
-        """The Spark application, with a query, and with the pool if slots run in executors."""
-        fields: dict[str, object] = {"folder": str(self.folder), "zk": self.hosts("spark")}
+    def start_spark(self) -> Process:
+        """Start the Spark application, with a query, and with the pool if slots run in executors."""
+        fields: dict[str, object] = {"folder": str(self.folder), "zk": self._proxies.hosts("spark")}
         fields |= {"group": self.settings.group, "query": QUERY}
         if self.settings.spark == "pool":
-            pool = {**self._consumer("spark"), "pool": POOL, "segments_dir": str(self.segments_dir)}
+            pool = {**self._consumer_fields("spark"), "pool": POOL, "segments_dir": str(self.segments_dir)}
             options = {name: value for name, value in pool.items() if name not in ("zk", "group")}
             fields["pool"] = {**options, "slots": self.settings.slots}
-        return _workload("spark", fields, "spark_app")
+        return self._workload("spark", fields, "spark_app")
 
-    def churn(self, times: int, seed: int) -> ProcessCommand:
-        """Consumers that join and leave, `times` times."""
-        return _workload("churn", {**self._consumer("churn"), "times": times, "seed": seed})
+    def start_churn(self, times: int, seed: int) -> Process:
+        """Start consumers that join and leave, `times` times."""
+        self.applications = True
+        return self._workload("churn", {**self._consumer_fields("churn"), "times": times, "seed": seed})
 
-    def producer(self, broker: str | None) -> ProcessCommand:
-        """A producer of numbered records for every partition; `broker` is Kafka's address, if the records are there."""
-        topics = {self.settings.topic: 1}
-        fields = {"zk": self.hosts("producer"), "log_dir": self.log_dir, "topics": topics, "rate": self.settings.rate}
-        if broker is None:
-            return _workload("producer", fields)
-        return _workload("producer", {**fields, **self._kafka(broker)}, "kafka_producer")
+    def start_producer(self) -> Process:
+        """Start the producer of numbered records for every partition."""
+        fields = {"zk": self._proxies.hosts("producer"), **self._log(), "rate": self.settings.rate}
+        if self.broker is None:
+            return self._workload("producer", fields)
+        return self._workload("producer", {**fields, **self._kafka(self.broker)}, "kafka_producer")
 
-    def kafka_reader(self, broker: str) -> ProcessCommand:
-        """A reader of Kafka with an independent client."""
-        return _workload("kafka_reader", self._kafka(broker))
+    def _start_kafka_reader(self, broker: DrillBroker) -> Process:
+        return self._workload("kafka_reader", self._kafka(broker))
 
-    def _kafka(self, broker: str) -> dict[str, object]:
-        return {"topics": {self.settings.topic: 1}, "servers": broker, "partitions": self.settings.partitions}
+    def _kafka(self, broker: DrillBroker) -> dict[str, object]:
+        return {**self._log(), "servers": broker.address, "partitions": self.settings.partitions}
 
-    def _consumer(self, name: str) -> dict[str, object]:
+    def _log(self) -> dict[str, object]:
+        log_dir = "kafka:" if self.settings.kafka else str(self.folder / "log")
+        return {"log_dir": log_dir, "topics": {self.settings.topic: 1}}
+
+    def _consumer_fields(self, name: str) -> dict[str, object]:
         """The configuration of a consumer; `name` is its process."""
         return {
-            "zk": self.hosts(name),
+            "zk": self._proxies.hosts(name),
             "group": self.settings.group,
-            "log_dir": self.log_dir,
+            **self._log(),
             "session_timeout_ms": self.settings.session_timeout_ms,
             "max_poll_interval_ms": self.settings.max_poll_interval_ms,
             "history_dir": str(self.histories),
-            "topics": {self.settings.topic: 1},
             **self._assignment(),
         }
 
     def _assignment(self) -> dict[str, object]:
         """Empty for assignment by the coordinator."""
-        strategy, misbehaves = self.settings.strategy, self.settings.misbehaves
-        if not strategy:
+        settings = self.settings
+        if not settings.strategy:
             return {}
-        if not misbehaves:
-            return {"assignment": "client", "protocols": strategy}
-        own = {"strategy": strategy, "misbehaves": misbehaves, "state_bytes": self.settings.state_bytes}
-        return {"assignment": "client", "protocols": "drill", **own}
+        own = {"strategy": settings.strategy, "misbehaves": settings.misbehaves, "state_bytes": settings.state_bytes}
+        return {"assignment": "client", "protocols": "drill" if settings.misbehaves else settings.strategy, **own}
 
-
-def _workload(name: str, fields: dict[str, object], module: str = "") -> ProcessCommand:
-    return ProcessCommand(name, module_command(f"drills.workloads.{module or name}", [json.dumps(fields)]))
+    def _workload(self, name: str, fields: dict[str, object], module: str = "") -> Process:
+        words = module_command(f"drills.workloads.{module or name}", [json.dumps(fields)])
+        return self._start(ProcessCommand(name, words))

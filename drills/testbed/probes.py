@@ -175,8 +175,7 @@ class Sight:
 
         :raises NotReached: after `timeout_s`.
         """
-        numbers = [each for ids in self.produced().values() for each in ids.values()]
-        wanted = sum(count for each in numbers for count in each.values())
+        wanted = self.produced_by_partition().total()
 
         def is_there() -> bool:
             rows = self.streamed()

@@ -8,7 +8,6 @@ import shutil
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from coordinator.admin.acl import apply
@@ -31,24 +30,19 @@ from ..evidence.histories import Notes, logged, write_down
 from ..evidence.watch_observer import WatchObserver
 from ..faults.proxy import Loss
 from ..faults.zxid_clock import ZxidClock
-from .commands import Commands, ProcessCommand
-from .probes import READY_S, Produced, Sight
+from .commands import Processes
+from .probes import READY_S, Produced
 from .proxies import Proxies
 
 OWN_SESSION_MS = 30_000
 
 
-# Large: starts and ends every kind of process that takes part in a drill.
-class Stage(Sight):
+class Stage(Processes):
     """One drill's processes. The context manager ends all of them, also after an error.
 
     :ivar notes: the drill's own events.
     :ivar wrong: violations that the drill has observed.
-    :ivar applications: whether consumers without segments have taken part.
-    :ivar has_liars: whether members that lie have taken part.
-    :ivar stuck: live consumers that do not poll.
     :ivar random: the only random generator, seeded by the drill.
-    :ivar broker: the Kafka broker of the records, if any; it runs from `start_all` on.
     :ivar observer: the witness of ZooKeeper where its transaction logs are unreadable; else None.
     """
 
@@ -66,31 +60,24 @@ class Stage(Sight):
                 roots = environment.watched(chroot)
                 observer = WatchObserver(environment.addresses, clock, roots, chroot, self._writes, environment.access)
                 self.observer = self._stack.enter_context(observer)
-            self._proxies = Proxies(environment.addresses, chroot, clock, environment.access.tls)
-            self._stack.callback(self._proxies.close)
+            proxies = Proxies(environment.addresses, chroot, clock, environment.access.tls)
+            self._stack.callback(proxies.close)
             access = environment.access.behind_proxy(OPERATOR)
-            self._admin = open_kazoo(
-                self._proxies.hosts("drill"), OWN_SESSION_MS, access=access, writes_dir=self._writes
-            )
-            super().__init__(self._admin, folder, settings)
+            self._admin = open_kazoo(proxies.hosts("drill"), OWN_SESSION_MS, access=access, writes_dir=self._writes)
+            super().__init__(self._admin, folder, settings, proxies, self._environment_of)
             self._stack.callback(self.store.close)
-            self.segments_dir = folder / "segments"
-            self.quota_bytes = self._limit_segments(settings.segments_mb) if settings.segments_mb else 0
+            if settings.segments_mb:
+                self.quota_bytes = self._limit_segments(settings.segments_mb)
             self._stack = self._stack.pop_all()
         self.notes = Notes()
         self.random = random.Random(seed)
-        self.broker: DrillBroker | None = None
-        self.stuck: set[str] = set()
         self.wrong: list[str] = []
-        self.applications = False
-        self.has_liars = False
-        self._started: list[Process] = []
         self.bounds = settings.bounds(environment.tick_s)
-        log_dir = "kafka:" if settings.kafka else str(folder / "log")
-        self._commands = Commands(
-            settings, folder, self.histories, log_dir, self.segments_dir, self.quota_bytes, self._proxies.hosts
-        )
         self.notes.note("run", version=1, seed=seed, profile=profile, bounds=self.bounds)
+
+    def _environment_of(self, role: str) -> dict[str, str]:
+        recorded = {WRITES_DIR: self._writes} if self._writes else {}
+        return {**self.environment.access.environment(role), **recorded}
 
     def _limit_segments(self, megabytes: int) -> int:
         """Mount a small tmpfs if permitted; else each fetcher enforces a quota. Returns the quota in bytes, else 0."""
@@ -141,41 +128,6 @@ class Stage(Sight):
         regions = [self.settings.region] if self.settings.region else []
         create_group(self._admin, self.settings.group, access.acl_ids(MEMBER), regions)
 
-    def start_node(self, name: str, *more: str) -> Process:
-        """Start a coordinator; `more` are further options."""
-        return self._start(self._commands.node(name, *more))
-
-    def start_pool(self) -> Process:
-        """Start the driver's part of the pool."""
-        return self._start(self._commands.pool())
-
-    def start_slot(self, number: int) -> Process:
-        """Start a fetcher; in a consistent region a counting application."""
-        return self._start(self._commands.slot(number))
-
-    def start_application(self, name: str, hangs: str) -> Process:
-        """Start an application with a consumer that hangs on request."""
-        self.applications = True
-        return self._start(self._commands.application(name, hangs))
-
-    def start_lying_member(self, name: str, lie: str) -> Process:
-        """Start a member that lies."""
-        self.has_liars = True
-        return self._start(self._commands.lying_member(name, lie))
-
-    def start_spark(self) -> Process:
-        """Start the Spark application."""
-        return self._start(self._commands.spark())
-
-    def start_churn(self, times: int) -> Process:
-        """Start consumers that join and leave, `times` times."""
-        self.applications = True
-        return self._start(self._commands.churn(times, self.random.randrange(1 << 30)))
-
-    def start_producer(self) -> Process:
-        """Start the producer of numbered records."""
-        return self._start(self._commands.producer(self.broker.address if self.broker is not None else None))
-
     def _start_broker(self) -> None:
         """Start the broker. It connects to the servers directly: it is not cut off from them by any fault."""
         logs = self.folder / "logs"
@@ -190,7 +142,7 @@ class Stage(Sight):
         acknowledged = self.produced()
         if self.broker is None:
             return acknowledged
-        reader = self._start(self._commands.kafka_reader(self.broker.address))
+        reader = self._start_kafka_reader(self.broker)
         ended = reader.wait(READY_S)
         del self.processes[reader.name]
         answers = reader.printed()
@@ -258,18 +210,6 @@ class Stage(Sight):
         self._proxies.lose(name, loss)
         return loss
 
-    def _start(self, command: ProcessCommand) -> Process:
-        recorded = {WRITES_DIR: self._writes} if self._writes else {}
-        with held():  # so that a started process is always registered
-            process = self.processes[command.name] = Process(
-                self.folder / "logs",
-                command.name,
-                command.words,
-                {**self.environment.access.environment(command.role), **recorded},
-            )
-            self._started.append(process)
-        return process
-
     # ---- its end
 
     def witnessed(self) -> list[Path]:
@@ -285,9 +225,7 @@ class Stage(Sight):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with held():
             try:
                 self.end()

@@ -14,8 +14,12 @@ from coordinator.zk.process.history_recorder import recorder_in
 from coordinator.zk.runtime import Runtime, ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, Delete, Node, Operation, SetData, Store
+from coordinator.zk.znodes.commands import START_FETCHER, Command
 from coordinator.zk.znodes.json_fields import Fields
+from coordinator.zk.znodes.partitions import TopicPartition, nested, partition_set, range_texts
 from coordinator.zk.znodes.paths import Brokers, GroupPaths
+from coordinator.zk.znodes.ranges import decode
+from coordinator.zk.znodes.records import OwnerRecord, Topic
 
 from .process import HangGate, emit, run, topics_of
 
@@ -23,12 +27,10 @@ LOOK_S = 0.05
 LARGEST = (1 << 53) - 1
 """The largest generation that a record may have."""
 
+GENERATIONS = {"largest-generation": LARGEST, "impossible-generation": 1 << 63}
 DAY_MS = 86_400_000
 STRATEGIES = ("range", "round-robin", "sticky", "cooperative-sticky")
 BOMB = "0-999999"
-
-Running = dict[str, dict[str, int | None]]
-"""Topic -> partition -> next offset, as in a channel."""
 
 
 # Large: one member obeys all rules but one, so each lie is a branch of the rule that it breaks.
@@ -59,6 +61,8 @@ class LyingMember:
         self._poll_ms = poll_ms
         self._incarnation = "" if lie == "no-incarnation" else runtime.random_id()
         self._channel: dict[str, Any] = {}
+        self._running: dict[TopicPartition, int | None] = {}
+        self._topic_ids: dict[str, str] = {}
         self._version = -1
         self.lies = 0
 
@@ -100,17 +104,6 @@ class LyingMember:
             "max_poll_interval_ms": self._poll_ms,
         }
 
-    def _everything(self) -> dict[str, Any]:
-        running: Running = {}
-        ids: dict[str, str] = {}
-        for topic in self._topics:
-            node = self._store.get(Brokers().topic(topic))
-            if node is not None:
-                data = json.loads(node.data)
-                running[topic] = dict.fromkeys(data["partitions"], 0)
-                ids[topic] = data.get("topic_id") or f"czxid-{node.stat.czxid:x}"
-        return {"running": running, "topics": ids}
-
     # ---- its life
 
     def look(self) -> bool:
@@ -124,11 +117,9 @@ class LyingMember:
             self._scribble(channel)
             return True
         if self._lie == "commands-itself":
-            self._send(f"{channel}/command-", _json(self._stolen()))
-        elif (
-            self._lie in ("largest-generation", "impossible-generation") and self._channel["generation"] <= LARGEST // 2
-        ):
-            self._channel["generation"] = LARGEST if self._lie == "largest-generation" else 1 << 63
+            self._commit([Create(f"{channel}/command-", self._stolen().to_bytes(), sequential=True)])
+        elif self._lie in GENERATIONS and self._channel["generation"] <= LARGEST // 2:
+            self._channel["generation"] = GENERATIONS[self._lie]
             self._write([])
         listing = self._store.children(channel)
         for name in sorted(listing.names if listing is not None else ()):
@@ -148,31 +139,24 @@ class LyingMember:
         removed: list[Operation] = [Delete(f"{self._paths.channel(self._consumer)}/{name}")]
         if command.get("incarnation") != self._incarnation or self._lie == "removes-only":
             self.lies += self._lie == "removes-only"
-            with_channel = False
-        else:
-            self._channel |= {"command": name, "epoch": command["epoch"]}
-            if self._channel["generation"] < LARGEST:
-                self._channel["generation"] = command["generation"]
-            with_channel = True
-            is_stop = command["option"] == "stop-fetcher"
-            removed += self._stop(command) if is_stop else self._start(command)
-        if with_channel:
-            self._write(removed)
-        else:
             self._commit(removed)
+            return
+        self._channel |= {"command": name, "epoch": command["epoch"]}
+        if self._channel["generation"] < LARGEST:
+            self._channel["generation"] = command["generation"]
+        is_stop = command["option"] == "stop-fetcher"
+        self._write([*removed, *(self._stop(command) if is_stop else self._start(command))])
 
     def _stop(self, command: Mapping[str, Any]) -> list[Operation]:
         if self._lie == "keeps-what-was-stopped":
             self.lies += 1
             return []
-        running: Running = self._channel["running"]
-        named = command.get("partitions") or {topic: _ranges(map(int, parts)) for topic, parts in running.items()}
+        named = _named([command["partitions"]]) if command.get("partitions") else sorted(self._running)
         done: list[Operation] = []
-        for topic, number in _named([named]):
-            if str(number) in running.get(topic, {}):
-                done += self._released(topic, number)
-                del running[topic][str(number)]
-        self._forget_empty()
+        for part in named:
+            if part in self._running:
+                del self._running[part]
+                done += self._released(part)
         return done
 
     def _start(self, command: Mapping[str, Any]) -> list[Operation]:
@@ -183,48 +167,38 @@ class LyingMember:
             return []
         if self._lie == "refuses-everything":
             self.lies += 1
-            self._channel["refused"] = {topic: BOMB for topic, _ in given}
+            self._channel["refused"] = {part.topic: BOMB for part in given}
             return []
-        running: Running = self._channel["running"]
         done: list[Operation] = []
-        for topic, number in given:
-            owner = self._paths.owner(topic, number)
-            if str(number) in running.get(topic, {}) and self._store.get(owner) is not None:
-                continue
-            if self._store.get(owner) is not None:
-                refused = self._channel["refused"]
-                refused[topic] = _ranges([*_numbers(refused.get(topic, "")), number])
-                continue
-            done += self._claimed(topic, number, command)
-            running.setdefault(topic, {})[str(number)] = self._offset(topic, number)
-            self._channel["topics"][topic] = command["topics"][topic]
+        refused: set[TopicPartition] = set()
+        for part in given:
+            is_owned = self._store.get(self._paths.owner(*part)) is not None
+            if is_owned and part not in self._running:
+                refused.add(part)
+            elif not is_owned:
+                done += self._claimed(part, command)
+                self._running[part] = self._offset(part)
+                self._topic_ids[part.topic] = command["topics"][part.topic]
+        self._channel["refused"] = range_texts(refused)
         return done
 
-    def _claimed(self, topic: str, number: int, command: Mapping[str, Any]) -> list[Operation]:
-        parent = self._paths.owners_of(topic)
+    def _claimed(self, part: TopicPartition, command: Mapping[str, Any]) -> list[Operation]:
+        parent = self._paths.owners_of(part.topic)
         if self._store.get(parent) is None:
             self._commit([Create(parent)])
-        owner = {"version": 1, "thread": f"{self._consumer}-0", "consumer": self._consumer}
-        owner |= {"incarnation": self._incarnation, "generation": command["generation"]}
-        return [Create(self._paths.owner(topic, number), _json(owner), ephemeral=True)]
+        owner = OwnerRecord(f"{self._consumer}-0", self._consumer, self._incarnation, command["generation"])
+        return [Create(self._paths.owner(*part), owner.to_bytes(), ephemeral=True)]
 
-    def _released(self, topic: str, number: int) -> list[Operation]:
+    def _released(self, part: TopicPartition) -> list[Operation]:
         """Its owner znode removed. Its offset stays as it is: it has fetched nothing."""
-        owner = self._paths.owner(topic, number)
+        owner = self._paths.owner(*part)
         node = self._store.get(owner)
         is_own = node is not None and json.loads(node.data or b"{}").get("incarnation") == self._incarnation
         return [Delete(owner)] if is_own else []
 
-    def _offset(self, topic: str, number: int) -> int | None:
-        node = self._store.get(self._paths.offset(topic, number))
+    def _offset(self, part: TopicPartition) -> int | None:
+        node = self._store.get(self._paths.offset(*part))
         return json.loads(node.data)["offset"] if node is not None else None
-
-    def _forget_empty(self) -> None:
-        running: Running = self._channel["running"]
-        self._channel["running"] = {topic: parts for topic, parts in running.items() if parts}
-        self._channel["topics"] = {
-            t: id_ for t, id_ in self._channel["topics"].items() if t in self._channel["running"]
-        }
 
     # ---- lies beside commands
 
@@ -233,26 +207,26 @@ class LyingMember:
         self.lies += 1
         self._commit([SetData(path, b'{"version":1,"incarnation":[' * 50)])
 
-    def _stolen(self) -> dict[str, Any]:
+    def _stolen(self) -> Command:
         """A command that gives it everything."""
         self.lies += 1
-        everything = self._everything()
-        given = {topic: _ranges(map(int, parts)) for topic, parts in everything["running"].items()}
-        return {
-            "version": 1,
-            "option": "start-fetcher",
-            "ownershipMap": {f"{self._consumer}-0": given},
-            "topics": everything["topics"],
-            "epoch": self._channel["epoch"],
-            "generation": self._channel["generation"],
-            "incarnation": self._incarnation,
-        }
-
-    def _send(self, path: str, data: bytes) -> None:
-        self._commit([Create(path, data, sequential=True)])
+        nodes = {topic: self._store.get(Brokers().topic(topic)) for topic in self._topics}
+        topics = [Topic.parse("a topic", name, node.data, node.stat.czxid) for name, node in nodes.items() if node]
+        everything = partition_set({topic.name: topic.partitions for topic in topics})
+        return Command(
+            START_FETCHER,
+            self._channel["epoch"],
+            self._channel["generation"],
+            self._incarnation,
+            threads={f"{self._consumer}-0": everything},
+            topics={topic.name: topic.id for topic in topics},
+        )
 
     def _write(self, also: Sequence[Operation]) -> None:
         self.lies += self._channel["generation"] > LARGEST // 2
+        held = {part.topic for part in self._running}
+        self._channel["running"] = nested(self._running)
+        self._channel["topics"] = {topic: topic_id for topic, topic_id in self._topic_ids.items() if topic in held}
         if self._commit([SetData(self._paths.channel(self._consumer), _json(self._channel), self._version), *also]):
             self._version += 1
 
@@ -278,20 +252,8 @@ def lie_until(is_over: Callable[[], bool], member: LyingMember, runtime: Runtime
     return "stopped"
 
 
-def _numbers(ranges: str) -> list[int]:
-    numbers: list[int] = []
-    for one in filter(None, ranges.split(",")):
-        first, _, last = one.partition("-")
-        numbers += range(int(first), int(last or first) + 1)
-    return numbers
-
-
-def _ranges(numbers: Iterable[int]) -> str:
-    return ",".join(map(str, sorted(numbers)))
-
-
-def _named(topics: Any) -> list[tuple[str, int]]:
-    return sorted({(topic, number) for each in topics for topic, ranges in each.items() for number in _numbers(ranges)})
+def _named(topics: Iterable[Mapping[str, str]]) -> list[TopicPartition]:
+    return sorted({part for each in topics for part in partition_set({t: decode(text) for t, text in each.items()})})
 
 
 def _json(value: Mapping[str, Any]) -> bytes:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import threading
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from coordinator.zk.runtime import on_signals
 from coordinator.zk.znodes.json_fields import Fields
 
 from .process import emit, run
-from .spark_reader import SHORT_LIVED, counted
+from .spark_reader import SHORT_LIVED, counted, session
 
 MASTER = "local-cluster[2,2,1024]"
 
@@ -32,7 +31,7 @@ def main(fields: Fields) -> None:
     """The fields are `folder`, `zk`, `group`, `query`, and `pool`: the options of `FetcherPool`, or none."""
     ended = threading.Event()
     folder = Path(fields.text("folder"))
-    spark = session(folder / f"spark-{os.getpid()}")
+    spark = on_executors(folder / f"spark-{os.getpid()}")
     on_signals((signal.SIGTERM, signal.SIGINT), lambda number: ended.set())  # Spark's handler would end the JVM first
     options = dict(fields.mapping("pool"))
     pool = FetcherPool(spark, zk=fields.text("zk"), group=fields.text("group"), **options) if options else None
@@ -52,26 +51,16 @@ def main(fields: Fields) -> None:
     spark.stop()
 
 
-def session(home: Path) -> SparkSession:
+def on_executors(home: Path) -> SparkSession:
     """Two executors in their own processes, whose workers write below `home`."""
     home.mkdir(parents=True)
     for entry in Path(pyspark.__file__).parent.iterdir():
         (home / entry.name).symlink_to(entry)
-    os.environ |= {"SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable}
+    os.environ["SPARK_HOME"] = str(home)
     temporary = home / "tmp"
     temporary.mkdir()
-    spark = (
-        SparkSession.builder.master(MASTER)
-        .appName("drill")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "1")
-        .config("spark.local.dir", str(home / "local"))
-        .config("spark.driver.extraJavaOptions", f"{SHORT_LIVED} -Djava.io.tmpdir={temporary}")
-        .config("spark.executor.extraJavaOptions", f"{SHORT_LIVED} -Djava.io.tmpdir={temporary}")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
+    java = f"{SHORT_LIVED} -Djava.io.tmpdir={temporary}"
+    return session(MASTER, java, {"spark.local.dir": str(home / "local"), "spark.executor.extraJavaOptions": java})
 
 
 def start_query(spark: SparkSession, fields: Fields, folder: Path, name: str) -> StreamingQuery:

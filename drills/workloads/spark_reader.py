@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -43,15 +44,16 @@ def reason_of(message: str) -> str:
     return (own or lines or [""])[-1 if own else 0]
 
 
-def session() -> SparkSession:
-    """One core, without a UI."""
+def session(master: str = "local[1]", java: str = SHORT_LIVED, options: Mapping[str, str] = {}) -> SparkSession:
+    """A session without a UI, by default on one core; `java` are the flags of the driver's JVM."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (
-        SparkSession.builder.master("local[1]")
+        SparkSession.builder.master(master)
         .appName("drill")
         .config("spark.ui.enabled", "false")
-        .config("spark.driver.extraJavaOptions", SHORT_LIVED)
+        .config("spark.driver.extraJavaOptions", java)
         .config("spark.sql.shuffle.partitions", "1")
+        .config(map=dict(options))
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
