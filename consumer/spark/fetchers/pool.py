@@ -34,9 +34,8 @@ from ..resources import cluster_of, context_of
 from .config import SlotConfig, SlotSpec
 from .orphan_sweep import sweep
 from .pool_znode import UNANSWERED, PoolPost
-from .slot_jobs import SlotJobs
 from .slot_view import GroupView, late_slots, late_text, read_group, shown_slots, view_of
-from .supervisor import SlotStatus, SlotSupervisor, slots_table
+from .supervisor import SlotJobs, SlotStatus, SlotSupervisor, slots_table
 
 log = logging.getLogger(__name__)
 
@@ -83,11 +82,7 @@ class FetcherPool:
         self.run = self._runtime.random_id()
         config = self.config
         opener = kazoo_factory(
-            config.zk,
-            config.session_timeout_ms,
-            config.connect_timeout_ms / 1000,
-            f"pool {config.pool}",
-            config.access,
+            config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000, f"pool {config.pool}", config.access
         )
         self._post = PoolPost(opener, self._runtime, config.group, config.pool, self.run)
         self._posting = self._runtime.lock()
