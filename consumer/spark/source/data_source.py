@@ -120,12 +120,9 @@ class ZkGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return records(partition.segments, self._config.include_headers)
 
     def stop(self) -> None:
-        if self._claimed is not None:
-            self._claimed.close()
-        if self._ends is not None:
-            self._ends.close()
-        if self._planner is not None:
-            self._planner.close()
+        for opened in (self._claimed, self._ends, self._planner):
+            if opened is not None:
+                opened.close()
 
     def _parsed(self, values: dict[str, Any]) -> SourceOffset:
         """Spark asks again and again after the same offset, which may have thousands of partitions."""

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from coordinator.zk.batching import ensure
 from coordinator.zk.errors import AuthenticationFailed, Retryable, SessionLost, ZooKeeperUnreachable
@@ -31,7 +31,17 @@ T = TypeVar("T")
 MOST_PROBLEMS = 5
 TRY_AGAIN_S = 0.1
 PLANS = 5
-NO_CUTS: Mapping[str, int] = {}
+
+SILENT = "was silent for longer than query_retention_ms"
+ABSENT = (
+    f"was without a session for {QUERY_ABSENCE_S / 60:.0f} minutes, or when another coordinator was elected "
+    "(without option query it holds segments back no longer)"
+)
+OR_REMOVED = (
+    "or it was removed, or its checkpoint is older than what it had finished. Start it with a new checkpoint and "
+    "another name (option query); with option startingSegments it begins at the earliest existing segment or at the "
+    "next one"
+)
 
 MAY_BE_COLLECTED = (
     "it was there when this read was planned; a batch read registers no query, so it may have been collected since: "
@@ -43,13 +53,6 @@ NOT_HELD_BACK = (
     "segment_retention_bytes of the nodes); to read them again, use another group, or reset this group's offsets "
     "(zk-coordinator groups reset-offsets)"
 )
-
-
-class Folder(Protocol):
-    """The part of a `SegmentFolder` that planning needs."""
-
-    def path(self, file: str) -> str: ...
-    def sizes(self, files: Sequence[str]) -> list[int | None]: ...
 
 
 class Planner:
@@ -64,7 +67,7 @@ class Planner:
         config: SourceConfig,
         open_store: StoreFactory,
         runtime: Runtime,
-        open_folder: Callable[[str], Folder] = SegmentFolder,
+        open_folder: Callable[[str], SegmentFolder] = SegmentFolder,
         name: str = "",
     ) -> None:
         self._config = config
@@ -147,7 +150,12 @@ class Planner:
             raise self._refused
         post = self._begin(store, start.query, start, is_new)
         post.publish(store, start.czxid)
-        known, cuts = self._list_with_cuts(store)
+        known: Sequence[Cut] = ()  # up to these all segments are listed; `cuts` may lie between them
+        cuts: Sequence[Cut] = ()
+        if self._config.align_checkpoints:
+            known, cuts = self._cuts.around(store, self._segments)
+        else:
+            self._segments.refresh(store)
         self._check_root(start)
         if start == self._initial_offset and not self._has_begun:
             self._has_begun = True
@@ -156,13 +164,6 @@ class Planner:
         end = at_cut(batch_end(start, segments, cuts, max_rows, self._target), start, segments, known, cuts)
         batch = [sealed for sealed in segments if sealed.czxid <= end.czxid]
         return delivered(start, end, batch, post.registered(store), self._segments.record.collected)
-
-    def _list_with_cuts(self, store: Store) -> tuple[Sequence[Cut], Sequence[Cut]]:
-        """List the segments; the cuts up to which all of them are listed, and those that may lie between them."""
-        if not self._config.align_checkpoints:
-            self._segments.refresh(store)
-            return (), ()
-        return self._cuts.around(store, self._segments)
 
     @property
     def newest(self) -> SourceOffset | None:
@@ -214,7 +215,7 @@ class Planner:
         if self._segments.record.collected <= start.czxid:
             return []
         gone = gone_text(start.segment, self._segments.between(start.czxid), start.ends)
-        return [collected_text(gone, query, is_named=bool(self._config.query))]
+        return [f"{gone}: collected while query {query} {SILENT if self._config.query else ABSENT}, {OR_REMOVED}"]
 
     def _report_removed(self, reader: str) -> None:
         """Warn that a reader which begins at the earliest segment does not get the ones removed before."""
@@ -302,20 +303,6 @@ class Planner:
             self._runtime.sleep(TRY_AGAIN_S)
 
 
-def collected_text(gone: str, query: str, is_named: bool) -> str:
-    """Why segments were collected that a query has not read, and what to do."""
-    named = "was silent for longer than query_retention_ms"
-    unnamed = (
-        f"was without a session for {QUERY_ABSENCE_S / 60:.0f} minutes, or when another coordinator was elected "
-        "(without option query it holds segments back no longer)"
-    )
-    return (
-        f"{gone}: collected while query {query} {named if is_named else unnamed}, or it was removed, or its checkpoint "
-        "is older than what it had finished. Start it with a new checkpoint and another name (option query); with "
-        "option startingSegments it begins at the earliest existing segment or at the next one"
-    )
-
-
 def packed(batch: Sequence[Sealed], readers: int) -> list[list[Sealed]]:
     """`batch` in at most `readers` slices of about the same bytes, in order."""
     total = sum(sealed.segment.size for sealed in batch)
@@ -358,15 +345,14 @@ class BatchPlanner(Planner):
         store.sync()  # a server that lags may not know the group yet
         if store.get(self._paths.segments) is None:
             raise SegmentError(f"there is no group {self._config.group} at {self._config.zk}: nothing was ever sealed")
-        options = ("startingSegments", self._config.starting_segments), ("endingSegments", self._config.ending_segments)
+        starting, ending = self._config.starting_segments, self._config.ending_segments
+        options = ("startingSegments", starting), ("endingSegments", ending)
         named = [(option, name, number) for option, name in options if (number := checkpoint_named(name))]
         cuts = {name: self._cuts.find(store, option, number) for option, name, number in named}
         self._segments.refresh(store, force=True)
         for option, name, number in named:
             self._cuts.check(store, option, number, cuts[name], self._segments.record.collected)
-        segments = bounded(
-            self._segments.between(0), self._config.starting_segments, self._config.ending_segments, cuts
-        )
+        segments = bounded(self._segments.between(0), starting, ending, cuts)
         self._report_removed("batch")
         return segments
 
@@ -377,7 +363,7 @@ class BatchPlanner(Planner):
         return any(sealed.name not in still for sealed in batch)
 
 
-def bounded(segments: Sequence[Sealed], starting: str, ending: str, cuts: Mapping[str, int] = NO_CUTS) -> list[Sealed]:
+def bounded(segments: Sequence[Sealed], starting: str, ending: str, cuts: Mapping[str, int]) -> list[Sealed]:
     """Those of `segments` from `starting` to `ending`, both included; for a checkpoint after it, and up to it.
 
     :param cuts: the name of a checkpoint -> its czxid, which no segment has.
