@@ -30,19 +30,14 @@ MOST_PARTITIONS = 100
 
 
 class PartitionLags(Collector):
-    """The lag of each partition that a consumer holds at the scrape; a revoked partition has no series."""
+    """The lag of each partition that a consumer holds at the scrape; a revoked partition has no series.
+
+    :ivar readers: group and consumer -> its lags.
+    """
 
     def __init__(self) -> None:
         # The server's thread reads while others write: each operation on it is atomic.
-        self._readers: dict[tuple[str, str], Callable[[], Mapping[TopicPartition, int]]] = {}
-
-    def reads(self, group: str, consumer: str, lags: Callable[[], Mapping[TopicPartition, int]]) -> None:
-        """Set the lags of one consumer."""
-        self._readers[group, consumer] = lags
-
-    def forget(self, group: str, consumer: str) -> None:
-        """Remove a consumer's series."""
-        self._readers.pop((group, consumer), None)
+        self.readers: dict[tuple[str, str], Callable[[], Mapping[TopicPartition, int]]] = {}
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
         """The family without a series: creating the registry reads no log."""
@@ -53,7 +48,7 @@ class PartitionLags(Collector):
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """The family, of all consumers."""
         (family,) = self.describe()
-        for own, lags in self._readers.copy().items():
+        for own, lags in self.readers.copy().items():
             for partition, lag in furthest_behind(lags()):
                 family.add_metric([*own, partition.topic, str(partition.partition)], lag)
         return [family]
@@ -91,7 +86,7 @@ class ConsumerMetrics:
     def forget(self, group: str, consumer: str) -> None:
         """Remove a consumer's series."""
         self.leases.pop((group, consumer), None)
-        self.partition_lags.forget(group, consumer)
+        self.partition_lags.readers.pop((group, consumer), None)
         for family in self._families.values():
             family.remove_by_labels({"group": group, "consumer": consumer})
 
@@ -184,7 +179,7 @@ class Meter:
 
         Other threads call these.
         """
-        self._metrics.partition_lags.reads(*self._own, lag_of_each)
+        self._metrics.partition_lags.readers[self._own] = lag_of_each
         self._lag.set_function(lag)
         self._lag_max.set_function(lag_max)
         self._failing.set_function(failing)

@@ -179,9 +179,8 @@ class Slot:
             # A slot that stops with its pool may return.
             self.member.close(for_good=self._is_for_good or self._directions.is_one_too_many)
             log.info("slot stopped: consumer=%s reason=%s", self._consumer, self._stopping)
-        counts = asdict(self.sealer.counts)
         own = {"consumer": self._consumer, "reason": self._stopping, "registrations": self.member.registrations}
-        return own | counts
+        return own | asdict(self.sealer.counts)
 
     def _step(self) -> None:
         self.server.keep()
