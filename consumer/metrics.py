@@ -30,19 +30,14 @@ MOST_PARTITIONS = 100
 
 
 class PartitionLags(Collector):
-    """The lag of each partition that a consumer holds at the scrape; a revoked partition has no series."""
+    """The lag of each partition that a consumer holds at the scrape; a revoked partition has no series.
+
+    :ivar readers: group and consumer -> its lags.
+    """
 
     def __init__(self) -> None:
         # The server's thread reads while others write: each operation on it is atomic.
-        self._readers: dict[tuple[str, str], Callable[[], Mapping[TopicPartition, int]]] = {}
-
-    def reads(self, group: str, consumer: str, lags: Callable[[], Mapping[TopicPartition, int]]) -> None:
-        """Set the lags of one consumer."""
-        self._readers[group, consumer] = lags
-
-    def forget(self, group: str, consumer: str) -> None:
-        """Remove a consumer's series."""
-        self._readers.pop((group, consumer), None)
+        self.readers: dict[tuple[str, str], Callable[[], Mapping[TopicPartition, int]]] = {}
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
         """The family without a series: creating the registry reads no log."""
@@ -53,7 +48,7 @@ class PartitionLags(Collector):
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """The family, of all consumers."""
         (family,) = self.describe()
-        for own, lags in self._readers.copy().items():
+        for own, lags in self.readers.copy().items():
             for partition, lag in furthest_behind(lags()):
                 family.add_metric([*own, partition.topic, str(partition.partition)], lag)
         return [family]
@@ -91,7 +86,7 @@ class ConsumerMetrics:
     def forget(self, group: str, consumer: str) -> None:
         """Remove a consumer's series."""
         self.leases.pop((group, consumer), None)
-        self.partition_lags.forget(group, consumer)
+        self.partition_lags.readers.pop((group, consumer), None)
         for family in self._families.values():
             family.remove_by_labels({"group": group, "consumer": consumer})
 
@@ -110,7 +105,7 @@ class ConsumerMetrics:
 class Meter:
     """The metrics of one consumer, until it is `gone`.
 
-    Methods called for each poll and batch only add.
+    Each series is an attribute, or the event that changes it: what is called for each poll and batch only adds.
     """
 
     def __init__(self, metrics: ConsumerMetrics, group: str, consumer: str) -> None:
@@ -140,29 +135,29 @@ class Meter:
         self._waiting = gauge("retained_records", "Records fetched and not returned yet.")
         self._waiting_bytes = gauge("retained_bytes", "Memory of the retained records.")
         self._paused = gauge("paused_partitions", "Partitions paused by the application.")
-        self._queued = gauge("queued_records", "Records in a consumer operator's message queue.")
+        self.reads_queue = gauge("queued_records", "Records in a consumer operator's message queue.").set_function
         self._last_drain_s = gauge("last_drain_seconds", "Duration of the last drain, in a consistent region.")
         self._longest_drain_s = gauge("longest_drain_seconds", "Duration of the longest drain.")
-        self._region_resets = counter("region_resets", "States restored, in a consistent region.")
-        self._polls = counter("polls", "Polls of the application, or rounds of a slot.")
+        self.restored = counter("region_resets", "States restored, in a consistent region.").inc
+        self.polled = counter("polls", "Polls of the application, or rounds of a slot.").inc
         self._records = counter("records_consumed", "Records fetched.")
         self._bytes = counter("bytes_consumed", "Arrow memory of the records fetched.")
-        self._commit_s = histogram("commit_duration_seconds", "Commits that moved offsets, seals included.")
+        self.committed = histogram("commit_duration_seconds", "Commits that moved offsets, seals included.").observe
         self._seal_s = histogram("seal_duration_seconds", "From the writing of a file to its seal.")
         self._sealed_records = counter("sealed_records", "Records sealed.")
         self._sealed_bytes = counter("sealed_bytes", "Bytes of the files sealed.")
-        self._seal_failures = counter("seal_failures", "Failed seals.")
-        self._refetched = counter("refetched_records", "Records dropped before their seal, and fetched again.")
-        self._offset_resets = counter("offset_resets", "Positions out of range that were reset.")
-        self._registrations = counter("registrations", "Incarnations that began.")
+        self.seal_failed = counter("seal_failures", "Failed seals.").inc
+        self.dropped = counter("refetched_records", "Records dropped before their seal, and fetched again.").inc
+        self.offset_reset = counter("offset_resets", "Positions out of range that were reset.").inc
+        self.registered = counter("registrations", "Incarnations that began.").inc
         self._rebalances = counter("rebalances", "Generations that the consumer joined.")
         answered = metrics.family(Counter, "assignments", "Assignment requests answered as the leader.", "result")
         self._assignments = {result: answered.labels(*own, result) for result in (ASSIGNED, ERROR)}
         self._assignment_s = histogram("assignment_duration_seconds", "From an assignment request to its answer.")
-        self._failed_assignments = counter("failed_assignments", "Reported failures of the leader.")
+        self.assignment_failed = counter("failed_assignments", "Reported failures of the leader.").inc
         applied = metrics.family(Counter, "commands_applied", "Commands applied.", "option")
         self._applied = {option: applied.labels(*own, option) for option in OPTIONS}
-        self._stale = counter("commands_stale", "Commands removed unapplied.")
+        self.command_removed = counter("commands_stale", "Commands removed unapplied.").inc
 
     # ---- read at a scrape
 
@@ -184,7 +179,7 @@ class Meter:
 
         Other threads call these.
         """
-        self._metrics.partition_lags.reads(*self._own, lag_of_each)
+        self._metrics.partition_lags.readers[self._own] = lag_of_each
         self._lag.set_function(lag)
         self._lag_max.set_function(lag_max)
         self._failing.set_function(failing)
@@ -196,20 +191,12 @@ class Meter:
         self._waiting_bytes.set_function(lambda: retained()[1])
         self._paused.set_function(paused)
 
-    def reads_queue(self, queued: Callable[[], int]) -> None:
-        """Set the source of queued records."""
-        self._queued.set_function(queued)
-
     def reads_drains(self, last_ms: Callable[[], int], longest_ms: Callable[[], int]) -> None:
         """Set the sources of the last and the longest drain time."""
         self._last_drain_s.set_function(lambda: last_ms() / 1000)
         self._longest_drain_s.set_function(lambda: longest_ms() / 1000)
 
     # ---- events
-
-    def registered(self) -> None:
-        """A new incarnation has begun."""
-        self._registrations.inc()
 
     def holds(self, assigned: int, refused: int, generation: int, topics: int = 0) -> None:
         """Partitions held and refused, their generation, and their topics."""
@@ -224,26 +211,10 @@ class Meter:
         self._refused.set(refused)
         self._generation.set(generation)
 
-    def restored(self) -> None:
-        """The state of a checkpoint was restored."""
-        self._region_resets.inc()
-
-    def polled(self) -> None:
-        """One poll of the application, or one round of a slot."""
-        self._polls.inc()
-
     def fetched(self, records: int, size: int) -> None:
         """One fetch returned so much."""
         self._records.inc(records)
         self._bytes.inc(size)
-
-    def offset_reset(self) -> None:
-        """A position was out of range and was reset."""
-        self._offset_resets.inc()
-
-    def committed(self, seconds: float) -> None:
-        """Offsets have moved."""
-        self._commit_s.observe(seconds)
 
     def sealed(self, seconds: float, records: int, size: int) -> None:
         """A file was sealed, this long after it was begun."""
@@ -251,21 +222,9 @@ class Meter:
         self._sealed_records.inc(records)
         self._sealed_bytes.inc(size)
 
-    def seal_failed(self) -> None:
-        """A seal failed."""
-        self._seal_failures.inc()
-
-    def dropped(self, records: int) -> None:
-        """Records were dropped before their seal and will be fetched again."""
-        self._refetched.inc(records)
-
     def command_applied(self, option: str) -> None:
         """A command was applied."""
         self._applied[option].inc()
-
-    def command_removed(self) -> None:
-        """A command was removed unapplied."""
-        self._stale.inc()
 
     def assignment_answered(self, seconds: float, is_error: bool = False) -> None:
         """As the leader: an assignment request was answered, after this time.
@@ -274,10 +233,6 @@ class Meter:
         """
         self._assignments[ERROR if is_error else ASSIGNED].inc()
         self._assignment_s.observe(seconds)
-
-    def assignment_failed(self) -> None:
-        """The coordinator reported that the leader gave no assignment."""
-        self._failed_assignments.inc()
 
     def gone(self) -> None:
         """The consumer has ended: its series are removed."""

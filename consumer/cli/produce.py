@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import json
+import os
+import select
 import sys
 from codecs import BOM_UTF8
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import click
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from consumer.logs.columns import MAX_RECORD_BYTES, MAX_TIMESTAMP_MS, Headers
 from consumer.logs.embedded.producer import Producer, TopicsInStore
-from coordinator.zk.errors import BadData, UsageError
+from coordinator.zk.errors import BadData, CoordinatorError, UsageError
 from coordinator.zk.process.cli import brokers_option, env_option, opened, report, zk_option
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.znodes.json_fields import Fields
+from coordinator.zk.znodes.names import shown
 from coordinator.zk.znodes.paths import Brokers
+from coordinator.zk.znodes.ranges import MAX_PARTITION
+from coordinator.zk.znodes.sync import decoded
 
-from .input import InputRecord, lines, record_of_json
-
+_CHUNK = 1 << 18
+_MOST_DIGITS = 1000
+_FIELDS = ("value", "key", "partition", "timestamp", "headers", "value_base64", "key_base64")
+PLACE = ("topic", "partition", "offset")
 LINES = "lines"
 JSONL = "jsonl"
 MOST_REPORTED = 20
@@ -28,6 +38,155 @@ IDLE_S = 0.1
 """Idle time after which buffered lines are written."""
 FLUSH_INTERVAL_S = 1.0
 """Maximum time that a record waits for its batch to fill."""
+
+
+class InputRecord(NamedTuple):
+    """A record as it was read: the parameters of `Producer.send`."""
+
+    value: bytes | None
+    key: bytes | None = None
+    partition: int | None = None
+    timestamp_ms: int | None = None
+    headers: Headers = ()
+
+
+def lines(descriptor: int, idle_s: float) -> Iterator[bytes | None]:
+    """The lines of a file descriptor, without their ends; None whenever none has arrived for `idle_s`.
+
+    A line that is too long for a record is truncated, to a length that is still too long.
+
+    :raises CoordinatorError: when it cannot be read, as a closed stdin.
+    """
+    pieces: list[bytes] = []
+    while True:
+        if not select.select([descriptor], [], [], idle_s)[0]:
+            yield None
+            select.select([descriptor], [], [])
+        try:
+            data = os.read(descriptor, _CHUNK)
+        except OSError as error:
+            raise CoordinatorError(f"the input cannot be read: {error.strerror}") from error
+        if not data:
+            break
+        if b"\n" not in data:
+            if sum(map(len, pieces)) <= MAX_RECORD_BYTES:
+                pieces.append(data)
+            continue
+        whole = (b"".join(pieces) + data).split(b"\n")
+        pieces = [whole.pop()]
+        for line in whole:
+            yield line.removesuffix(b"\r")
+    if last := b"".join(pieces):
+        yield last.removesuffix(b"\r")
+
+
+def record_of_json(where: str, line: bytes, ignores_place: bool = False) -> InputRecord:
+    """A line of JSON: an object with `value` and optionally `key`, `partition`, `timestamp` (ms) and `headers`.
+
+    A value that is not a string becomes compact JSON, its numbers as they are written; null stays null. Bytes that are
+    no text are base64, in `value_base64` and `key_base64`. Headers are an object, or a list of objects with `key` (or
+    `name`) and `value` (or `value_base64`) for repeated names.
+
+    :param where: the line's name, for messages.
+    :param ignores_place: passes over `topic`, `partition` and `offset`, as `zk-consumer run` prints them.
+    :raises BadData: when the line is invalid.
+    """
+    text, values = _object(where, line, ignores_place)
+    fields = Fields(where, values)
+    is_text = isinstance(values.get("value"), str | None) or fields.has("value_base64")
+    return InputRecord(
+        _bytes(fields, "value") if is_text else _encoded(where, "value", _json_of_value(where, text)),
+        _bytes(fields, "key"),
+        fields.number("partition", most=MAX_PARTITION) if fields.has("partition") else None,
+        fields.number("timestamp", most=MAX_TIMESTAMP_MS) if fields.has("timestamp") else None,
+        _headers(where, fields, values.get("headers")),
+    )
+
+
+def _integer(digits: str) -> int | float:
+    """Python makes no `int` of thousands of digits; a value has its own text, and no other field is so large."""
+    return int(digits) if len(digits) < _MOST_DIGITS else float(digits)
+
+
+def _object(where: str, line: bytes, ignores_place: bool) -> tuple[str, dict[str, Any]]:
+    try:
+        text = line.decode("utf-8-sig")
+        values = json.loads(text, parse_int=_integer)
+    except (ValueError, RecursionError) as error:
+        raise BadData(f"{where} is no JSON: {shown(line[:60].decode('utf-8', 'replace'))}") from error
+    if not isinstance(values, dict) or not values.keys() & {"value", "value_base64"}:
+        raise BadData(f"{where} is no JSON object with a value: {shown(line[:60].decode('utf-8', 'replace'))}")
+    if ignores_place:
+        values = {name: value for name, value in values.items() if name not in PLACE}
+    unknown = sorted(set(values) - set(_FIELDS))
+    if unknown:
+        hint = "; --ignore-place passes over the place of a record" if unknown[0] in PLACE else ""
+        raise BadData(f"{where} has an unknown field {shown(unknown[0])}; known are {', '.join(_FIELDS)}{hint}")
+    return text, values
+
+
+def _bytes(fields: Fields, name: str) -> bytes | None:
+    """A field's text in UTF-8, or the bytes of its base64, whose field has `_base64` appended."""
+    in_base64 = f"{name}_base64"
+    if not fields.has(in_base64):
+        return _encoded(fields.where, name, fields.optional_text(name, most=MAX_RECORD_BYTES))
+    if fields.has(name):
+        raise BadData(f"{fields.where} has both {name} and {in_base64}")
+    return decoded(f"{fields.where}: field '{in_base64}'", fields.text(in_base64, most=2 * MAX_RECORD_BYTES))
+
+
+class _Number(str):
+    """A number as it is written."""
+
+
+def _json_of_value(where: str, text: str) -> str:
+    """The last value of `value` in a line's object."""
+
+    def unknown(name: str) -> None:
+        raise ValueError(f"{name} is no JSON value")
+
+    try:
+        pairs = json.loads(
+            text, parse_int=_Number, parse_float=_Number, parse_constant=unknown, object_pairs_hook=tuple
+        )
+        return _compact(dict(pairs)["value"])
+    except (ValueError, RecursionError) as error:
+        raise BadData(f"{where} has a value that JSON does not know: {error}") from error
+
+
+def _compact(value: Any) -> str:
+    match value:
+        case _Number():
+            return value
+        case tuple():  # the members of an object
+            return f"{{{','.join(f'{_compact(name)}:{_compact(each)}' for name, each in value)}}}"
+        case list():
+            return f"[{','.join(map(_compact, value))}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _headers(where: str, fields: Fields, given: Any) -> Headers:
+    if isinstance(given, list):
+        return fields.objects("headers", _listed_header)
+    return tuple(_header(where, name, value) for name, value in fields.mapping("headers").items())
+
+
+def _listed_header(fields: Fields) -> tuple[str, bytes | None]:
+    return fields.text("name" if fields.has("name") else "key"), _bytes(fields, "value")
+
+
+def _header(where: str, name: str, value: Any) -> tuple[str, bytes | None]:
+    if value is not None and not isinstance(value, str):
+        raise BadData(f"{where} has a header {shown(name)} that is neither a string nor null")
+    return name, _encoded(where, "headers", value)
+
+
+def _encoded(where: str, name: str, text: str | None) -> bytes | None:
+    try:
+        return None if text is None else text.encode()
+    except UnicodeEncodeError as error:
+        raise BadData(f"{where}: field {name!r} has half a character: {error.reason}") from error
+
 
 Parse = Callable[[int, bytes], InputRecord | None]
 """Parses a line, with its number; None when it is blank."""

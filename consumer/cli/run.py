@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -56,21 +55,6 @@ HELPS = {
 POLL_MS = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """When to end by itself; None for never.
-
-    :ivar timeout_ms: the longest time without a record.
-    """
-
-    max_records: int | None = None
-    timeout_ms: int | None = None
-
-    def left_ms(self, idle_s: float) -> int:
-        """Milliseconds to wait for a record after `idle_s` seconds without one."""
-        return POLL_MS if self.timeout_ms is None else math.ceil(self.timeout_ms - 1000 * idle_s)
-
-
 @click.command()
 @config_options(ConsumerConfig, HELPS)
 @kafka_option
@@ -115,8 +99,7 @@ def run(
     """
     if verbose and not events:
         raise UsageError("--verbose adds records to --events: give both")
-    limits = Limits(max_records, timeout_ms)
-    if command is not None and (events or limits != Limits()):
+    if command is not None and (events or max_records is not None or timeout_ms is not None):
         raise UsageError("--exec hands all records to its command: leave out --events, --max-records and --timeout-ms")
     log_to_stderr(log_level, log_format)
     subscription = parsed_subscription(topics, white_list, black_list)
@@ -139,7 +122,7 @@ def run(
             with consumer:
                 output.started()
                 commits = not config.enable_auto_commit and not config.region
-                _consume(consumer, output, stopping, limits, commits, runtime)
+                _consume(consumer, output, stopping, max_records, timeout_ms, commits, runtime)
         finally:
             output.ended()
     except IncarnationOver as over:  # Kafka's name of the error first
@@ -147,15 +130,22 @@ def run(
 
 
 def _consume(
-    consumer: Consumer, output: RecordLines, stopping: Event, limits: Limits, commits: bool, runtime: Runtime
+    consumer: Consumer,
+    output: RecordLines,
+    stopping: Event,
+    max_records: int | None,
+    timeout_ms: int | None,
+    commits: bool,
+    runtime: Runtime,
 ) -> None:
     count = 0
     last = runtime.monotonic()
-    while not stopping.is_set() and (limits.max_records is None or count < limits.max_records):
-        most = None if limits.max_records is None else limits.max_records - count
-        left_ms = limits.left_ms(runtime.monotonic() - last)
+    while not stopping.is_set() and (max_records is None or count < max_records):
+        most = None if max_records is None else max_records - count
+        idle_ms = 1000 * (runtime.monotonic() - last)
+        left_ms = POLL_MS if timeout_ms is None else math.ceil(timeout_ms - idle_ms)
         if left_ms <= 0:
-            click.echo(f"no record came for {limits.timeout_ms} ms: {count} records in all", err=True)
+            click.echo(f"no record came for {timeout_ms} ms: {count} records in all", err=True)
             return
         try:
             polled = consumer.poll(min(POLL_MS, left_ms), most)

@@ -14,7 +14,7 @@ import pytest
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer
 from consumer.spark.source.options import SourceConfig
-from consumer.spark.source.stream_planner import Planner
+from consumer.spark.source.planner import Planner
 from coordinator.service import CoordinatorService
 from coordinator.term.config import CoordinatorConfig
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig

@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from consumer.spark.source.checkpoint_files import CheckpointFiles, NotRewindable
 from consumer.spark.source.query_znode import PUBLISH_S, QueryRewound
+from consumer.spark.source.rewind import CheckpointFiles, NotRewindable
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo

@@ -16,7 +16,7 @@ from consumer.spark.fetchers.pool_znode import PoolPost
 from consumer.spark.fetchers.slot import Directions
 from consumer.spark.source.offset import SourceOffset
 from consumer.spark.source.options import SourceConfig
-from consumer.spark.source.stream_planner import Planner
+from consumer.spark.source.planner import Planner
 from coordinator.zk.batching import ensure
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory

@@ -19,7 +19,7 @@ from consumer.spark.fetchers.config import SlotConfig, SlotSpec
 from consumer.spark.fetchers.pool_znode import PoolPost
 from consumer.spark.fetchers.slot import Slot
 from consumer.spark.source.options import SourceConfig
-from consumer.spark.source.stream_planner import Planner
+from consumer.spark.source.planner import Planner
 from coordinator.admin.offsets import delete_offsets, write_offsets
 from coordinator.admin.reset_offsets import NewOffset, PartitionOffsets, Scope
 from coordinator.admin.topics import delete_topic

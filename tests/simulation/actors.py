@@ -21,8 +21,8 @@ from consumer.spark.fetchers.slot import Slot
 from consumer.spark.source.data_source import records
 from consumer.spark.source.offset import SourceOffset
 from consumer.spark.source.options import SourceConfig
+from consumer.spark.source.planner import Planner
 from consumer.spark.source.query_znode import QueryRemoved, QueryTakenOver
-from consumer.spark.source.stream_planner import Planner
 from coordinator.assignors import Assignor
 from coordinator.assignors.registry import BUILT_IN
 from coordinator.service import CoordinatorService

@@ -7,16 +7,16 @@ from typing import Any
 
 import consumer.membership.registration
 import consumer.sealing.segment_files
-import consumer.spark.source.stream_planner
+import consumer.spark.source.planner
 import coordinator.rebalance.plan_operations
 from consumer.membership.offsets import CommittedOffsets
+from consumer.spark.source.planner import Planner
 from consumer.spark.source.query_znode import QueryPost
 from consumer.spark.source.segment_index import NEVER, joined
-from consumer.spark.source.stream_planner import Planner
 from coordinator.zk.znodes.records import Channel, OffsetRecord
 from tests.simulation.mutation import Mutation, Patch, constant, nothing, of, replaced
 
-_PLANNER = consumer.spark.source.stream_planner
+_PLANNER = consumer.spark.source.planner
 LATE = 1 << 62
 """A zxid after all of a run."""
 

@@ -9,9 +9,9 @@ import consumer.spark.fetchers.orphan_sweep
 import coordinator.retention.segments
 import tests.simulation.tuning
 from consumer.sealing.sealer import OpenSegment, Sealer, SegmentCommit, channel_of
+from consumer.spark.source.planner import Planner
 from consumer.spark.source.query_znode import QueryPost
 from consumer.spark.source.segment_index import SealedSegments
-from consumer.spark.source.stream_planner import Planner
 from coordinator.listeners.members import MemberListener
 from coordinator.rebalance.handlers import Handlers
 from coordinator.rebalance.rebalancer import Rebalancer

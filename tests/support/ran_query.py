@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from consumer.spark.source.checkpoint_files import PROVIDER
 from consumer.spark.source.offset import SourceOffset
 from consumer.spark.source.options import SourceConfig
-from consumer.spark.source.rewind import Rewinder
-from consumer.spark.source.stream_planner import Planner
+from consumer.spark.source.planner import Planner
+from consumer.spark.source.rewind import PROVIDER, Rewinder
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Store

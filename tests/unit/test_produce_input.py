@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from consumer.cli import main
-from consumer.cli.input import record_of_json
 from consumer.cli.output import shown_record
+from consumer.cli.produce import record_of_json
 from consumer.fetching.records import Record
 from coordinator.zk.errors import BadData
 

@@ -41,7 +41,8 @@ def sweep(store: Store, runtime: Runtime, folder: SegmentFolder, group: str) -> 
     if not old:
         return 0
     store.sync()
-    channels = _channels(store, paths, old)
+    names = sorted({consumer for found in old if is_name(consumer := _consumer(found))})
+    channels = dict(zip(names, store.get_many([paths.channel(name) for name in names]), strict=True))
     ended = [found for found in old if _is_over(found, channels, now_s)]
     if not ended or store.get(paths.segments) is None:
         return 0
@@ -53,11 +54,6 @@ def sweep(store: Store, runtime: Runtime, folder: SegmentFolder, group: str) -> 
         folder.remove(file)
         log.info("orphan removed: group=%s file=%s", group, file)
     return len(orphans)
-
-
-def _channels(store: Store, paths: GroupPaths, files: list[FoundFile]) -> dict[str, Node | None]:
-    names = sorted({consumer for entry in files if is_name(consumer := _consumer(entry))})
-    return dict(zip(names, store.get_many([paths.channel(name) for name in names]), strict=True))
 
 
 def _consumer(entry: FoundFile) -> str:

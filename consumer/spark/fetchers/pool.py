@@ -34,9 +34,8 @@ from ..resources import cluster_of, context_of
 from .config import SlotConfig, SlotSpec
 from .orphan_sweep import sweep
 from .pool_znode import UNANSWERED, PoolPost
-from .slot_jobs import SlotJobs
 from .slot_view import GroupView, late_slots, late_text, read_group, shown_slots, view_of
-from .supervisor import SlotStatus, SlotSupervisor, slots_table
+from .supervisor import SlotJobs, SlotStatus, SlotSupervisor, slots_table
 
 log = logging.getLogger(__name__)
 
@@ -83,11 +82,7 @@ class FetcherPool:
         self.run = self._runtime.random_id()
         config = self.config
         opener = kazoo_factory(
-            config.zk,
-            config.session_timeout_ms,
-            config.connect_timeout_ms / 1000,
-            f"pool {config.pool}",
-            config.access,
+            config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000, f"pool {config.pool}", config.access
         )
         self._post = PoolPost(opener, self._runtime, config.group, config.pool, self.run)
         self._posting = self._runtime.lock()
@@ -162,7 +157,10 @@ class FetcherPool:
         :raises UsageError: when the number is not possible, or the pool does not run; it stays as it is.
         """
         refuse_inherited("pool", self._made_in)
-        self._check_size(slots)
+        slots = whole("number of slots", slots)
+        replace(self.config, slots=slots)  # checks it
+        if refusal := self._cluster.refusal(slots, self.config.slot_cpus):
+            raise UsageError(refusal)
         deadline = self._runtime.monotonic() + timeout_s
         with self._resizing:
             require(self._keeper is not None, "only a pool that runs can be resized: start it first")
@@ -177,7 +175,11 @@ class FetcherPool:
                 return is_released  # `stop` waits for all slots
             self._slots = {number: slot for number, slot in self._slots.items() if number < slots}
             for number in range(len(self._slots), slots):
-                self._add(number)
+                slot = self._supervisor(number)
+                self._slots = {**self._slots, number: slot}
+                if self._stopping.is_set():  # since the resize was requested
+                    slot.end()
+                slot.start()
             log.info("pool resized: group=%s pool=%s from=%d to=%d", self.config.group, self.config.pool, before, slots)
             return is_released
 
@@ -245,21 +247,8 @@ class FetcherPool:
     def _check_not_stopped(self) -> None:
         require(not self._stopping.is_set(), f"the pool has stopped{f': {self.problem}' if self.problem else ''}")
 
-    def _check_size(self, slots: int) -> None:
-        slots = whole("number of slots", slots)
-        replace(self.config, slots=slots)
-        if refusal := self._cluster.refusal(slots, self.config.slot_cpus):
-            raise UsageError(refusal)
-
     def _supervisor(self, number: int) -> SlotSupervisor:
         return SlotSupervisor(number, self.config.consumer(number), self._runtime, self._jobs.run, self._jobs.is_over)
-
-    def _add(self, number: int) -> None:
-        slot = self._supervisor(number)
-        self._slots = {**self._slots, number: slot}
-        if self._stopping.is_set():  # since the resize was requested
-            slot.end()
-        slot.start()
 
     def _end_all(self) -> None:
         self._stopping.set()

@@ -13,8 +13,9 @@ import logging
 import math
 import signal
 import socket
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 import coordinator
 from coordinator.zk.data_watch import WatchedNode
@@ -44,6 +45,8 @@ from ..gc_tuning import fewer_collections, spare_modules
 from .config import SlotSpec
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
+D = TypeVar("D")
 
 LOOK_FOR_DATA_S = 0.02
 """Minimum interval between fetches from an empty log, and maximum delay of a signal."""
@@ -76,7 +79,10 @@ class Directions:
         node = self._segments.read(store)
         if node is not self._segments_read:
             self._segments_read = node
-            self.segments = _segments_record(self._segments.path, node)
+            data = node.data if node else b""
+            self.segments = _parsed(
+                SegmentsRecord.parse, "the segments znode", self._segments.path, data, SegmentsRecord()
+            )
         return self._reason_to_leave(self._pool.read(store))
 
     def _reason_to_leave(self, node: Node | None) -> str | None:
@@ -89,7 +95,7 @@ class Directions:
         self._gone_since = None
         if node is not self._pool_read:
             self._pool_read = node
-            self._pool_record = _pool_record(self._pool.path, node)
+            self._pool_record = _parsed(Pool.parse, "the pool's znode", self._pool.path, node.data, None)
         pool = self._pool_record
         if pool is None:
             return None
@@ -99,20 +105,12 @@ class Directions:
         return None if self._spec.number < pool.slots else MESSAGE
 
 
-def _pool_record(path: str, node: Node) -> Pool | None:
+def _parsed(parse: Callable[[str, bytes], T], where: str, path: str, data: bytes, default: D) -> T | D:
     try:
-        return Pool.parse("the pool's znode", node.data)
+        return parse(where, data)
     except BadData as error:
         log.warning("ignoring unreadable znode: path=%s problem=%s", path, error)
-        return None
-
-
-def _segments_record(path: str, node: Node | None) -> SegmentsRecord:
-    try:
-        return SegmentsRecord.parse("the segments znode", node.data if node else b"")
-    except BadData as error:
-        log.warning("ignoring unreadable znode: path=%s problem=%s", path, error)
-        return SegmentsRecord()
+        return default
 
 
 class Slot:
@@ -181,12 +179,8 @@ class Slot:
             # A slot that stops with its pool may return.
             self.member.close(for_good=self._is_for_good or self._directions.is_one_too_many)
             log.info("slot stopped: consumer=%s reason=%s", self._consumer, self._stopping)
-        counts = asdict(self.sealer.counts)
-        return {
-            "consumer": self._consumer,
-            "reason": self._stopping,
-            "registrations": self.member.registrations,
-        } | counts
+        own = {"consumer": self._consumer, "reason": self._stopping, "registrations": self.member.registrations}
+        return own | asdict(self.sealer.counts)
 
     def _step(self) -> None:
         self.server.keep()

@@ -1,4 +1,4 @@
-"""Keeps one fetcher slot of a pool running: repeats its Spark job, in a separate thread."""
+"""The Spark jobs of a pool's slots, each one task in a separate stage, and repeated in a thread of its own."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ from dataclasses import dataclass, fields, replace
 from html import escape
 from typing import Any
 
-from pyspark import InheritableThread
+from pyspark import InheritableThread, SparkContext
+from pyspark.resource import ResourceProfile
 
 from coordinator.zk.runtime import Runtime
+
+from ..resources import SparkCluster, slot_profile, wait_for_executors
+from ..ship_modules import ship
+from .config import SlotSpec
+from .slot import run_slot
 
 log = logging.getLogger(__name__)
 
@@ -18,6 +24,9 @@ FIRST_BACKOFF_S = 0.2
 LONGEST_BACKOFF_S = 30.0
 GOOD_WHILE_S = 60.0
 NEW, RUNNING, WAITING, ENDED = "new", "running", "waiting", "ended"
+INHERITED = ("spark.jobGroup.id", "spark.job.interruptOnCancel", "spark.job.tags", "spark.sql.execution.id")
+"""Local properties that a slot's job must not inherit from the thread that starts it: otherwise the end of a query
+that resizes the pool in `foreachBatch` would cancel the slots, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,3 +119,53 @@ def reason_of(error: Exception) -> str:
         return text.partition("\n")[0]
     lines = [line for line in traceback.split("\n")[1:] if line and not line[0].isspace()]
     return lines[0] if lines else text.partition("\n")[0]
+
+
+class SlotJobs:
+    """Runs and cancels slot jobs.
+
+    :param spec_of: the number of a slot -> its task's current parameters.
+    """
+
+    def __init__(self, sc: SparkContext, cluster: SparkCluster, spec_of: Callable[[int], SlotSpec]) -> None:
+        self._sc = sc
+        self._cluster = cluster
+        self._spec_of = spec_of
+        self._profile: ResourceProfile | None = None
+
+    def prepare(self, runtime: Runtime, executors_timeout_s: float, slot_cpus: float) -> None:
+        """Wait for executors, and send them the modules.
+
+        :raises CoordinatorError: when no executor registers.
+        """
+        wait_for_executors(self._sc, self._cluster, runtime, executors_timeout_s)
+        ship(self._sc)
+        self._profile = slot_profile(self._cluster, slot_cpus)
+
+    def run(self, number: int) -> str:
+        """Run a slot's job to its end; the reason of its end."""
+        spec = self._spec_of(number)
+        try:
+            for name in INHERITED:
+                self._sc.setLocalProperty(name, None)  # type: ignore[arg-type]
+            self._sc.addJobTag(_tag(spec))
+            self._sc.setJobDescription(f"{spec.config.consumer(number)} of group {spec.config.group}")
+            rdd = self._sc.parallelize([spec], 1)
+            if self._profile is not None:
+                rdd = rdd.withResources(self._profile)
+            results = rdd.map(run_slot).collect()
+            return str(results[0]["reason"])
+        except Exception as error:  # noqa: BLE001  the slot is restarted after any of them
+            return reason_of(error)
+
+    def cancel(self, number: int) -> None:
+        """Cancel a slot's job."""
+        self._sc.cancelJobsWithTag(_tag(self._spec_of(number)))
+
+    def is_over(self) -> bool:
+        """Whether the Spark application has ended."""
+        return self._sc._jsc is None or bool(self._sc._jsc.sc().isStopped())
+
+
+def _tag(spec: SlotSpec) -> str:
+    return f"zk-group-{spec.run}-slot-{spec.number}"

@@ -1,7 +1,6 @@
 """`format("zk_group")`: a group's sealed segments; exactly once as a stream, the present ones as a batch.
 
-Columns are those of Spark's Kafka source. The driver's parts are `stream_planner.py` and `batch_planner.py`; `read`
-runs in executors.
+Columns are those of Spark's Kafka source. The driver's parts are in `planner.py`; `read` runs in executors.
 """
 
 from __future__ import annotations
@@ -27,13 +26,11 @@ from ...sealing.segment_files import SegmentFolder
 from ..gc_tuning import spare_modules
 from ..resources import classic_context
 from ..ship_modules import ship
-from .batch_planner import MAY_BE_COLLECTED, BatchPlanner, check_batch, check_stream
 from .log_ends import LogEnds
 from .offset import SourceOffset
-from .options import SourceConfig, source_config
-from .query_readers import ClaimedReader
+from .options import ClaimedReader, SourceConfig, source_config
+from .planner import MAY_BE_COLLECTED, BatchPlanner, Planner, check_batch, check_stream
 from .segment_index import Sealed
-from .stream_planner import Planner
 
 COLUMNS = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
 HEADERS = "headers array<struct<key: string, value: binary>>"
@@ -123,12 +120,9 @@ class ZkGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return records(partition.segments, self._config.include_headers)
 
     def stop(self) -> None:
-        if self._claimed is not None:
-            self._claimed.close()
-        if self._ends is not None:
-            self._ends.close()
-        if self._planner is not None:
-            self._planner.close()
+        for opened in (self._claimed, self._ends, self._planner):
+            if opened is not None:
+                opened.close()
 
     def _parsed(self, values: dict[str, Any]) -> SourceOffset:
         """Spark asks again and again after the same offset, which may have thousands of partitions."""

@@ -62,16 +62,13 @@ class LogEnds:
                 self._found = progress_of(source, stands_of(store, self._paths))
                 self._last_problem = ""
             except (CoordinatorError, OSError) as error:
-                self._log_problem(str(error))
+                is_new, self._last_problem = str(error) != self._last_problem, str(error)
+                if is_new:
+                    log.warning("log end unavailable: group=%s reason=%s", self._group, error)
             self._stopping.wait(READ_AGAIN_S)
         _close(store)
         if source is not None:
             source.close()
-
-    def _log_problem(self, problem: str) -> None:
-        if problem != self._last_problem:
-            self._last_problem = problem
-            log.warning("log end unavailable: group=%s reason=%s", self._group, problem)
 
 
 def stands_of(store: Store, paths: GroupPaths) -> dict[TopicIdPartition, int]:

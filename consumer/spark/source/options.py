@@ -1,8 +1,14 @@
-"""The options of `format("zk_group")`."""
+"""The options of `format("zk_group")`, and the names of the readers of one query."""
 
 from __future__ import annotations
 
 import difflib
+import errno
+import hashlib
+import itertools
+import os
+import re
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -139,3 +145,36 @@ def _check_known(name: str, known: Sequence[str]) -> None:
     near = difflib.get_close_matches(name.lower(), by_lower, n=1)
     hint = f"did you mean {by_lower[near[0]]}?" if near else f"known are {', '.join(known)}"
     raise UsageError(f"the source has no option {shown(name)}: {hint}")
+
+
+class ClaimedReader:
+    """The number of one reader of a new query: a stream that is joined with itself has one reader for each side.
+
+    Spark runs each in a child process of the driver's JVM, and gives it neither the checkpoint nor its side. So each
+    claims a number, while its process lives, by an abstract socket (unix(7)): the first has the query's name, the next
+    `NAME.reader-2`. The name is then in the reader's offsets: a restarted query needs no number.
+
+    :raises UsageError: when the name of a further reader is too long.
+    """
+
+    def __init__(self, config: SourceConfig) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self.query = config.query
+        for number in itertools.count(2):
+            place = (os.getppid(), config.zk, config.group, self.query)
+            try:
+                self._socket.bind(b"\0zk-group-" + hashlib.sha256(repr(place).encode()).hexdigest().encode())
+                return
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+            self.query = checked_name("query", f"{config.query}.reader-{number}")
+
+    def close(self) -> None:
+        """Release the number."""
+        self._socket.close()
+
+
+def is_reader_of(query: str, name: str) -> bool:
+    """Whether `query`, of an offset, is a reader of the query that the application calls `name`."""
+    return re.fullmatch(re.escape(name) + r"(\.reader-\d+)?", query) is not None

@@ -3,30 +3,197 @@
 First the query's znode is set back, with a mark: from then on no segment after the checkpoint is collected, and no run
 may begin. Then files of its Spark checkpoint are removed, then the mark is set to done. A run that has read these files
 before begins elsewhere than the mark requires, and is refused. A rewind that was interrupted can be repeated.
+
+Its Spark checkpoint, as files: below `checkpointLocation` are `offsets/K`, the end of batch K, `commits/K`, written
+when it has finished, and for each stateful operator and partition (and store, of a join) `state/.../V.*`: the state
+after batch V - 1, or its changes. Spark never checks for a state of a later version than it begins with: a leftover
+snapshot of one would be used for the version that is written again under its number.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from coordinator.zk.errors import BadData, StoreError, UsageError
+import pyarrow as pa
+from pyarrow import fs
+
+from coordinator.zk.errors import BadData, CoordinatorError, StoreError, UsageError
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Check, Create, Node, SetData, Store
 from coordinator.zk.update import Change, Failure, retried, update
-from coordinator.zk.znodes.names import checked_name
+from coordinator.zk.znodes.names import checked_name, shown
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.segments import Query, Rewind, SegmentsRecord
 
-from .checkpoint_files import CheckpointFiles, NotRewindable
 from .cuts import QueryCuts
-from .offset import SourceOffset
+from .offset import MAX_OFFSET_BYTES, SourceOffset
 from .segment_index import SealedSegments
 
 log = logging.getLogger(__name__)
 
 SILENT_AFTER_S = 180.0
 """A running query sends a heartbeat once a minute; after three missed ones it counts as stopped."""
+OFFSETS, COMMITS, STATE = "offsets", "commits", "state"
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+PROVIDERS = ("HDFSBackedStateStoreProvider", "RocksDBStateStoreProvider")
+"""The last part of `PROVIDER`, of providers with known files."""
+WHOLE = ("snapshot", "zip")
+_VERSION = re.compile(r"([0-9]{1,18})(?:_[A-Za-z0-9-]+)?\.(delta|changelog|snapshot|zip)")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+
+
+class NotRewindable(CoordinatorError):
+    """A Spark checkpoint cannot be set back to the requested batch; the message contains the reason."""
+
+
+class CheckpointFiles:
+    """Reads and shortens one Spark checkpoint. No query may use it meanwhile.
+
+    :param location: the query's `checkpointLocation`: a folder, or a URI that pyarrow has a file system for (`s3a:` is
+        Hadoop's name for `s3:`).
+    :raises UsageError: when it is neither, or not a Spark checkpoint.
+    """
+
+    def __init__(self, location: str) -> None:
+        place = re.sub(r"^s3[an]:", "s3:", location) if _URL.match(location) else str(Path(location).absolute())
+        try:
+            self._fs, root = fs.FileSystem.from_uri(place)
+            self._root = root.rstrip("/")
+            self._committed = self._batches(COMMITS)
+            self._begun = self._batches(OFFSETS)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise UsageError(f"{shown(location)} is no Spark checkpoint: {error}") from error
+        if not self._begun:
+            raise UsageError(f"{shown(location)} is no Spark checkpoint: no batch is in its folder {OFFSETS}")
+        self._states: dict[str, list[tuple[int, str, str]]] | None = None
+
+    @property
+    def newest(self) -> int:
+        """The last started batch."""
+        return self._begun[-1]
+
+    @property
+    def finished(self) -> list[int]:
+        """The retained and finished batches, in order."""
+        return [batch for batch in self._begun if batch in set(self._committed)]
+
+    def offset(self, batch: int) -> SourceOffset:
+        """The end of a batch.
+
+        :raises NotRewindable: when the query has other sources, or an unknown release of Spark has written it.
+        :raises BadData: when it cannot be read.
+        """
+        return self._read(batch)[1]
+
+    def check(self, batch: int) -> None:
+        """Check that Spark can continue after a batch: every state of it is retained, and no other would be left.
+
+        :raises NotRewindable: when it cannot.
+        :raises BadData: when the batch's offsets cannot be read.
+        """
+        states = self._stores()
+        if not states:
+            return
+        provider = str(self._read(batch)[0].get(PROVIDER, "")).rsplit(".", 1)[-1]
+        if provider not in PROVIDERS:
+            raise NotRewindable(f"the query's state is kept by {shown(provider)}, which does not support a rewind here")
+        next_version = batch + 1
+        for store, files in sorted(states.items()):
+            versions = {version for version, _, _ in files}
+            first = max((version for version, kind, _ in files if kind in WHOLE and version <= next_version), default=0)
+            if next_version not in versions or not versions >= set(range(first + 1, next_version + 1)):
+                raise NotRewindable(f"the state after batch {batch} is not retained in {self._root}/{store}")
+
+    def later(self, batch: int) -> list[str]:
+        """The files of later batches, in the order of their removal.
+
+        States first: once Spark would begin after `batch`, none of a later version may be left. Then batches, the
+        newest first and `commits` before `offsets`, so that the remaining files are always a valid Spark checkpoint.
+        """
+        files = [path for store in self._stores().values() for version, _, path in store if version > batch + 1]
+        numbers = sorted({each for each in (*self._begun, *self._committed) if each > batch}, reverse=True)
+        for number in numbers:
+            files += [f"{COMMITS}/{number}"] if number in self._committed else []
+            files += [f"{OFFSETS}/{number}"] if number in self._begun else []
+        return files
+
+    def remove(self, files: list[str]) -> None:
+        """Remove them in this order, with Hadoop's checksums beside them; durable when this returns.
+
+        :raises OSError: when one cannot be removed.
+        """
+        folders: list[str] = []
+        for file in files:
+            folder, _, name = f"{self._root}/{file}".rpartition("/")
+            for each in (f"{folder}/{name}", f"{folder}/.{name}.crc"):
+                if self._fs.get_file_info(each).type == fs.FileType.File:
+                    self._fs.delete_file(each)
+            if folders[-1:] != [folder]:
+                self._sync(folders[-1:])
+                folders.append(folder)
+        self._sync(folders)
+
+    def _sync(self, folders: list[str]) -> None:
+        """Make removals durable before later ones."""
+        for folder in folders if isinstance(self._fs, fs.LocalFileSystem) else ():
+            descriptor = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def _read(self, batch: int) -> tuple[Mapping[str, Any], SourceOffset]:
+        """The settings of a batch, and its end."""
+        path = f"{self._root}/{OFFSETS}/{batch}"
+        try:
+            with self._fs.open_input_file(path) as source:
+                if source.size() > MAX_OFFSET_BYTES:
+                    raise BadData(f"{path} has {source.size()} bytes, over {MAX_OFFSET_BYTES}")
+                version, settings, *sources = source.read().decode().splitlines()
+            if version != "v1":
+                raise NotRewindable(f"{path} is of version {shown(version)}, and only v1 is known")
+            if len(sources) != 1:
+                raise NotRewindable(f"the query has {len(sources)} sources, and only a query of one can be rewound")
+            conf, offset = json.loads(settings).get("conf"), json.loads(sources[0])
+            if not isinstance(offset, dict) or not isinstance(conf, dict):
+                raise BadData(f"{path} has no settings, or no offset of a query of this source")
+            return conf, SourceOffset.parse(offset)
+        except (OSError, ValueError, AttributeError, RecursionError) as error:
+            raise BadData(f"{path} cannot be read: {error}") from error
+
+    def _stores(self) -> dict[str, list[tuple[int, str, str]]]:
+        """State store -> version, kind and path of its files.
+
+        :raises NotRewindable: when an operator has more than one metadata file, one for each batch.
+        """
+        if self._states is None:
+            stores = defaultdict(list)
+            for path in self._files(STATE):
+                folder, _, name = path.rpartition("/")
+                if "/_metadata/v2/" in f"/{path}":
+                    raise NotRewindable(f"{self._root}/{path}: metadata of an operator by the batch is not known here")
+                if match := _VERSION.fullmatch(name):
+                    stores[folder].append((int(match[1]), match[2], path))
+            self._states = dict(stores)
+        return self._states
+
+    def _files(self, folder: str) -> Iterator[str]:
+        selector = fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True, recursive=True)
+        for info in self._fs.get_file_info(selector):
+            if info.type == fs.FileType.File:
+                yield info.path.removeprefix(f"{self._root}/")
+
+    def _batches(self, folder: str) -> list[int]:
+        names = (path.rpartition("/")[2] for path in self._files(folder))
+        return sorted(int(name) for name in names if name.isascii() and name.isdigit() and len(name) <= 18)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from consumer.spark.fetchers.config import SlotConfig, SlotSpec
 from consumer.spark.fetchers.pool_znode import PoolPost
 from consumer.spark.fetchers.slot import Slot
 from consumer.spark.source.options import SourceConfig
-from consumer.spark.source.stream_planner import Planner
+from consumer.spark.source.planner import Planner
 from coordinator.service import CoordinatorService
 from coordinator.term.config import CoordinatorConfig
 from coordinator.zk.runtime import ThreadRuntime

@@ -1,15 +1,16 @@
-"""The driver's part of a streaming source: the end of a batch, and the files to read. Independent of Spark."""
+"""The driver's part of the source: the end of a batch, and the files to read. Independent of Spark."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from coordinator.zk.batching import ensure
 from coordinator.zk.errors import AuthenticationFailed, Retryable, SessionLost, ZooKeeperUnreachable
+from coordinator.zk.process.config import require
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Store, StoreFactory
 from coordinator.zk.znodes.cuts import Cut, checkpoint_named
@@ -20,29 +21,38 @@ from ...errors import SegmentError
 from ...sealing.segment_files import SegmentFolder
 from .cuts import QueryCuts, at_cut, batch_end
 from .offset import SourceOffset
-from .options import EARLIEST, LATEST, SourceConfig
-from .query_readers import is_reader_of
+from .options import EARLIEST, LATEST, SourceConfig, is_reader_of
 from .query_znode import QueryPost
-from .segment_index import Sealed, SealedSegments, delivered, gone_text, joined
+from .segment_index import Sealed, SealedSegments, delivered, gaps, gone_text, is_segment, joined
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MOST_PROBLEMS = 5
 TRY_AGAIN_S = 0.1
+PLANS = 5
+
+SILENT = "was silent for longer than query_retention_ms"
+ABSENT = (
+    f"was without a session for {QUERY_ABSENCE_S / 60:.0f} minutes, or when another coordinator was elected "
+    "(without option query it holds segments back no longer)"
+)
+OR_REMOVED = (
+    "or it was removed, or its checkpoint is older than what it had finished. Start it with a new checkpoint and "
+    "another name (option query); with option startingSegments it begins at the earliest existing segment or at the "
+    "next one"
+)
+
+MAY_BE_COLLECTED = (
+    "it was there when this read was planned; a batch read registers no query, so it may have been collected since: "
+    "read again, or let a streaming query hold the segments back"
+)
 
 NOT_HELD_BACK = (
     "no query held them back any more, and they were no longer retained (segment_retention_ms, "
     "segment_retention_bytes of the nodes); to read them again, use another group, or reset this group's offsets "
     "(zk-coordinator groups reset-offsets)"
 )
-
-
-class Folder(Protocol):
-    """The part of a `SegmentFolder` that planning needs."""
-
-    def path(self, file: str) -> str: ...
-    def sizes(self, files: Sequence[str]) -> list[int | None]: ...
 
 
 class Planner:
@@ -57,7 +67,7 @@ class Planner:
         config: SourceConfig,
         open_store: StoreFactory,
         runtime: Runtime,
-        open_folder: Callable[[str], Folder] = SegmentFolder,
+        open_folder: Callable[[str], SegmentFolder] = SegmentFolder,
         name: str = "",
     ) -> None:
         self._config = config
@@ -140,7 +150,12 @@ class Planner:
             raise self._refused
         post = self._begin(store, start.query, start, is_new)
         post.publish(store, start.czxid)
-        known, cuts = self._list_with_cuts(store)
+        known: Sequence[Cut] = ()  # up to these all segments are listed; `cuts` may lie between them
+        cuts: Sequence[Cut] = ()
+        if self._config.align_checkpoints:
+            known, cuts = self._cuts.around(store, self._segments)
+        else:
+            self._segments.refresh(store)
         self._check_root(start)
         if start == self._initial_offset and not self._has_begun:
             self._has_begun = True
@@ -149,13 +164,6 @@ class Planner:
         end = at_cut(batch_end(start, segments, cuts, max_rows, self._target), start, segments, known, cuts)
         batch = [sealed for sealed in segments if sealed.czxid <= end.czxid]
         return delivered(start, end, batch, post.registered(store), self._segments.record.collected)
-
-    def _list_with_cuts(self, store: Store) -> tuple[Sequence[Cut], Sequence[Cut]]:
-        """List the segments; the cuts up to which all of them are listed, and those that may lie between them."""
-        if not self._config.align_checkpoints:
-            self._segments.refresh(store)
-            return (), ()
-        return self._cuts.around(store, self._segments)
 
     @property
     def newest(self) -> SourceOffset | None:
@@ -207,7 +215,7 @@ class Planner:
         if self._segments.record.collected <= start.czxid:
             return []
         gone = gone_text(start.segment, self._segments.between(start.czxid), start.ends)
-        return [collected_text(gone, query, is_named=bool(self._config.query))]
+        return [f"{gone}: collected while query {query} {SILENT if self._config.query else ABSENT}, {OR_REMOVED}"]
 
     def _report_removed(self, reader: str) -> None:
         """Warn that a reader which begins at the earliest segment does not get the ones removed before."""
@@ -295,20 +303,6 @@ class Planner:
             self._runtime.sleep(TRY_AGAIN_S)
 
 
-def collected_text(gone: str, query: str, is_named: bool) -> str:
-    """Why segments were collected that a query has not read, and what to do."""
-    named = "was silent for longer than query_retention_ms"
-    unnamed = (
-        f"was without a session for {QUERY_ABSENCE_S / 60:.0f} minutes, or when another coordinator was elected "
-        "(without option query it holds segments back no longer)"
-    )
-    return (
-        f"{gone}: collected while query {query} {named if is_named else unnamed}, or it was removed, or its checkpoint "
-        "is older than what it had finished. Start it with a new checkpoint and another name (option query); with "
-        "option startingSegments it begins at the earliest existing segment or at the next one"
-    )
-
-
 def packed(batch: Sequence[Sealed], readers: int) -> list[list[Sealed]]:
     """`batch` in at most `readers` slices of about the same bytes, in order."""
     total = sum(sealed.segment.size for sealed in batch)
@@ -319,3 +313,104 @@ def packed(batch: Sequence[Sealed], readers: int) -> list[list[Sealed]]:
         slices[min(readers - 1, int(middle * readers / total)) if total else 0].append(sealed)
         before += sealed.segment.size
     return [run for run in slices if run]
+
+
+class BatchPlanner(Planner):
+    """Plans one batch read, `spark.read.format("zk_group")`, of the segments sealed so far.
+
+    It registers no query, so it holds back no segments: the coordinator may collect them. Segments collected between
+    the listing and the check of the files are planned again; a later collection fails the task that misses the file.
+    """
+
+    def plan_all(self) -> list[list[Sealed]]:
+        """The segments of the read, packed for the readers: each gets consecutive ones.
+
+        :raises SegmentError: when the group does not exist, a segment named by an option does not exist, one in the
+            middle is gone, or a file is missing or of another size.
+        """
+        return self._patiently(self._plan_all)
+
+    def _plan_all(self, store: Store) -> list[list[Sealed]]:
+        for _ in range(PLANS):
+            batch = self._listed(store)
+            files = self._file_problems(batch)
+            unjoined, _ = joined({}, batch)
+            problems = [*gaps("", batch), *unjoined, *files.values()]
+            if not files or not self._is_collected(store, batch):
+                break
+        self._refuse(store, problems)
+        return packed([sealed for sealed in batch if sealed.name not in files], self._config.readers)
+
+    def _listed(self, store: Store) -> list[Sealed]:
+        store.sync()  # a server that lags may not know the group yet
+        if store.get(self._paths.segments) is None:
+            raise SegmentError(f"there is no group {self._config.group} at {self._config.zk}: nothing was ever sealed")
+        starting, ending = self._config.starting_segments, self._config.ending_segments
+        options = ("startingSegments", starting), ("endingSegments", ending)
+        named = [(option, name, number) for option, name in options if (number := checkpoint_named(name))]
+        cuts = {name: self._cuts.find(store, option, number) for option, name, number in named}
+        self._segments.refresh(store, force=True)
+        for option, name, number in named:
+            self._cuts.check(store, option, number, cuts[name], self._segments.record.collected)
+        segments = bounded(self._segments.between(0), starting, ending, cuts)
+        self._report_removed("batch")
+        return segments
+
+    def _is_collected(self, store: Store, batch: Sequence[Sealed]) -> bool:
+        """Whether some of `batch` were collected, with their files, since they were listed."""
+        self._segments.refresh(store, force=True)
+        still = {sealed.name for sealed in self._segments.between(0)}
+        return any(sealed.name not in still for sealed in batch)
+
+
+def bounded(segments: Sequence[Sealed], starting: str, ending: str, cuts: Mapping[str, int]) -> list[Sealed]:
+    """Those of `segments` from `starting` to `ending`, both included; for a checkpoint after it, and up to it.
+
+    :param cuts: the name of a checkpoint -> its czxid, which no segment has.
+    :raises SegmentError: when a named one does not exist.
+    """
+    by_name = {**{sealed.name: sealed.czxid for sealed in segments}, **cuts}
+    for option, name in (("startingSegments", starting), ("endingSegments", ending)):
+        if is_segment(name) and name not in by_name:
+            there = f"{segments[0].name} to {segments[-1].name} are there" if segments else "none is there"
+            raise SegmentError(f"{option}: {name} was collected, or was never sealed; {there}")
+    first = by_name.get(starting, 0)
+    last = by_name.get(ending, segments[-1].czxid if segments else 0)
+    if cuts and starting in by_name and ending in by_name and first > last:
+        raise SegmentError(
+            f"startingSegments ({starting}) comes after endingSegments ({ending}): there is nothing between"
+        )
+    return [sealed for sealed in segments if first <= sealed.czxid <= last]
+
+
+def check_batch(config: SourceConfig) -> SourceConfig:
+    """
+    :raises UsageError: when an option makes no sense for a batch read.
+    """
+    require(
+        config.starting_segments != LATEST,
+        "startingSegments=latest makes no sense for a batch read, which would always be empty: "
+        "use earliest or a segment's name",
+    )
+    require(
+        config.ending_segments != EARLIEST,
+        "endingSegments=earliest makes no sense for a batch read, which would always be empty: "
+        "use latest or a segment's name",
+    )
+    require(not config.align_checkpoints, "alignCheckpoints is for streams: use endingSegments=checkpoint:NUMBER")
+    return config
+
+
+def check_stream(config: SourceConfig) -> SourceConfig:
+    """
+    :raises UsageError: when an option makes no sense for a stream.
+    """
+    require(
+        not is_segment(config.starting_segments),
+        "startingSegments must be earliest, latest or checkpoint:NUMBER for a streaming query",
+    )
+    require(
+        config.ending_segments == LATEST,
+        "endingSegments is for batch reads (spark.read): a streaming query ends with trigger(availableNow=True)",
+    )
+    return config
