@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Set
+from dataclasses import dataclass
 
 from ..replay.channel_data import ChannelData
 from ..replay.commits import GONE, HAND, LIFE, NAMED, SENT, STATE, Commit
@@ -30,15 +31,13 @@ WITHIN_S = 2.0
 Sent = tuple[object, ...]
 
 
+@dataclass(slots=True, eq=False)
 class _Wait:
     """Since when a consumer has had commands and carried out none; it has none, and the wait is over at `until`."""
 
-    __slots__ = ("first", "until", "view")
-
-    def __init__(self, view: ChannelView, first: Event) -> None:
-        self.view = view
-        self.first = first
-        self.until = FOREVER
+    view: ChannelView
+    first: Event
+    until: float = FOREVER
 
 
 def _begins(view: ChannelView, before: ChannelData, after: ChannelData) -> bool:

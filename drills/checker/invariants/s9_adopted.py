@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from coordinator.zk.znodes.commands import ASSIGN
@@ -22,17 +23,15 @@ SOON_S = 1.0
 """Maximum age of a turn's reads when it writes, without delays."""
 
 
+@dataclass(slots=True, eq=False)
 class _Omitted:
     """A member of an ask that the target, adopted from its answer, lacks."""
 
-    __slots__ = ("at", "consumer", "group", "identity", "state")
-
-    def __init__(self, group: GroupView, consumer: str, identity: str, state: StateView, at: float) -> None:
-        self.group = group
-        self.consumer = consumer
-        self.identity = identity
-        self.state = state
-        self.at = at
+    group: GroupView
+    consumer: str
+    identity: str
+    state: StateView
+    at: float
 
 
 # Large: one invariant, whose rules follow an ask from its request to the adopted target.

@@ -24,16 +24,16 @@ def on_ask(commit: Commit, route: Route, verb: str, op: Event) -> None:
         if view is not None:
             del group.asks[route.name]
             view.gone = commit.event
-            _note(commit, AskChange(view, THE_ASK, is_new=False, is_removed=True))
+            _note(commit, view, THE_ASK, verb)
         return
     if verb == CREATE or view is None:
         ask = strictly(_PARSE_ASK, route.path, op.get("data") or "")
         view = AskView(group.name, route.name, ask, commit.event, commit.by_hand)
-        _note(commit, AskChange(view, THE_ASK, is_new=True, is_removed=False, previous=group.newest_ask))
+        _note(commit, view, THE_ASK, CREATE, group.newest_ask)
         group.asks[route.name] = group.newest_ask = view
         return
     view.by_hand = view.by_hand or commit.by_hand
-    _note(commit, AskChange(view, THE_ASK, is_new=False, is_removed=False))
+    _note(commit, view, THE_ASK, verb)
 
 
 def on_answer(commit: Commit, route: Route, verb: str, op: Event) -> None:
@@ -45,7 +45,7 @@ def on_answer(commit: Commit, route: Route, verb: str, op: Event) -> None:
     commit.mask |= ASK
     is_entry = route.name.startswith(MEMBER_PREFIX)
     what = ANSWER if route.name == ANSWER_NAME else ENTRY if is_entry else STRAY
-    _note(commit, AskChange(view, what, verb == CREATE, verb == DELETE))
+    _note(commit, view, what, verb)
     view.by_hand = view.by_hand or commit.by_hand
     text = op.get("data") or ""
     if what == ANSWER:
@@ -65,5 +65,5 @@ def on_sync_request(commit: Commit, route: Route, verb: str, op: Event) -> None:
     route.group.requested = None if verb == DELETE else commit.event
 
 
-def _note(commit: Commit, change: AskChange) -> None:
-    commit.asks += (change,)
+def _note(commit: Commit, view: AskView, what: str, verb: str, previous: AskView | None = None) -> None:
+    commit.asks += (AskChange(view, what, verb == CREATE, verb == DELETE, view.answered, previous),)

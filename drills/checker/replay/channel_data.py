@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
 
 from coordinator.zk.znodes.records import parsed_channel
 from coordinator.zk.znodes.regions import Progress
@@ -18,6 +19,7 @@ _RUNNING, _SEALED = '"running":', ',"sealed":'
 _REST = re.compile(r'(?:,"sealed":"[^"\\\x00-\x1f]*")?(?:,"touched":[0-9]+)?\}')
 
 
+@dataclass(slots=True, eq=False)
 class ChannelData:
     """A channel's content.
 
@@ -26,38 +28,20 @@ class ChannelData:
     :ivar moved: partition -> changed offset, when nothing else has changed; None when more may have.
     """
 
-    __slots__ = (
-        "ask", "command", "ended", "epoch", "generation", "head", "incarnation", "moved", "raw", "refused", "region",
-        "running", "tail", "topics",
-    )  # fmt: skip
-
-    # Large: a parameter for each field of the JSON.
-    def __init__(
-        self,
-        incarnation: str = "",
-        epoch: int = 0,
-        generation: int = 0,
-        command: str = "",
-        running: dict[Partition, int | None] | None = None,
-        topics: Mapping[str, str] | None = None,
-        ended: str | None = None,
-        refused: Set[Partition] = frozenset(),
-        ask: str = "",
-        region: Progress | None = None,
-    ) -> None:
-        self.incarnation = incarnation
-        self.epoch = epoch
-        self.generation = generation
-        self.command = command
-        self.running: dict[Partition, int | None] = {} if running is None else running
-        self.topics: Mapping[str, str] = {} if topics is None else topics
-        self.ended = ended
-        self.refused = refused
-        self.ask = ask
-        self.region = region
-        self.head = self.tail = ""
-        self.raw: Offsets = {}
-        self.moved: dict[Partition, int | None] | None = None
+    incarnation: str = ""
+    epoch: int = 0
+    generation: int = 0
+    command: str = ""
+    running: dict[Partition, int | None] = field(default_factory=dict)
+    topics: Mapping[str, str] = field(default_factory=dict)
+    ended: str | None = None
+    refused: Set[Partition] = frozenset()
+    ask: str = ""
+    region: Progress | None = None
+    head: str = ""
+    tail: str = ""
+    raw: Offsets = field(default_factory=dict)
+    moved: dict[Partition, int | None] | None = None
 
     @property
     def is_live(self) -> bool:
@@ -132,10 +116,9 @@ def _moved(before: ChannelData, offsets: Offsets) -> ChannelData:
     """The same with other offsets; where the same partitions run, `moved` has the changed ones."""
     raw = before.raw
     found = ChannelData(
-        before.incarnation, before.epoch, before.generation, before.command, None, before.topics, before.ended,
-        before.refused, before.ask, before.region,
+        before.incarnation, before.epoch, before.generation, before.command, {}, before.topics, before.ended,
+        before.refused, before.ask, before.region, before.head, before.tail, offsets,
     )  # fmt: skip
-    found.head, found.tail, found.raw = before.head, before.tail, offsets
     if raw.keys() != offsets.keys() or any(offsets[topic].keys() != raw[topic].keys() for topic in raw):
         found.running = _running(offsets)
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from .event_schema import CREATE
 from .fast_json import Partition
@@ -87,17 +88,15 @@ class Commit:
 Handler = Callable[[Commit, "Route", str, Event], None]
 
 
+@dataclass(slots=True, eq=False)
 class Route:
     """The handler of a path, and the names in it."""
 
-    __slots__ = ("group", "handler", "name", "parent", "path")
-
-    def __init__(self, path: str, handler: Handler, group: GroupView, parent: str = "", name: str = "") -> None:
-        self.path = path
-        self.handler = handler
-        self.group = group
-        self.parent = parent
-        self.name = name
+    path: str
+    handler: Handler
+    group: GroupView
+    parent: str = ""
+    name: str = ""
 
     @property
     def partition(self) -> Partition:
@@ -105,17 +104,15 @@ class Route:
         return self.parent, int(self.name)
 
 
+@dataclass(slots=True, eq=False)
 class KnownProcess:
     """A process of the history."""
 
-    __slots__ = ("consumer", "group", "is_node", "kind", "who")
-
-    def __init__(self, who: str) -> None:
-        self.who = who
-        self.kind = ""
-        self.group = ""
-        self.consumer = ""
-        self.is_node = False
+    who: str
+    kind: str = ""
+    group: str = ""
+    consumer: str = ""
+    is_node: bool = False
 
 
 class Terms:

@@ -9,6 +9,7 @@ the lease may be renewed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 from .verdict import Event
 
@@ -43,6 +44,7 @@ class LeaseView:
         self.until, self.event = until, event
 
 
+@dataclass(slots=True, eq=False)
 class Hold:
     """One partition, fetched by one incarnation.
 
@@ -51,19 +53,16 @@ class Hold:
     :ivar is_suspended: whether a manual edit has made it undecidable.
     """
 
-    __slots__ = ("begun", "consumer", "first", "incarnation", "is_suspended", "key", "lease", "number", "until", "who")
-
-    def __init__(self, number: int, key: PartitionKey, event: Event, first: int | None, lease: LeaseView) -> None:
-        self.number = number
-        self.key = key
-        self.who: str = event["who"]
-        self.consumer: str = event["consumer"]
-        self.incarnation: str = event["incarnation"]
-        self.begun = event
-        self.first = first
-        self.lease = lease
-        self.until = FOREVER
-        self.is_suspended = False
+    number: int
+    key: PartitionKey
+    who: str
+    consumer: str
+    incarnation: str
+    begun: Event
+    first: int | None
+    lease: LeaseView
+    until: float = FOREVER
+    is_suspended: bool = False
 
     def spans(self) -> list[tuple[float, float]]:
         """The times in which it counts, each from and to: without a valid lease nothing is fetched."""
@@ -139,7 +138,7 @@ class FetchIntervals:
                 key = (group, topic, ids.get(topic, ""), int(number))
                 if key in mine:
                     continue
-                hold = mine[key] = Hold(len(self.kept), key, event, first, lease)
+                hold = mine[key] = Hold(len(self.kept), key, who, *life[1:], event, first, lease)
                 self.kept.append(hold)
                 hold.is_suspended = (group, event["consumer"]) in self._by_hand
                 others = self.holds.setdefault(key, [])

@@ -8,6 +8,7 @@ refuse counts as unreadable (None): a manual edit.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
@@ -28,16 +29,15 @@ _PARSE_TOPIC, _PARSE_REGISTRATION, _PARSE_QUERY = Topic.parse, Registration.pars
 _PARSE_BEGUN, _PARSE_SEAT = BegunRecord.parse, Seat.parse
 
 
+@dataclass(slots=True, eq=False)
 class TargetData:
     """One member's target."""
 
-    __slots__ = ("incarnation", "partitions")
-
-    def __init__(self, incarnation: str, partitions: frozenset[Partition]) -> None:
-        self.incarnation = incarnation
-        self.partitions = partitions
+    incarnation: str
+    partitions: frozenset[Partition]
 
 
+@dataclass(slots=True, eq=False)
 class ClientData:
     """`client` of a group's state.
 
@@ -45,14 +45,12 @@ class ClientData:
     :ivar failed_ask: the last failed one since then.
     """
 
-    __slots__ = ("ask", "failed_ask", "protocol_type")
-
-    def __init__(self, protocol_type: str, ask: str, failed_ask: str) -> None:
-        self.protocol_type = protocol_type
-        self.ask = ask
-        self.failed_ask = failed_ask
+    protocol_type: str
+    ask: str
+    failed_ask: str
 
 
+@dataclass(slots=True, eq=False)
 class StateData:
     """A group's state.
 
@@ -62,27 +60,22 @@ class StateData:
     :ivar twice: a partition with two members in the target, None without one.
     """
 
-    __slots__ = (
-        "client", "epoch", "generation", "leases", "left_out", "marks", "raw", "region", "state", "strategy", "target",
-        "topics", "twice",
-    )  # fmt: skip
-
-    def __init__(self, state: str, generation: int, epoch: int, strategy: str) -> None:
-        self.state = state
-        self.generation = generation
-        self.epoch = epoch
-        self.strategy = strategy
-        self.target: Mapping[str, TargetData] = {}
-        self.topics: Mapping[str, str] = {}
-        self.marks: Mapping[tuple[str, str], frozenset[Partition]] = {}
-        self.leases: Mapping[tuple[str, str], float] = {}
-        self.left_out: Mapping[str, str] = {}
-        self.raw: object = None
-        self.twice: Partition | None = None
-        self.client: ClientData | None = None
-        self.region: GroupRegion | None = None
+    state: str
+    generation: int
+    epoch: int
+    strategy: str
+    target: Mapping[str, TargetData] = field(default_factory=dict)
+    topics: Mapping[str, str] = field(default_factory=dict)
+    marks: Mapping[tuple[str, str], frozenset[Partition]] = field(default_factory=dict)
+    leases: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    raw: object = None
+    twice: Partition | None = None
+    client: ClientData | None = None
+    region: GroupRegion | None = None
 
 
+@dataclass(slots=True, eq=False)
 class CommandData:
     """A command; `partitions` are all of a start, or those to revoke of a stop (none: all).
 
@@ -91,39 +84,30 @@ class CommandData:
     :ivar region: of a command in a consistent region.
     """
 
-    __slots__ = ("ask", "epoch", "generation", "incarnation", "is_start", "is_stop", "option", "partitions", "region")
+    option: str
+    epoch: int
+    generation: int
+    incarnation: str
+    partitions: frozenset[Partition]
+    ask: str
+    region: Order | None
 
-    # Large: a parameter for each field of the JSON.
-    def __init__(
-        self,
-        option: str,
-        epoch: int,
-        generation: int,
-        incarnation: str,
-        partitions: frozenset[Partition],
-        ask: str,
-        region: Order | None = None,
-    ) -> None:
-        self.option = option
-        self.is_start = option == START_FETCHER
-        self.is_stop = option == STOP_FETCHER
-        self.ask = ask
-        self.region = region
-        self.epoch = epoch
-        self.generation = generation
-        self.incarnation = incarnation
-        self.partitions = partitions
+    @property
+    def is_start(self) -> bool:
+        return self.option == START_FETCHER
+
+    @property
+    def is_stop(self) -> bool:
+        return self.option == STOP_FETCHER
 
 
+@dataclass(slots=True, eq=False)
 class OffsetData:
     """An offset; `start` is how it was resolved, empty once committed."""
 
-    __slots__ = ("offset", "start", "topic_id")
-
-    def __init__(self, offset: int, topic_id: str, start: str) -> None:
-        self.offset = offset
-        self.topic_id = topic_id
-        self.start = start
+    offset: int
+    topic_id: str
+    start: str
 
 
 def read_state(path: str, text: str, before: StateData | None) -> StateData | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from coordinator.zk.znodes.regions import COMPLETED, INITIAL, Checkpoint, Contribution, Region
 
-from .event_schema import CREATE, DELETE
 from .fast_json import Partition
 from .sketches import Key, Sketch
 from .verdict import Event
@@ -14,6 +14,7 @@ from .verdict import Event
 ROOT, CHECKPOINT, CONTRIBUTION, END = "region", "checkpoint", "contribution", "end"
 
 
+@dataclass(slots=True, eq=False)
 class CheckpointView:
     """A checkpoint with its children.
 
@@ -24,16 +25,13 @@ class CheckpointView:
     :ivar by_hand: whether any part of it was written manually.
     """
 
-    __slots__ = ("by_hand", "contributions", "data", "ends", "made", "members", "number")
-
-    def __init__(self, number: int, data: Checkpoint | None, made: Event) -> None:
-        self.number = number
-        self.data = data
-        self.made = made
-        self.contributions: dict[str, tuple[Contribution | None, Event]] = {}
-        self.members: dict[str, Mapping[Key, Sketch]] = {}
-        self.ends: dict[str, Event] = {}
-        self.by_hand = False
+    number: int
+    data: Checkpoint | None
+    made: Event
+    contributions: dict[str, tuple[Contribution | None, Event]] = field(default_factory=dict)
+    members: dict[str, Mapping[Key, Sketch]] = field(default_factory=dict)
+    ends: dict[str, Event] = field(default_factory=dict)
+    by_hand: bool = False
 
     def of(self, group: str) -> Iterator[tuple[str, Contribution]]:
         """The valid contributions of a group: of its participants and absent members, then copies."""
@@ -59,6 +57,7 @@ class CheckpointView:
         return found
 
 
+@dataclass(slots=True, eq=False)
 class RegionView:
     """A region.
 
@@ -67,16 +66,13 @@ class RegionView:
     :ivar initial: group and partition -> initial offset, and the topic's id.
     """
 
-    __slots__ = ("by_hand", "checkpoints", "data", "initial", "name", "reset_at", "written")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.data: Region | None = None
-        self.written: Event | None = None
-        self.reset_at: Event | None = None
-        self.checkpoints: dict[int, CheckpointView] = {}
-        self.initial: dict[tuple[str, Partition], tuple[int, str]] = {}
-        self.by_hand = False
+    name: str
+    data: Region | None = None
+    written: Event | None = None
+    reset_at: Event | None = None
+    checkpoints: dict[int, CheckpointView] = field(default_factory=dict)
+    initial: dict[tuple[str, Partition], tuple[int, str]] = field(default_factory=dict)
+    by_hand: bool = False
 
     def offsets(self, group: str, checkpoint: int) -> dict[Partition, tuple[int, str]] | None:
         """A group's offsets in a cut: none in one from before it joined; None when unknown."""
@@ -96,6 +92,7 @@ class RegionView:
         return view if given is not None and given.incarnation == incarnation else None
 
 
+@dataclass(slots=True, eq=False)
 class RegionChange:
     """One operation at or below a region.
 
@@ -104,16 +101,11 @@ class RegionChange:
     :ivar is_new: whether the znode is created; else it is set, or removed (`is_removed`).
     """
 
-    __slots__ = ("after", "before", "checkpoint", "is_new", "is_removed", "name", "view", "what")
-
-    def __init__(
-        self, view: RegionView, what: str, verb: str, checkpoint: CheckpointView | None = None, name: str = ""
-    ) -> None:
-        self.view = view
-        self.what = what
-        self.checkpoint = checkpoint
-        self.name = name
-        self.before: Region | None = None
-        self.after: Region | None = None
-        self.is_new = verb == CREATE
-        self.is_removed = verb == DELETE
+    view: RegionView
+    what: str
+    is_new: bool
+    is_removed: bool
+    checkpoint: CheckpointView | None = None
+    name: str = ""
+    before: Region | None = None
+    after: Region | None = None

@@ -8,7 +8,7 @@ from coordinator.zk.znodes.records import OffsetRecord
 from coordinator.zk.znodes.regions import CONSUMERS, ENDS, Checkpoint, Contribution, Region
 
 from .commits import REGION, Commit, Route
-from .event_schema import DELETE
+from .event_schema import CREATE, DELETE
 from .fast_json import strictly
 from .region_views import CHECKPOINT, CONTRIBUTION, END, ROOT, CheckpointView, RegionChange, RegionView
 from .verdict import Event
@@ -60,19 +60,17 @@ class RegionViews:
             self._checkpoint(commit, view, number, below, verb, route.path, text)
 
     def _root(self, commit: Commit, view: RegionView, verb: str, text: str) -> None:
-        change = RegionChange(view, ROOT, verb)
-        change.before = view.data
-        after = strictly(_PARSE_REGION, RegionPaths(view.name).root, text) if text else None
-        change.after = view.data = after
+        before = view.data
+        after = view.data = strictly(_PARSE_REGION, RegionPaths(view.name).root, text) if text else None
         view.written, view.by_hand = commit.event, commit.by_hand
-        if after is not None and (change.before is None or change.before.reset != after.reset):
+        if after is not None and (before is None or before.reset != after.reset):
             view.reset_at = commit.event
         if after is not None and after.kind == CONSUMERS:
-            for group in change.before.groups if change.before is not None else ():
+            for group in before.groups if before is not None else ():
                 self._of.pop(group, None)
             self._of.update(dict.fromkeys(after.groups, view))
             self.ever.update(after.groups)
-        commit.regions += (change,)
+        commit.regions += (RegionChange(view, ROOT, verb == CREATE, verb == DELETE, before=before, after=after),)
 
     def _checkpoint(
         self, commit: Commit, view: RegionView, number: int, below: str, verb: str, path: str, text: str
@@ -99,4 +97,4 @@ class RegionViews:
             checkpoint.contributions.pop(below, None)
             if verb != DELETE:
                 checkpoint.contributions[below] = strictly(_PARSE_CONTRIBUTION, path, text), commit.event
-        commit.regions += (RegionChange(view, what, verb, checkpoint, below),)
+        commit.regions += (RegionChange(view, what, verb == CREATE, verb == DELETE, checkpoint, below),)

@@ -229,7 +229,7 @@ class Replay:
             after = None
         else:
             if view is None:
-                view = group.channels[route.name] = ChannelView(group, route.name, commit.event)
+                view = group.channels[route.name] = ChannelView(group, route.name, commit.event, commit.event)
             text = op.get("data") or ""
             after = (
                 read_strange_channel(route.path, text) if commit.by_hand else read_channel(route.path, text, view.data)
@@ -405,7 +405,8 @@ class Replay:
         else:
             czxid = before.czxid if before is not None and verb == SET else commit.zxid
             data = read_topic(route.path, route.name, op.get("data") or "", czxid)
-            after = self.topics[route.name] = TopicView(data, commit.event, czxid)
+            partitions = frozenset(data.partitions if data is not None else ())
+            after = self.topics[route.name] = TopicView(data, commit.event, czxid, partitions)
         self.topics_changed += 1
         self.topics_changed_at = commit.at
         commit.mask |= TOPIC

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from coordinator.zk.znodes.paths import ask_number
 from coordinator.zk.znodes.records import BegunRecord, Registration, Topic
@@ -17,6 +18,7 @@ from .verdict import Event
 THE_ASK, ENTRY, ANSWER, STRAY = "ask", "entry", "answer", "stray"
 
 
+@dataclass(slots=True, eq=False)
 class ChannelView:
     """A channel.
 
@@ -27,79 +29,65 @@ class ChannelView:
     :ivar applied: commands that it has named, since its creation.  :ivar withdrawn: those that a coordinator removed.
     """
 
-    __slots__ = (
-        "applied", "by_hand", "commands", "consumer", "data", "group", "owner", "since", "withdrawn", "written",
-    )  # fmt: skip
-
-    def __init__(self, group: GroupView, consumer: str, written: Event) -> None:
-        self.group = group
-        self.consumer = consumer
-        self.data: ChannelData | None = None
-        self.written = written
-        self.since = written
-        self.owner = ""
-        self.by_hand = False
-        self.commands: dict[str, CommandView] = {}
-        self.applied: dict[str, Event] = {}
-        self.withdrawn: dict[str, Event] = {}
+    group: GroupView
+    consumer: str
+    written: Event
+    since: Event
+    data: ChannelData | None = None
+    owner: str = ""
+    by_hand: bool = False
+    commands: dict[str, CommandView] = field(default_factory=dict)
+    applied: dict[str, Event] = field(default_factory=dict)
+    withdrawn: dict[str, Event] = field(default_factory=dict)
 
     @property
     def is_live(self) -> bool:
         return self.data is not None and self.data.is_live
 
 
+@dataclass(slots=True, eq=False)
 class CommandView:
     """A command; `data` is None when it cannot be read."""
 
-    __slots__ = ("by_hand", "data", "made", "name")
-
-    def __init__(self, name: str, data: CommandData | None, made: Event, by_hand: bool) -> None:
-        self.name = name
-        self.data = data
-        self.made = made
-        self.by_hand = by_hand
+    name: str
+    data: CommandData | None
+    made: Event
+    by_hand: bool
 
 
+@dataclass(slots=True, eq=False)
 class MemberView:
     """An `ids` znode; `registration` is None when it cannot be read."""
 
-    __slots__ = ("by_hand", "consumer", "czxid", "registration", "session", "subscribed", "written")
-
-    def __init__(
-        self, consumer: str, registration: Registration | None, written: Event, session: object, czxid: int
-    ) -> None:
-        self.consumer = consumer
-        self.registration = registration
-        self.written = written
-        self.session = session
-        self.czxid = czxid
-        self.by_hand = False
-        self.subscribed: tuple[int, str | None, frozenset[str] | None] | None = None
+    consumer: str
+    registration: Registration | None
+    written: Event
+    session: object
+    czxid: int
+    by_hand: bool = False
+    subscribed: tuple[int, str | None, frozenset[str] | None] | None = None
 
 
+@dataclass(slots=True, eq=False)
 class OwnerView:
     """An owner znode; its data is parsed on demand."""
 
-    __slots__ = ("by_hand", "made", "session", "text")
-
-    def __init__(self, text: str, session: object, made: Event, by_hand: bool) -> None:
-        self.text = text
-        self.session = session
-        self.made = made
-        self.by_hand = by_hand
+    text: str
+    session: object
+    made: Event
+    by_hand: bool
 
 
+@dataclass(slots=True, eq=False)
 class OffsetView:
     """An offset; `data` is None when it cannot be read."""
 
-    __slots__ = ("by_hand", "data", "written")
-
-    def __init__(self, data: OffsetData | None, written: Event, by_hand: bool) -> None:
-        self.data = data
-        self.written = written
-        self.by_hand = by_hand
+    data: OffsetData | None
+    written: Event
+    by_hand: bool
 
 
+@dataclass(slots=True, eq=False)
 class SegmentView:
     """A sealed segment.
 
@@ -108,20 +96,18 @@ class SegmentView:
     :ivar gone: the commit that removed it, None while it exists.
     """
 
-    __slots__ = ("consumer", "czxid", "gone", "group", "is_lost", "made", "missing", "name", "ranges")
-
-    def __init__(self, group: GroupView, name: str, czxid: int, made: Event) -> None:
-        self.group = group
-        self.name = name
-        self.czxid = czxid
-        self.made = made
-        self.consumer = ""
-        self.ranges: tuple[Range, ...] | None = None
-        self.missing: Mapping[Partition, int] = {}
-        self.gone: Event | None = None
-        self.is_lost = False
+    group: GroupView
+    name: str
+    czxid: int
+    made: Event
+    consumer: str = ""
+    ranges: tuple[Range, ...] | None = None
+    missing: Mapping[Partition, int] = field(default_factory=dict)
+    gone: Event | None = None
+    is_lost: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class QueryView:
     """A query's znode.
 
@@ -129,13 +115,10 @@ class QueryView:
     :ivar steps: (finished, its commit), rising; restarted when it went back.
     """
 
-    __slots__ = ("data", "name", "steps", "written")
-
-    def __init__(self, name: str, data: Query | None, written: Event) -> None:
-        self.name = name
-        self.data = data
-        self.written = written
-        self.steps: list[tuple[int, Event]] = []
+    name: str
+    data: Query | None
+    written: Event
+    steps: list[tuple[int, Event]] = field(default_factory=list)
 
     def continues(self, before: QueryView | None) -> None:
         """Add the step from the previous data."""
@@ -146,30 +129,26 @@ class QueryView:
             self.steps.append((finished, self.written))
 
 
+@dataclass(slots=True, eq=False)
 class StateView:
     """A group's state; `data` is None when it cannot be read."""
 
-    __slots__ = ("by_hand", "data", "written")
-
-    def __init__(self, data: StateData | None, written: Event, by_hand: bool) -> None:
-        self.data = data
-        self.written = written
-        self.by_hand = by_hand
+    data: StateData | None
+    written: Event
+    by_hand: bool
 
 
+@dataclass(slots=True, eq=False)
 class TopicView:
     """A topic; `data` is None when it cannot be read."""
 
-    __slots__ = ("czxid", "data", "partitions", "written")
-
-    def __init__(self, data: Topic | None, written: Event, czxid: int) -> None:
-        self.data = data
-        self.written = written
-        self.czxid = czxid
-        self.partitions = frozenset(data.partitions) if data is not None else frozenset()
+    data: Topic | None
+    written: Event
+    czxid: int
+    partitions: frozenset[int]
 
 
-# Large: an attribute for each kind of znode below a group.
+@dataclass(slots=True, eq=False)
 class GroupView:
     """A group.
 
@@ -189,35 +168,28 @@ class GroupView:
         minus infinity for never.
     """
 
-    __slots__ = (
-        "asks", "begun", "changed_at", "channels", "hand_at", "members", "name", "newest_ask", "offsets", "owners",
-        "queries", "queries_lost", "readers_changed", "requested", "sealed", "seat_given_up_at", "seat_texts", "seats",
-        "seats_lost", "segments", "state", "state_hand_at",
-    )  # fmt: skip
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.state: StateView | None = None
-        self.channels: dict[str, ChannelView] = {}
-        self.members: dict[str, MemberView] = {}
-        self.seats: dict[str, int] = {}
-        self.seats_lost: dict[str, float] = {}
-        self.seat_texts: dict[str, str] = {}
-        self.asks: dict[str, AskView] = {}
-        self.newest_ask: AskView | None = None
-        self.requested: Event | None = None
-        self.owners: dict[Partition, OwnerView] = {}
-        self.offsets: dict[Partition, OffsetView] = {}
-        self.begun: dict[str, BegunRecord | None] = {}
-        self.segments: dict[str, SegmentView] = {}
-        self.sealed: list[SegmentView] = []
-        self.queries: dict[str, QueryView] = {}
-        self.queries_lost: dict[str, tuple[QueryView, float]] = {}
-        self.readers_changed: Event | None = None
-        self.changed_at = float("-inf")
-        self.seat_given_up_at = float("-inf")
-        self.hand_at = float("-inf")
-        self.state_hand_at = float("-inf")
+    name: str
+    state: StateView | None = None
+    channels: dict[str, ChannelView] = field(default_factory=dict)
+    members: dict[str, MemberView] = field(default_factory=dict)
+    seats: dict[str, int] = field(default_factory=dict)
+    seats_lost: dict[str, float] = field(default_factory=dict)
+    seat_texts: dict[str, str] = field(default_factory=dict)
+    asks: dict[str, AskView] = field(default_factory=dict)
+    newest_ask: AskView | None = None
+    requested: Event | None = None
+    owners: dict[Partition, OwnerView] = field(default_factory=dict)
+    offsets: dict[Partition, OffsetView] = field(default_factory=dict)
+    begun: dict[str, BegunRecord | None] = field(default_factory=dict)
+    segments: dict[str, SegmentView] = field(default_factory=dict)
+    sealed: list[SegmentView] = field(default_factory=list)
+    queries: dict[str, QueryView] = field(default_factory=dict)
+    queries_lost: dict[str, tuple[QueryView, float]] = field(default_factory=dict)
+    readers_changed: Event | None = None
+    changed_at: float = float("-inf")
+    seat_given_up_at: float = float("-inf")
+    hand_at: float = float("-inf")
+    state_hand_at: float = float("-inf")
 
     @property
     def is_led(self) -> bool:
@@ -257,17 +229,16 @@ class GroupView:
         return sorted(name for name in self.members if self.live(name))
 
 
+@dataclass(slots=True, eq=False)
 class ChannelChange:
     """A channel was written or removed; `before` and `after` are None where it was not there or cannot be read."""
 
-    __slots__ = ("after", "before", "view")
-
-    def __init__(self, view: ChannelView, before: ChannelData | None, after: ChannelData | None) -> None:
-        self.view = view
-        self.before = before
-        self.after = after
+    view: ChannelView
+    before: ChannelData | None
+    after: ChannelData | None
 
 
+@dataclass(slots=True, eq=False)
 class AskView:
     """A `sync/ask` znode with its children.
 
@@ -280,19 +251,16 @@ class AskView:
     :ivar is_torn: whether a coordinator has begun to remove its children.
     """
 
-    __slots__ = ("answer", "answered", "ask", "by_hand", "entries", "gone", "group", "is_torn", "made", "name")
-
-    def __init__(self, group: str, name: str, ask: Ask | None, made: Event, by_hand: bool) -> None:
-        self.group = group
-        self.name = name
-        self.ask = ask
-        self.made = made
-        self.by_hand = by_hand
-        self.entries: dict[str, MemberAnswer | None] = {}
-        self.answer: Answer | None = None
-        self.answered: Event | None = None
-        self.gone: Event | None = None
-        self.is_torn = False
+    group: str
+    name: str
+    ask: Ask | None
+    made: Event
+    by_hand: bool
+    entries: dict[str, MemberAnswer | None] = field(default_factory=dict)
+    answer: Answer | None = None
+    answered: Event | None = None
+    gone: Event | None = None
+    is_torn: bool = False
 
     @property
     def number(self) -> int:
@@ -300,6 +268,7 @@ class AskView:
         return ask_number(self.name)
 
 
+@dataclass(slots=True, eq=False)
 class AskChange:
     """One operation at or below an ask.
 
@@ -309,14 +278,9 @@ class AskChange:
     :ivar previous: the ask before this one, when this operation creates it.
     """
 
-    __slots__ = ("answered", "is_new", "is_removed", "previous", "view", "what")
-
-    def __init__(
-        self, view: AskView, what: str, is_new: bool, is_removed: bool, previous: AskView | None = None
-    ) -> None:
-        self.view = view
-        self.what = what
-        self.is_new = is_new
-        self.is_removed = is_removed
-        self.answered = view.answered
-        self.previous = previous
+    view: AskView
+    what: str
+    is_new: bool
+    is_removed: bool
+    answered: Event | None
+    previous: AskView | None = None
