@@ -32,7 +32,7 @@ from coordinator.zk.znodes.commands import (
     Command,
 )
 from coordinator.zk.znodes.group_state import STABLE, ClientSide, Evicted, GroupState, Mark, Rebalance, Target
-from coordinator.zk.znodes.json_fields import MAX_ZNODE_BYTES, Fields
+from coordinator.zk.znodes.json_fields import MAX_ZNODE_BYTES, Fields, Record
 from coordinator.zk.znodes.operator_requests import Pause, PausedRecord, TurnRequest
 from coordinator.zk.znodes.partitions import Discontinuity, TopicPartition
 from coordinator.zk.znodes.paths import (
@@ -205,7 +205,8 @@ def records() -> dict[str, type]:
         made.__qualname__: made
         for module in modules
         for made in vars(module).values()
-        if isinstance(made, type) and made.__module__ == module.__name__ and {"to_bytes", "to_json"} & set(vars(made))
+        if isinstance(made, type) and made.__module__ == module.__name__ and {"to_bytes", "to_json"} & set(dir(made))
+        if made is not Record
     }
 
 

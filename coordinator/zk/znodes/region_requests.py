@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from ..errors import BadData
-from .json_fields import Fields, compact
+from .json_fields import FLAG, OPTIONAL_NUMBER, Fields, Form, Record, count, text
 
 CHECKPOINT = "checkpoint"
 RESET = "reset"
@@ -13,8 +14,15 @@ FAIL = "fail"
 REQUESTS = (CHECKPOINT, RESET, FAIL)
 
 
+def _request(fields: Fields, key: str, _: object) -> str:
+    what = fields.text(key, most=64)
+    if what not in REQUESTS:
+        raise fields.bad(key, f"one of {', '.join(REQUESTS)}")
+    return what
+
+
 @dataclass(frozen=True, slots=True)
-class RegionRequest:
+class RegionRequest(Record):
     """`request` below a region: a checkpoint, a reset, or a failed member.
 
     :ivar sequence: of a reset: the target cut; None for the region's current one.
@@ -22,39 +30,12 @@ class RegionRequest:
     :ivar reset: of a member's request: the reset that it is in; a later reset voids the request. 0 for any.
     """
 
-    what: str
-    by: str = ""
-    reason: str = ""
-    sequence: int | None = None
-    by_application: bool = False
-    reset: int = 0
-
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> RegionRequest:
-        fields = Fields.parse(where, data)
-        what = fields.text("what", most=64)
-        if what not in REQUESTS:
-            raise fields.bad("what", f"one of {', '.join(REQUESTS)}")
-        return cls(
-            what,
-            fields.text("by", "", most=250),
-            fields.text("reason", "", most=1000),
-            fields.optional_number("sequence"),
-            fields.values.get("by_application") is True,
-            fields.count("reset", 0),
-        )
-
-    def to_bytes(self) -> bytes:
-        return compact(
-            {
-                "what": self.what,
-                "by": self.by,
-                "reason": self.reason,
-                "sequence": self.sequence,
-                **({"by_application": True} if self.by_application else {}),
-                **({"reset": self.reset} if self.reset else {}),
-            }
-        )
+    what: Annotated[str, Form(_request)]
+    by: Annotated[str, text(250)] = ""
+    reason: Annotated[str, text(1000)] = ""
+    sequence: Annotated[int | None, OPTIONAL_NUMBER] = None
+    by_application: Annotated[bool, FLAG.optional] = False
+    reset: Annotated[int, count().optional] = 0
 
 
 def is_replaced(where: str, data: bytes, asked: RegionRequest) -> bool:

@@ -6,16 +6,25 @@ States are opaque bytes: base64 here, or in a file when they are larger.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from ..store import Create, Operation, SetData
-from .json_fields import Fields, compact
+from .json_fields import (
+    TEXTS,
+    Fields,
+    Form,
+    Record,
+    count,
+    inner,
+    number,
+    optional_text,
+    text,
+)
 from .names import is_name
 from .partitions import TopicPartition, nested
 from .paths import RegionPaths
-from .ranges import is_partition
 
 CONSUMERS = "consumers"
 SLOTS = "slots"
@@ -137,8 +146,27 @@ class Order(NamedTuple):
         }
 
 
+def by_group(read: Callable[[Fields, str], Any]) -> Form:
+    """Group -> value; other names are ignored."""
+
+    def values(fields: Fields, key: str, _: object) -> dict[str, Any]:
+        found = Fields(f"{fields.where}: {key}", fields.mapping(key))
+        return {group: read(found, group) for group in found.values if is_name(group)}
+
+    return Form(values, lambda groups: dict(sorted(groups.items())))
+
+
+def _groups(fields: Fields, key: str, _: object) -> tuple[str, ...]:
+    """The groups of a region, whose kind and state are checked with them."""
+    kind, state, groups = fields.text("kind", CONSUMERS), fields.text("state", RESETTING), fields.items(key)
+    are_names = all(isinstance(group, str) and is_name(group) for group in groups)
+    if kind not in KINDS or state not in REGION_STATES or not are_names:
+        raise fields.bad("state", "a region's state, with its `kind` and its `groups`")
+    return tuple(sorted(set(groups)))
+
+
 @dataclass(frozen=True, slots=True)
-class Region:
+class Region(Record):
     """`/consumers/regions/[region]`.
 
     :ivar sequence: the current cut: a reset restores it.
@@ -154,48 +182,18 @@ class Region:
     :ivar interval_ms: the acting coordinator's checkpoint interval; 0: unknown.
     """
 
-    kind: str = CONSUMERS
-    state: str = RESETTING
-    sequence: int = INITIAL
-    next_sequence: int = 1
-    open: int = 0
-    reset: int = 1
-    groups: tuple[str, ...] = ()
-    consecutive_resets: int = 0
-    reason: str | None = None
-    since_ms: int = 0
-    interval_ms: int = 0
-    first: Mapping[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> Region:
-        fields = Fields.parse(where, data)
-        kind, state = fields.text("kind", CONSUMERS), fields.text("state", RESETTING)
-        groups = fields.items("groups")
-        if (
-            kind not in KINDS
-            or state not in REGION_STATES
-            or not all(isinstance(g, str) and is_name(g) for g in groups)
-        ):
-            raise fields.bad("state", "a region's state, with its `kind` and its `groups`")
-        return cls(
-            kind,
-            state,
-            fields.count("sequence", 0),
-            fields.count("next_sequence", 1, least=1),
-            fields.count("open", 0),
-            fields.count("reset", 1, least=1),
-            tuple(sorted(set(groups))),
-            fields.count("consecutive_resets", 0),
-            fields.optional_text("reason"),
-            fields.number("since_ms", 0),
-            fields.number("interval_ms", 0),
-            _first(fields),
-        )
-
-    def to_bytes(self) -> bytes:
-        values = {name: getattr(self, name) for name in self.__slots__}
-        return compact({**values, "groups": sorted(self.groups), "first": dict(sorted(self.first.items()))})
+    kind: Annotated[str, text()] = CONSUMERS
+    state: Annotated[str, text()] = RESETTING
+    sequence: Annotated[int, count()] = INITIAL
+    next_sequence: Annotated[int, count(least=1)] = 1
+    open: Annotated[int, count()] = 0
+    reset: Annotated[int, count(least=1)] = 1
+    groups: Annotated[tuple[str, ...], Form(_groups, sorted)] = ()
+    consecutive_resets: Annotated[int, count()] = 0
+    reason: Annotated[str | None, optional_text()] = None
+    since_ms: Annotated[int, number()] = 0
+    interval_ms: Annotated[int, number()] = 0
+    first: Annotated[Mapping[str, int], by_group(Fields.count)] = field(default_factory=dict)
 
     def cut_of(self, group: str) -> int:
         """The checkpoint that a group restores; `INITIAL` when the region's cut is from before the group joined."""
@@ -218,13 +216,16 @@ class Region:
         return replace(self, groups=groups, first={each: n for each, n in self.first.items() if each in groups})
 
 
-def _first(fields: Fields) -> dict[str, int]:
-    inner = Fields(f"{fields.where}: first", fields.mapping("first"))
-    return {group: inner.count(group) for group in inner.values if is_name(group)}
+def _participants(fields: Fields, key: str, _: object) -> dict[str, dict[str, str]]:
+    return fields.named(key, lambda group: {name: group.text(name, most=64) for name in group.values if is_name(name)})
+
+
+def _sorted_participants(groups: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
+    return {group: dict(sorted(incarnations.items())) for group, incarnations in sorted(groups.items())}
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(Record):
     """`checkpoints/checkpoint-[sequence]`.
 
     :ivar base: the cut before it.
@@ -232,45 +233,23 @@ class Checkpoint:
     :ivar away: group -> static members that were away at its begin: their part of `base` is copied.
     """
 
-    trigger: str
-    reset: int
-    base: int
-    participants: Mapping[str, Mapping[str, str]]
-    since_ms: int = 0
-    away: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> Checkpoint:
-        fields = Fields.parse(where, data)
-        return cls(
-            fields.text("trigger", ""),
-            fields.count("reset"),
-            fields.count("base", 0),
-            fields.named("participants", lambda group: {n: group.text(n, most=64) for n in group.values if is_name(n)}),
-            fields.number("since_ms", 0),
-            _away(fields),
-        )
-
-    def to_bytes(self) -> bytes:
-        participants = {
-            group: dict(sorted(incarnations.items())) for group, incarnations in sorted(self.participants.items())
-        }
-        values = {name: getattr(self, name) for name in self.__slots__}
-        return compact({**values, "participants": participants})
-
-
-def _away(fields: Fields) -> dict[str, tuple[str, ...]]:
-    inner = Fields(f"{fields.where}: away", fields.mapping("away"))
-    return {group: inner.strings(group) for group in inner.values if is_name(group)}
+    trigger: Annotated[str, text(default="")]
+    reset: Annotated[int, count()]
+    base: Annotated[int, count(0)]
+    participants: Annotated[Mapping[str, Mapping[str, str]], Form(_participants, _sorted_participants)]
+    since_ms: Annotated[int, number()] = 0
+    away: Annotated[Mapping[str, tuple[str, ...]], by_group(Fields.strings)._replace(write=dict)] = field(
+        default_factory=dict
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class StateFile:
+class StateFile(Record):
     """The file of states too large for a znode: an Arrow IPC stream in `checkpoint_dir`."""
 
-    name: str
-    size: int
-    crc32: int
+    name: Annotated[str, text(1024)]
+    size: Annotated[int, number()]
+    crc32: Annotated[int, number(most=2**32 - 1)]
 
     @property
     def checkpoint(self) -> int:
@@ -278,19 +257,12 @@ class StateFile:
         number = self.name.split("/")[-2:][0]
         return int(number) if number.isascii() and number.isdigit() else 0
 
-    @classmethod
-    def read(cls, fields: Fields) -> StateFile:
-        return cls(fields.text("name", most=1024), fields.number("size"), fields.number("crc32", most=2**32 - 1))
-
-    def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "size": self.size, "crc32": self.crc32}
-
 
 Offsets = Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Contribution:
+class Contribution(Record):
     """`checkpoints/checkpoint-[sequence]/[group]~[consumer]`: offsets and states of one member.
 
     :ivar offsets: partition -> the next offset: the states are those after exactly the records below.
@@ -299,58 +271,38 @@ class Contribution:
     :ivar file: the file with the states instead.
     """
 
-    incarnation: str
-    reset: int
-    offsets: Offsets = field(default_factory=dict)
-    topics: Mapping[str, str] = field(default_factory=dict)
-    states: Mapping[TopicPartition, str] = field(default_factory=dict)
-    member_state: str = ""
-    file: StateFile | None = None
-    drain_ms: int = 0
-
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> Contribution:
-        fields = Fields.parse(where, data)
-        return cls(
-            fields.text("incarnation", most=64),
-            fields.count("reset"),
-            _by_partition(fields, "offsets", lambda value: type(value) is int and 0 <= value < 2**63),
-            fields.texts("topics"),
-            _by_partition(fields, "states", lambda value: isinstance(value, str)),
-            fields.text("member_state", "", most=2 * MAX_STATE_BYTES),
-            fields.inner("file", StateFile.read),
-            fields.number("drain_ms", 0),
-        )
-
-    def to_bytes(self) -> bytes:
-        return compact(
-            {
-                "incarnation": self.incarnation,
-                "reset": self.reset,
-                "offsets": nested(self.offsets),
-                "topics": dict(sorted(self.topics.items())),
-                **({"states": nested(self.states)} if self.states else {}),
-                **({"member_state": self.member_state} if self.member_state else {}),
-                **({"file": self.file.to_json()} if self.file is not None else {}),
-                "drain_ms": self.drain_ms,
-            }
-        )
+    incarnation: Annotated[str, text(64)]
+    reset: Annotated[int, count()]
+    offsets: Annotated[Offsets, _by_partition(lambda value: type(value) is int and 0 <= value < 2**63)] = field(
+        default_factory=dict
+    )
+    topics: Annotated[Mapping[str, str], TEXTS] = field(default_factory=dict)
+    states: Annotated[Mapping[TopicPartition, str], _by_partition(lambda value: isinstance(value, str)).optional] = (
+        field(default_factory=dict)
+    )
+    member_state: Annotated[str, text(2 * MAX_STATE_BYTES).optional] = ""
+    file: Annotated[StateFile | None, inner(StateFile).optional] = None
+    drain_ms: Annotated[int, number()] = 0
 
 
-def _by_partition(fields: Fields, name: str, is_good: Any) -> dict[TopicPartition, Any]:
-    found: dict[TopicPartition, Any] = {}
-    for topic, values in fields.mapping(name).items():
-        if not is_name(topic) or not isinstance(values, dict):
-            raise fields.bad(name, "an object topic -> partition -> value")
-        for key, value in values.items():
-            if not is_partition(key) or not is_good(value):
-                raise fields.bad(name, "an object topic -> partition -> value")
-            found[TopicPartition(topic, int(key))] = value
-    return found
+def _by_partition(is_good: Callable[[Any], bool]) -> Form:
+    def value(found: Any) -> Any:
+        if is_good(found):
+            return found
+        raise ValueError
+
+    return Form(lambda fields, key, _: fields.mapping(key) and fields.by_partition(key, value, "value"), nested)
+
+
+def _numbers(fields: Fields, key: str, _: object) -> tuple[int, ...]:
+    numbers = fields.items(key)
+    if not all(type(number) is int for number in numbers):
+        raise fields.bad(key, "a list of numbers")
+    return tuple(numbers)
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointEnd:
+class CheckpointEnd(Record):
     """`completed`, `aborted` or `abandoned` below a checkpoint; written once.
 
     :ivar reason: why it was aborted or abandoned.
@@ -358,22 +310,10 @@ class CheckpointEnd:
     :ivar files: of a complete one: earlier checkpoints whose files its copies name.
     """
 
-    at_ms: int = 0
-    duration_ms: int = 0
-    reason: str = ""
-    files: tuple[int, ...] = ()
-
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> CheckpointEnd:
-        fields = Fields.parse(where, data)
-        files = fields.items("files")
-        if not all(type(number) is int for number in files):
-            raise fields.bad("files", "a list of numbers")
-        return cls(fields.number("at_ms", 0), fields.number("duration_ms", 0), fields.text("reason", ""), tuple(files))
-
-    def to_bytes(self) -> bytes:
-        files = {"files": list(self.files)} if self.files else {}
-        return compact({"at_ms": self.at_ms, "duration_ms": self.duration_ms, "reason": self.reason, **files})
+    at_ms: Annotated[int, number()] = 0
+    duration_ms: Annotated[int, number()] = 0
+    reason: Annotated[str, text()] = ""
+    files: Annotated[tuple[int, ...], Form(_numbers, list).optional] = ()
 
 
 def ended_checkpoint(paths: RegionPaths, sequence: int, data: bytes, how: str, end: CheckpointEnd) -> list[Operation]:

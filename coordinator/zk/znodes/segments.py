@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from .json_fields import MAX_NUMBER, Fields, compact
+from .json_fields import MAX_NUMBER, Fields, Form, Record, compact, inner, number, text
 from .names import is_name
 from .partitions import CAUSE, Discontinuities, Discontinuity, TopicPartition, nested
 
@@ -137,8 +137,12 @@ def _range(value: object) -> tuple[int, int]:
     raise ValueError
 
 
+def _interval(fields: Fields, key: str, _: object) -> int | None:
+    return fields.number(key, least=1) if fields.has(key) else None
+
+
 @dataclass(frozen=True, slots=True)
-class SegmentsRecord:
+class SegmentsRecord(Record):
     """The data of `segments`: the coordinator's instructions to a group's fetchers and queries.
 
     :ivar collected: the czxid up to which segments have been collected.
@@ -146,20 +150,11 @@ class SegmentsRecord:
     :ivar seal_interval_ms: minimum seal interval of the group's fetchers, None for no minimum.
     """
 
-    collected: int = 0
-    paused: str | None = None
-    seal_interval_ms: int | None = None
+    MAY_BE_EMPTY = True
 
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> SegmentsRecord:
-        if not data:
-            return cls()
-        fields = Fields.parse(where, data)
-        interval = fields.number("seal_interval_ms", least=1) if fields.has("seal_interval_ms") else None
-        return cls(fields.number("collected", 0), fields.optional_text("paused") or None, interval)
-
-    def to_bytes(self) -> bytes:
-        return compact({"collected": self.collected, "paused": self.paused, "seal_interval_ms": self.seal_interval_ms})
+    collected: Annotated[int, number()] = 0
+    paused: Annotated[str | None, Form(lambda fields, key, _: fields.optional_text(key) or None)] = None
+    seal_interval_ms: Annotated[int | None, Form(_interval)] = None
 
 
 class Rewind(NamedTuple):
@@ -182,7 +177,7 @@ class Rewind(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class Query(Record):
     """`queries/[query]`: progress of a Spark query.
 
     :ivar run: one run of the query; a newer one fences an older.
@@ -192,53 +187,23 @@ class Query:
     :ivar rewind: where the next run has to begin; None where that is its Spark checkpoint's own affair.
     """
 
-    run: str
-    finished: int
-    seen_ms: int
-    expired_ms: int = 0
-    rewind: Rewind | None = None
-
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> Query:
-        fields = Fields.parse(where, data)
-        return cls(
-            fields.text("run", most=64),
-            fields.number("finished", 0),
-            fields.number("seen_ms", 0),
-            fields.number("expired_ms", 0),
-            fields.inner("rewind", Rewind.read),
-        )
-
-    def to_bytes(self) -> bytes:
-        return compact(
-            {
-                "run": self.run,
-                "finished": self.finished,
-                "seen_ms": self.seen_ms,
-                **({"expired_ms": self.expired_ms} if self.expired_ms else {}),
-                **({"rewind": self.rewind.to_json()} if self.rewind is not None else {}),
-            }
-        )
+    run: Annotated[str, text(64)]
+    finished: Annotated[int, number(0)]
+    seen_ms: Annotated[int, number(0)]
+    expired_ms: Annotated[int, number().optional] = 0
+    rewind: Annotated[Rewind | None, inner(Rewind).optional] = None
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class Pool(Record):
     """`pools/[pool]`, an ephemeral of the Spark driver's session: the number of slots that run.
 
     :ivar slots: slots with a smaller number run; 0 stops all of them.
     :ivar run: one run of the pool; a newer one under the same name ends an older.
     """
 
-    slots: int
-    run: str
-
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> Pool:
-        fields = Fields.parse(where, data)
-        return cls(fields.number("slots", most=10_000), fields.text("run", most=64))
-
-    def to_bytes(self) -> bytes:
-        return compact({"slots": self.slots, "run": self.run})
+    slots: Annotated[int, number(most=10_000)]
+    run: Annotated[str, text(64)]
 
 
 def slot_name(pool: str, number: int) -> str:
