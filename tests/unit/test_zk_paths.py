@@ -31,8 +31,9 @@ from coordinator.zk.znodes.commands import (
     STOP_FETCHER,
     Command,
 )
+from coordinator.zk.znodes.forms import Record
 from coordinator.zk.znodes.group_state import STABLE, ClientSide, Evicted, GroupState, Mark, Rebalance, Target
-from coordinator.zk.znodes.json_fields import MAX_ZNODE_BYTES, Fields, Record
+from coordinator.zk.znodes.json_fields import MAX_ZNODE_BYTES, Fields
 from coordinator.zk.znodes.operator_requests import Pause, PausedRecord, TurnRequest
 from coordinator.zk.znodes.partitions import Discontinuity, TopicPartition
 from coordinator.zk.znodes.paths import (

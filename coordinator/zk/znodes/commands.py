@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
-from . import regions
+from . import forms, regions
+from .forms import Form, Record
 from .group_state import MAX_OWNED, OWNERSHIP
-from .json_fields import TEXTS, Fields, Form, Record, count, inner, partitions, text
+from .json_fields import Fields
 from .partitions import NONE, PartitionSet, united
 
 STOP_FETCHER = "stop-fetcher"
@@ -54,15 +55,15 @@ class Command(Record):
     FIRST = ("option", "ownershipMap", "partitions", "topics", "ask", "reason", "region")
 
     option: Annotated[str, Form(_option)]
-    epoch: Annotated[int, count()]
-    generation: Annotated[int, count()]
-    incarnation: Annotated[str, text(64)]
+    epoch: Annotated[int, forms.count()]
+    generation: Annotated[int, forms.count()]
+    incarnation: Annotated[str, forms.text(64)]
     threads: Annotated[Mapping[str, PartitionSet], OWNERSHIP] = field(default_factory=dict)
-    partitions: Annotated[PartitionSet, partitions(MAX_OWNED).optional] = NONE
-    topics: Annotated[Mapping[str, str], TEXTS] = field(default_factory=dict)
-    ask: Annotated[str, text(64).optional] = ""
-    reason: Annotated[str, text(MAX_REASON).optional] = ""
-    region: Annotated[regions.Order | None, inner(regions.Order).optional] = None
+    partitions: Annotated[PartitionSet, forms.partitions(MAX_OWNED).optional] = NONE
+    topics: Annotated[Mapping[str, str], forms.TEXTS] = field(default_factory=dict)
+    ask: Annotated[str, forms.text(64).optional] = ""
+    reason: Annotated[str, forms.text(MAX_REASON).optional] = ""
+    region: Annotated[regions.Order | None, forms.inner(regions.Order).optional] = None
 
     @property
     def started(self) -> PartitionSet:

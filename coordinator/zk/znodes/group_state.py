@@ -7,25 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from . import ranges
-from .json_fields import (
-    FLAG,
-    OPTIONAL_NUMBER,
-    STRINGS,
-    TEXTS,
-    Fields,
-    Form,
-    Record,
-    compact,
-    count,
-    inner,
-    named,
-    number,
-    objects,
-    optional_text,
-    partitions,
-    text,
-)
+from . import forms, ranges
+from .forms import Form, Record
+from .json_fields import Fields, compact
 from .names import is_name
 from .partitions import PartitionSet, TopicPartition, partition_set, range_texts, united
 from .regions import GroupRegion
@@ -51,10 +35,10 @@ class Target(Record):
     :ivar is_sent: whether a start has been sent to it, in a group without owners: then it may run its part.
     """
 
-    incarnation: Annotated[str, text(64)]
+    incarnation: Annotated[str, forms.text(64)]
     threads: Annotated[Mapping[str, PartitionSet], OWNERSHIP]
-    has_state: Annotated[bool, FLAG.named("member_state").optional] = False
-    is_sent: Annotated[bool, FLAG.named("sent").optional] = False
+    has_state: Annotated[bool, forms.FLAG.named("member_state").optional] = False
+    is_sent: Annotated[bool, forms.FLAG.named("sent").optional] = False
 
     @property
     def partitions(self) -> PartitionSet:
@@ -100,12 +84,12 @@ class Mark(Record):
     :ivar since_ms: wall-clock time of the last sign of life, or of the first command not carried out; None if neither.
     """
 
-    consumer: Annotated[str, text(250)]
-    incarnation: Annotated[str, text(64)]
-    partitions: Annotated[PartitionSet, partitions()]
-    lease_ms: Annotated[int, number()]
-    reason: Annotated[str, text(default="")]
-    since_ms: Annotated[int | None, OPTIONAL_NUMBER.optional] = None
+    consumer: Annotated[str, forms.text(250)]
+    incarnation: Annotated[str, forms.text(64)]
+    partitions: Annotated[PartitionSet, forms.partitions()]
+    lease_ms: Annotated[int, forms.number()]
+    reason: Annotated[str, forms.text(default="")]
+    since_ms: Annotated[int | None, forms.OPTIONAL_NUMBER.optional] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +100,9 @@ class Evicted(Record):
     :ivar since_ms: as that of its mark.
     """
 
-    member: Annotated[str, text()]
-    reason: Annotated[str, text(default="")]
-    since_ms: Annotated[int | None, OPTIONAL_NUMBER] = None
+    member: Annotated[str, forms.text()]
+    reason: Annotated[str, forms.text(default="")]
+    since_ms: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +117,13 @@ class ClientSide(Record):
     :ivar floor: the newest ask when client-side assignment began: answers up to it are not adopted.
     """
 
-    protocol_type: Annotated[str, text(250, "consumer")]
-    ask: Annotated[str, text(64)] = ""
-    is_cooperative: Annotated[bool, FLAG.named("cooperative")] = False
-    failed: Annotated[tuple[str, ...], STRINGS._replace(read=_failed).optional] = ()
-    attempts: Annotated[int, count()] = 0
-    failed_ask: Annotated[str, text(64)] = ""
-    floor: Annotated[str, text(64).optional] = ""
+    protocol_type: Annotated[str, forms.text(250, "consumer")]
+    ask: Annotated[str, forms.text(64)] = ""
+    is_cooperative: Annotated[bool, forms.FLAG.named("cooperative")] = False
+    failed: Annotated[tuple[str, ...], forms.STRINGS._replace(read=_failed).optional] = ()
+    attempts: Annotated[int, forms.count()] = 0
+    failed_ask: Annotated[str, forms.text(64)] = ""
+    floor: Annotated[str, forms.text(64).optional] = ""
 
     def to_json(self) -> dict[str, Any]:
         written = Record.to_json(self)
@@ -162,17 +146,17 @@ class GroupState(Record):
 
     FIRST = ("state", "generation", "epoch", "strategy", "reason")
 
-    state: Annotated[str, text(64)] = EMPTY
-    generation: Annotated[int, count()] = 0
-    epoch: Annotated[int, count()] = 0
-    strategy: Annotated[str, text()] = ""
-    target: Annotated[Mapping[str, Target], named(Target)._replace(read=_target)] = field(default_factory=dict)
-    topics: Annotated[Mapping[str, str], TEXTS] = field(default_factory=dict)
-    marks: Annotated[tuple[Mark, ...], objects(Mark)] = ()
-    reason: Annotated[str | None, optional_text()] = None
-    left_out: Annotated[Mapping[str, str], TEXTS._replace(read=_left_out)] = field(default_factory=dict)
-    client: Annotated[ClientSide | None, inner(ClientSide).optional] = None
-    region: Annotated[GroupRegion | None, inner(GroupRegion).optional] = None
+    state: Annotated[str, forms.text(64)] = EMPTY
+    generation: Annotated[int, forms.count()] = 0
+    epoch: Annotated[int, forms.count()] = 0
+    strategy: Annotated[str, forms.text()] = ""
+    target: Annotated[Mapping[str, Target], forms.named(Target)._replace(read=_target)] = field(default_factory=dict)
+    topics: Annotated[Mapping[str, str], forms.TEXTS] = field(default_factory=dict)
+    marks: Annotated[tuple[Mark, ...], forms.objects(Mark)] = ()
+    reason: Annotated[str | None, forms.optional_text()] = None
+    left_out: Annotated[Mapping[str, str], forms.TEXTS._replace(read=_left_out)] = field(default_factory=dict)
+    client: Annotated[ClientSide | None, forms.inner(ClientSide).optional] = None
+    region: Annotated[GroupRegion | None, forms.inner(GroupRegion).optional] = None
 
     @property
     def is_forming(self) -> bool:
@@ -217,22 +201,22 @@ class Rebalance(Record):
     :ivar evicted: those of `left` that were evicted, refused or removed.
     """
 
-    generation: Annotated[int, count()]
-    epoch: Annotated[int, count()]
-    trigger: Annotated[str, text(default="")]
-    started_ms: Annotated[int, number()]
-    joined: Annotated[tuple[str, ...], STRINGS] = ()
-    left: Annotated[tuple[str, ...], STRINGS] = ()
-    moved: Annotated[int, number()] = 0
-    stopped_ms: Annotated[int | None, OPTIONAL_NUMBER] = None
-    finished_ms: Annotated[int | None, OPTIONAL_NUMBER] = None
-    standing_since_ms: Annotated[int | None, OPTIONAL_NUMBER] = None
-    standstill_ms: Annotated[int | None, OPTIONAL_NUMBER] = None
-    replaced_by: Annotated[int | None, OPTIONAL_NUMBER] = None
-    assignment_ms: Annotated[int | None, OPTIONAL_NUMBER] = None
-    attempts: Annotated[int | None, OPTIONAL_NUMBER] = None
-    silent_since_ms: Annotated[int | None, OPTIONAL_NUMBER] = None
-    evicted: Annotated[tuple[Evicted, ...], objects(Evicted)] = ()
+    generation: Annotated[int, forms.count()]
+    epoch: Annotated[int, forms.count()]
+    trigger: Annotated[str, forms.text(default="")]
+    started_ms: Annotated[int, forms.number()]
+    joined: Annotated[tuple[str, ...], forms.STRINGS] = ()
+    left: Annotated[tuple[str, ...], forms.STRINGS] = ()
+    moved: Annotated[int, forms.number()] = 0
+    stopped_ms: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
+    finished_ms: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
+    standing_since_ms: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
+    standstill_ms: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
+    replaced_by: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
+    assignment_ms: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
+    attempts: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
+    silent_since_ms: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
+    evicted: Annotated[tuple[Evicted, ...], forms.objects(Evicted)] = ()
 
     @property
     def to_last_stop_ms(self) -> int | None:

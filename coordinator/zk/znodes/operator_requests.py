@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-from .json_fields import Record, inner, named, number, optional_text, text
+from . import forms
+from .forms import Record
 
 LONGEST_BY = 250
 LONGEST_REASON = 1000
@@ -16,9 +17,9 @@ LONGEST_REASON = 1000
 class Pause(Record):
     """The author, time (wall clock, milliseconds) and reason of a pause."""
 
-    by: Annotated[str, text(LONGEST_BY, "")]
-    since_ms: Annotated[int, number(0)]
-    reason: Annotated[str | None, optional_text(LONGEST_REASON)] = None
+    by: Annotated[str, forms.text(LONGEST_BY, "")]
+    since_ms: Annotated[int, forms.number(0)]
+    reason: Annotated[str | None, forms.optional_text(LONGEST_REASON)] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,8 @@ class PausedRecord(Record):
 
     MAY_BE_EMPTY = True
 
-    everything: Annotated[Pause | None, inner(Pause).named("all")] = None
-    groups: Annotated[Mapping[str, Pause], named(Pause)] = field(default_factory=dict)
+    everything: Annotated[Pause | None, forms.inner(Pause).named("all")] = None
+    groups: Annotated[Mapping[str, Pause], forms.named(Pause)] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         """Whether anything is paused."""

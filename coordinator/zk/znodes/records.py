@@ -10,22 +10,9 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-from . import ranges
-from .json_fields import (
-    TEXTS,
-    Fields,
-    Form,
-    Record,
-    changed,
-    compact,
-    count,
-    inner,
-    number,
-    optional_text,
-    partition_map,
-    partitions,
-    text,
-)
+from . import forms, ranges
+from .forms import Form, Record
+from .json_fields import Fields, changed, compact
 from .names import is_name
 from .partitions import (
     CAUSE,
@@ -113,24 +100,24 @@ class Topic:
 class CoordinatorRecord(Record):
     """`/consumers/coordinator`: the elected coordinator."""
 
-    node: Annotated[str, text()]
-    host: Annotated[str, text(default="")]
-    epoch: Annotated[int, count()]
+    node: Annotated[str, forms.text()]
+    host: Annotated[str, forms.text(default="")]
+    epoch: Annotated[int, forms.count()]
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord(Record):
     """`/consumers/nodes/[session]`: a node that runs, elected or on standby."""
 
-    node: Annotated[str, text()]
-    host: Annotated[str, text(default="")]
+    node: Annotated[str, forms.text()]
+    host: Annotated[str, forms.text(default="")]
 
 
 @dataclass(frozen=True, slots=True)
 class EpochRecord(Record):
     """`/consumers/coordinator_epoch`: its data version is the coordinator's fence, its number the epoch."""
 
-    epoch: Annotated[int, count()]
+    epoch: Annotated[int, forms.count()]
 
 
 def _pattern(fields: Fields, key: str, default: str) -> str:
@@ -172,19 +159,19 @@ class Registration(Record):
     FIRST = ("subscription", "pattern")
     MOST_BYTES = 256_000
 
-    incarnation: Annotated[str, text(64)]
+    incarnation: Annotated[str, forms.text(64)]
     subscription: Annotated[Mapping[str, int], Form(_subscription, dict)]
     pattern: Annotated[str, Form(_pattern)] = STATIC
-    host: Annotated[str, text()] = ""
+    host: Annotated[str, forms.text()] = ""
     protocols: Annotated[tuple[str, ...], Form(lambda fields, key, own: fields.strings(key) or own, list)] = ("range",)
-    lease_ms: Annotated[int, number(most=86_400_000)] = 0
-    max_poll_interval_ms: Annotated[int, number(least=1, most=2**31 - 1)] = 300_000
-    user_data: Annotated[str, text(65536).optional] = ""
-    seal_interval_ms: Annotated[int, number(most=2**31 - 1).optional] = 0
-    instance_id: Annotated[str, text(250).optional] = ""
-    client: Annotated[ClientProtocols | None, inner(ClientProtocols).optional] = None
-    region: Annotated[RegionMembership | None, inner(RegionMembership).optional] = None
-    took_over_ms: Annotated[int, number().optional] = 0
+    lease_ms: Annotated[int, forms.number(most=86_400_000)] = 0
+    max_poll_interval_ms: Annotated[int, forms.number(least=1, most=2**31 - 1)] = 300_000
+    user_data: Annotated[str, forms.text(65536).optional] = ""
+    seal_interval_ms: Annotated[int, forms.number(most=2**31 - 1).optional] = 0
+    instance_id: Annotated[str, forms.text(250).optional] = ""
+    client: Annotated[ClientProtocols | None, forms.inner(ClientProtocols).optional] = None
+    region: Annotated[RegionMembership | None, forms.inner(RegionMembership).optional] = None
+    took_over_ms: Annotated[int, forms.number().optional] = 0
 
     @property
     def protocol_type(self) -> str:
@@ -207,7 +194,7 @@ def _next_offset(value: object) -> int | None:
     raise ValueError
 
 
-DISCONTINUITIES = partition_map(Discontinuity.read, CAUSE)
+DISCONTINUITIES = forms.partition_map(Discontinuity.read, CAUSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,19 +216,19 @@ class Channel(Record):
 
     FIRST = ("incarnation", "epoch", "generation", "command", "running", "topics", "ended", "ask", "region", "error")
 
-    incarnation: Annotated[str, text(64)]
-    epoch: Annotated[int, count()] = 0
-    generation: Annotated[int, count()] = 0
-    command: Annotated[str, text(64)] = ""
-    running: Annotated[Running, partition_map(_next_offset, "next offset")] = field(default_factory=dict)
-    topics: Annotated[Mapping[str, str], TEXTS._replace(write=dict)] = field(default_factory=dict)
-    ended: Annotated[str | None, optional_text()] = None
-    refused: Annotated[PartitionSet, partitions().optional] = NONE
-    sealed: Annotated[str, text().optional] = ""
-    touched: Annotated[int, count().optional] = 0
-    error: Annotated[str, text(64).optional] = ""
-    ask: Annotated[str, text(64).optional] = ""
-    region: Annotated[Progress | None, inner(Progress).optional] = None
+    incarnation: Annotated[str, forms.text(64)]
+    epoch: Annotated[int, forms.count()] = 0
+    generation: Annotated[int, forms.count()] = 0
+    command: Annotated[str, forms.text(64)] = ""
+    running: Annotated[Running, forms.partition_map(_next_offset, "next offset")] = field(default_factory=dict)
+    topics: Annotated[Mapping[str, str], forms.TEXTS._replace(write=dict)] = field(default_factory=dict)
+    ended: Annotated[str | None, forms.optional_text()] = None
+    refused: Annotated[PartitionSet, forms.partitions().optional] = NONE
+    sealed: Annotated[str, forms.text().optional] = ""
+    touched: Annotated[int, forms.count().optional] = 0
+    error: Annotated[str, forms.text(64).optional] = ""
+    ask: Annotated[str, forms.text(64).optional] = ""
+    region: Annotated[Progress | None, forms.inner(Progress).optional] = None
     discontinuities: Annotated[Discontinuities, DISCONTINUITIES.optional] = field(default_factory=dict)
 
     @property
@@ -291,10 +278,10 @@ NO_CHANNEL = Channel(incarnation="")
 class OwnerRecord(Record):
     """`owners/[topic]/[partition]`: the owning thread."""
 
-    thread: Annotated[str, text(300)]
-    consumer: Annotated[str, text(250)]
-    incarnation: Annotated[str, text(64)]
-    generation: Annotated[int, count()]
+    thread: Annotated[str, forms.text(300)]
+    consumer: Annotated[str, forms.text(250)]
+    incarnation: Annotated[str, forms.text(64)]
+    generation: Annotated[int, forms.count()]
 
 
 def _discontinuity(fields: Fields, key: str, _: object) -> Discontinuity | None:
@@ -309,10 +296,10 @@ class OffsetRecord(Record):
     :ivar discontinuity: while nothing has been sealed from it.
     """
 
-    offset: Annotated[int, number()]
-    topic_id: Annotated[str, text(64)]
-    generation: Annotated[int, count(0)]
-    start: Annotated[str, text(64).optional] = ""
+    offset: Annotated[int, forms.number()]
+    topic_id: Annotated[str, forms.text(64)]
+    generation: Annotated[int, forms.count(0)]
+    start: Annotated[str, forms.text(64).optional] = ""
     discontinuity: Annotated[Discontinuity | None, Form(_discontinuity).optional] = None
 
 
@@ -331,7 +318,7 @@ class BegunRecord(Record):
     :ivar partitions: the partitions at that time: a start position is for these, not for later ones.
     """
 
-    topic_id: Annotated[str, text(64)]
+    topic_id: Annotated[str, forms.text(64)]
     partitions: Annotated[Set[int], Form(_ranges, ranges.encode)]
 
     @classmethod
@@ -394,7 +381,7 @@ def _numbers(fields: Fields, key: str, _: object) -> dict[str, int]:
 class TurnTimes(Record):
     """`/consumers/turn_times`: milliseconds of turns per second of groups with 10 and more, `MOST_GROUPS` at most."""
 
-    epoch: Annotated[int, count()]
+    epoch: Annotated[int, forms.count()]
     groups: Annotated[Mapping[str, int], Form(_numbers, lambda groups: dict(sorted(groups.items())))] = field(
         default_factory=dict
     )

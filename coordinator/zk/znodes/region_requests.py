@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from ..errors import BadData
-from .json_fields import FLAG, OPTIONAL_NUMBER, Fields, Form, Record, count, text
+from . import forms
+from .forms import Form, Record
+from .json_fields import Fields
 
 CHECKPOINT = "checkpoint"
 RESET = "reset"
@@ -31,11 +33,11 @@ class RegionRequest(Record):
     """
 
     what: Annotated[str, Form(_request)]
-    by: Annotated[str, text(250)] = ""
-    reason: Annotated[str, text(1000)] = ""
-    sequence: Annotated[int | None, OPTIONAL_NUMBER] = None
-    by_application: Annotated[bool, FLAG.optional] = False
-    reset: Annotated[int, count().optional] = 0
+    by: Annotated[str, forms.text(250)] = ""
+    reason: Annotated[str, forms.text(1000)] = ""
+    sequence: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
+    by_application: Annotated[bool, forms.FLAG.optional] = False
+    reset: Annotated[int, forms.count().optional] = 0
 
 
 def is_replaced(where: str, data: bytes, asked: RegionRequest) -> bool:

@@ -11,17 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, NamedTuple
 
 from ..store import Create, Operation, SetData
-from .json_fields import (
-    TEXTS,
-    Fields,
-    Form,
-    Record,
-    count,
-    inner,
-    number,
-    optional_text,
-    text,
-)
+from . import forms
+from .forms import Form, Record
+from .json_fields import Fields
 from .names import is_name
 from .partitions import TopicPartition, nested
 from .paths import RegionPaths
@@ -182,17 +174,17 @@ class Region(Record):
     :ivar interval_ms: the acting coordinator's checkpoint interval; 0: unknown.
     """
 
-    kind: Annotated[str, text()] = CONSUMERS
-    state: Annotated[str, text()] = RESETTING
-    sequence: Annotated[int, count()] = INITIAL
-    next_sequence: Annotated[int, count(least=1)] = 1
-    open: Annotated[int, count()] = 0
-    reset: Annotated[int, count(least=1)] = 1
+    kind: Annotated[str, forms.text()] = CONSUMERS
+    state: Annotated[str, forms.text()] = RESETTING
+    sequence: Annotated[int, forms.count()] = INITIAL
+    next_sequence: Annotated[int, forms.count(least=1)] = 1
+    open: Annotated[int, forms.count()] = 0
+    reset: Annotated[int, forms.count(least=1)] = 1
     groups: Annotated[tuple[str, ...], Form(_groups, sorted)] = ()
-    consecutive_resets: Annotated[int, count()] = 0
-    reason: Annotated[str | None, optional_text()] = None
-    since_ms: Annotated[int, number()] = 0
-    interval_ms: Annotated[int, number()] = 0
+    consecutive_resets: Annotated[int, forms.count()] = 0
+    reason: Annotated[str | None, forms.optional_text()] = None
+    since_ms: Annotated[int, forms.number()] = 0
+    interval_ms: Annotated[int, forms.number()] = 0
     first: Annotated[Mapping[str, int], by_group(Fields.count)] = field(default_factory=dict)
 
     def cut_of(self, group: str) -> int:
@@ -233,11 +225,11 @@ class Checkpoint(Record):
     :ivar away: group -> static members that were away at its begin: their part of `base` is copied.
     """
 
-    trigger: Annotated[str, text(default="")]
-    reset: Annotated[int, count()]
-    base: Annotated[int, count(0)]
+    trigger: Annotated[str, forms.text(default="")]
+    reset: Annotated[int, forms.count()]
+    base: Annotated[int, forms.count(0)]
     participants: Annotated[Mapping[str, Mapping[str, str]], Form(_participants, _sorted_participants)]
-    since_ms: Annotated[int, number()] = 0
+    since_ms: Annotated[int, forms.number()] = 0
     away: Annotated[Mapping[str, tuple[str, ...]], by_group(Fields.strings)._replace(write=dict)] = field(
         default_factory=dict
     )
@@ -247,9 +239,9 @@ class Checkpoint(Record):
 class StateFile(Record):
     """The file of states too large for a znode: an Arrow IPC stream in `checkpoint_dir`."""
 
-    name: Annotated[str, text(1024)]
-    size: Annotated[int, number()]
-    crc32: Annotated[int, number(most=2**32 - 1)]
+    name: Annotated[str, forms.text(1024)]
+    size: Annotated[int, forms.number()]
+    crc32: Annotated[int, forms.number(most=2**32 - 1)]
 
     @property
     def checkpoint(self) -> int:
@@ -271,18 +263,18 @@ class Contribution(Record):
     :ivar file: the file with the states instead.
     """
 
-    incarnation: Annotated[str, text(64)]
-    reset: Annotated[int, count()]
+    incarnation: Annotated[str, forms.text(64)]
+    reset: Annotated[int, forms.count()]
     offsets: Annotated[Offsets, _by_partition(lambda value: type(value) is int and 0 <= value < 2**63)] = field(
         default_factory=dict
     )
-    topics: Annotated[Mapping[str, str], TEXTS] = field(default_factory=dict)
+    topics: Annotated[Mapping[str, str], forms.TEXTS] = field(default_factory=dict)
     states: Annotated[Mapping[TopicPartition, str], _by_partition(lambda value: isinstance(value, str)).optional] = (
         field(default_factory=dict)
     )
-    member_state: Annotated[str, text(2 * MAX_STATE_BYTES).optional] = ""
-    file: Annotated[StateFile | None, inner(StateFile).optional] = None
-    drain_ms: Annotated[int, number()] = 0
+    member_state: Annotated[str, forms.text(2 * MAX_STATE_BYTES).optional] = ""
+    file: Annotated[StateFile | None, forms.inner(StateFile).optional] = None
+    drain_ms: Annotated[int, forms.number()] = 0
 
 
 def _by_partition(is_good: Callable[[Any], bool]) -> Form:
@@ -310,9 +302,9 @@ class CheckpointEnd(Record):
     :ivar files: of a complete one: earlier checkpoints whose files its copies name.
     """
 
-    at_ms: Annotated[int, number()] = 0
-    duration_ms: Annotated[int, number()] = 0
-    reason: Annotated[str, text()] = ""
+    at_ms: Annotated[int, forms.number()] = 0
+    duration_ms: Annotated[int, forms.number()] = 0
+    reason: Annotated[str, forms.text()] = ""
     files: Annotated[tuple[int, ...], Form(_numbers, list).optional] = ()
 
 

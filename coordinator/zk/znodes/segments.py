@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-from .json_fields import MAX_NUMBER, Fields, Form, Record, compact, inner, number, text
+from . import forms
+from .forms import Form, Record
+from .json_fields import MAX_NUMBER, Fields, compact
 from .names import is_name
 from .partitions import CAUSE, Discontinuities, Discontinuity, TopicPartition, nested
 
@@ -152,7 +154,7 @@ class SegmentsRecord(Record):
 
     MAY_BE_EMPTY = True
 
-    collected: Annotated[int, number()] = 0
+    collected: Annotated[int, forms.number()] = 0
     paused: Annotated[str | None, Form(lambda fields, key, _: fields.optional_text(key) or None)] = None
     seal_interval_ms: Annotated[int | None, Form(_interval)] = None
 
@@ -187,11 +189,11 @@ class Query(Record):
     :ivar rewind: where the next run has to begin; None where that is its Spark checkpoint's own affair.
     """
 
-    run: Annotated[str, text(64)]
-    finished: Annotated[int, number(0)]
-    seen_ms: Annotated[int, number(0)]
-    expired_ms: Annotated[int, number().optional] = 0
-    rewind: Annotated[Rewind | None, inner(Rewind).optional] = None
+    run: Annotated[str, forms.text(64)]
+    finished: Annotated[int, forms.number(0)]
+    seen_ms: Annotated[int, forms.number(0)]
+    expired_ms: Annotated[int, forms.number().optional] = 0
+    rewind: Annotated[Rewind | None, forms.inner(Rewind).optional] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +204,8 @@ class Pool(Record):
     :ivar run: one run of the pool; a newer one under the same name ends an older.
     """
 
-    slots: Annotated[int, number(most=10_000)]
-    run: Annotated[str, text(64)]
+    slots: Annotated[int, forms.number(most=10_000)]
+    run: Annotated[str, forms.text(64)]
 
 
 def slot_name(pool: str, number: int) -> str:

@@ -15,21 +15,10 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from ..errors import BadData
+from . import forms
+from .forms import Form, Record
 from .group_state import MAX_OWNED, ownership_json, read_ownership
-from .json_fields import (
-    FLAG,
-    MAX_ZNODE_BYTES,
-    TEXTS,
-    Fields,
-    Form,
-    Record,
-    compact,
-    count,
-    named,
-    number,
-    optional_text,
-    text,
-)
+from .json_fields import MAX_ZNODE_BYTES, Fields, compact
 from .names import is_name
 from .partitions import PartitionSet
 from .ranges import encode
@@ -115,9 +104,9 @@ class AskMember(Record):
     :ivar lease_ms: how long it may continue after its last heartbeat.
     """
 
-    identity: Annotated[str, text(64)]
-    digest: Annotated[str, text(64).named("metadata")]
-    lease_ms: Annotated[int, number()] = 0
+    identity: Annotated[str, forms.text(64)]
+    digest: Annotated[str, forms.text(64).named("metadata")]
+    lease_ms: Annotated[int, forms.number()] = 0
 
     @property
     def is_seat(self) -> bool:
@@ -141,15 +130,15 @@ class Ask(Record):
         "protocol_type", "protocol", "leader", "incarnation", "attempt", "reason", "since_ms", "outdated",
     )  # fmt: skip
 
-    protocol: Annotated[str, text(250)]
-    leader: Annotated[str, text(250)]
-    incarnation: Annotated[str, text(64, "")]
-    members: Annotated[Mapping[str, AskMember], named(AskMember)]
-    protocol_type: Annotated[str, text(250)] = CONSUMER
-    attempt: Annotated[int, count()] = 1
-    reason: Annotated[str, text()] = ""
-    since_ms: Annotated[int, number()] = 0
-    outdated: Annotated[int, count().optional] = 0
+    protocol: Annotated[str, forms.text(250)]
+    leader: Annotated[str, forms.text(250)]
+    incarnation: Annotated[str, forms.text(64, "")]
+    members: Annotated[Mapping[str, AskMember], forms.named(AskMember)]
+    protocol_type: Annotated[str, forms.text(250)] = CONSUMER
+    attempt: Annotated[int, forms.count()] = 1
+    reason: Annotated[str, forms.text()] = ""
+    since_ms: Annotated[int, forms.number()] = 0
+    outdated: Annotated[int, forms.count().optional] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,19 +191,19 @@ class Answer(Record):
     """
 
     members: Annotated[tuple[str, ...], _MEMBERS] = ()
-    topics: Annotated[Mapping[str, str], TEXTS] = field(default_factory=dict)
+    topics: Annotated[Mapping[str, str], forms.TEXTS] = field(default_factory=dict)
     partitions: Annotated[Mapping[str, Set[int]], _RANGES] = field(default_factory=dict)
-    is_cooperative: Annotated[bool, FLAG.named("cooperative")] = False
-    error: Annotated[str | None, optional_text()] = None
+    is_cooperative: Annotated[bool, forms.FLAG.named("cooperative")] = False
+    error: Annotated[str | None, forms.optional_text()] = None
 
 
 @dataclass(frozen=True, slots=True)
 class SyncRequest(Record):
     """`sync_request`: a leader's request for another ask."""
 
-    by: Annotated[str, text(250)] = ""
-    incarnation: Annotated[str, text(64)] = ""
-    reason: Annotated[str, text(1000)] = ""
+    by: Annotated[str, forms.text(250)] = ""
+    incarnation: Annotated[str, forms.text(64)] = ""
+    reason: Annotated[str, forms.text(1000)] = ""
 
 
 def encoded(data: bytes) -> str:
