@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
 from . import forms, regions
-from .forms import Form, Record
+from .forms import Record
 from .group_state import MAX_OWNED, OWNERSHIP
-from .json_fields import Fields
 from .partitions import NONE, PartitionSet, united
 
 STOP_FETCHER = "stop-fetcher"
@@ -22,6 +21,7 @@ ASSIGN = "assign"
 ASSIGNMENT_FAILED = "assignment-failed"
 DRAIN = "drain"
 OPTIONS = (STOP_FETCHER, START_FETCHER, ASSIGN, ASSIGNMENT_FAILED, DRAIN)
+_OPTION = forms.text(default="").checked(OPTIONS.__contains__, f"{', '.join(OPTIONS[:-1])} or {OPTIONS[-1]}")
 MAX_REASON = 1000
 
 
@@ -31,13 +31,6 @@ class Order(NamedTuple):
     epoch: int
     generation: int
     sequence: int
-
-
-def _option(fields: Fields, key: str, _: object) -> str:
-    option = fields.text(key, "")
-    if option not in OPTIONS:
-        raise fields.bad(key, f"{', '.join(OPTIONS[:-1])} or {OPTIONS[-1]}")
-    return option
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +47,7 @@ class Command(Record):
 
     FIRST = ("option", "ownershipMap", "partitions", "topics", "ask", "reason", "region")
 
-    option: Annotated[str, Form(_option)]
+    option: Annotated[str, _OPTION]
     epoch: Annotated[int, forms.count()]
     generation: Annotated[int, forms.count()]
     incarnation: Annotated[str, forms.text(64)]

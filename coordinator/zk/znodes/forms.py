@@ -12,7 +12,7 @@ from .partitions import nested, partition_set, range_texts
 
 
 class Form(NamedTuple):
-    """How a field of a record stands in JSON, as in `Annotated[str, forms.text(64)]`.
+    """How a field of a record stands in JSON, as in `Annotated[str, forms.text(64)]`. A lambda there sees no names of its module.
 
     :ivar read: reads it, by the object, its key and the field's default (None without one).
     :ivar write: its value in JSON.
@@ -33,6 +33,17 @@ class Form(NamedTuple):
     def optional(self) -> Form:
         """The same, left out while it has its default."""
         return self._replace(is_optional=True)
+
+    def checked(self, is_good: Callable[[Any], bool], what: str) -> Form:
+        """The same, refused as not `what` unless `is_good`."""
+
+        def read(fields: Fields, key: str, default: Any) -> Any:
+            value = self.read(fields, key, default)
+            if not is_good(value):
+                raise fields.bad(key, what)
+            return value
+
+        return self._replace(read=read)
 
 
 def text(most: int = 4096, default: str | None = None) -> Form:

@@ -7,20 +7,12 @@ from typing import Annotated
 
 from ..errors import BadData
 from . import forms
-from .forms import Form, Record
-from .json_fields import Fields
+from .forms import Record
 
 CHECKPOINT = "checkpoint"
 RESET = "reset"
 FAIL = "fail"
 REQUESTS = (CHECKPOINT, RESET, FAIL)
-
-
-def _request(fields: Fields, key: str, _: object) -> str:
-    what = fields.text(key, most=64)
-    if what not in REQUESTS:
-        raise fields.bad(key, f"one of {', '.join(REQUESTS)}")
-    return what
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +24,7 @@ class RegionRequest(Record):
     :ivar reset: of a member's request: the reset that it is in; a later reset voids the request. 0 for any.
     """
 
-    what: Annotated[str, Form(_request)]
+    what: Annotated[str, forms.text(64).checked(REQUESTS.__contains__, f"one of {', '.join(REQUESTS)}")]
     by: Annotated[str, forms.text(250)] = ""
     reason: Annotated[str, forms.text(1000)] = ""
     sequence: Annotated[int | None, forms.OPTIONAL_NUMBER] = None

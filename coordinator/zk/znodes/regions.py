@@ -63,7 +63,8 @@ class RegionMembership(NamedTuple):
         return {"name": self.name, "kind": self.kind}
 
 
-class GroupRegion(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class GroupRegion(Record):
     """`region` in a group's state.
 
     :ivar name: its region.
@@ -71,19 +72,9 @@ class GroupRegion(NamedTuple):
     :ivar away: static members of the target that have left, and keep their seats.
     """
 
-    name: str
-    ready: int = 0
-    away: tuple[str, ...] = ()
-
-    @classmethod
-    def read(cls, fields: Fields) -> GroupRegion:
-        name = fields.text("name", most=250)
-        if not is_name(name):
-            raise fields.bad("name", "the name of a region")
-        return cls(name, fields.count("ready", 0), fields.strings("away"))
-
-    def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "ready": self.ready, **({"away": list(self.away)} if self.away else {})}
+    name: Annotated[str, forms.text(250).checked(is_name, "the name of a region")]
+    ready: Annotated[int, forms.count()] = 0
+    away: Annotated[tuple[str, ...], forms.STRINGS.optional] = ()
 
 
 class Progress(NamedTuple):
@@ -106,7 +97,8 @@ class Progress(NamedTuple):
         return {"reset": self.reset, "ready": self.ready, "drained": self.drained}
 
 
-class Order(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Order(Record):
     """`region` in a command.
 
     :ivar reset: its reset.
@@ -115,27 +107,10 @@ class Order(NamedTuple):
     :ivar inherited: of a start, contributions of departed members: this member gets their state.
     """
 
-    reset: int
-    checkpoint: int = INITIAL
-    sources: tuple[str, ...] = ()
-    inherited: tuple[str, ...] = ()
-
-    @classmethod
-    def read(cls, fields: Fields) -> Order:
-        return cls(
-            fields.count("reset", 0),
-            fields.count("checkpoint", 0),
-            fields.strings("from"),
-            fields.strings("gone"),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        lists = {"from": list(self.sources), "gone": list(self.inherited)}
-        return {
-            "reset": self.reset,
-            "checkpoint": self.checkpoint,
-            **{name: names for name, names in lists.items() if names},
-        }
+    reset: Annotated[int, forms.count(0)]
+    checkpoint: Annotated[int, forms.count()] = INITIAL
+    sources: Annotated[tuple[str, ...], forms.STRINGS.named("from").optional] = ()
+    inherited: Annotated[tuple[str, ...], forms.STRINGS.named("gone").optional] = ()
 
 
 def by_group(read: Callable[[Fields, str], Any]) -> Form:
@@ -286,11 +261,9 @@ def _by_partition(is_good: Callable[[Any], bool]) -> Form:
     return Form(lambda fields, key, _: fields.mapping(key) and fields.by_partition(key, value, "value"), nested)
 
 
-def _numbers(fields: Fields, key: str, _: object) -> tuple[int, ...]:
-    numbers = fields.items(key)
-    if not all(type(number) is int for number in numbers):
-        raise fields.bad(key, "a list of numbers")
-    return tuple(numbers)
+_NUMBERS = Form(lambda fields, key, _: tuple(fields.items(key)), list).checked(
+    lambda numbers: all(type(number) is int for number in numbers), "a list of numbers"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +278,7 @@ class CheckpointEnd(Record):
     at_ms: Annotated[int, forms.number()] = 0
     duration_ms: Annotated[int, forms.number()] = 0
     reason: Annotated[str, forms.text()] = ""
-    files: Annotated[tuple[int, ...], Form(_numbers, list).optional] = ()
+    files: Annotated[tuple[int, ...], _NUMBERS.optional] = ()
 
 
 def ended_checkpoint(paths: RegionPaths, sequence: int, data: bytes, how: str, end: CheckpointEnd) -> list[Operation]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from . import forms
 from .forms import Form, Record
-from .json_fields import MAX_NUMBER, Fields, compact
+from .json_fields import MAX_NUMBER, Fields
 from .names import is_name
 from .partitions import CAUSE, Discontinuities, Discontinuity, TopicPartition, nested
 
@@ -49,73 +48,12 @@ _NO_PATH = re.compile("[\0\ud800-\udfff]")
 """What no path of a file system may have: NUL, and halves of characters."""
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """`segments/segment-[seq]`: one sealed file.
-
-    :ivar file: its path below the segments folder.
-    :ivar rows: its number of records.
-    :ivar size: its bytes.
-    :ivar missing: of those ranges with offsets that have no record.
-    :ivar discontinuities: of those ranges that do not continue the partition's last one.
-    """
-
-    file: str
-    segments_dir: str
-    rows: int
-    size: int
-    ranges: tuple[SealedRange, ...]
-    consumer: str
-    incarnation: str
-    generation: int
-    missing: tuple[Missing, ...] = ()
-    discontinuities: Discontinuities = field(default_factory=dict)
-
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> Segment:
-        fields = Fields.parse(where, data, most=MAX_SEGMENT_BYTES)
-        file = fields.text("file", most=1024)
-        if file.startswith("/") or not all(is_name(part) for part in file.split("/")):
-            raise fields.bad("file", "a path below the segments folder")
-        segments_dir = fields.text("segments_dir")
-        if _NO_PATH.search(segments_dir):
-            raise fields.bad("segments_dir", "a folder or a URL")
-        return cls(
-            file=file,
-            segments_dir=segments_dir,
-            rows=fields.number("rows"),
-            size=fields.number("bytes"),
-            ranges=tuple(_sealed_ranges(fields)),
-            consumer=fields.text("consumer", most=250),
-            incarnation=fields.text("incarnation", most=64),
-            generation=fields.count("generation"),
-            missing=tuple(_missing(fields)),
-            discontinuities=fields.by_partition("discontinuities", Discontinuity.read, CAUSE),
-        )
-
-    def to_bytes(self) -> bytes:
-        ranges = {TopicPartition(item.topic, item.partition): [item.first, item.next] for item in self.ranges}
-        missing = {TopicPartition(item.topic, item.partition): item.offsets for item in self.missing}
-        return compact(
-            {
-                "file": self.file,
-                "segments_dir": self.segments_dir,
-                "rows": self.rows,
-                "bytes": self.size,
-                "ranges": nested(ranges),
-                "topics": {item.topic: item.topic_id for item in self.ranges},
-                "consumer": self.consumer,
-                "incarnation": self.incarnation,
-                "generation": self.generation,
-                **({"missing": nested(missing)} if missing else {}),
-                **({"discontinuities": nested(self.discontinuities)} if self.discontinuities else {}),
-            }
-        )
+def _is_folder(name: str) -> bool:
+    return not _NO_PATH.search(name)
 
 
-def _missing(fields: Fields) -> Iterable[Missing]:
-    counts = fields.by_partition("missing", _count, "number of offsets")
-    return (Missing(*partition, count) for partition, count in counts.items())
+def _is_file(name: str) -> bool:
+    return not name.startswith("/") and all(map(is_name, name.split("/")))
 
 
 def _count(value: object) -> int:
@@ -124,12 +62,9 @@ def _count(value: object) -> int:
     raise ValueError
 
 
-def _sealed_ranges(fields: Fields) -> Iterable[SealedRange]:
-    ids = fields.texts("topics")
-    for (topic, partition), pair in fields.by_partition("ranges", _range, "[first, next]").items():
-        if topic not in ids:
-            raise fields.bad("topics", "the ids of all topics in `ranges`")
-        yield SealedRange(topic, ids[topic], partition, *pair)
+def _missing(fields: Fields, key: str, _: object) -> tuple[Missing, ...]:
+    counts = fields.by_partition(key, _count, "number of offsets")
+    return tuple(Missing(*partition, count) for partition, count in counts.items())
 
 
 def _range(value: object) -> tuple[int, int]:
@@ -139,8 +74,56 @@ def _range(value: object) -> tuple[int, int]:
     raise ValueError
 
 
-def _interval(fields: Fields, key: str, _: object) -> int | None:
-    return fields.number(key, least=1) if fields.has(key) else None
+def _sealed_ranges(fields: Fields, key: str, _: object) -> tuple[SealedRange, ...]:
+    ids, ranges = fields.texts("topics"), fields.by_partition(key, _range, "[first, next]")
+    if not all(topic in ids for topic, _ in ranges):
+        raise fields.bad("topics", "the ids of all topics in `ranges`")
+    return tuple(SealedRange(topic, ids[topic], number, *pair) for (topic, number), pair in ranges.items())
+
+
+_RANGES = Form(
+    _sealed_ranges,
+    lambda ranges: nested({TopicPartition(item.topic, item.partition): [item.first, item.next] for item in ranges}),
+)
+_MISSING = Form(
+    _missing, lambda missing: nested({TopicPartition(item.topic, item.partition): item.offsets for item in missing})
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment(Record):
+    """`segments/segment-[seq]`: one sealed file.
+
+    :ivar file: its path below the segments folder.
+    :ivar rows: its number of records.
+    :ivar size: its bytes.
+    :ivar missing: of those ranges with offsets that have no record.
+    :ivar discontinuities: of those ranges that do not continue the partition's last one.
+    """
+
+    MOST_BYTES = MAX_SEGMENT_BYTES
+
+    file: Annotated[str, forms.text(1024).checked(_is_file, "a path below the segments folder")]
+    segments_dir: Annotated[str, forms.text().checked(_is_folder, "a folder or a URL")]
+    rows: Annotated[int, forms.number()]
+    size: Annotated[int, forms.number().named("bytes")]
+    ranges: Annotated[tuple[SealedRange, ...], _RANGES]
+    consumer: Annotated[str, forms.text(250)]
+    incarnation: Annotated[str, forms.text(64)]
+    generation: Annotated[int, forms.count()]
+    missing: Annotated[tuple[Missing, ...], _MISSING.optional] = ()
+    discontinuities: Annotated[Discontinuities, forms.partition_map(Discontinuity.read, CAUSE).optional] = field(
+        default_factory=dict
+    )
+
+    def to_json(self) -> dict[str, Any]:
+        """Its fields; the ids of the topics stand beside the ranges."""
+        written = Record.to_json(self)
+        first = {key: written.pop(key) for key in ("file", "segments_dir", "rows", "bytes", "ranges")}
+        return {**first, "topics": {item.topic: item.topic_id for item in self.ranges}, **written}
+
+
+_INTERVAL = Form(lambda fields, key, _: fields.number(key, least=1) if fields.has(key) else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +139,7 @@ class SegmentsRecord(Record):
 
     collected: Annotated[int, forms.number()] = 0
     paused: Annotated[str | None, Form(lambda fields, key, _: fields.optional_text(key) or None)] = None
-    seal_interval_ms: Annotated[int | None, Form(_interval)] = None
+    seal_interval_ms: Annotated[int | None, _INTERVAL] = None
 
 
 class Rewind(NamedTuple):
