@@ -7,7 +7,8 @@ import os
 import random
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -145,12 +146,20 @@ def read_state(directory: Path) -> tuple[EnsembleConfig, list[Ports]]:
 
     :raises EnsembleError: when there is none, or its file cannot be read.
     """
-    path = directory / "ensemble.json"
-    try:
-        state: dict[str, Any] = json.loads(path.read_text())
+    with state_in(directory / "ensemble.json", "an ensemble") as state:
         return EnsembleConfig(**state["config"]), [ports_in(its) for its in state["ports"]]
+
+
+@contextmanager
+def state_in(path: Path, owner: str) -> Iterator[dict[str, Any]]:
+    """The state of `owner` in a file.
+
+    :raises EnsembleError: when it cannot be read, or used within.
+    """
+    try:
+        yield json.loads(path.read_text())
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise EnsembleError(f"{path} cannot be read as an ensemble's state: {error!r}") from error
+        raise EnsembleError(f"{path} cannot be read as {owner}'s state: {error!r}") from error
 
 
 def ports_in(state: Mapping[str, int]) -> Ports:

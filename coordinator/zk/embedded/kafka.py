@@ -11,8 +11,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from coordinator.zk.embedded.directory import (
     HOST,
@@ -22,6 +21,7 @@ from coordinator.zk.embedded.directory import (
     choose_ports,
     is_free,
     ports_in,
+    state_in,
     wait_until,
     write_atomically,
 )
@@ -121,9 +121,7 @@ class Broker(Server):
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop(2.0)
 
 
@@ -146,12 +144,8 @@ def _create(directory: Path, config: KafkaConfig, ports: Ports) -> None:
 
 
 def _read_state(directory: Path) -> tuple[KafkaConfig, Ports]:
-    path = directory / "kafka.json"
-    try:
-        state: dict[str, Any] = json.loads(path.read_text())
+    with state_in(directory / "kafka.json", "a broker") as state:
         return KafkaConfig(**state["config"]), ports_in(state["ports"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise EnsembleError(f"{path} cannot be read as a broker's state: {error!r}") from error
 
 
 def _properties(config: KafkaConfig, ports: Ports, data: Path) -> dict[str, str]:

@@ -12,7 +12,9 @@ from .partitions import nested, partition_set, range_texts
 
 
 class Form(NamedTuple):
-    """How a field of a record stands in JSON, as in `Annotated[str, forms.text(64)]`. A lambda there sees no names of its module.
+    """How a field of a record stands in JSON, as in `Annotated[str, forms.text(64)]`.
+
+    A lambda in an annotation sees no names of its module.
 
     :ivar read: reads it, by the object, its key and the field's default (None without one).
     :ivar write: its value in JSON.
@@ -69,7 +71,7 @@ def optional_text(most: int = 4096) -> Form:
     return Form(lambda fields, key, _: fields.optional_text(key, most))
 
 
-OPTIONAL_NUMBER = Form(lambda fields, key, _: fields.optional_number(key))
+OPTIONAL_NUMBER = Form(lambda fields, key, _: fields.number(key) if fields.has(key) else None)
 FLAG = Form(lambda fields, key, _: fields.values.get(key) is True)
 """True or left out."""
 STRINGS = Form(lambda fields, key, _: fields.strings(key), list)

@@ -11,8 +11,8 @@ import hashlib
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
-from typing import Annotated, Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 from ..errors import BadData
 from . import forms
@@ -41,8 +41,15 @@ MAX_ANSWER_PARTITIONS = 250_000
 """More partitions than fit into a group's `state`, however few bytes name them."""
 
 
+_PROTOCOLS = Form(lambda fields, key, _: tuple(fields.items(key)), list).checked(
+    lambda names: names and all(isinstance(name, str) and is_name(name) for name in names),
+    "a list of protocol names, at least one",
+)
+_PREFERRED = Form(lambda fields, key, own: bool(fields.values[key]) if fields.has(key) else own, key="preferred")
+
+
 @dataclass(frozen=True, slots=True)
-class ClientProtocols:
+class ClientProtocols(Record):
     """`client` in `ids/[consumer]`: a member's protocols, and its metadata for each.
 
     :ivar protocols: in order of preference.
@@ -52,11 +59,13 @@ class ClientProtocols:
     :ivar digest: of the whole field as read, later releases' fields included: a new digest is a rejoin.
     """
 
-    protocols: tuple[str, ...]
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    protocol_type: str = CONSUMER
-    is_preferred: bool = True
-    rejoins: int = 0
+    FIRST = ("protocol_type",)
+
+    protocols: Annotated[tuple[str, ...], _PROTOCOLS]
+    metadata: Annotated[Mapping[str, str], forms.TEXTS._replace(write=dict)] = field(default_factory=dict)
+    protocol_type: Annotated[str, forms.text(250)] = CONSUMER
+    is_preferred: Annotated[bool, _PREFERRED.optional] = True
+    rejoins: Annotated[int, forms.count().optional] = 0
     digest: str = ""
 
     @classmethod
@@ -64,30 +73,9 @@ class ClientProtocols:
         """
         :raises BadData: when the field exists and cannot be read.
         """
-        metadata = fields.texts("metadata")
-        protocols = tuple(fields.items("protocols"))
-        if not protocols or not all(isinstance(name, str) and is_name(name) for name in protocols):
-            raise fields.bad("protocols", "a list of protocol names, at least one")
-        preferred = fields.values.get("preferred")
         canonical = json.dumps(fields.values, sort_keys=True, separators=(",", ":"))
-        return cls(
-            protocols,
-            metadata,
-            fields.text("protocol_type", CONSUMER, most=250),
-            preferred is None or bool(preferred),
-            fields.count("rejoins", 0),
-            hashlib.sha256(canonical.encode()).hexdigest()[:16],
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """The field of the znode."""
-        return {
-            "protocol_type": self.protocol_type,
-            "protocols": list(self.protocols),
-            "metadata": dict(self.metadata),
-            **({} if self.is_preferred else {"preferred": False}),
-            **({"rejoins": self.rejoins} if self.rejoins else {}),
-        }
+        digest = hashlib.sha256(canonical.encode()).hexdigest()[:16]
+        return replace(super(ClientProtocols, cls).read(fields), digest=digest)
 
     @property
     def metadata_bytes(self) -> int:
