@@ -61,7 +61,6 @@ from coordinator.zk.znodes.records import (
     Topic,
     TurnTimes,
 )
-from coordinator.zk.znodes.region_requests import RegionRequest
 from coordinator.zk.znodes.regions import (
     SLOTS,
     Checkpoint,
@@ -72,6 +71,7 @@ from coordinator.zk.znodes.regions import (
     Progress,
     Region,
     RegionMembership,
+    RegionRequest,
     StateFile,
 )
 from coordinator.zk.znodes.segments import Missing, Pool, Query, Rewind, SealedRange, Segment, SegmentsRecord

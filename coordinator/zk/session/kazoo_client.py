@@ -131,7 +131,7 @@ class OneSession(KazooClient):  # type: ignore[misc]
         self._read_header_of_kazoo = self._replaced("_read_header", self._read_header_and_note)
         self._read_watch_event_of_kazoo = self._replaced("_read_watch_event", self._read_watch_event)
         self._submit_of_kazoo = self._replaced("_submit", self._submit)
-        self._expand_of_kazoo = self._replaced("_expand_client_hosts", self._expanded)
+        expand = self._replaced("_expand_client_hosts", lambda: self._expanded(expand()))
         self._connect_loop_of_kazoo = self._replaced("_connect_loop", self._connect_loop_and_note)
         self._connect_of_kazoo = self._replaced("_connect", self._connect_and_note)
         self._authenticate_of_kazoo = self._replaced("_authenticate_with_sasl", self._authenticate)
@@ -173,9 +173,8 @@ class OneSession(KazooClient):  # type: ignore[misc]
             + "".join(f"; {refusal}" for refusal in refusals)
         )
 
-    def _expanded(self) -> list[tuple[str, str, int]]:
+    def _expanded(self, found: list[tuple[str, str, int]]) -> list[tuple[str, str, int]]:
         """kazoo passes over a name that does not resolve."""
-        found: list[tuple[str, str, int]] = self._expand_of_kazoo()
         self.unresolved = tuple(sorted({host for host, _ in self.hosts} - {host for host, _, _ in found}))
         return found
 
