@@ -18,8 +18,19 @@ from coordinator.zk.store import Create, Delete, SetData, Store
 from coordinator.zk.znodes.commands import Command
 from coordinator.zk.znodes.paths import RegionPaths, checkpoint_number
 from coordinator.zk.znodes.records import Channel
-from coordinator.zk.znodes.region_requests import CHECKPOINT, FAIL, RESET, RegionRequest, is_replaced
-from coordinator.zk.znodes.regions import COMPLETED, FAILED, CheckpointEnd, Contribution, Order, Progress
+from coordinator.zk.znodes.regions import (
+    CHECKPOINT,
+    COMPLETED,
+    FAIL,
+    FAILED,
+    RESET,
+    CheckpointEnd,
+    Contribution,
+    Order,
+    Progress,
+    RegionRequest,
+    is_replaced,
+)
 
 from ..errors import DrainFailed
 from ..membership.call_guard import MemberContext

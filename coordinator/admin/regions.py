@@ -12,7 +12,7 @@ from ..zk.znodes import regions
 from ..zk.znodes.group_state import GroupState
 from ..zk.znodes.names import is_name, shown
 from ..zk.znodes.paths import REGIONS, GroupPaths, RegionPaths, checkpoint_number
-from ..zk.znodes.region_requests import RegionRequest, is_replaced
+from ..zk.znodes.regions import RegionRequest, is_replaced
 from .groups import Reading
 
 OPEN = "open"

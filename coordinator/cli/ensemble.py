@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from coordinator.zk.embedded import ensemble as embedded
+from coordinator.zk.embedded.directory import IDENTITIES
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig, EnsembleError, has_ensemble
-from coordinator.zk.embedded.identities import IDENTITIES
 from coordinator.zk.embedded.kafka import Broker, KafkaConfig, has_broker
 from coordinator.zk.errors import CoordinatorError, UsageError, ZooKeeperUnreachable
 from coordinator.zk.process.cli import Seconds

@@ -9,8 +9,7 @@ from coordinator.admin.groups import Reading
 from coordinator.admin.unbinding import remove_group
 from coordinator.zk.process.cli import opened, output_option, print_rows, zk_option
 from coordinator.zk.znodes.paths import REGIONS
-from coordinator.zk.znodes.region_requests import CHECKPOINT, RESET, RegionRequest
-from coordinator.zk.znodes.regions import ABORTED, COMPLETED, Contribution
+from coordinator.zk.znodes.regions import ABORTED, CHECKPOINT, COMPLETED, RESET, Contribution, RegionRequest
 
 from .common import operator, reason_option
 from .groups import notes_of

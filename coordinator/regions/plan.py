@@ -14,18 +14,21 @@ from ..zk.store import MAX_COMMIT_BYTES
 from ..zk.znodes.group_state import STABLE, GroupState
 from ..zk.znodes.json_fields import MAX_COUNT
 from ..zk.znodes.partitions import PartitionSet
-from ..zk.znodes.region_requests import CHECKPOINT, FAIL, RESET, RegionRequest
 from ..zk.znodes.regions import (
+    CHECKPOINT,
     CONSUMERS,
+    FAIL,
     FAILED,
     INITIAL,
     MAX_CHECKPOINT_BYTES,
     MAX_NUMBER_OF_PARTICIPANTS,
+    RESET,
     RESETTING,
     RUNNING,
     Checkpoint,
     Contribution,
     Region,
+    RegionRequest,
 )
 
 PERIODIC = "periodic"

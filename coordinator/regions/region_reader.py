@@ -14,7 +14,6 @@ from ..zk.store import Node
 from ..zk.znodes.cuts import CONTRIBUTIONS_AT_ONCE
 from ..zk.znodes.group_state import GroupState
 from ..zk.znodes.paths import GroupPaths, RegionPaths, checkpoint_number, contribution_name
-from ..zk.znodes.region_requests import RegionRequest
 from ..zk.znodes.regions import (
     ABANDONED,
     ABORTED,
@@ -24,6 +23,7 @@ from ..zk.znodes.regions import (
     CheckpointEnd,
     Contribution,
     Region,
+    RegionRequest,
 )
 from .plan import RegionSnapshot
 

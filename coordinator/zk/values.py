@@ -49,8 +49,12 @@ class Values:
 
 def shown(text: object, most: int = 80) -> str:
     """`text` for a log line or message: quoted, without control characters, truncated after `most`."""
-    quoted = ascii(str(text)[: most + 1])
-    return quoted if len(str(text)) <= most else quoted[: most + 1] + "…'"
+    try:
+        whole = str(text)
+    except RecursionError:
+        whole = f"a deeply nested {type(text).__name__}"
+    quoted = ascii(whole[: most + 1])
+    return quoted if len(whole) <= most else quoted[: most + 1] + "…'"
 
 
 def typed(name: str, value: Any, hint: Any) -> Any:

@@ -6,8 +6,7 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
-from coordinator.zk.embedded.kafka import Broker, KafkaConfig
-from coordinator.zk.embedded.kafka_jars import fetch_kafka
+from coordinator.zk.embedded.kafka import Broker, KafkaConfig, fetch_kafka
 from coordinator.zk.errors import MissingProgram
 
 from ..base.signals import held

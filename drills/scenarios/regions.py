@@ -16,8 +16,17 @@ from coordinator.admin.groups import Reading
 from coordinator.admin.regions import read_contributions, request
 from coordinator.zk.znodes.commands import DRAIN, START_FETCHER, STOP_FETCHER
 from coordinator.zk.znodes.paths import RegionPaths
-from coordinator.zk.znodes.region_requests import RESET, RegionRequest
-from coordinator.zk.znodes.regions import ABANDONED, COMPLETED, INITIAL, RESETTING, RUNNING, Contribution, Region
+from coordinator.zk.znodes.regions import (
+    ABANDONED,
+    COMPLETED,
+    INITIAL,
+    RESET,
+    RESETTING,
+    RUNNING,
+    Contribution,
+    Region,
+    RegionRequest,
+)
 from coordinator.zk.znodes.sync import decoded
 
 from ..base.settings import REGION, Settings

@@ -18,7 +18,7 @@ from coordinator.zk.errors import OutcomeUnknown, UsageError
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Create, Operation, Store
-from coordinator.zk.znodes.region_requests import RegionRequest
+from coordinator.zk.znodes.regions import RegionRequest
 from tests.support.memlog import MemoryLog
 from tests.support.region import PATHS, Operating, checkpoint, contributions, exact, region, running
 from tests.support.stores import FrontStore

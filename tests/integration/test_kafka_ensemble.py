@@ -11,7 +11,7 @@ import pytest
 
 from consumer.logs import KafkaPlace, open_log
 from coordinator.zk.embedded.ensemble import Ensemble
-from coordinator.zk.embedded.kafka_jars import fetch_kafka
+from coordinator.zk.embedded.kafka import fetch_kafka
 from coordinator.zk.errors import MissingProgram, UsageError
 from tests.support.cli import run, run_json
 from tests.support.kafka import Kafka, refused

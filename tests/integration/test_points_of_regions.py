@@ -17,8 +17,7 @@ from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Create
 from coordinator.zk.znodes.paths import checkpoint_number
-from coordinator.zk.znodes.region_requests import RegionRequest
-from coordinator.zk.znodes.regions import COMPLETED, Region
+from coordinator.zk.znodes.regions import COMPLETED, Region, RegionRequest
 from tests.support.memlog import MemoryLog
 from tests.support.points import Point, at_every_point, in_virtual_time, reply_is_lost, request_is_lost, session_ends
 from tests.support.region import PATHS, Operating, checkpoint, exact, region

@@ -22,8 +22,7 @@ from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.store import Create, Operation, SetData, Store
 from coordinator.zk.wire import OPEN_ACL
 from coordinator.zk.znodes.paths import ACL_POLICY, REGIONS, GroupPaths
-from coordinator.zk.znodes.region_requests import RegionRequest
-from coordinator.zk.znodes.regions import Region
+from coordinator.zk.znodes.regions import Region, RegionRequest
 from tests.support.cli import run, run_json, run_ok
 from tests.support.memlog import MemoryLog
 from tests.support.region import PATHS, Counting, checkpoint, contributions, exact, region, running

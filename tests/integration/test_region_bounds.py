@@ -13,8 +13,7 @@ from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.store import Create, Delete
 from coordinator.zk.znodes.commands import DRAIN, START_FETCHER
 from coordinator.zk.znodes.group_state import STABLE
-from coordinator.zk.znodes.region_requests import CHECKPOINT, RESET, RegionRequest
-from coordinator.zk.znodes.regions import MAX_CHECKPOINT_BYTES, RESETTING, RUNNING
+from coordinator.zk.znodes.regions import CHECKPOINT, MAX_CHECKPOINT_BYTES, RESET, RESETTING, RUNNING, RegionRequest
 from tests.support.clients import fresh_chroot
 from tests.support.hand import Hand, ManualStage
 from tests.support.made_region import CountingStore, MadeMembers

@@ -24,8 +24,7 @@ from coordinator.zk.wire import OPEN_ACL
 from coordinator.zk.znodes.group_state import FAILED
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import Channel, OffsetRecord
-from coordinator.zk.znodes.region_requests import CHECKPOINT, RESET, RegionRequest
-from coordinator.zk.znodes.regions import COMPLETED
+from coordinator.zk.znodes.regions import CHECKPOINT, COMPLETED, RESET, RegionRequest
 from tests.support.cli import run, run_json, run_ok
 from tests.support.memlog import MemoryLog
 from tests.support.parties import Parties, owned_by

@@ -13,8 +13,7 @@ from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Create, Operation, SetData, Store
 from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.paths import RegionPaths, checkpoint_number
-from coordinator.zk.znodes.region_requests import RegionRequest
-from coordinator.zk.znodes.regions import ABORTED, COMPLETED, Checkpoint, CheckpointEnd
+from coordinator.zk.znodes.regions import ABORTED, COMPLETED, Checkpoint, CheckpointEnd, RegionRequest
 from coordinator.zk.znodes.segments import Segment, SegmentsRecord
 from tests.support.cli import run
 from tests.support.region import checkpoint, contributions, region, running

@@ -23,7 +23,7 @@ from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Create
 from coordinator.zk.znodes.records import Channel
-from coordinator.zk.znodes.region_requests import RegionRequest
+from coordinator.zk.znodes.regions import RegionRequest
 from tests.support.clients import fresh_chroot
 from tests.support.memlog import MemoryLog
 from tests.support.region import PATHS, Counting, checkpoint, region, running

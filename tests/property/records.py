@@ -22,14 +22,15 @@ from coordinator.zk.znodes.records import (
     Seat,
     Topic,
 )
-from coordinator.zk.znodes.region_requests import REQUESTS, RegionRequest
 from coordinator.zk.znodes.regions import (
     KINDS,
     REGION_STATES,
+    REQUESTS,
     Checkpoint,
     CheckpointEnd,
     Contribution,
     Region,
+    RegionRequest,
     StateFile,
 )
 from coordinator.zk.znodes.segments import Pool, Query, Rewind, SealedRange, Segment, SegmentsRecord

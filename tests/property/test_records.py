@@ -36,8 +36,7 @@ from coordinator.zk.znodes.records import (
     Topic,
     parsed_channel,
 )
-from coordinator.zk.znodes.region_requests import RegionRequest
-from coordinator.zk.znodes.regions import Checkpoint, CheckpointEnd, Contribution, Region
+from coordinator.zk.znodes.regions import Checkpoint, CheckpointEnd, Contribution, Region, RegionRequest
 from coordinator.zk.znodes.segments import Pool, Query, Segment, SegmentsRecord
 from coordinator.zk.znodes.sync import Answer, Ask, MemberAnswer, SyncRequest
 from tests.property.effort import ANY, Draw, tried

@@ -13,8 +13,17 @@ from typing import Any
 from coordinator.admin.regions import request
 from coordinator.zk.store import Create, SetData
 from coordinator.zk.znodes.paths import RegionPaths, checkpoint_number
-from coordinator.zk.znodes.region_requests import CHECKPOINT, RESET, RegionRequest
-from coordinator.zk.znodes.regions import COMPLETED, ENDS, INITIAL, RESETTING, RUNNING, Region
+from coordinator.zk.znodes.regions import (
+    CHECKPOINT,
+    COMPLETED,
+    ENDS,
+    INITIAL,
+    RESET,
+    RESETTING,
+    RUNNING,
+    Region,
+    RegionRequest,
+)
 from tests.simulation.faults import NONSENSE, Fault, _lasting, _note, again
 from tests.simulation.leaders import coordinator_ends
 from tests.simulation.stateful import Stateful

@@ -16,8 +16,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from consumer.logs import KafkaPlace, Log, open_log, source_of
 from consumer.logs.kafka.requests import topic_id_text
 from consumer.types import Position
-from coordinator.zk.embedded.kafka import Broker, KafkaConfig
-from coordinator.zk.embedded.kafka_jars import fetch_kafka
+from coordinator.zk.embedded.kafka import Broker, KafkaConfig, fetch_kafka
 from coordinator.zk.errors import CoordinatorError, MissingProgram
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.znodes.partitions import TopicPartition as PartitionKey

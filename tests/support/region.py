@@ -20,8 +20,7 @@ from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Create
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import RegionPaths
-from coordinator.zk.znodes.region_requests import RegionRequest
-from coordinator.zk.znodes.regions import COMPLETED, Contribution, Region
+from coordinator.zk.znodes.regions import COMPLETED, Contribution, Region, RegionRequest
 from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
 from tests.support.world import SESSION_MS, World

@@ -22,7 +22,7 @@ from coordinator.zk.store import Create
 from coordinator.zk.znodes.commands import ASSIGN, Command
 from coordinator.zk.znodes.operator_requests import TurnRequest
 from coordinator.zk.znodes.paths import DRILL, TURN_TIMES, Brokers, GroupPaths, RegionPaths
-from coordinator.zk.znodes.region_requests import CHECKPOINT, RegionRequest
+from coordinator.zk.znodes.regions import CHECKPOINT, RegionRequest
 from coordinator.zk.znodes.sync import SyncRequest
 from tests.support.clients import connected
 from tests.support.memlog import MemoryLog

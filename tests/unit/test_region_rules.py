@@ -32,7 +32,6 @@ from coordinator.zk.znodes.json_fields import MAX_COUNT
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import ACL_POLICY, COORDINATOR_EPOCH, GroupPaths, RegionPaths
 from coordinator.zk.znodes.records import Channel, Registration, Seat, Topic
-from coordinator.zk.znodes.region_requests import RegionRequest
 from coordinator.zk.znodes.regions import (
     MAX_NUMBER_OF_PARTICIPANTS,
     Checkpoint,
@@ -41,6 +40,7 @@ from coordinator.zk.znodes.regions import (
     Progress,
     Region,
     RegionMembership,
+    RegionRequest,
 )
 from tests.property.tree import MemoryTree
 from tests.support.stores import FrontStore

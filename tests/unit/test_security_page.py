@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.zk.embedded.identities import Identities
+from coordinator.zk.embedded.directory import Identities
 from coordinator.zk.errors import UsageError
 from coordinator.zk.security.access import read_credentials
 

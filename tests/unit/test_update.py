@@ -12,8 +12,7 @@ from coordinator.zk.errors import OutcomeUnknown, StoreError
 from coordinator.zk.store import Delete, Node, Operation, SetData
 from coordinator.zk.update import TRIES, Change, update
 from coordinator.zk.znodes.paths import REGIONS, Brokers, RegionPaths
-from coordinator.zk.znodes.region_requests import RESET, RegionRequest
-from coordinator.zk.znodes.regions import Region
+from coordinator.zk.znodes.regions import RESET, Region, RegionRequest
 from tests.property.tree import MemoryTree, MemoryTreeStore
 
 PATH = "/counter"

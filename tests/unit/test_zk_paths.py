@@ -31,6 +31,7 @@ from coordinator.zk.znodes.commands import (
     STOP_FETCHER,
     Command,
 )
+from coordinator.zk.znodes.forms import Record
 from coordinator.zk.znodes.group_state import STABLE, ClientSide, Evicted, GroupState, Mark, Rebalance, Target
 from coordinator.zk.znodes.json_fields import MAX_ZNODE_BYTES, Fields
 from coordinator.zk.znodes.operator_requests import Pause, PausedRecord, TurnRequest
@@ -60,7 +61,6 @@ from coordinator.zk.znodes.records import (
     Topic,
     TurnTimes,
 )
-from coordinator.zk.znodes.region_requests import RegionRequest
 from coordinator.zk.znodes.regions import (
     SLOTS,
     Checkpoint,
@@ -71,6 +71,7 @@ from coordinator.zk.znodes.regions import (
     Progress,
     Region,
     RegionMembership,
+    RegionRequest,
     StateFile,
 )
 from coordinator.zk.znodes.segments import Missing, Pool, Query, Rewind, SealedRange, Segment, SegmentsRecord
@@ -205,7 +206,8 @@ def records() -> dict[str, type]:
         made.__qualname__: made
         for module in modules
         for made in vars(module).values()
-        if isinstance(made, type) and made.__module__ == module.__name__ and {"to_bytes", "to_json"} & set(vars(made))
+        if isinstance(made, type) and made.__module__ == module.__name__ and {"to_bytes", "to_json"} & set(dir(made))
+        if made is not Record
     }
 
 

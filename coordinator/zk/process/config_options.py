@@ -72,22 +72,18 @@ def log_to_stderr(level: str = "INFO", log_format: str = TEXT) -> None:
 
 def log_options(command: Command) -> Command:
     """`--log-level` and `--log-format`, passed to the command as `log_level` and `log_format`."""
-    level = click.option(
-        "--log-level",
-        type=click.Choice(["debug", "info", "warning", "error"]),
-        default="info",
-        show_default=True,
-        envvar=PREFIX + "LOG_LEVEL",
-        show_envvar=True,
-        help="Lowest level that is logged on stderr.",
-    )
-    form = click.option(
-        "--log-format",
-        type=click.Choice([TEXT, JSON]),
-        default=TEXT,
-        show_default=True,
-        envvar=PREFIX + "LOG_FORMAT",
-        show_envvar=True,
-        help="logfmt, or one JSON object per line.",
-    )
+    level = _choice("level", ["debug", "info", "warning", "error"], "info", "Lowest level that is logged on stderr.")
+    form = _choice("format", [TEXT, JSON], TEXT, "logfmt, or one JSON object per line.")
     return level(form(command))
+
+
+def _choice(name: str, values: list[str], default: str, line: str) -> Callable[[Command], Command]:
+    return click.option(
+        f"--log-{name}",
+        type=click.Choice(values),
+        default=default,
+        show_default=True,
+        envvar=f"{PREFIX}LOG_{name.upper()}",
+        show_envvar=True,
+        help=line,
+    )

@@ -17,6 +17,7 @@ CLOSED: Final = "closed"
 MOST_IDENTITIES: Final = 8
 LONGEST_IDENTITY: Final = 250
 MOST_BYTES: Final = 1000
+_PARTIES: Final = ("coordinators", "operators", "readers", "members")
 _SCHEMES: Final = ("digest", "sasl", "x509", "ip")
 _DIGEST: Final = re.compile(r"[^:]+:[A-Za-z0-9+/]{27}=")
 
@@ -53,7 +54,7 @@ class AclPolicy:
         if acl_read not in (OPEN, CLOSED):
             raise fields.bad("acl_read", f"{OPEN} or {CLOSED}")
         parties = {}
-        for party in ("coordinators", "operators", "readers", "members"):
+        for party in _PARTIES:
             parties[party] = fields.strings(party, LONGEST_IDENTITY)
             if len(parties[party]) > MOST_IDENTITIES or not all(map(is_identity, parties[party])):
                 raise fields.bad(party, f"a list of {MOST_IDENTITIES} identities at most, as sasl:user")
@@ -74,11 +75,7 @@ class AclPolicy:
             {
                 "acl": SECURE if self.is_secure else OPEN,
                 "acl_read": OPEN if self.is_read_open else CLOSED,
-                "coordinators": list(self.coordinators),
-                "operators": list(self.operators),
-                "readers": list(self.readers),
-                "members": list(self.members),
-                "regions": list(self.regions),
+                **{name: list(getattr(self, name)) for name in (*_PARTIES, "regions")},
             }
         )
 

@@ -8,6 +8,7 @@ import select
 import socket
 import ssl
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -124,24 +125,22 @@ class OneSession(KazooClient):  # type: ignore[misc]
         sasl = {"mechanism": "DIGEST-MD5", "username": user, "password": password}
         auth_data = [("digest", digest) for digest in credentials.digests]
         super().__init__(auth_data=auth_data, sasl_options=sasl if credentials.sasl else None, **options)
-        self._invoke_of_kazoo = self._connection._invoke
-        self._connection._invoke = self._invoke_and_note
+        self._invoke_of_kazoo = self._replaced("_invoke", self._invoke_and_note)
         self.tree_watches: list[tuple[str, TreeWatch]] = []
         self._event_zxid = 0
-        self._read_header_of_kazoo = self._connection._read_header
-        self._connection._read_header = self._read_header_and_note
-        self._read_watch_event_of_kazoo = self._connection._read_watch_event
-        self._connection._read_watch_event = self._read_watch_event
-        self._submit_of_kazoo = self._connection._submit
-        self._connection._submit = self._submit
-        expand = self._connection._expand_client_hosts
-        self._connection._expand_client_hosts = lambda: self._expanded(expand())
-        self._connect_loop_of_kazoo = self._connection._connect_loop
-        self._connection._connect_loop = self._connect_loop_and_note
-        self._connect_of_kazoo = self._connection._connect
-        self._connection._connect = self._connect_and_note
-        self._authenticate_of_kazoo = self._connection._authenticate_with_sasl
-        self._connection._authenticate_with_sasl = self._authenticate
+        self._read_header_of_kazoo = self._replaced("_read_header", self._read_header_and_note)
+        self._read_watch_event_of_kazoo = self._replaced("_read_watch_event", self._read_watch_event)
+        self._submit_of_kazoo = self._replaced("_submit", self._submit)
+        expand = self._replaced("_expand_client_hosts", lambda: self._expanded(expand()))
+        self._connect_loop_of_kazoo = self._replaced("_connect_loop", self._connect_loop_and_note)
+        self._connect_of_kazoo = self._replaced("_connect", self._connect_and_note)
+        self._authenticate_of_kazoo = self._replaced("_authenticate_with_sasl", self._authenticate)
+
+    def _replaced(self, name: str, method: Callable[..., Any]) -> Any:
+        """Put `method` in the place of one of kazoo's connection, which is returned."""
+        original = getattr(self._connection, name)
+        setattr(self._connection, name, method)
+        return original
 
     @property
     def has_session(self) -> bool:

@@ -200,14 +200,9 @@ class KazooStore(TreeStore, AclStore):
         self._listeners.append(listener)
 
     def _on_state(self, state: str) -> None:
-        names = {
-            KazooState.CONNECTED: SessionState.CONNECTED,
-            KazooState.SUSPENDED: SessionState.SUSPENDED,
-            KazooState.LOST: SessionState.LOST,
-        }
         if state != KazooState.CONNECTED:
             self._client.tree_watches = []
-        reported = SessionState.LOST if self._client.over else names[state]
+        reported = SessionState.LOST if self._client.over else SessionState[state]
         for listener in tuple(self._listeners):
             listener(reported)
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from . import regions
-from .group_state import MAX_OWNED, ownership_json, read_ownership
-from .json_fields import Fields, compact
-from .partitions import NONE, PartitionSet, partition_set, range_texts, united
+from . import forms, regions
+from .forms import Record
+from .group_state import MAX_OWNED, OWNERSHIP
+from .partitions import NONE, PartitionSet, united
 
 STOP_FETCHER = "stop-fetcher"
 START_FETCHER = "start-fetcher"
@@ -21,6 +21,7 @@ ASSIGN = "assign"
 ASSIGNMENT_FAILED = "assignment-failed"
 DRAIN = "drain"
 OPTIONS = (STOP_FETCHER, START_FETCHER, ASSIGN, ASSIGNMENT_FAILED, DRAIN)
+_OPTION = forms.text(default="").checked(OPTIONS.__contains__, f"{', '.join(OPTIONS[:-1])} or {OPTIONS[-1]}")
 MAX_REASON = 1000
 
 
@@ -33,7 +34,7 @@ class Order(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class Command(Record):
     """One command.
 
     :ivar threads: for `start-fetcher`, thread -> partitions: the consumer's complete assignment.
@@ -44,61 +45,27 @@ class Command:
     :ivar region: of a start and of `drain` in a consistent region.
     """
 
-    option: str
-    epoch: int
-    generation: int
-    incarnation: str
-    threads: Mapping[str, PartitionSet] = field(default_factory=dict)
-    partitions: PartitionSet = NONE
-    topics: Mapping[str, str] = field(default_factory=dict)
-    ask: str = ""
-    reason: str = ""
-    region: regions.Order | None = None
+    FIRST = ("option", "ownershipMap", "partitions", "topics", "ask", "reason", "region")
+
+    option: Annotated[str, _OPTION]
+    epoch: Annotated[int, forms.count()]
+    generation: Annotated[int, forms.count()]
+    incarnation: Annotated[str, forms.text(64)]
+    threads: Annotated[Mapping[str, PartitionSet], OWNERSHIP] = field(default_factory=dict)
+    partitions: Annotated[PartitionSet, forms.partitions(MAX_OWNED).optional] = NONE
+    topics: Annotated[Mapping[str, str], forms.TEXTS] = field(default_factory=dict)
+    ask: Annotated[str, forms.text(64).optional] = ""
+    reason: Annotated[str, forms.text(MAX_REASON).optional] = ""
+    region: Annotated[regions.Order | None, forms.inner(regions.Order).optional] = None
 
     @property
     def started(self) -> PartitionSet:
         """All partitions of a `start-fetcher`."""
         return united(self.threads.values())
 
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> Command:
-        """
-        :raises BadData: when it is no command, or an unknown one.
-        """
-        fields = Fields.parse(where, data)
-        option = fields.text("option", "")
-        if option not in OPTIONS:
-            raise fields.bad("option", f"{', '.join(OPTIONS[:-1])} or {OPTIONS[-1]}")
-        return cls(
-            option=option,
-            epoch=fields.count("epoch"),
-            generation=fields.count("generation"),
-            incarnation=fields.text("incarnation", most=64),
-            threads=read_ownership(fields),
-            partitions=partition_set(fields.partitions("partitions", most=MAX_OWNED)),
-            topics=fields.texts("topics"),
-            ask=fields.text("ask", "", most=64),
-            reason=fields.text("reason", "", most=MAX_REASON),
-            region=fields.inner("region", regions.Order.read),
-        )
-
-    def to_bytes(self) -> bytes:
-        named: dict[str, Any] = {}
-        if self.option == START_FETCHER:
-            named = {"ownershipMap": ownership_json(self.threads)}
-        elif self.partitions:
-            named = {"partitions": range_texts(self.partitions)}
-        if self.option in (START_FETCHER, STOP_FETCHER):
-            named["topics"] = dict(sorted(self.topics.items()))
-        return compact(
-            {
-                "option": self.option,
-                **named,
-                **({"ask": self.ask} if self.ask else {}),
-                **({"reason": self.reason} if self.reason else {}),
-                **({"region": self.region.to_json()} if self.region is not None else {}),
-                "epoch": self.epoch,
-                "generation": self.generation,
-                "incarnation": self.incarnation,
-            }
-        )
+    def to_json(self) -> dict[str, Any]:
+        """Its fields, without those that its option has no use for."""
+        unused = {"partitions"} if self.option == START_FETCHER else {"ownershipMap"}
+        if self.option not in (START_FETCHER, STOP_FETCHER):
+            unused.add("topics")
+        return {key: value for key, value in Record.to_json(self).items() if key not in unused}

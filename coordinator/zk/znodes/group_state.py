@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from . import ranges
+from . import forms, ranges
+from .forms import Form, Record
 from .json_fields import Fields, compact
 from .names import is_name
 from .partitions import PartitionSet, TopicPartition, partition_set, range_texts, united
@@ -27,31 +28,28 @@ GROUP_STATES = (EMPTY, PREPARING, COMPLETING, STABLE, DEAD, FAILED)
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class Target(Record):
     """One member's assignment: incarnation, and thread -> partitions.
 
     :ivar has_state: whether its entry of the answer has a member state: then it gets a start in any case.
     :ivar is_sent: whether a start has been sent to it, in a group without owners: then it may run its part.
     """
 
-    incarnation: str
-    threads: Mapping[str, PartitionSet]
-    has_state: bool = False
-    is_sent: bool = False
+    incarnation: Annotated[str, forms.text(64)]
+    threads: Annotated[Mapping[str, PartitionSet], OWNERSHIP]
+    has_state: Annotated[bool, forms.FLAG.named("member_state").optional] = False
+    is_sent: Annotated[bool, forms.FLAG.named("sent").optional] = False
 
     @property
     def partitions(self) -> PartitionSet:
         return united(self.threads.values())
 
-    @classmethod
-    def read(cls, fields: Fields) -> Target:
-        has_state, is_sent = (fields.values.get(name) is True for name in ("member_state", "sent"))
-        return cls(fields.text("incarnation", most=64), read_ownership(fields), has_state, is_sent)
 
-    def to_json(self) -> dict[str, Any]:
-        flags = {"member_state": self.has_state, "sent": self.is_sent}
-        set_ones = {name: True for name, is_set in flags.items() if is_set}
-        return {"incarnation": self.incarnation, "ownershipMap": ownership_json(self.threads), **set_ones}
+def _failed(fields: Fields, key: str, _: object) -> tuple[str, ...]:
+    return tuple(str(identity) for identity in fields.items(key))
+
+
+_FAILED = ("attempts", "failed_ask")
 
 
 def ownership_json(threads: Mapping[str, PartitionSet]) -> dict[str, dict[str, str]]:
@@ -67,67 +65,48 @@ def read_ownership(fields: Fields, most: int = MAX_OWNED) -> dict[str, Partition
     found: dict[str, PartitionSet] = {}
     room = most
     for thread in fields.mapping("ownershipMap"):
-        inner = Fields(f"{fields.where}: ownershipMap", fields.mapping("ownershipMap"))
-        if partitions := partition_set(inner.partitions(thread, room)):
-            found[thread] = partitions
-        room -= len(partitions)
+        threads = Fields(f"{fields.where}: ownershipMap", fields.mapping("ownershipMap"))
+        if owned := partition_set(threads.partitions(thread, room)):
+            found[thread] = owned
+        room -= len(owned)
         if room < 0:
             raise fields.bad("ownershipMap", f"a map of {most} partitions at most")
     return found
 
 
+OWNERSHIP = Form(lambda fields, key, _: read_ownership(fields), ownership_json, "ownershipMap")
+
+
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Record):
     """An eviction whose lease may still run: `partitions` wait one `lease_ms` after it was made or first read.
 
     :ivar since_ms: wall-clock time of the last sign of life, or of the first command not carried out; None if neither.
     """
 
-    consumer: str
-    incarnation: str
-    partitions: PartitionSet
-    lease_ms: int
-    reason: str
-    since_ms: int | None = None
-
-    @classmethod
-    def read(cls, fields: Fields) -> Mark:
-        return cls(
-            fields.text("consumer", most=250),
-            fields.text("incarnation", most=64),
-            partition_set(fields.partitions("partitions")),
-            fields.number("lease_ms"),
-            fields.text("reason", ""),
-            fields.optional_number("since_ms"),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        values = {name: getattr(self, name) for name in self.__slots__ if getattr(self, name) is not None}
-        return {**values, "partitions": range_texts(self.partitions)}
+    consumer: Annotated[str, forms.text(250)]
+    incarnation: Annotated[str, forms.text(64)]
+    partitions: Annotated[PartitionSet, forms.partitions()]
+    lease_ms: Annotated[int, forms.number()]
+    reason: Annotated[str, forms.text(default="")]
+    since_ms: Annotated[int | None, forms.OPTIONAL_NUMBER.optional] = None
 
 
 @dataclass(frozen=True, slots=True)
-class Evicted:
+class Evicted(Record):
     """An evicted member in the history.
 
     :ivar member: consumer and the first 8 digits of its incarnation, as in `left`.
     :ivar since_ms: as that of its mark.
     """
 
-    member: str
-    reason: str
-    since_ms: int | None = None
-
-    @classmethod
-    def read(cls, fields: Fields) -> Evicted:
-        return cls(fields.text("member"), fields.text("reason", ""), fields.optional_number("since_ms"))
-
-    def to_json(self) -> dict[str, Any]:
-        return {"member": self.member, "reason": self.reason, "since_ms": self.since_ms}
+    member: Annotated[str, forms.text()]
+    reason: Annotated[str, forms.text(default="")]
+    since_ms: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
 
 
 @dataclass(frozen=True, slots=True)
-class ClientSide:
+class ClientSide(Record):
     """`client` in a group's state: progress of client-side assignment. Missing under the coordinator's strategies.
 
     :ivar ask: the ask whose answer is the target; empty when the target is no answer.
@@ -138,40 +117,21 @@ class ClientSide:
     :ivar floor: the newest ask when client-side assignment began: answers up to it are not adopted.
     """
 
-    protocol_type: str
-    ask: str = ""
-    is_cooperative: bool = False
-    failed: tuple[str, ...] = ()
-    attempts: int = 0
-    failed_ask: str = ""
-    floor: str = ""
-
-    @classmethod
-    def read(cls, fields: Fields) -> ClientSide:
-        return cls(
-            fields.text("protocol_type", "consumer", most=250),
-            fields.text("ask", "", most=64),
-            fields.values.get("cooperative") is True,
-            tuple(str(identity) for identity in fields.items("failed")),
-            fields.count("attempts", 0),
-            fields.text("failed_ask", "", most=64),
-            fields.text("floor", "", most=64),
-        )
+    protocol_type: Annotated[str, forms.text(250, "consumer")]
+    ask: Annotated[str, forms.text(64)] = ""
+    is_cooperative: Annotated[bool, forms.FLAG.named("cooperative")] = False
+    failed: Annotated[tuple[str, ...], forms.STRINGS._replace(read=_failed).optional] = ()
+    attempts: Annotated[int, forms.count()] = 0
+    failed_ask: Annotated[str, forms.text(64)] = ""
+    floor: Annotated[str, forms.text(64).optional] = ""
 
     def to_json(self) -> dict[str, Any]:
-        failure: dict[str, Any] = {"failed": list(self.failed)} if self.failed else {}
-        failure |= {"attempts": self.attempts, "failed_ask": self.failed_ask} if self.attempts else {}
-        return {
-            "protocol_type": self.protocol_type,
-            "ask": self.ask,
-            "cooperative": self.is_cooperative,
-            **failure,
-            **({"floor": self.floor} if self.floor else {}),
-        }
+        written = Record.to_json(self)
+        return written if self.attempts else {key: value for key, value in written.items() if key not in _FAILED}
 
 
 @dataclass(frozen=True, slots=True)
-class GroupState:
+class GroupState(Record):
     """`groups/[group]/state`: the coordinator's decisions for a group.
 
     :ivar state: one of `GROUP_STATES` in this release. Any other name is accepted too: no decision uses it, and a later
@@ -184,60 +144,35 @@ class GroupState:
     :ivar region: the consistent region of the group.
     """
 
-    state: str = EMPTY
-    generation: int = 0
-    epoch: int = 0
-    strategy: str = ""
-    target: Mapping[str, Target] = field(default_factory=dict)
-    topics: Mapping[str, str] = field(default_factory=dict)
-    marks: tuple[Mark, ...] = ()
-    reason: str | None = None
-    left_out: Mapping[str, str] = field(default_factory=dict)
-    client: ClientSide | None = None
-    region: GroupRegion | None = None
+    FIRST = ("state", "generation", "epoch", "strategy", "reason")
+
+    state: Annotated[str, forms.text(64)] = EMPTY
+    generation: Annotated[int, forms.count()] = 0
+    epoch: Annotated[int, forms.count()] = 0
+    strategy: Annotated[str, forms.text()] = ""
+    target: Annotated[Mapping[str, Target], forms.named(Target)._replace(read=_target)] = field(default_factory=dict)
+    topics: Annotated[Mapping[str, str], forms.TEXTS] = field(default_factory=dict)
+    marks: Annotated[tuple[Mark, ...], forms.objects(Mark)] = ()
+    reason: Annotated[str | None, forms.optional_text()] = None
+    left_out: Annotated[Mapping[str, str], forms.TEXTS._replace(read=_left_out)] = field(default_factory=dict)
+    client: Annotated[ClientSide | None, forms.inner(ClientSide).optional] = None
+    region: Annotated[GroupRegion | None, forms.inner(GroupRegion).optional] = None
 
     @property
     def is_forming(self) -> bool:
         """Whether the group waits for more members before its first generation."""
         return self.state == PREPARING and not self.target
 
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> GroupState:
-        fields = Fields.parse(where, data)
-        left_out = fields.mapping("left_out")
-        target = fields.named("target", Target.read)
-        if sum(len(parts) for each in target.values() for parts in each.threads.values()) > MAX_TARGET:
-            raise fields.bad("target", f"an object with {MAX_TARGET} partitions at most")
-        return cls(
-            state=fields.text("state", EMPTY, most=64),
-            generation=fields.count("generation", 0),
-            epoch=fields.count("epoch", 0),
-            strategy=fields.text("strategy", ""),
-            target=target,
-            topics=fields.texts("topics"),
-            marks=fields.objects("marks", Mark.read),
-            reason=fields.optional_text("reason"),
-            left_out={str(key): str(why) for key, why in left_out.items()},
-            client=fields.inner("client", ClientSide.read),
-            region=fields.inner("region", GroupRegion.read),
-        )
 
-    def to_bytes(self) -> bytes:
-        return compact(
-            {
-                "state": self.state,
-                "generation": self.generation,
-                "epoch": self.epoch,
-                "strategy": self.strategy,
-                "reason": self.reason,
-                "target": {consumer: target.to_json() for consumer, target in sorted(self.target.items())},
-                "topics": dict(sorted(self.topics.items())),
-                "marks": [mark.to_json() for mark in self.marks],
-                "left_out": dict(sorted(self.left_out.items())),
-                **({"client": self.client.to_json()} if self.client is not None else {}),
-                **({"region": self.region.to_json()} if self.region is not None else {}),
-            }
-        )
+def _left_out(fields: Fields, key: str, _: object) -> dict[str, str]:
+    return {str(name): str(why) for name, why in fields.mapping(key).items()}
+
+
+def _target(fields: Fields, key: str, _: object) -> dict[str, Target]:
+    target = fields.named(key, Target.read)
+    if sum(len(parts) for each in target.values() for parts in each.threads.values()) > MAX_TARGET:
+        raise fields.bad(key, f"an object with {MAX_TARGET} partitions at most")
+    return target
 
 
 _REBALANCE = (
@@ -249,7 +184,7 @@ _REBALANCE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Rebalance:
+class Rebalance(Record):
     """`history/rebalance-[generation]`: one rebalance, for people. Times are wall-clock milliseconds.
 
     :ivar trigger: its cause.
@@ -266,22 +201,22 @@ class Rebalance:
     :ivar evicted: those of `left` that were evicted, refused or removed.
     """
 
-    generation: int
-    epoch: int
-    trigger: str
-    started_ms: int
-    joined: tuple[str, ...] = ()
-    left: tuple[str, ...] = ()
-    moved: int = 0
-    stopped_ms: int | None = None
-    finished_ms: int | None = None
-    standing_since_ms: int | None = None
-    standstill_ms: int | None = None
-    replaced_by: int | None = None
-    assignment_ms: int | None = None
-    attempts: int | None = None
-    silent_since_ms: int | None = None
-    evicted: tuple[Evicted, ...] = ()
+    generation: Annotated[int, forms.count()]
+    epoch: Annotated[int, forms.count()]
+    trigger: Annotated[str, forms.text(default="")]
+    started_ms: Annotated[int, forms.number()]
+    joined: Annotated[tuple[str, ...], forms.STRINGS] = ()
+    left: Annotated[tuple[str, ...], forms.STRINGS] = ()
+    moved: Annotated[int, forms.number()] = 0
+    stopped_ms: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
+    finished_ms: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
+    standing_since_ms: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
+    standstill_ms: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
+    replaced_by: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
+    assignment_ms: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
+    attempts: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
+    silent_since_ms: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
+    evicted: Annotated[tuple[Evicted, ...], forms.objects(Evicted)] = ()
 
     @property
     def to_last_stop_ms(self) -> int | None:
@@ -293,31 +228,10 @@ class Rebalance:
         """Milliseconds from the start to the last start acknowledged."""
         return None if self.finished_ms is None else max(0, self.finished_ms - self.started_ms)
 
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> Rebalance:
-        fields = Fields.parse(where, data)
-        return cls(
-            fields.count("generation"),
-            fields.count("epoch"),
-            fields.text("trigger", ""),
-            fields.number("started_ms"),
-            fields.strings("joined"),
-            fields.strings("left"),
-            fields.number("moved", 0),
-            fields.optional_number("stopped_ms"),
-            fields.optional_number("finished_ms"),
-            fields.optional_number("standing_since_ms"),
-            fields.optional_number("standstill_ms"),
-            fields.optional_number("replaced_by"),
-            fields.optional_number("assignment_ms"),
-            fields.optional_number("attempts"),
-            fields.optional_number("silent_since_ms"),
-            fields.objects("evicted", Evicted.read),
-        )
-
     def to_bytes(self) -> bytes:
-        values = {name: getattr(self, name) for name in _REBALANCE}
-        return compact({**values, "evicted": [each.to_json() for each in self.evicted]})
+        computed = {"to_last_stop_ms": self.to_last_stop_ms, "to_last_start_ms": self.to_last_start_ms}
+        values = self.to_json() | computed
+        return compact({name: values[name] for name in _REBALANCE})
 
 
 # `left_out` of a group's state: keys and their bounds.
@@ -378,7 +292,7 @@ def first_of(left_out: Mapping[str, str], why: str) -> TopicPartition | None:
     """The first partition that is left out for this reason; None without one."""
     entries = {key: reason for key, reason in left_out.items() if reason == why}
     found = set(partitions_of(entries))
-    for topic, _, number in (key.rpartition("-") for key in entries):
-        if is_name(topic) and ranges.is_partition(number):
-            found.add(TopicPartition(topic, int(number)))
+    for topic, _, digits in (key.rpartition("-") for key in entries):
+        if is_name(topic) and ranges.is_partition(digits):
+            found.add(TopicPartition(topic, int(digits)))
     return min(found, default=None)

@@ -85,24 +85,16 @@ class Fields:
         """A number that this protocol counts, as an epoch or a generation: a whole number up to `MAX_COUNT`."""
         return self.number(name, default, least, MAX_COUNT)
 
-    def optional_number(self, name: str) -> int | None:
-        """A whole number, or None when the field is missing or null."""
-        return self.number(name) if self.has(name) else None
-
     def mapping(self, name: str) -> Mapping[str, Any]:
         """An object; empty when the field is missing or null."""
-        value = self.values.get(name)
-        if value is None:
-            return {}
+        value: Mapping[str, Any] = self._or(name, {})
         if not isinstance(value, dict):
             raise self.bad(name, "an object")
         return value
 
     def items(self, name: str) -> list[Any]:
         """A list; empty when the field is missing or null."""
-        value = self.values.get(name)
-        if value is None:
-            return []
+        value = self._or(name, [])
         if not isinstance(value, list):
             raise self.bad(name, "a list")
         return value

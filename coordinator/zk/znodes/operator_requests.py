@@ -4,59 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated
 
-from .json_fields import Fields, compact
+from . import forms
+from .forms import Record
 
 LONGEST_BY = 250
 LONGEST_REASON = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(Record):
     """The author, time (wall clock, milliseconds) and reason of a pause."""
 
-    by: str
-    since_ms: int
-    reason: str | None = None
-
-    @classmethod
-    def read(cls, fields: Fields) -> Pause:
-        return cls(
-            fields.text("by", "", most=LONGEST_BY),
-            fields.number("since_ms", 0),
-            fields.optional_text("reason", most=LONGEST_REASON),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        return {"by": self.by, "since_ms": self.since_ms, "reason": self.reason}
+    by: Annotated[str, forms.text(LONGEST_BY, "")]
+    since_ms: Annotated[int, forms.number(0)]
+    reason: Annotated[str | None, forms.optional_text(LONGEST_REASON)] = None
 
 
 @dataclass(frozen=True, slots=True)
-class PausedRecord:
+class PausedRecord(Record):
     """`/consumers/paused`: groups without turns.
 
     :ivar everything: set when every group is paused, whether or not in `groups`.
     """
 
-    everything: Pause | None = None
-    groups: Mapping[str, Pause] = field(default_factory=dict)
+    MAY_BE_EMPTY = True
 
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> PausedRecord:
-        if not data:
-            return cls()
-        fields = Fields.parse(where, data)
-        everything = Pause.read(Fields(f"{where}: all", fields.mapping("all"))) if fields.has("all") else None
-        return cls(everything, fields.named("groups", Pause.read))
-
-    def to_bytes(self) -> bytes:
-        return compact(
-            {
-                "all": self.everything.to_json() if self.everything else None,
-                "groups": {group: pause.to_json() for group, pause in sorted(self.groups.items())},
-            }
-        )
+    everything: Annotated[Pause | None, forms.inner(Pause).named("all")] = None
+    groups: Annotated[Mapping[str, Pause], forms.named(Pause)] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         """Whether anything is paused."""
@@ -81,21 +57,5 @@ NOTHING_PAUSED = PausedRecord()
 
 
 @dataclass(frozen=True, slots=True)
-class TurnRequest:
+class TurnRequest(Pause):
     """`groups/[group]/request`: an operator's request for a turn; removed after the turn."""
-
-    by: str
-    since_ms: int
-    reason: str | None = None
-
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> TurnRequest:
-        fields = Fields.parse(where, data)
-        return cls(
-            fields.text("by", "", most=LONGEST_BY),
-            fields.number("since_ms", 0),
-            fields.optional_text("reason", most=LONGEST_REASON),
-        )
-
-    def to_bytes(self) -> bytes:
-        return compact({"by": self.by, "since_ms": self.since_ms, "reason": self.reason})

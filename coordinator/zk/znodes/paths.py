@@ -51,6 +51,16 @@ def node_path(session: int) -> str:
     return f"{NODES}/{session & 2**64 - 1:016x}"
 
 
+class Child:
+    """The path of a znode below the `root` of a group or region."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, paths: GroupPaths | RegionPaths, kind: type) -> str:
+        return f"{paths.root}/{self._name}"
+
+
 @dataclass(frozen=True, slots=True)
 class GroupPaths:
     """The paths of one group."""
@@ -61,21 +71,20 @@ class GroupPaths:
     def root(self) -> str:
         return f"{GROUPS}/{self.group}"
 
-    @property
-    def acl(self) -> str:
-        return f"{self.root}/acl"
-
-    @property
-    def state(self) -> str:
-        return f"{self.root}/state"
-
-    @property
-    def request(self) -> str:
-        return f"{self.root}/request"
-
-    @property
-    def sync(self) -> str:
-        return f"{self.root}/sync"
+    acl = Child("acl")
+    state = Child("state")
+    request = Child("request")
+    sync = Child("sync")
+    sync_request = Child("sync_request")
+    history = Child("history")
+    ids = Child("ids")
+    seats = Child("seats")
+    channels = Child("channel")
+    owners = Child("owners")
+    offsets = Child("offsets")
+    segments = Child("segments")
+    queries = Child("queries")
+    pools = Child("pools")
 
     def ask(self, name: str) -> str:
         return f"{self.sync}/{name}"
@@ -86,34 +95,14 @@ class GroupPaths:
     def answer(self, ask: str) -> str:
         return f"{self.sync}/{ask}/{ANSWER}"
 
-    @property
-    def sync_request(self) -> str:
-        return f"{self.root}/sync_request"
-
-    @property
-    def history(self) -> str:
-        return f"{self.root}/history"
-
     def rebalance(self, generation: int) -> str:
         return f"{self.history}/{REBALANCE_PREFIX}{generation:010d}"
-
-    @property
-    def ids(self) -> str:
-        return f"{self.root}/ids"
 
     def id(self, consumer: str) -> str:
         return f"{self.ids}/{consumer}"
 
-    @property
-    def seats(self) -> str:
-        return f"{self.root}/seats"
-
     def seat(self, instance: str) -> str:
         return f"{self.seats}/{instance}"
-
-    @property
-    def channels(self) -> str:
-        return f"{self.root}/channel"
 
     def channel(self, consumer: str) -> str:
         return f"{self.channels}/{consumer}"
@@ -124,29 +113,17 @@ class GroupPaths:
     def command_prefix(self, consumer: str) -> str:
         return f"{self.channels}/{consumer}/{COMMAND_PREFIX}"
 
-    @property
-    def owners(self) -> str:
-        return f"{self.root}/owners"
-
     def owners_of(self, topic: str) -> str:
         return f"{self.owners}/{topic}"
 
     def owner(self, topic: str, partition: int) -> str:
         return f"{self.owners}/{topic}/{partition}"
 
-    @property
-    def offsets(self) -> str:
-        return f"{self.root}/offsets"
-
     def offsets_of(self, topic: str) -> str:
         return f"{self.offsets}/{topic}"
 
     def offset(self, topic: str, partition: int) -> str:
         return f"{self.offsets}/{topic}/{partition}"
-
-    @property
-    def segments(self) -> str:
-        return f"{self.root}/segments"
 
     def segment(self, name: str) -> str:
         return f"{self.segments}/{name}"
@@ -155,16 +132,8 @@ class GroupPaths:
     def segment_prefix(self) -> str:
         return f"{self.segments}/{SEGMENT_PREFIX}"
 
-    @property
-    def queries(self) -> str:
-        return f"{self.root}/queries"
-
     def query(self, query: str) -> str:
         return f"{self.queries}/{query}"
-
-    @property
-    def pools(self) -> str:
-        return f"{self.root}/pools"
 
     def pool(self, pool: str) -> str:
         return f"{self.pools}/{pool}"
@@ -212,13 +181,9 @@ class RegionPaths:
     def root(self) -> str:
         return f"{REGIONS}/{self.region}"
 
-    @property
-    def request(self) -> str:
-        return f"{self.root}/request"
-
-    @property
-    def initial(self) -> str:
-        return f"{self.root}/initial"
+    request = Child("request")
+    initial = Child("initial")
+    checkpoints = Child("checkpoints")
 
     def initial_of_group(self, group: str) -> str:
         return f"{self.initial}/{group}"
@@ -228,10 +193,6 @@ class RegionPaths:
 
     def initial_offset(self, group: str, topic: str, partition: int) -> str:
         return f"{self.initial}/{group}/{topic}/{partition}"
-
-    @property
-    def checkpoints(self) -> str:
-        return f"{self.root}/checkpoints"
 
     def checkpoint(self, sequence: int) -> str:
         return f"{self.checkpoints}/{CHECKPOINT_PREFIX}{sequence:010d}"

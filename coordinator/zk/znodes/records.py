@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
-from . import ranges
+from . import forms, ranges
+from .forms import Form, Record
 from .json_fields import Fields, changed, compact
 from .names import is_name
 from .partitions import (
@@ -21,9 +22,6 @@ from .partitions import (
     Discontinuity,
     PartitionSet,
     TopicPartition,
-    nested,
-    partition_set,
-    range_texts,
 )
 from .regions import PATTERN_PREFIX, Progress, RegionMembership
 from .sync import CLIENT, CONSUMER, ClientProtocols
@@ -99,54 +97,52 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True)
-class CoordinatorRecord:
+class CoordinatorRecord(Record):
     """`/consumers/coordinator`: the elected coordinator."""
 
-    node: str
-    host: str
-    epoch: int
-
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> CoordinatorRecord:
-        fields = Fields.parse(where, data)
-        return cls(fields.text("node"), fields.text("host", ""), fields.count("epoch"))
-
-    def to_bytes(self) -> bytes:
-        return compact({"node": self.node, "host": self.host, "epoch": self.epoch})
+    node: Annotated[str, forms.text()]
+    host: Annotated[str, forms.text(default="")]
+    epoch: Annotated[int, forms.count()]
 
 
 @dataclass(frozen=True, slots=True)
-class NodeRecord:
+class NodeRecord(Record):
     """`/consumers/nodes/[session]`: a node that runs, elected or on standby."""
 
-    node: str
-    host: str
-
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> NodeRecord:
-        fields = Fields.parse(where, data)
-        return cls(fields.text("node"), fields.text("host", ""))
-
-    def to_bytes(self) -> bytes:
-        return compact({"node": self.node, "host": self.host})
+    node: Annotated[str, forms.text()]
+    host: Annotated[str, forms.text(default="")]
 
 
 @dataclass(frozen=True, slots=True)
-class EpochRecord:
+class EpochRecord(Record):
     """`/consumers/coordinator_epoch`: its data version is the coordinator's fence, its number the epoch."""
 
-    epoch: int
+    epoch: Annotated[int, forms.count()]
 
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> EpochRecord:
-        return cls(Fields.parse(where, data).count("epoch"))
 
-    def to_bytes(self) -> bytes:
-        return compact({"epoch": self.epoch})
+def _pattern(fields: Fields, key: str, default: str) -> str:
+    """A registration's pattern, checked with its region and its client-side protocols."""
+    prefixed = fields.text(key, default)
+    pattern = prefixed.removeprefix(PATTERN_PREFIX)
+    if (pattern != prefixed) != (fields.inner("region", RegionMembership.read) is not None):
+        raise fields.bad("region", f"an object, where `pattern` begins with {PATTERN_PREFIX}")
+    if pattern not in (*PATTERNS, CLIENT):
+        raise fields.bad(key, "static, white_list, black_list or client")
+    if pattern == CLIENT and fields.inner("client", ClientProtocols.read) is None:
+        raise fields.bad("client", "an object with protocols, since `pattern` is client")
+    return pattern
+
+
+def _subscription(fields: Fields, key: str, _: object) -> dict[str, int]:
+    values, is_named = fields.mapping(key), _pattern(fields, "pattern", STATIC) in (STATIC, CLIENT)
+    names_ok = all(is_name(name) for name in values) if is_named else len(values) == 1
+    if not names_ok or not all(type(threads) is int and 1 <= threads <= 10_000 for threads in values.values()):
+        raise fields.bad(key, "an object topic (or one pattern) -> number of threads from 1 to 10000")
+    return dict(values)
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
+class Registration(Record):
     """`ids/[consumer]`: a consumer's subscription and options.
 
     :ivar subscription: topic -> threads, or for a wildcard one regular expression -> threads. Of a member with
@@ -160,90 +156,49 @@ class Registration:
         clock; 0 without one.
     """
 
-    incarnation: str
-    subscription: Mapping[str, int]
-    pattern: str = STATIC
-    host: str = ""
-    protocols: tuple[str, ...] = ("range",)
-    lease_ms: int = 0
-    max_poll_interval_ms: int = 300_000
-    user_data: str = ""
-    seal_interval_ms: int = 0
-    instance_id: str = ""
-    client: ClientProtocols | None = None
-    region: RegionMembership | None = None
-    took_over_ms: int = 0
+    FIRST = ("subscription", "pattern")
+    MOST_BYTES = 256_000
+
+    incarnation: Annotated[str, forms.text(64)]
+    subscription: Annotated[Mapping[str, int], Form(_subscription, dict)]
+    pattern: Annotated[str, Form(_pattern)] = STATIC
+    host: Annotated[str, forms.text()] = ""
+    protocols: Annotated[tuple[str, ...], Form(lambda fields, key, own: fields.strings(key) or own, list)] = ("range",)
+    lease_ms: Annotated[int, forms.number(most=86_400_000)] = 0
+    max_poll_interval_ms: Annotated[int, forms.number(least=1, most=2**31 - 1)] = 300_000
+    user_data: Annotated[str, forms.text(65536).optional] = ""
+    seal_interval_ms: Annotated[int, forms.number(most=2**31 - 1).optional] = 0
+    instance_id: Annotated[str, forms.text(250).optional] = ""
+    client: Annotated[ClientProtocols | None, forms.inner(ClientProtocols).optional] = None
+    region: Annotated[RegionMembership | None, forms.inner(RegionMembership).optional] = None
+    took_over_ms: Annotated[int, forms.number().optional] = 0
 
     @property
     def protocol_type(self) -> str:
         """The protocol type of its group."""
         return self.client.protocol_type if self.client is not None else CONSUMER
 
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> Registration:
-        fields = Fields.parse(where, data, most=256_000)
-        prefixed = fields.text("pattern", STATIC)
-        pattern = prefixed.removeprefix(PATTERN_PREFIX)
-        region = fields.inner("region", RegionMembership.read)
-        if (pattern != prefixed) != (region is not None):
-            raise fields.bad("region", f"an object, where `pattern` begins with {PATTERN_PREFIX}")
-        if pattern not in (*PATTERNS, CLIENT):
-            raise fields.bad("pattern", "static, white_list, black_list or client")
-        client = fields.inner("client", ClientProtocols.read)
-        if pattern == CLIENT and client is None:
-            raise fields.bad("client", "an object with protocols, since `pattern` is client")
-        return cls(
-            incarnation=fields.text("incarnation", most=64),
-            subscription=_subscription(fields, pattern),
-            pattern=pattern,
-            host=fields.text("host", ""),
-            protocols=fields.strings("protocols") or ("range",),
-            lease_ms=fields.number("lease_ms", 0, most=86_400_000),
-            max_poll_interval_ms=fields.number("max_poll_interval_ms", 300_000, least=1, most=2**31 - 1),
-            user_data=fields.text("user_data", "", most=65536),
-            seal_interval_ms=fields.number("seal_interval_ms", 0, most=2**31 - 1),
-            instance_id=fields.text("instance_id", "", most=250),
-            client=client,
-            region=region,
-            took_over_ms=fields.number("took_over_ms", 0),
-        )
-
     def to_json(self) -> dict[str, Any]:
         """The fields of the znode."""
-        return {
-            "subscription": dict(self.subscription),
-            "pattern": self.pattern if self.region is None else f"{PATTERN_PREFIX}{self.pattern}",
-            "incarnation": self.incarnation,
-            "host": self.host,
-            "protocols": list(self.protocols),
-            "lease_ms": self.lease_ms,
-            "max_poll_interval_ms": self.max_poll_interval_ms,
-            **({"user_data": self.user_data} if self.user_data else {}),
-            **({"seal_interval_ms": self.seal_interval_ms} if self.seal_interval_ms else {}),
-            **({"instance_id": self.instance_id} if self.instance_id else {}),
-            **({"client": self.client.to_json()} if self.client is not None else {}),
-            **({"region": self.region.to_json()} if self.region is not None else {}),
-            **({"took_over_ms": self.took_over_ms} if self.took_over_ms else {}),
-        }
-
-    def to_bytes(self) -> bytes:
-        return compact(self.to_json())
-
-
-def _subscription(fields: Fields, pattern: str) -> dict[str, int]:
-    values = fields.mapping("subscription")
-    names_ok = all(is_name(key) for key in values) if pattern in (STATIC, CLIENT) else len(values) == 1
-    if not names_ok or not all(type(threads) is int and 1 <= threads <= 10_000 for threads in values.values()):
-        raise fields.bad("subscription", "an object topic (or one pattern) -> number of threads from 1 to 10000")
-    return dict(values)
+        written = Record.to_json(self)
+        return written if self.region is None else {**written, "pattern": f"{PATTERN_PREFIX}{self.pattern}"}
 
 
 Running = Mapping[TopicPartition, int | None]
 """Partition -> next offset; None until the offset has been read."""
 
 
+def _next_offset(value: object) -> int | None:
+    if value is None or (type(value) is int and 0 <= value < 2**63):
+        return value
+    raise ValueError
+
+
+DISCONTINUITIES = forms.partition_map(Discontinuity.read, CAUSE)
+
+
 @dataclass(frozen=True, slots=True)
-class Channel:
+class Channel(Record):
     """`channel/[consumer]`: what the consumer runs. Its data version is the consumer's fence.
 
     :ivar epoch: with `generation`, those of the last command applied.
@@ -259,69 +214,31 @@ class Channel:
         `consumer` it is what the member runs, and empty once it has stopped.
     """
 
-    incarnation: str
-    epoch: int = 0
-    generation: int = 0
-    command: str = ""
-    running: Running = field(default_factory=dict)
-    topics: Mapping[str, str] = field(default_factory=dict)
-    ended: str | None = None
-    refused: PartitionSet = NONE
-    sealed: str = ""
-    touched: int = 0
-    error: str = ""
-    ask: str = ""
-    region: Progress | None = None
-    discontinuities: Discontinuities = field(default_factory=dict)
+    FIRST = ("incarnation", "epoch", "generation", "command", "running", "topics", "ended", "ask", "region", "error")
 
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> Channel:
-        fields = Fields.parse(where, data)
-        return cls(
-            incarnation=fields.text("incarnation", most=64),
-            epoch=fields.count("epoch", 0),
-            generation=fields.count("generation", 0),
-            command=fields.text("command", "", most=64),
-            running=fields.by_partition("running", _next_offset, "next offset"),
-            topics=fields.texts("topics"),
-            ended=fields.optional_text("ended"),
-            refused=partition_set(fields.partitions("refused")),
-            sealed=fields.text("sealed", ""),
-            touched=fields.count("touched", 0),
-            error=fields.text("error", "", most=64),
-            ask=fields.text("ask", "", most=64),
-            region=fields.inner("region", Progress.read),
-            discontinuities=fields.by_partition("discontinuities", Discontinuity.read, CAUSE),
-        )
-
-    def to_bytes(self) -> bytes:
-        return compact(
-            {
-                "incarnation": self.incarnation,
-                "epoch": self.epoch,
-                "generation": self.generation,
-                "command": self.command,
-                "running": nested(self.running),
-                "topics": dict(self.topics),
-                "ended": self.ended,
-                **({"ask": self.ask} if self.ask else {}),
-                **({"region": self.region.to_json()} if self.region is not None else {}),
-                **({"error": self.error} if self.error else {}),
-                **({"refused": range_texts(self.refused)} if self.refused else {}),
-                **({"sealed": self.sealed} if self.sealed else {}),
-                **({"touched": self.touched} if self.touched else {}),
-                **({"discontinuities": nested(self.discontinuities)} if self.discontinuities else {}),
-            }
-        )
+    incarnation: Annotated[str, forms.text(64)]
+    epoch: Annotated[int, forms.count()] = 0
+    generation: Annotated[int, forms.count()] = 0
+    command: Annotated[str, forms.text(64)] = ""
+    running: Annotated[Running, forms.partition_map(_next_offset, "next offset")] = field(default_factory=dict)
+    topics: Annotated[Mapping[str, str], forms.TEXTS._replace(write=dict)] = field(default_factory=dict)
+    ended: Annotated[str | None, forms.optional_text()] = None
+    refused: Annotated[PartitionSet, forms.partitions().optional] = NONE
+    sealed: Annotated[str, forms.text().optional] = ""
+    touched: Annotated[int, forms.count().optional] = 0
+    error: Annotated[str, forms.text(64).optional] = ""
+    ask: Annotated[str, forms.text(64).optional] = ""
+    region: Annotated[Progress | None, forms.inner(Progress).optional] = None
+    discontinuities: Annotated[Discontinuities, DISCONTINUITIES.optional] = field(default_factory=dict)
 
     @property
     def is_live(self) -> bool:
         """Whether its incarnation has not ended."""
         return bool(self.incarnation) and self.ended is None
 
-    def without(self, partitions: Iterable[TopicPartition]) -> Channel:
-        """The same with `partitions` no longer running."""
-        removed = set(partitions)
+    def without(self, stopped: Iterable[TopicPartition]) -> Channel:
+        """The same with `stopped` no longer running."""
+        removed = set(stopped)
         running = {key: offset for key, offset in self.running.items() if key not in removed}
         kept = {key.topic for key in running}
         topics = {topic: id_ for topic, id_ in self.topics.items() if topic in kept}
@@ -353,92 +270,56 @@ class Channel:
         return None if offset is None else OffsetRecord(offset, topic_id, self.generation, discontinuity=cause)
 
 
-def _next_offset(value: object) -> int | None:
-    if value is None or (type(value) is int and 0 <= value < 2**63):
-        return value
-    raise ValueError
-
-
 NO_CHANNEL = Channel(incarnation="")
 """A channel znode without data: it has had no incarnation yet."""
 
 
 @dataclass(frozen=True, slots=True)
-class OwnerRecord:
+class OwnerRecord(Record):
     """`owners/[topic]/[partition]`: the owning thread."""
 
-    thread: str
-    consumer: str
-    incarnation: str
-    generation: int
+    thread: Annotated[str, forms.text(300)]
+    consumer: Annotated[str, forms.text(250)]
+    incarnation: Annotated[str, forms.text(64)]
+    generation: Annotated[int, forms.count()]
 
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> OwnerRecord:
-        fields = Fields.parse(where, data)
-        return cls(
-            fields.text("thread", most=300),
-            fields.text("consumer", most=250),
-            fields.text("incarnation", most=64),
-            fields.count("generation"),
-        )
 
-    def to_bytes(self) -> bytes:
-        return compact({name: getattr(self, name) for name in self.__slots__})
+def _discontinuity(fields: Fields, key: str, _: object) -> Discontinuity | None:
+    return fields.value(key, Discontinuity.read, CAUSE)
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetRecord:
+class OffsetRecord(Record):
     """`offsets/[topic]/[partition]`: the committed offset, where the next owner resumes.
 
     :ivar start: how the initial offset was resolved; empty once an offset was committed or set.
     :ivar discontinuity: while nothing has been sealed from it.
     """
 
-    offset: int
-    topic_id: str
-    generation: int
-    start: str = ""
-    discontinuity: Discontinuity | None = None
+    offset: Annotated[int, forms.number()]
+    topic_id: Annotated[str, forms.text(64)]
+    generation: Annotated[int, forms.count(0)]
+    start: Annotated[str, forms.text(64).optional] = ""
+    discontinuity: Annotated[Discontinuity | None, Form(_discontinuity).optional] = None
 
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> OffsetRecord:
-        fields = Fields.parse(where, data)
-        return cls(
-            fields.number("offset"),
-            fields.text("topic_id", most=64),
-            fields.count("generation", 0),
-            fields.text("start", "", most=64),
-            fields.value("discontinuity", Discontinuity.read, CAUSE),
-        )
 
-    def to_bytes(self) -> bytes:
-        values = {"offset": self.offset, "topic_id": self.topic_id, "generation": self.generation}
-        optional = {"start": self.start, "discontinuity": self.discontinuity}
-        return compact(values | {name: value for name, value in optional.items() if value})
+def _ranges(fields: Fields, key: str, _: object) -> Set[int]:
+    try:
+        return ranges.decode(fields.text(key, "", MAX_TOPIC_BYTES))
+    except ValueError as error:
+        raise fields.bad(key, "partition ranges, as 0-3,7") from error
 
 
 @dataclass(frozen=True, slots=True)
-class BegunRecord:
+class BegunRecord(Record):
     """`offsets/[topic]`: the topic as it was when the group began with it.
 
     :ivar topic_id: of the topic at that time.
     :ivar partitions: the partitions at that time: a start position is for these, not for later ones.
     """
 
-    topic_id: str
-    partitions: Set[int]
-
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> BegunRecord:
-        fields = Fields.parse(where, data)
-        try:
-            partitions = ranges.decode(fields.text("partitions", "", most=MAX_TOPIC_BYTES))
-        except ValueError as error:
-            raise fields.bad("partitions", "partition ranges, as 0-3,7") from error
-        return cls(fields.text("topic_id", most=64), partitions)
-
-    def to_bytes(self) -> bytes:
-        return compact({"topic_id": self.topic_id, "partitions": ranges.encode(self.partitions)})
+    topic_id: Annotated[str, forms.text(64)]
+    partitions: Annotated[Set[int], Form(_ranges, ranges.encode)]
 
     @classmethod
     def of(cls, topic: Topic, group_czxid: int) -> BegunRecord:
@@ -491,18 +372,16 @@ class Seat:
         return compact({**self.registration.to_json(), **own})
 
 
+def _numbers(fields: Fields, key: str, _: object) -> dict[str, int]:
+    numbers = Fields(f"{fields.where}: {key}", fields.mapping(key))
+    return {group: numbers.number(group) for group in numbers.values}
+
+
 @dataclass(frozen=True, slots=True)
-class TurnTimes:
+class TurnTimes(Record):
     """`/consumers/turn_times`: milliseconds of turns per second of groups with 10 and more, `MOST_GROUPS` at most."""
 
-    epoch: int
-    groups: Mapping[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> TurnTimes:
-        fields = Fields.parse(where, data)
-        numbers = Fields(f"{where}: groups", fields.mapping("groups"))
-        return cls(fields.count("epoch"), {group: numbers.number(group) for group in numbers.values})
-
-    def to_bytes(self) -> bytes:
-        return compact({"epoch": self.epoch, "groups": dict(sorted(self.groups.items()))})
+    epoch: Annotated[int, forms.count()]
+    groups: Annotated[Mapping[str, int], Form(_numbers, lambda groups: dict(sorted(groups.items())))] = field(
+        default_factory=dict
+    )

@@ -6,16 +6,18 @@ States are opaque bytes: base64 here, or in a file when they are larger.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from ..errors import BadData
 from ..store import Create, Operation, SetData
-from .json_fields import Fields, compact
+from . import forms
+from .forms import Form, Record
+from .json_fields import Fields
 from .names import is_name
 from .partitions import TopicPartition, nested
 from .paths import RegionPaths
-from .ranges import is_partition
 
 CONSUMERS = "consumers"
 SLOTS = "slots"
@@ -62,7 +64,8 @@ class RegionMembership(NamedTuple):
         return {"name": self.name, "kind": self.kind}
 
 
-class GroupRegion(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class GroupRegion(Record):
     """`region` in a group's state.
 
     :ivar name: its region.
@@ -70,19 +73,9 @@ class GroupRegion(NamedTuple):
     :ivar away: static members of the target that have left, and keep their seats.
     """
 
-    name: str
-    ready: int = 0
-    away: tuple[str, ...] = ()
-
-    @classmethod
-    def read(cls, fields: Fields) -> GroupRegion:
-        name = fields.text("name", most=250)
-        if not is_name(name):
-            raise fields.bad("name", "the name of a region")
-        return cls(name, fields.count("ready", 0), fields.strings("away"))
-
-    def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "ready": self.ready, **({"away": list(self.away)} if self.away else {})}
+    name: Annotated[str, forms.text(250).checked(is_name, "the name of a region")]
+    ready: Annotated[int, forms.count()] = 0
+    away: Annotated[tuple[str, ...], forms.STRINGS.optional] = ()
 
 
 class Progress(NamedTuple):
@@ -105,7 +98,8 @@ class Progress(NamedTuple):
         return {"reset": self.reset, "ready": self.ready, "drained": self.drained}
 
 
-class Order(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Order(Record):
     """`region` in a command.
 
     :ivar reset: its reset.
@@ -114,31 +108,33 @@ class Order(NamedTuple):
     :ivar inherited: of a start, contributions of departed members: this member gets their state.
     """
 
-    reset: int
-    checkpoint: int = INITIAL
-    sources: tuple[str, ...] = ()
-    inherited: tuple[str, ...] = ()
+    reset: Annotated[int, forms.count(0)]
+    checkpoint: Annotated[int, forms.count()] = INITIAL
+    sources: Annotated[tuple[str, ...], forms.STRINGS.named("from").optional] = ()
+    inherited: Annotated[tuple[str, ...], forms.STRINGS.named("gone").optional] = ()
 
-    @classmethod
-    def read(cls, fields: Fields) -> Order:
-        return cls(
-            fields.count("reset", 0),
-            fields.count("checkpoint", 0),
-            fields.strings("from"),
-            fields.strings("gone"),
-        )
 
-    def to_json(self) -> dict[str, Any]:
-        lists = {"from": list(self.sources), "gone": list(self.inherited)}
-        return {
-            "reset": self.reset,
-            "checkpoint": self.checkpoint,
-            **{name: names for name, names in lists.items() if names},
-        }
+def by_group(read: Callable[[Fields, str], Any]) -> Form:
+    """Group -> value; other names are ignored."""
+
+    def values(fields: Fields, key: str, _: object) -> dict[str, Any]:
+        found = Fields(f"{fields.where}: {key}", fields.mapping(key))
+        return {group: read(found, group) for group in found.values if is_name(group)}
+
+    return Form(values, lambda groups: dict(sorted(groups.items())))
+
+
+def _groups(fields: Fields, key: str, _: object) -> tuple[str, ...]:
+    """The groups of a region, whose kind and state are checked with them."""
+    kind, state, groups = fields.text("kind", CONSUMERS), fields.text("state", RESETTING), fields.items(key)
+    are_names = all(isinstance(group, str) and is_name(group) for group in groups)
+    if kind not in KINDS or state not in REGION_STATES or not are_names:
+        raise fields.bad("state", "a region's state, with its `kind` and its `groups`")
+    return tuple(sorted(set(groups)))
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class Region(Record):
     """`/consumers/regions/[region]`.
 
     :ivar sequence: the current cut: a reset restores it.
@@ -154,48 +150,18 @@ class Region:
     :ivar interval_ms: the acting coordinator's checkpoint interval; 0: unknown.
     """
 
-    kind: str = CONSUMERS
-    state: str = RESETTING
-    sequence: int = INITIAL
-    next_sequence: int = 1
-    open: int = 0
-    reset: int = 1
-    groups: tuple[str, ...] = ()
-    consecutive_resets: int = 0
-    reason: str | None = None
-    since_ms: int = 0
-    interval_ms: int = 0
-    first: Mapping[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> Region:
-        fields = Fields.parse(where, data)
-        kind, state = fields.text("kind", CONSUMERS), fields.text("state", RESETTING)
-        groups = fields.items("groups")
-        if (
-            kind not in KINDS
-            or state not in REGION_STATES
-            or not all(isinstance(g, str) and is_name(g) for g in groups)
-        ):
-            raise fields.bad("state", "a region's state, with its `kind` and its `groups`")
-        return cls(
-            kind,
-            state,
-            fields.count("sequence", 0),
-            fields.count("next_sequence", 1, least=1),
-            fields.count("open", 0),
-            fields.count("reset", 1, least=1),
-            tuple(sorted(set(groups))),
-            fields.count("consecutive_resets", 0),
-            fields.optional_text("reason"),
-            fields.number("since_ms", 0),
-            fields.number("interval_ms", 0),
-            _first(fields),
-        )
-
-    def to_bytes(self) -> bytes:
-        values = {name: getattr(self, name) for name in self.__slots__}
-        return compact({**values, "groups": sorted(self.groups), "first": dict(sorted(self.first.items()))})
+    kind: Annotated[str, forms.text()] = CONSUMERS
+    state: Annotated[str, forms.text()] = RESETTING
+    sequence: Annotated[int, forms.count()] = INITIAL
+    next_sequence: Annotated[int, forms.count(least=1)] = 1
+    open: Annotated[int, forms.count()] = 0
+    reset: Annotated[int, forms.count(least=1)] = 1
+    groups: Annotated[tuple[str, ...], Form(_groups, sorted)] = ()
+    consecutive_resets: Annotated[int, forms.count()] = 0
+    reason: Annotated[str | None, forms.optional_text()] = None
+    since_ms: Annotated[int, forms.number()] = 0
+    interval_ms: Annotated[int, forms.number()] = 0
+    first: Annotated[Mapping[str, int], by_group(Fields.count)] = field(default_factory=dict)
 
     def cut_of(self, group: str) -> int:
         """The checkpoint that a group restores; `INITIAL` when the region's cut is from before the group joined."""
@@ -218,13 +184,16 @@ class Region:
         return replace(self, groups=groups, first={each: n for each, n in self.first.items() if each in groups})
 
 
-def _first(fields: Fields) -> dict[str, int]:
-    inner = Fields(f"{fields.where}: first", fields.mapping("first"))
-    return {group: inner.count(group) for group in inner.values if is_name(group)}
+def _participants(fields: Fields, key: str, _: object) -> dict[str, dict[str, str]]:
+    return fields.named(key, lambda group: {name: group.text(name, most=64) for name in group.values if is_name(name)})
+
+
+def _sorted_participants(groups: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
+    return {group: dict(sorted(incarnations.items())) for group, incarnations in sorted(groups.items())}
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(Record):
     """`checkpoints/checkpoint-[sequence]`.
 
     :ivar base: the cut before it.
@@ -232,45 +201,23 @@ class Checkpoint:
     :ivar away: group -> static members that were away at its begin: their part of `base` is copied.
     """
 
-    trigger: str
-    reset: int
-    base: int
-    participants: Mapping[str, Mapping[str, str]]
-    since_ms: int = 0
-    away: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> Checkpoint:
-        fields = Fields.parse(where, data)
-        return cls(
-            fields.text("trigger", ""),
-            fields.count("reset"),
-            fields.count("base", 0),
-            fields.named("participants", lambda group: {n: group.text(n, most=64) for n in group.values if is_name(n)}),
-            fields.number("since_ms", 0),
-            _away(fields),
-        )
-
-    def to_bytes(self) -> bytes:
-        participants = {
-            group: dict(sorted(incarnations.items())) for group, incarnations in sorted(self.participants.items())
-        }
-        values = {name: getattr(self, name) for name in self.__slots__}
-        return compact({**values, "participants": participants})
-
-
-def _away(fields: Fields) -> dict[str, tuple[str, ...]]:
-    inner = Fields(f"{fields.where}: away", fields.mapping("away"))
-    return {group: inner.strings(group) for group in inner.values if is_name(group)}
+    trigger: Annotated[str, forms.text(default="")]
+    reset: Annotated[int, forms.count()]
+    base: Annotated[int, forms.count(0)]
+    participants: Annotated[Mapping[str, Mapping[str, str]], Form(_participants, _sorted_participants)]
+    since_ms: Annotated[int, forms.number()] = 0
+    away: Annotated[Mapping[str, tuple[str, ...]], by_group(Fields.strings)._replace(write=dict)] = field(
+        default_factory=dict
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class StateFile:
+class StateFile(Record):
     """The file of states too large for a znode: an Arrow IPC stream in `checkpoint_dir`."""
 
-    name: str
-    size: int
-    crc32: int
+    name: Annotated[str, forms.text(1024)]
+    size: Annotated[int, forms.number()]
+    crc32: Annotated[int, forms.number(most=2**32 - 1)]
 
     @property
     def checkpoint(self) -> int:
@@ -278,19 +225,12 @@ class StateFile:
         number = self.name.split("/")[-2:][0]
         return int(number) if number.isascii() and number.isdigit() else 0
 
-    @classmethod
-    def read(cls, fields: Fields) -> StateFile:
-        return cls(fields.text("name", most=1024), fields.number("size"), fields.number("crc32", most=2**32 - 1))
-
-    def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "size": self.size, "crc32": self.crc32}
-
 
 Offsets = Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Contribution:
+class Contribution(Record):
     """`checkpoints/checkpoint-[sequence]/[group]~[consumer]`: offsets and states of one member.
 
     :ivar offsets: partition -> the next offset: the states are those after exactly the records below.
@@ -299,58 +239,36 @@ class Contribution:
     :ivar file: the file with the states instead.
     """
 
-    incarnation: str
-    reset: int
-    offsets: Offsets = field(default_factory=dict)
-    topics: Mapping[str, str] = field(default_factory=dict)
-    states: Mapping[TopicPartition, str] = field(default_factory=dict)
-    member_state: str = ""
-    file: StateFile | None = None
-    drain_ms: int = 0
-
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> Contribution:
-        fields = Fields.parse(where, data)
-        return cls(
-            fields.text("incarnation", most=64),
-            fields.count("reset"),
-            _by_partition(fields, "offsets", lambda value: type(value) is int and 0 <= value < 2**63),
-            fields.texts("topics"),
-            _by_partition(fields, "states", lambda value: isinstance(value, str)),
-            fields.text("member_state", "", most=2 * MAX_STATE_BYTES),
-            fields.inner("file", StateFile.read),
-            fields.number("drain_ms", 0),
-        )
-
-    def to_bytes(self) -> bytes:
-        return compact(
-            {
-                "incarnation": self.incarnation,
-                "reset": self.reset,
-                "offsets": nested(self.offsets),
-                "topics": dict(sorted(self.topics.items())),
-                **({"states": nested(self.states)} if self.states else {}),
-                **({"member_state": self.member_state} if self.member_state else {}),
-                **({"file": self.file.to_json()} if self.file is not None else {}),
-                "drain_ms": self.drain_ms,
-            }
-        )
+    incarnation: Annotated[str, forms.text(64)]
+    reset: Annotated[int, forms.count()]
+    offsets: Annotated[Offsets, _by_partition(lambda value: type(value) is int and 0 <= value < 2**63)] = field(
+        default_factory=dict
+    )
+    topics: Annotated[Mapping[str, str], forms.TEXTS] = field(default_factory=dict)
+    states: Annotated[Mapping[TopicPartition, str], _by_partition(lambda value: isinstance(value, str)).optional] = (
+        field(default_factory=dict)
+    )
+    member_state: Annotated[str, forms.text(2 * MAX_STATE_BYTES).optional] = ""
+    file: Annotated[StateFile | None, forms.inner(StateFile).optional] = None
+    drain_ms: Annotated[int, forms.number()] = 0
 
 
-def _by_partition(fields: Fields, name: str, is_good: Any) -> dict[TopicPartition, Any]:
-    found: dict[TopicPartition, Any] = {}
-    for topic, values in fields.mapping(name).items():
-        if not is_name(topic) or not isinstance(values, dict):
-            raise fields.bad(name, "an object topic -> partition -> value")
-        for key, value in values.items():
-            if not is_partition(key) or not is_good(value):
-                raise fields.bad(name, "an object topic -> partition -> value")
-            found[TopicPartition(topic, int(key))] = value
-    return found
+def _by_partition(is_good: Callable[[Any], bool]) -> Form:
+    def value(found: Any) -> Any:
+        if is_good(found):
+            return found
+        raise ValueError
+
+    return Form(lambda fields, key, _: fields.mapping(key) and fields.by_partition(key, value, "value"), nested)
+
+
+_NUMBERS = Form(lambda fields, key, _: tuple(fields.items(key)), list).checked(
+    lambda numbers: all(type(number) is int for number in numbers), "a list of numbers"
+)
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointEnd:
+class CheckpointEnd(Record):
     """`completed`, `aborted` or `abandoned` below a checkpoint; written once.
 
     :ivar reason: why it was aborted or abandoned.
@@ -358,24 +276,50 @@ class CheckpointEnd:
     :ivar files: of a complete one: earlier checkpoints whose files its copies name.
     """
 
-    at_ms: int = 0
-    duration_ms: int = 0
-    reason: str = ""
-    files: tuple[int, ...] = ()
-
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> CheckpointEnd:
-        fields = Fields.parse(where, data)
-        files = fields.items("files")
-        if not all(type(number) is int for number in files):
-            raise fields.bad("files", "a list of numbers")
-        return cls(fields.number("at_ms", 0), fields.number("duration_ms", 0), fields.text("reason", ""), tuple(files))
-
-    def to_bytes(self) -> bytes:
-        files = {"files": list(self.files)} if self.files else {}
-        return compact({"at_ms": self.at_ms, "duration_ms": self.duration_ms, "reason": self.reason, **files})
+    at_ms: Annotated[int, forms.number()] = 0
+    duration_ms: Annotated[int, forms.number()] = 0
+    reason: Annotated[str, forms.text()] = ""
+    files: Annotated[tuple[int, ...], _NUMBERS.optional] = ()
 
 
 def ended_checkpoint(paths: RegionPaths, sequence: int, data: bytes, how: str, end: CheckpointEnd) -> list[Operation]:
     """The operations that end a checkpoint: its version is bumped, so that later contributions are refused."""
     return [SetData(paths.checkpoint(sequence), data), Create(paths.end(sequence, how), end.to_bytes())]
+
+
+CHECKPOINT = "checkpoint"
+RESET = "reset"
+FAIL = "fail"
+REQUESTS = (CHECKPOINT, RESET, FAIL)
+
+
+@dataclass(frozen=True, slots=True)
+class RegionRequest(Record):
+    """`request` below a region: a checkpoint, a reset, or a failed member.
+
+    :ivar sequence: of a reset: the target cut; None for the region's current one.
+    :ivar by_application: whether a reset counts for `max_consecutive_resets`.
+    :ivar reset: of a member's request: the reset that it is in; a later reset voids the request. 0 for any.
+    """
+
+    what: Annotated[str, forms.text(64).checked(REQUESTS.__contains__, f"one of {', '.join(REQUESTS)}")]
+    by: Annotated[str, forms.text(250)] = ""
+    reason: Annotated[str, forms.text(1000)] = ""
+    sequence: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
+    by_application: Annotated[bool, forms.FLAG.optional] = False
+    reset: Annotated[int, forms.count().optional] = 0
+
+
+def is_replaced(where: str, data: bytes, asked: RegionRequest) -> bool:
+    """Whether an existing request gives way to `asked`.
+
+    A checkpoint request gives way to a reset or a failure, one of an earlier reset to a later, an unreadable one to
+    any.
+    """
+    try:
+        existing = RegionRequest.parse(where, data)
+    except BadData:
+        return True
+    if asked.what != CHECKPOINT and existing.what == CHECKPOINT:
+        return True
+    return 0 < existing.reset < asked.reset

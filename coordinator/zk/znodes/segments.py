@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from .json_fields import MAX_NUMBER, Fields, compact
+from . import forms
+from .forms import Form, Record
+from .json_fields import MAX_NUMBER, Fields
 from .names import is_name
 from .partitions import CAUSE, Discontinuities, Discontinuity, TopicPartition, nested
 
@@ -47,73 +48,12 @@ _NO_PATH = re.compile("[\0\ud800-\udfff]")
 """What no path of a file system may have: NUL, and halves of characters."""
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """`segments/segment-[seq]`: one sealed file.
-
-    :ivar file: its path below the segments folder.
-    :ivar rows: its number of records.
-    :ivar size: its bytes.
-    :ivar missing: of those ranges with offsets that have no record.
-    :ivar discontinuities: of those ranges that do not continue the partition's last one.
-    """
-
-    file: str
-    segments_dir: str
-    rows: int
-    size: int
-    ranges: tuple[SealedRange, ...]
-    consumer: str
-    incarnation: str
-    generation: int
-    missing: tuple[Missing, ...] = ()
-    discontinuities: Discontinuities = field(default_factory=dict)
-
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> Segment:
-        fields = Fields.parse(where, data, most=MAX_SEGMENT_BYTES)
-        file = fields.text("file", most=1024)
-        if file.startswith("/") or not all(is_name(part) for part in file.split("/")):
-            raise fields.bad("file", "a path below the segments folder")
-        segments_dir = fields.text("segments_dir")
-        if _NO_PATH.search(segments_dir):
-            raise fields.bad("segments_dir", "a folder or a URL")
-        return cls(
-            file=file,
-            segments_dir=segments_dir,
-            rows=fields.number("rows"),
-            size=fields.number("bytes"),
-            ranges=tuple(_sealed_ranges(fields)),
-            consumer=fields.text("consumer", most=250),
-            incarnation=fields.text("incarnation", most=64),
-            generation=fields.count("generation"),
-            missing=tuple(_missing(fields)),
-            discontinuities=fields.by_partition("discontinuities", Discontinuity.read, CAUSE),
-        )
-
-    def to_bytes(self) -> bytes:
-        ranges = {TopicPartition(item.topic, item.partition): [item.first, item.next] for item in self.ranges}
-        missing = {TopicPartition(item.topic, item.partition): item.offsets for item in self.missing}
-        return compact(
-            {
-                "file": self.file,
-                "segments_dir": self.segments_dir,
-                "rows": self.rows,
-                "bytes": self.size,
-                "ranges": nested(ranges),
-                "topics": {item.topic: item.topic_id for item in self.ranges},
-                "consumer": self.consumer,
-                "incarnation": self.incarnation,
-                "generation": self.generation,
-                **({"missing": nested(missing)} if missing else {}),
-                **({"discontinuities": nested(self.discontinuities)} if self.discontinuities else {}),
-            }
-        )
+def _is_folder(name: str) -> bool:
+    return not _NO_PATH.search(name)
 
 
-def _missing(fields: Fields) -> Iterable[Missing]:
-    counts = fields.by_partition("missing", _count, "number of offsets")
-    return (Missing(*partition, count) for partition, count in counts.items())
+def _is_file(name: str) -> bool:
+    return not name.startswith("/") and all(map(is_name, name.split("/")))
 
 
 def _count(value: object) -> int:
@@ -122,12 +62,9 @@ def _count(value: object) -> int:
     raise ValueError
 
 
-def _sealed_ranges(fields: Fields) -> Iterable[SealedRange]:
-    ids = fields.texts("topics")
-    for (topic, partition), pair in fields.by_partition("ranges", _range, "[first, next]").items():
-        if topic not in ids:
-            raise fields.bad("topics", "the ids of all topics in `ranges`")
-        yield SealedRange(topic, ids[topic], partition, *pair)
+def _missing(fields: Fields, key: str, _: object) -> tuple[Missing, ...]:
+    counts = fields.by_partition(key, _count, "number of offsets")
+    return tuple(Missing(*partition, count) for partition, count in counts.items())
 
 
 def _range(value: object) -> tuple[int, int]:
@@ -137,8 +74,60 @@ def _range(value: object) -> tuple[int, int]:
     raise ValueError
 
 
+def _sealed_ranges(fields: Fields, key: str, _: object) -> tuple[SealedRange, ...]:
+    ids, ranges = fields.texts("topics"), fields.by_partition(key, _range, "[first, next]")
+    if not all(topic in ids for topic, _ in ranges):
+        raise fields.bad("topics", "the ids of all topics in `ranges`")
+    return tuple(SealedRange(topic, ids[topic], number, *pair) for (topic, number), pair in ranges.items())
+
+
+_RANGES = Form(
+    _sealed_ranges,
+    lambda ranges: nested({TopicPartition(item.topic, item.partition): [item.first, item.next] for item in ranges}),
+)
+_MISSING = Form(
+    _missing, lambda missing: nested({TopicPartition(item.topic, item.partition): item.offsets for item in missing})
+)
+
+
 @dataclass(frozen=True, slots=True)
-class SegmentsRecord:
+class Segment(Record):
+    """`segments/segment-[seq]`: one sealed file.
+
+    :ivar file: its path below the segments folder.
+    :ivar rows: its number of records.
+    :ivar size: its bytes.
+    :ivar missing: of those ranges with offsets that have no record.
+    :ivar discontinuities: of those ranges that do not continue the partition's last one.
+    """
+
+    MOST_BYTES = MAX_SEGMENT_BYTES
+
+    file: Annotated[str, forms.text(1024).checked(_is_file, "a path below the segments folder")]
+    segments_dir: Annotated[str, forms.text().checked(_is_folder, "a folder or a URL")]
+    rows: Annotated[int, forms.number()]
+    size: Annotated[int, forms.number().named("bytes")]
+    ranges: Annotated[tuple[SealedRange, ...], _RANGES]
+    consumer: Annotated[str, forms.text(250)]
+    incarnation: Annotated[str, forms.text(64)]
+    generation: Annotated[int, forms.count()]
+    missing: Annotated[tuple[Missing, ...], _MISSING.optional] = ()
+    discontinuities: Annotated[Discontinuities, forms.partition_map(Discontinuity.read, CAUSE).optional] = field(
+        default_factory=dict
+    )
+
+    def to_json(self) -> dict[str, Any]:
+        """Its fields; the ids of the topics stand beside the ranges."""
+        written = Record.to_json(self)
+        first = {key: written.pop(key) for key in ("file", "segments_dir", "rows", "bytes", "ranges")}
+        return {**first, "topics": {item.topic: item.topic_id for item in self.ranges}, **written}
+
+
+_INTERVAL = Form(lambda fields, key, _: fields.number(key, least=1) if fields.has(key) else None)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentsRecord(Record):
     """The data of `segments`: the coordinator's instructions to a group's fetchers and queries.
 
     :ivar collected: the czxid up to which segments have been collected.
@@ -146,20 +135,11 @@ class SegmentsRecord:
     :ivar seal_interval_ms: minimum seal interval of the group's fetchers, None for no minimum.
     """
 
-    collected: int = 0
-    paused: str | None = None
-    seal_interval_ms: int | None = None
+    MAY_BE_EMPTY = True
 
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> SegmentsRecord:
-        if not data:
-            return cls()
-        fields = Fields.parse(where, data)
-        interval = fields.number("seal_interval_ms", least=1) if fields.has("seal_interval_ms") else None
-        return cls(fields.number("collected", 0), fields.optional_text("paused") or None, interval)
-
-    def to_bytes(self) -> bytes:
-        return compact({"collected": self.collected, "paused": self.paused, "seal_interval_ms": self.seal_interval_ms})
+    collected: Annotated[int, forms.number()] = 0
+    paused: Annotated[str | None, Form(lambda fields, key, _: fields.optional_text(key) or None)] = None
+    seal_interval_ms: Annotated[int | None, _INTERVAL] = None
 
 
 class Rewind(NamedTuple):
@@ -182,7 +162,7 @@ class Rewind(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class Query(Record):
     """`queries/[query]`: progress of a Spark query.
 
     :ivar run: one run of the query; a newer one fences an older.
@@ -192,53 +172,23 @@ class Query:
     :ivar rewind: where the next run has to begin; None where that is its Spark checkpoint's own affair.
     """
 
-    run: str
-    finished: int
-    seen_ms: int
-    expired_ms: int = 0
-    rewind: Rewind | None = None
-
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> Query:
-        fields = Fields.parse(where, data)
-        return cls(
-            fields.text("run", most=64),
-            fields.number("finished", 0),
-            fields.number("seen_ms", 0),
-            fields.number("expired_ms", 0),
-            fields.inner("rewind", Rewind.read),
-        )
-
-    def to_bytes(self) -> bytes:
-        return compact(
-            {
-                "run": self.run,
-                "finished": self.finished,
-                "seen_ms": self.seen_ms,
-                **({"expired_ms": self.expired_ms} if self.expired_ms else {}),
-                **({"rewind": self.rewind.to_json()} if self.rewind is not None else {}),
-            }
-        )
+    run: Annotated[str, forms.text(64)]
+    finished: Annotated[int, forms.number(0)]
+    seen_ms: Annotated[int, forms.number(0)]
+    expired_ms: Annotated[int, forms.number().optional] = 0
+    rewind: Annotated[Rewind | None, forms.inner(Rewind).optional] = None
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class Pool(Record):
     """`pools/[pool]`, an ephemeral of the Spark driver's session: the number of slots that run.
 
     :ivar slots: slots with a smaller number run; 0 stops all of them.
     :ivar run: one run of the pool; a newer one under the same name ends an older.
     """
 
-    slots: int
-    run: str
-
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> Pool:
-        fields = Fields.parse(where, data)
-        return cls(fields.number("slots", most=10_000), fields.text("run", most=64))
-
-    def to_bytes(self) -> bytes:
-        return compact({"slots": self.slots, "run": self.run})
+    slots: Annotated[int, forms.number(most=10_000)]
+    run: Annotated[str, forms.text(64)]
 
 
 def slot_name(pool: str, number: int) -> str:

@@ -11,10 +11,12 @@ import hashlib
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 from ..errors import BadData
+from . import forms
+from .forms import Form, Record
 from .group_state import MAX_OWNED, ownership_json, read_ownership
 from .json_fields import MAX_ZNODE_BYTES, Fields, compact
 from .names import is_name
@@ -39,8 +41,15 @@ MAX_ANSWER_PARTITIONS = 250_000
 """More partitions than fit into a group's `state`, however few bytes name them."""
 
 
+_PROTOCOLS = Form(lambda fields, key, _: tuple(fields.items(key)), list).checked(
+    lambda names: names and all(isinstance(name, str) and is_name(name) for name in names),
+    "a list of protocol names, at least one",
+)
+_PREFERRED = Form(lambda fields, key, own: bool(fields.values[key]) if fields.has(key) else own, key="preferred")
+
+
 @dataclass(frozen=True, slots=True)
-class ClientProtocols:
+class ClientProtocols(Record):
     """`client` in `ids/[consumer]`: a member's protocols, and its metadata for each.
 
     :ivar protocols: in order of preference.
@@ -50,11 +59,13 @@ class ClientProtocols:
     :ivar digest: of the whole field as read, later releases' fields included: a new digest is a rejoin.
     """
 
-    protocols: tuple[str, ...]
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    protocol_type: str = CONSUMER
-    is_preferred: bool = True
-    rejoins: int = 0
+    FIRST = ("protocol_type",)
+
+    protocols: Annotated[tuple[str, ...], _PROTOCOLS]
+    metadata: Annotated[Mapping[str, str], forms.TEXTS._replace(write=dict)] = field(default_factory=dict)
+    protocol_type: Annotated[str, forms.text(250)] = CONSUMER
+    is_preferred: Annotated[bool, _PREFERRED.optional] = True
+    rejoins: Annotated[int, forms.count().optional] = 0
     digest: str = ""
 
     @classmethod
@@ -62,30 +73,9 @@ class ClientProtocols:
         """
         :raises BadData: when the field exists and cannot be read.
         """
-        metadata = fields.texts("metadata")
-        protocols = tuple(fields.items("protocols"))
-        if not protocols or not all(isinstance(name, str) and is_name(name) for name in protocols):
-            raise fields.bad("protocols", "a list of protocol names, at least one")
-        preferred = fields.values.get("preferred")
         canonical = json.dumps(fields.values, sort_keys=True, separators=(",", ":"))
-        return cls(
-            protocols,
-            metadata,
-            fields.text("protocol_type", CONSUMER, most=250),
-            preferred is None or bool(preferred),
-            fields.count("rejoins", 0),
-            hashlib.sha256(canonical.encode()).hexdigest()[:16],
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """The field of the znode."""
-        return {
-            "protocol_type": self.protocol_type,
-            "protocols": list(self.protocols),
-            "metadata": dict(self.metadata),
-            **({} if self.is_preferred else {"preferred": False}),
-            **({"rejoins": self.rejoins} if self.rejoins else {}),
-        }
+        digest = hashlib.sha256(canonical.encode()).hexdigest()[:16]
+        return replace(super(ClientProtocols, cls).read(fields), digest=digest)
 
     @property
     def metadata_bytes(self) -> int:
@@ -94,7 +84,7 @@ class ClientProtocols:
 
 
 @dataclass(frozen=True, slots=True)
-class AskMember:
+class AskMember(Record):
     """A member as an ask lists it.
 
     :ivar identity: its incarnation, or for a static member its seat: a bounce keeps the identity.
@@ -102,25 +92,18 @@ class AskMember:
     :ivar lease_ms: how long it may continue after its last heartbeat.
     """
 
-    identity: str
-    digest: str
-    lease_ms: int = 0
-
-    @classmethod
-    def read(cls, fields: Fields) -> AskMember:
-        return cls(fields.text("identity", most=64), fields.text("metadata", most=64), fields.number("lease_ms", 0))
+    identity: Annotated[str, forms.text(64)]
+    digest: Annotated[str, forms.text(64).named("metadata")]
+    lease_ms: Annotated[int, forms.number()] = 0
 
     @property
     def is_seat(self) -> bool:
         """Whether it is a static member."""
         return self.identity.startswith(SEAT_PREFIX)
 
-    def to_json(self) -> dict[str, Any]:
-        return {"identity": self.identity, "metadata": self.digest, "lease_ms": self.lease_ms}
-
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Record):
     """`sync/ask-[number]`: a request to one leader for an assignment.
 
     :ivar incarnation: of the leader; a new incarnation was not asked.
@@ -131,45 +114,19 @@ class Ask:
     :ivar outdated: preceding asks in a row whose answer was for outdated topics.
     """
 
-    protocol: str
-    leader: str
-    incarnation: str
-    members: Mapping[str, AskMember]
-    protocol_type: str = CONSUMER
-    attempt: int = 1
-    reason: str = ""
-    since_ms: int = 0
-    outdated: int = 0
+    FIRST = (
+        "protocol_type", "protocol", "leader", "incarnation", "attempt", "reason", "since_ms", "outdated",
+    )  # fmt: skip
 
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> Ask:
-        fields = Fields.parse(where, data)
-        return cls(
-            fields.text("protocol", most=250),
-            fields.text("leader", most=250),
-            fields.text("incarnation", "", most=64),
-            fields.named("members", AskMember.read),
-            fields.text("protocol_type", CONSUMER, most=250),
-            fields.count("attempt", 1),
-            fields.text("reason", ""),
-            fields.number("since_ms", 0),
-            fields.count("outdated", 0),
-        )
-
-    def to_bytes(self) -> bytes:
-        return compact(
-            {
-                "protocol_type": self.protocol_type,
-                "protocol": self.protocol,
-                "leader": self.leader,
-                "incarnation": self.incarnation,
-                "attempt": self.attempt,
-                "reason": self.reason,
-                "since_ms": self.since_ms,
-                **({"outdated": self.outdated} if self.outdated else {}),
-                "members": {name: member.to_json() for name, member in sorted(self.members.items())},
-            }
-        )
+    protocol: Annotated[str, forms.text(250)]
+    leader: Annotated[str, forms.text(250)]
+    incarnation: Annotated[str, forms.text(64, "")]
+    members: Annotated[Mapping[str, AskMember], forms.named(AskMember)]
+    protocol_type: Annotated[str, forms.text(250)] = CONSUMER
+    attempt: Annotated[int, forms.count()] = 1
+    reason: Annotated[str, forms.text()] = ""
+    since_ms: Annotated[int, forms.number()] = 0
+    outdated: Annotated[int, forms.count().optional] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +160,15 @@ class MemberAnswer:
         return compact({**protocol, "ownershipMap": ownership_json(self.threads), **state})
 
 
+_MEMBERS = Form(lambda fields, key, _: tuple(sorted(set(fields.strings(key)))), sorted)
+_RANGES = Form(
+    lambda fields, key, _: fields.partitions(key, most=MAX_ANSWER_PARTITIONS),
+    lambda topics: {topic: encode(numbers) for topic, numbers in sorted(topics.items())},
+)
+
+
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Record):
     """`sync/ask-[number]/answer`: the leader's final answer to an ask.
 
     :ivar members: the members with an entry.
@@ -214,52 +178,20 @@ class Answer:
     :ivar error: why there is no assignment, else None.
     """
 
-    members: tuple[str, ...] = ()
-    topics: Mapping[str, str] = field(default_factory=dict)
-    partitions: Mapping[str, Set[int]] = field(default_factory=dict)
-    is_cooperative: bool = False
-    error: str | None = None
-
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> Answer:
-        fields = Fields.parse(where, data)
-        return cls(
-            tuple(sorted(set(fields.strings("members")))),
-            fields.texts("topics"),
-            fields.partitions("partitions", most=MAX_ANSWER_PARTITIONS),
-            fields.values.get("cooperative") is True,
-            fields.optional_text("error"),
-        )
-
-    def to_bytes(self) -> bytes:
-        return compact(
-            {
-                "members": sorted(self.members),
-                "topics": dict(sorted(self.topics.items())),
-                "partitions": {topic: encode(numbers) for topic, numbers in sorted(self.partitions.items())},
-                "cooperative": self.is_cooperative,
-                "error": self.error,
-            }
-        )
+    members: Annotated[tuple[str, ...], _MEMBERS] = ()
+    topics: Annotated[Mapping[str, str], forms.TEXTS] = field(default_factory=dict)
+    partitions: Annotated[Mapping[str, Set[int]], _RANGES] = field(default_factory=dict)
+    is_cooperative: Annotated[bool, forms.FLAG.named("cooperative")] = False
+    error: Annotated[str | None, forms.optional_text()] = None
 
 
 @dataclass(frozen=True, slots=True)
-class SyncRequest:
+class SyncRequest(Record):
     """`sync_request`: a leader's request for another ask."""
 
-    by: str = ""
-    incarnation: str = ""
-    reason: str = ""
-
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> SyncRequest:
-        fields = Fields.parse(where, data)
-        return cls(
-            fields.text("by", "", most=250), fields.text("incarnation", "", most=64), fields.text("reason", "", 1000)
-        )
-
-    def to_bytes(self) -> bytes:
-        return compact({"by": self.by, "incarnation": self.incarnation, "reason": self.reason})
+    by: Annotated[str, forms.text(250)] = ""
+    incarnation: Annotated[str, forms.text(64)] = ""
+    reason: Annotated[str, forms.text(1000)] = ""
 
 
 def encoded(data: bytes) -> str:

@@ -18,8 +18,16 @@ from coordinator.admin.regions import request
 from coordinator.admin.topics import get_topic
 from coordinator.zk.znodes.paths import Brokers, RegionPaths
 from coordinator.zk.znodes.records import parsed_channel
-from coordinator.zk.znodes.region_requests import CHECKPOINT, RESET, RegionRequest
-from coordinator.zk.znodes.regions import COMPLETED, RUNNING, CheckpointEnd, Progress, Region
+from coordinator.zk.znodes.regions import (
+    CHECKPOINT,
+    COMPLETED,
+    RESET,
+    RUNNING,
+    CheckpointEnd,
+    Progress,
+    Region,
+    RegionRequest,
+)
 from drills.base.processes import module_command
 
 from .figures import machine, peak_memory_mb, summary

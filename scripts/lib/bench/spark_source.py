@@ -17,7 +17,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from coordinator.zk.embedded.java import class_path
-from coordinator.zk.embedded.kafka_jars import Artifact, cache_directory, fetched
+from coordinator.zk.embedded.kafka import Artifact, cache_directory, fetched
 from coordinator.zk.errors import MissingProgram
 
 from .peers import PATIENCE_S, Took

@@ -22,8 +22,7 @@ from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Store
 from coordinator.zk.znodes.paths import Brokers
-from coordinator.zk.znodes.region_requests import CHECKPOINT, RegionRequest
-from coordinator.zk.znodes.regions import RUNNING
+from coordinator.zk.znodes.regions import CHECKPOINT, RUNNING, RegionRequest
 from drills.base.processes import Process, module_command
 from drills.base.waiting import wait_for
 

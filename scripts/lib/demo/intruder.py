@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from coordinator.zk.embedded.identities import Identities
+from coordinator.zk.embedded.directory import Identities
 from coordinator.zk.errors import Refused, WriteDenied
 from coordinator.zk.security.access import ZooKeeperAccess
 from coordinator.zk.session.kazoo_store import open_kazoo

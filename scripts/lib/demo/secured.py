@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinator.admin.acl import apply
 from coordinator.admin.acl_policy import create_group
-from coordinator.zk.embedded.identities import Identities
+from coordinator.zk.embedded.directory import Identities
 from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.store import AclStore
 from coordinator.zk.znodes.paths import Brokers

@@ -18,8 +18,8 @@ from common import start_node
 
 from consumer.logs.embedded.producer import Producer
 from coordinator.admin.topics import create_topic
+from coordinator.zk.embedded.directory import Identities
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
-from coordinator.zk.embedded.identities import Identities
 from coordinator.zk.security.access import environment_of
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.znodes.paths import Brokers
