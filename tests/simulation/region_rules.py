@@ -184,13 +184,13 @@ def _left_open(original: Any) -> Any:
 
 
 def _without_gone(original: Any) -> Any:
-    return lambda *args: original(*args)._replace(inherited=())
+    return lambda *args: replace(original(*args), inherited=())
 
 
 def _gone_to_all(original: Any) -> Any:
     def start_order(found: Any, name: str, region: Any) -> Any:
         heirs = original(found, min(found.want.target), region).inherited
-        return original(found, name, region)._replace(inherited=heirs)
+        return replace(original(found, name, region), inherited=heirs)
 
     return start_order
 
@@ -285,7 +285,7 @@ def _only_who_lives(original: Any) -> Any:
             listing = self._store.children(GroupPaths(group).ids)
             there = set(listing.names if listing is not None else ())
             target = {name: one for name, one in state.target.items() if name in there}
-            found[group] = replace(state, target=target, region=state.region._replace(ready=region.reset))
+            found[group] = replace(state, target=target, region=replace(state.region, ready=region.reset))
         return checkpoint, found, versions
 
     return groups

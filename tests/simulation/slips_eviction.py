@@ -51,7 +51,7 @@ def _looks_past(ended: bool, incarnation: bool) -> Any:
             except (FencedInstanceId, UnknownMemberId, IncarnationOver):
                 node = self._store.get(self._path)
                 try:
-                    latest = self._parsed(node.data) if node is not None else None
+                    latest = self._parsed(self._path, node.data) if node is not None else None
                 except BadData:
                     latest = None
                 is_other = latest is None or latest.incarnation != self.incarnation
