@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 
-from coordinator.zk.znodes.paths import GROUPS
+from coordinator.zk.znodes.paths import GROUPS, GroupPaths
 from tests.simulation.faults import Fault, _note, consumer_joins
 from tests.simulation.links import LinkRequest
 from tests.simulation.store import Loss, SimStore, is_commit, is_sync
 from tests.simulation.watching import Commit, is_command, once
-from tests.simulation.world import STRATEGIES, SimulatedWorld
+from tests.simulation.world import POOL_GROUP, STRATEGIES, SimulatedWorld
 
 MEMBERS_SHARE = 0.8
 MOST_SYNCS = 3
@@ -81,4 +81,39 @@ def stop_reply(world: SimulatedWorld) -> bool:
     return False
 
 
-PAIRS: dict[str, Fault] = {"reply-then-sync": reply_then_sync, "cooperative-stop-reply": stop_reply}
+def registration_reply(world: SimulatedWorld) -> bool:
+    """A newer run of a query gets no answer to its registration, nor to `sync`, and meanwhile a third one registers."""
+    queries = world.alive("query")
+    if not queries:
+        return False
+    name = world.beside.choice(queries).process.name.partition("-")[2]
+    path, syncs = GroupPaths(POOL_GROUP).query(name), world.beside.randint(2, 8)
+    _note(world, "query", process=queries[-1].process.life)
+    life = world.start_query(name)
+
+    def registers(request: LinkRequest) -> bool:
+        return is_commit(request) and any(each.path == path for each in request.what)
+
+    def lost() -> None:
+        world.fire("registration-reply")
+        for store in world.stores_of(life.process):
+            _no_answers(world, store, syncs, "registration-reply")
+        if not world.is_calm:
+            world.start_query(name)
+
+    def arm() -> None:
+        for store in world.stores_of(life.process):
+            store.lose(Loss("lose-reply", registers, lost))
+            return
+        if life.is_alive:
+            world.scheduler.after(0.001, arm)
+
+    arm()
+    return True
+
+
+PAIRS: dict[str, Fault] = {
+    "reply-then-sync": reply_then_sync,
+    "cooperative-stop-reply": stop_reply,
+    "registration-reply": registration_reply,
+}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.simulation.profile import LEADERS, Profile
+from tests.simulation.profile import LEADERS, SEALING, Profile
 
 SEEDS = 400
 """So many at most, the one that found it when this was written first."""
@@ -73,11 +73,20 @@ EPOCH_REMOVED = replace(
     faults=(8, 16),
     seconds=22.0,
 )
+REPLACED_QUERIES = replace(
+    SEALING,
+    name="replaced queries",
+    weights={"query-comes": 3.0, "registration-reply": 6.0, "query-restarts": 2.0},
+    faults=(10, 16),
+    together=(),
+    beside=(),
+)
 WORLDS = {
     "a new epoch znode stays at version 0": (EPOCH_REMOVED, 0),
     "a lease counts from the renewal before only": (CUT_BEHIND, 6),
     "a lease is renewed without a look at the fence": (DEAF, 58),
     "a leader looks at topics only when a watch tells": (DEAF_LEADERS, 7),
     "a bounced static leader watches no topics": (BOUNCED_LEADERS, 68),
+    "a registration without a reply replaces a newer run": (REPLACED_QUERIES, 0),
 }
 """Mutation -> the world, and the first seed that found it."""
