@@ -25,7 +25,8 @@ from ..logs import Log
 from ..membership.call_guard import MemberContext
 from ..membership.channel import logged
 from ..membership.client_assignment import IDS_AT_ONCE, Decision, MemberMetadata
-from .base import Assignment, ClientAssignor, Cluster, GroupView, Held, LeaderLookup
+from .base import Assignment, ClientAssignor, Cluster, Held
+from .lookup import GroupView, LeaderLookup
 from .metadata import ConsumerMetadata
 
 log = logging.getLogger(__name__)

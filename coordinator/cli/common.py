@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import json
 import socket
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -66,4 +65,4 @@ def echo_paused(paused: PausedRecord, label: str) -> None:
 
 def paused_json(paused: PausedRecord) -> object:
     """The pauses, as in `/consumers/paused`."""
-    return json.loads(paused.to_bytes())
+    return paused.to_json()

@@ -41,16 +41,20 @@ class SeenQueries:
     ephemeral: Mapping[str, int] = field(default_factory=dict)
     lost: Mapping[str, int] = field(default_factory=dict)
 
-    def newly_lost(self, names: Collection[str], version: int, runs: frozenset[QueryRun]) -> dict[str, int]:
+    def newly_lost(
+        self, names: Collection[str], version: int, runs: frozenset[QueryRun], ephemeral: Collection[str]
+    ) -> dict[str, int]:
         """The progress of each query whose znode went with its session since.
 
         The end of a session leaves the version of the set alone. Each registration, and each removal, moves it by
-        one, and a new query registers twice: when it has moved further than that, one was removed, and none counts as
-        lost.
+        one, and a new query whose znode is persistent has registered twice: when it has moved further than that, one
+        was removed, and none counts as lost.
 
         :param names: the znodes listed now, with the set's `version` and `runs`.
+        :param ephemeral: those of `names` that go with their sessions.
         """
-        if version - self.version > 2 * len(runs - self.runs):
+        known = {*ephemeral, *(name for name, _, _ in self.runs)}
+        if version - self.version > sum(1 if name in known else 2 for name, _, _ in runs - self.runs):
             return {}
         return {name: finished for name, finished in self.ephemeral.items() if name not in names}
 
@@ -106,7 +110,8 @@ class Queries:
                 version += 1
             elif not query.expired_ms:
                 readers[name] = query.finished
-        lost = self._lost(paths, names, seen.lost, seen.newly_lost(names, listing.stat.version, frozenset(runs)))
+        newly = seen.newly_lost(names, listing.stat.version, frozenset(runs), ephemeral)
+        lost = self._lost(paths, names, seen.lost, newly)
         seen.version, seen.runs, seen.ephemeral, seen.lost = version, frozenset(runs), ephemeral, lost
         return {**readers, **lost}, version
 

@@ -194,7 +194,7 @@ def test_status_shows_owner_group_time_and_reason_of_each_pause(world: World) ->
     text = run_ok(world.zk, "status").stdout
     document = run_json(world.zk, "status")
 
-    assert first == again
+    assert first == again and set(first) == {"all", "groups"}
     assert first["groups"]["g"]["reason"].startswith("a look")
     assert everything["all"]["by"] and everything["groups"] == first["groups"]
     lines = [line for line in text.splitlines() if line.startswith("PAUSED")]

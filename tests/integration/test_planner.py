@@ -528,6 +528,42 @@ def test_older_run_of_a_new_query_replaces_no_run_that_registered_meanwhile(benc
     old.close()
 
 
+class Crowded(FrontStore):
+    """A session before each of whose first commits the set of queries changes."""
+
+    others = 30
+
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        if self.others and registers(operations):
+            self.others -= 1
+            super().commit([SetData(GroupPaths("g").queries, b"")])
+        return super().commit(operations)
+
+
+def test_query_begins_its_first_batch_though_many_others_register_meanwhile(bench: Bench) -> None:
+    bench.seal()
+    opener, config = kazoo_factory(bench.zk, SESSION_MS), SourceConfig(zk=bench.zk, group="g", query="q")
+    planner = Planner(config, lambda: Crowded(opener()), bench.clock)
+    start = planner.initial()
+
+    assert len(planner.plan(start, planner.latest(start))) == 1
+    planner.close()
+
+
+def test_name_that_a_restarted_query_gave_itself_goes_though_others_register(bench: Bench) -> None:
+    planner, start, end = ran_unnamed(bench)
+    planner.close()
+    again, session = meets(bench, "", lambda operations: any(isinstance(each, Delete) for each in operations))
+    again.initial()
+    session.meanwhile = bench.planner("other").initial
+
+    again.plan(start, end)
+
+    assert session.meanwhile is None
+    assert bench.queries() == sorted([end.query, "other"])
+    again.close()
+
+
 def test_progress_of_an_unnamed_query_is_not_written_over_a_newer_run(bench: Bench) -> None:
     bench.seal()
     new = bench.planner("")
@@ -583,11 +619,23 @@ def test_query_removed_before_its_first_batch_does_not_come_back(bench: Bench) -
     assert bench.store.get(bench.paths.query("q")) is None
 
 
-@pytest.mark.parametrize(("version", "lost"), [(7, {"unnamed": 3}), (8, {})], ids=["begins", "is removed"])
-def test_unnamed_query_counts_after_its_session_while_a_new_query_begins(version: int, lost: dict[str, int]) -> None:
-    seen = SeenQueries(5, frozenset({("unnamed", 1, "a")}), {"unnamed": 3})
+@pytest.mark.parametrize(
+    ("version", "name", "ephemeral", "lost"),
+    [
+        (7, "new", [], {"unnamed": 3}),
+        (8, "new", [], {}),
+        (6, "new", ["new"], {"unnamed": 3}),
+        (7, "new", ["new"], {}),
+        (6, "known", [], {"unnamed": 3}),
+        (7, "known", [], {}),
+    ],
+)
+def test_unnamed_query_counts_after_its_session_unless_one_may_have_been_removed(
+    version: int, name: str, ephemeral: list[str], lost: dict[str, int]
+) -> None:
+    seen = SeenQueries(5, frozenset({("unnamed", 1, "a"), ("known", 2, "b")}), {"unnamed": 3})
 
-    assert seen.newly_lost(["named"], version, frozenset({("named", 9, "b")})) == lost
+    assert seen.newly_lost([name], version, frozenset({(name, 9, "c")}), ephemeral) == lost
 
 
 class Behind(FrontStore):
@@ -917,6 +965,10 @@ def test_segment_that_vanished_before_the_first_batch_fails_every_run_that_plans
             planner.plan(start, restarted(end))
         planner = bench.planner(starting_segments="latest")
         start = planner.initial()
+    bench.collect(["segment-0000000000"], end.begun)
+    bench.clock.ahead += 11
+    with pytest.raises(SegmentError, match=f"{gone}, the first segment of the batch, is gone"):
+        bench.planner(starting_segments="latest").plan(start, restarted(end))
 
 
 def test_first_segment_that_vanished_before_the_first_batch_fails_every_run(bench: Bench) -> None:

@@ -323,6 +323,13 @@ def test_the_coordinator_loads_neither_pyarrow_nor_pyspark(program: str) -> None
 
 
 @pytest.mark.long
+def test_base_class_of_a_packages_assignor_loads_no_log_and_no_client() -> None:
+    packages = {module.split(".")[0] for module in loaded_by("import consumer.assignment.base")}
+
+    assert packages & {"pyarrow", "numpy", "kazoo", "confluent_kafka"} == set()
+
+
+@pytest.mark.long
 def test_a_node_loads_nothing_of_drills_and_of_the_checker() -> None:
     modules = loaded_by("from coordinator.cli import main; main.get_command(None, 'run')")
 

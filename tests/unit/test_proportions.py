@@ -238,6 +238,10 @@ def test_number_of_reasons_without_an_entry_is_kept_when_they_are_bounded_again(
     assert bounded({**members, **found}, topics["t0000"]) == found
 
 
+def test_reason_that_is_too_long_for_the_state_hides_no_other() -> None:
+    assert bounded({"a": "x" * MAX_BYTES, "b": "why"}) == {REST: "1 more are left out", "b": "why"}
+
+
 def test_a_complaint_shows_the_beginning_of_a_fields_name() -> None:
     record = {"version": 1, "protocol": "lag", "ownershipMap": {"\U000d59b8" * 1000: -1}}
 

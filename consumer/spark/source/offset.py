@@ -30,7 +30,7 @@ class SourceOffset:
     :ivar ends: of each partition that the query has delivered records of.
     :ivar began: the zxid at which the query's first run registered; 0 in offsets of earlier releases.
     :ivar registered: the same of the run that chose this offset.
-    :ivar first: the first segment of the batch that ends here, where its start has none before it.
+    :ivar first: the first segment of the batch that ends here, where it is the query's first one.
     """
 
     czxid: int

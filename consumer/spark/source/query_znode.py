@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 
 from coordinator.zk.batching import ensure
 from coordinator.zk.data_watch import WatchedNode
@@ -20,6 +19,9 @@ log = logging.getLogger(__name__)
 
 PUBLISH_S = 1.0
 HEARTBEAT_S = 60.0
+MOST_QUERIES_AT_ONCE = 200
+"""So many may change the set of a group's queries at the same moment: each time all but one are refused."""
+MOST_PAUSE_S = 0.05
 
 
 class QueryTakenOver(Fenced):
@@ -133,13 +135,15 @@ class QueryPost:
         def attempt(error: Failure | None) -> None:
             if isinstance(error, Refused):
                 log.info("query registration refused, retrying: query=%s refused=%s", self.query, error)
+                self._runtime.sleep(MOST_PAUSE_S * (sum(self._run.encode()) % 50) / 50)
             members, node = store.get_many([self._paths.queries, self._path])
             self._check_run(node)
             self._rewind = self._parsed(node).rewind if node is not None else None
             self.check_start(start)
             self._register(store, members, node, start.czxid if start is not None else 0, is_new)
 
-        retried(store, attempt, lambda: f"query {self.query} could not register: its znode keeps changing")
+        failure = f"query {self.query} could not register: the group's queries keep changing"
+        retried(store, attempt, lambda: failure, MOST_QUERIES_AT_ONCE)
         self.registered(store)
 
     def check_start(self, start: SourceOffset | None) -> bool:
@@ -193,12 +197,16 @@ class QueryPost:
 
         :raises StoreError: when there was no answer.
         """
-        members, node = store.get_many([self._paths.queries, self._path])
-        if node is None or not self._is_ephemeral or self._parsed(node).run != self._run:
-            return
-        with suppress(Refused):  # another run has taken it meanwhile
+
+        def attempt(error: Failure | None) -> None:
+            members, node = store.get_many([self._paths.queries, self._path])
+            if node is None or not self._is_ephemeral or self._parsed(node).run != self._run:
+                return
             changed = SetData(self._paths.queries, b"", _unchanged(members, node))
             store.commit([changed, Delete(self._path, node.stat.version)])
+
+        failure = f"query {self.query} could not withdraw: the group's queries keep changing"
+        retried(store, attempt, lambda: failure, MOST_QUERIES_AT_ONCE)
 
     def publish(self, store: Store, finished: int) -> None:
         """Write the finished position, at most once a second; and a heartbeat, at least once a minute.

@@ -211,7 +211,7 @@ def delivered(
     missing = [index for index, sealed in enumerate(batch) if gaps(names[index], [sealed])]
     is_whole = not missing and collected <= start.czxid
     _, ends = joined(start.ends if is_whole else {}, batch[max(missing, default=0) :])
-    first = "" if start.segment else batch[0].name
+    first = batch[0].name if start.czxid == start.begun else ""
     return replace(end, ends=ends, began=start.began, registered=registered, first=first)
 
 

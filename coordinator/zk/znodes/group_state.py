@@ -266,10 +266,10 @@ def bounded(left_out: Mapping[str, str], foremost: str = "") -> dict[str, str]:
     found: dict[str, str] = {}
     room = MAX_BYTES
     for key, why in sorted(entries, key=lambda entry: "" if entry[1] == foremost else entry[0]):
-        room -= len(compact({key: why}))
-        if room < 0:
-            break
-        found[key] = why
+        size = len(compact({key: why}))
+        if size <= room:
+            found[key] = why
+            room -= size
     before = left_out.get(REST, "").partition(" ")[0]
     more = max(len(entries) - len(found), int(before) if ranges.is_partition(before) else 0)
     return dict(sorted({**found, **({REST: f"{more} more are left out"} if more else {})}.items()))

@@ -124,11 +124,11 @@ def _pattern(fields: Fields, key: str, default: str) -> str:
     """A registration's pattern, checked with its region and its client-side protocols."""
     prefixed = fields.text(key, default)
     pattern = prefixed.removeprefix(PATTERN_PREFIX)
-    if (pattern != prefixed) != (fields.inner("region", RegionMembership.read) is not None):
+    if (pattern != prefixed) != fields.has("region"):
         raise fields.bad("region", f"an object, where `pattern` begins with {PATTERN_PREFIX}")
     if pattern not in (*PATTERNS, CLIENT):
         raise fields.bad(key, "static, white_list, black_list or client")
-    if pattern == CLIENT and fields.inner("client", ClientProtocols.read) is None:
+    if pattern == CLIENT and not fields.has("client"):
         raise fields.bad("client", "an object with protocols, since `pattern` is client")
     return pattern
 
