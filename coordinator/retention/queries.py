@@ -53,7 +53,7 @@ class SeenQueries:
         :param names: the znodes listed now, with the set's `version` and `runs`.
         :param ephemeral: those of `names` that go with their sessions.
         """
-        known = {*ephemeral, *(name for name, _, _ in self.runs)}
+        known = {*ephemeral, *(name for name, _, _ in self.runs if name not in self.ephemeral)}
         if version - self.version > sum(1 if name in known else 2 for name, _, _ in runs - self.runs):
             return {}
         return {name: finished for name, finished in self.ephemeral.items() if name not in names}

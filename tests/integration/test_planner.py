@@ -628,14 +628,18 @@ def test_query_removed_before_its_first_batch_does_not_come_back(bench: Bench) -
         (7, "new", ["new"], {}),
         (6, "known", [], {"unnamed": 3}),
         (7, "known", [], {}),
+        (7, "began", [], {"unnamed": 3}),
     ],
 )
 def test_unnamed_query_counts_after_its_session_unless_one_may_have_been_removed(
     version: int, name: str, ephemeral: list[str], lost: dict[str, int]
 ) -> None:
-    seen = SeenQueries(5, frozenset({("unnamed", 1, "a"), ("known", 2, "b")}), {"unnamed": 3})
+    runs = frozenset({("unnamed", 1, "a"), ("known", 2, "b"), ("began", 3, "d")})
+    seen = SeenQueries(5, runs, {"unnamed": 3, "began": 0})
 
-    assert seen.newly_lost([name], version, frozenset({(name, 9, "c")}), ephemeral) == lost
+    assert seen.newly_lost([name], version, frozenset({(name, 9, "c")}), ephemeral) == lost | (
+        {} if name == "began" or not lost else {"began": 0}
+    )
 
 
 class Behind(FrontStore):
