@@ -14,7 +14,7 @@ from coordinator.zk.znodes.partitions import TopicPartition
 from tests.support.kafka import Kafka
 from tests.support.kafka_group import Writing
 from tests.support.processes import ProjectProcess, consumer_process
-from tests.support.wait import PATIENCE, eventually
+from tests.support.wait import eventually
 from tests.support.world import World, a_world
 
 pytestmark = [pytest.mark.full("each way to run a broker"), pytest.mark.timeout(180)]
@@ -82,9 +82,7 @@ def test_two_processes_print_every_kafka_record_though_one_and_broker_are_killed
         world.stable(group, 1, timeout_s=30)  # it takes over what it cannot fetch just now
         offsets = world.offsets(group)  # a last commit may have been on its way
         comes_again = uncommitted(dies, {partition: offsets[partition] for partition in had})
-        kafka.broker.start()
-        kafka.broker.wait_ready(60 * PATIENCE)
-        kafka.wait_ready()
+        kafka.restart()
         before = len(printed(stays))
         eventually(lambda: len(printed(stays)) > before, 30, "fetching resumed", pause_s=0.1)
         writing.stop()

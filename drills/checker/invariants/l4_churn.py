@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 from dataclasses import dataclass
 
+from coordinator.zk.znodes.group_state import STABLE
+
 from ..replay.channel_data import ChannelData
 from ..replay.commits import GONE, HAND, LIFE, NAMED, SENT, STATE, Commit
 from ..replay.conditions import FOREVER
-from ..replay.expected_target import decided, hold_s, longest_ask_s
+from ..replay.expected_target import decided, hold_s, longest_ask_s, runs_target
 from ..replay.fast_json import Partition
 from ..replay.reading import CommandData
 from ..replay.replay import Replay
@@ -59,7 +61,8 @@ class ChurnProgress(Invariant):
     """Churn does not livelock, and does not postpone an eviction.
 
     A member that has commands and carries out none for its `max_poll_interval_ms` + `notice` has been evicted (or left)
-    by then, though its commands are withdrawn, or removed by itself, and replaced meanwhile. And after `calm`, past
+    by then, though its commands are withdrawn, or removed by itself, and replaced meanwhile; unless the group is Stable
+    with its target run. And after `calm`, past
     L1's deadline, no new generation begins without a change. Repeated starts and generations are judged by `Repeats`.
     """
 
@@ -106,6 +109,10 @@ class ChurnProgress(Invariant):
             elif key in self._waits and not view.commands:
                 self._waits[key].until = commit.at + (WITHDRAWN_FOR_S if is_withdrawn else REMOVED_FOR_S)
         for group, before, after in commit.states:
+            if after is not None and after.data is not None and after.data.state == STABLE:
+                for name in group.live_members:
+                    if runs_target(group, after.data, name):  # it has nothing to carry out
+                        self._waits.pop((group.name, name), None)
             if self.world.conditions.calm is not None and not commit.by_hand:
                 self._judge_generation(group.name, before, after, commit)
 
