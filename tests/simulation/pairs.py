@@ -112,8 +112,6 @@ def registration_reply(world: SimulatedWorld) -> bool:
     return True
 
 
-PAIRS: dict[str, Fault] = {
-    "reply-then-sync": reply_then_sync,
-    "cooperative-stop-reply": stop_reply,
-    "registration-reply": registration_reply,
-}
+PAIRS: dict[str, Fault] = {"reply-then-sync": reply_then_sync, "cooperative-stop-reply": stop_reply}
+OF_WORLDS: dict[str, Fault] = {"registration-reply": registration_reply}
+"""Drawn in no stock profile (`rare_worlds.py`)."""

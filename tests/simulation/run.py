@@ -20,7 +20,7 @@ from tests.simulation.hands import HANDS
 from tests.simulation.lagging import LAGGING
 from tests.simulation.leaders import LEADERS
 from tests.simulation.liars import draw_liars
-from tests.simulation.pairs import PAIRS, favour_cooperation
+from tests.simulation.pairs import OF_WORLDS, PAIRS, favour_cooperation
 from tests.simulation.profile import BESIDE_AT, BESIDE_EVERY, Profile
 from tests.simulation.regions import REGIONS
 from tests.simulation.scenes import SCENES
@@ -170,7 +170,7 @@ def draw_faults(world: SimulatedWorld) -> None:
 
 
 def _do(world: SimulatedWorld, kind: str) -> None:
-    if ALL_FAULTS[kind](world):
+    if {**ALL_FAULTS, **OF_WORLDS}[kind](world):
         world.fire(kind)
 
 
