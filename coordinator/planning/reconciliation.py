@@ -218,7 +218,7 @@ def _to_revoke(now: Round, name: str) -> PartitionSet:
 
 
 def with_pauses(now: Round, found: Moves) -> Moves:
-    """`found` without the commands of which a member has had several, until their pause is over."""
+    """`found` without commands that a member has had several times, until their pause is over."""
     due = {
         name: pause_s
         for name, command in (*found.stops, *found.starts)

@@ -22,7 +22,7 @@ class Covering(Invariant):
     share, except what its channel reports as refused. Under client-side assignment, the target also has every member,
     and `left_out` names topics: with its answer's view of them.
 
-    A generation is the same or the next one of `state`, or, where that was lost, of the group, whatever channels say.
+    A generation is the same or the next one of `state`, or, where that was lost, of the group; not that of channels.
     Not judged for the first state after a manual write, nor under client-side assignment (S9).
     """
 
