@@ -62,7 +62,7 @@ class ChurnProgress(Invariant):
 
     A member that has commands and carries out none for its `max_poll_interval_ms` + `notice` has been evicted (or left)
     by then, though its commands are withdrawn, or removed by itself, and replaced meanwhile; unless the group is Stable
-    with its target run. And after `calm`, past
+    and it has no command left, and runs its target. And after `calm`, past
     L1's deadline, no new generation begins without a change. Repeated starts and generations are judged by `Repeats`.
     """
 
@@ -109,9 +109,9 @@ class ChurnProgress(Invariant):
             elif key in self._waits and not view.commands:
                 self._waits[key].until = commit.at + (WITHDRAWN_FOR_S if is_withdrawn else REMOVED_FOR_S)
         for group, before, after in commit.states:
-            if after is not None and after.data is not None and after.data.state == STABLE:
+            if after is not None and after.data is not None and after.data.state == STABLE and not commit.by_hand:
                 for name in group.live_members:
-                    if runs_target(group, after.data, name):  # it has nothing to carry out
+                    if runs_target(group, after.data, name) and not group.channels[name].commands:
                         self._waits.pop((group.name, name), None)
             if self.world.conditions.calm is not None and not commit.by_hand:
                 self._judge_generation(group.name, before, after, commit)
