@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
+import struct
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from coordinator.zk.errors import BadData
 from drills.checker import HELD, check, check_file
 from drills.checker.__main__ import main
 from drills.checker.replay import history_files
 from drills.checker.replay.history_files import merged
+from drills.checker.replay.txn_log import MAGIC, transactions
 from tests.support.made_histories import Made
 from tests.support.made_regions import region_story
 from tests.support.made_story import G, story
@@ -238,3 +243,29 @@ def test_control_characters_of_a_history_are_not_printed(tmp_path: Path, capsys:
 
     assert main([str(write(tmp_path / "history.jsonl", events))]) == 1
     assert "\x1b" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("stale", "found"), [(1, [7]), (2, None)], ids=["being written", "damaged"])
+def test_transaction_that_its_server_was_writing_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stale: int, found: list[int] | None
+) -> None:
+    body = struct.pack(">qiqqi", 1, 1, 7, 0, -11) + b"x" * 300
+    path = tmp_path / "log.1"
+    path.write_bytes(MAGIC + bytes(12) + struct.pack(">qi", zlib.adler32(body), len(body)) + body + b"B")
+
+    class Live(io.FileIO):
+        left = stale
+
+        def read(self, size: int | None = -1, /) -> bytes:
+            read = super().read(size)
+            if size == len(body) and self.left:
+                self.left -= 1
+                return read[:100] + bytes(len(read) - 100)
+            return read
+
+    monkeypatch.setattr(Path, "open", lambda self, *_, **__: Live(self))
+    if found is None:
+        with pytest.raises(BadData, match="checksum is wrong"):
+            list(transactions(path))
+    else:
+        assert [each.zxid for each in transactions(path)] == found

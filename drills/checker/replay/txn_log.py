@@ -6,6 +6,7 @@ A server writes each transaction to `version-2/log.*` in its data folder before 
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
 from collections import Counter
@@ -61,11 +62,11 @@ def events_of(
 
 
 def transactions(path: Path) -> Iterator[Transaction]:
-    """The transactions of one log.
+    """The transactions of one log, up to where its server has written it whole.
 
     :raises BadData: when it is not a log, or damaged.
     """
-    with path.open("rb") as file:
+    with path.open("rb", buffering=0) as file:
         if file.read(16)[:4] != MAGIC:
             raise BadData(f"{path} is no transaction log of ZooKeeper")
         while len(head := file.read(12)) == 12:
@@ -77,6 +78,10 @@ def transactions(path: Path) -> Iterator[Transaction]:
             body = file.read(length)
             if len(body) < length or file.read(1) != b"B":
                 return
+            if zlib.adler32(body) != checksum:  # the server was writing it: it is whole now, since its end is there
+                file.seek(-length - 1, os.SEEK_CUR)
+                body = file.read(length)
+                file.seek(1, os.SEEK_CUR)
             if zlib.adler32(body) != checksum:
                 raise BadData(f"{path} has a transaction whose checksum is wrong")
             session, cxid, zxid, time_ms, kind = _HEADER.unpack_from(body)
