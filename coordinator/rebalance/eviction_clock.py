@@ -105,7 +105,7 @@ class EvictionClocks:
             one.begun, one.since = begun, now
         one.has_commands = bool(pending)
         one.is_unowned = has_owners and not view.commands and not view.running <= owners
-        is_late = one.since is not None and (pending or one.sent is not None)
+        is_late = one.since is not None and (pending or one.sent is not None or one.is_unowned)
         if not (is_late or one.waves or one.is_unowned):
             return view
         left = {wave: at + PAUSE_S - now for wave, times, at in one.waves.values() if times >= AT_ONCE}
@@ -135,10 +135,11 @@ class EvictionClocks:
                 last, times, _ = one.waves.get(command.option, (wave, 0, now))
                 one.waves[command.option] = wave, 1 + (times if last == wave else 0), now
         for name, one in self._of.items():
-            if name not in busy and not one.has_commands:
-                one.since = one.sent = None
             if plan.is_new_generation and one.is_unowned:
                 one.lost_at = now
+                one.since = now if one.since is None else one.since
+            elif name not in busy and not one.has_commands and not one.is_unowned:
+                one.since = one.sent = None
 
 
 def _is_move(command: Command) -> bool:

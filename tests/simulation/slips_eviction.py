@@ -77,6 +77,16 @@ def _forgets_its_clocks(original: Any) -> Any:
     return decided
 
 
+def _commands_alone_count(original: Any) -> Any:
+    def decided(self: EvictionClocks, plan: Any) -> None:
+        original(self, plan)
+        for one in self._of.values():
+            if one.is_unowned and one.lost_at < self._runtime.monotonic():
+                one.since = one.sent = None
+
+    return decided
+
+
 def _new_after_each_election(original: Any) -> Any:
     def needs(snapshot: Any, *rest: Any) -> bool:
         is_another = bool(snapshot.state.target) and snapshot.state.epoch != snapshot.epoch
@@ -131,6 +141,13 @@ EVICTION: tuple[Mutation, ...] = (
         (replaced(EvictionClocks, "decided", _forgets_its_clocks),),
         of("L4"),
         ("aimed", "pauses"),
+    ),
+    Mutation(
+        "who keeps what has lost its owner has no clock",
+        "Eviction",
+        (replaced(EvictionClocks, "decided", _commands_alone_count),),
+        of("L1", "L4"),
+        ("large", "aimed"),
     ),
     Mutation(
         "no member is evicted",

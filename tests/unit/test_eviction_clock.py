@@ -253,3 +253,27 @@ def test_generations_for_lost_owner_znodes_have_a_pause_between_them() -> None:
     assert some.reads(view(P0, P1), P0, after_s=0.5).loss_pause_s == LOSS_PAUSE_S - 0.5
     assert some.reads(view(P0, P1), P0, P1).loss_pause_s == 0
     assert some.reads(view(P0, P1), P0, after_s=LOSS_PAUSE_S).loss_pause_s == 0
+
+
+def test_clock_of_a_member_that_keeps_partitions_without_owner_znodes_goes_on() -> None:
+    """It acknowledges each stop, and runs its target: no command is left that it has not carried out."""
+    some = Seen()
+    some.reads(view(P0), P1)
+    some.sends(STOP, is_new_generation=True)
+    some.reads(view(P0, sent=(STOP,)), after_s=1)
+    some.sends()
+    assert some.reads(view(P0, generation=3), after_s=1).waits_s == 2
+    some.sends()
+    assert some.reads(view(P0, generation=3), after_s=1).waits_s == 3
+    some.reads(view(P0, generation=3), P0)
+    some.sends()
+    assert some.reads(view(P0, generation=3), after_s=1).waits_s == 0
+
+
+def test_clock_of_a_member_that_stops_what_has_lost_its_owner_znode_ends() -> None:
+    some = Seen()
+    some.reads(view(P0))
+    some.sends(STOP, is_new_generation=True)
+    some.reads(view(generation=3), after_s=1)
+    some.sends(START)
+    assert some.reads(view(sent=(START,)), after_s=2).waits_s == 2

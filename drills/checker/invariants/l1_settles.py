@@ -47,9 +47,7 @@ class Settled(Invariant):
     from when it gave up the seat of a static member that has not come back; for a group of a consistent region from its
     last reset, with `hold` added. Not judged: paused groups, groups of a failed region, with a registration made
     unreadable by a manual edit, or with a manually edited state, or with an owner znode that a member that lies has
-    left, until its session ends, or whose member that lies runs partitions of its target without owner znodes: it
-    begins generations as long as it lives. Groups with client-side assignment, now or after `calm`, are L5's
-    (`l5_decided.py`).
+    left, until its session ends. Groups with client-side assignment, now or after `calm`, are L5's (`l5_decided.py`).
     """
 
     name = "L1"
@@ -139,8 +137,6 @@ class Settled(Invariant):
         if any(member.by_hand and member.registration is None for member in group.members.values()):
             return False
         if any(owner.by_hand and not _is_live(group, owner) for owner in group.owners.values()):
-            return False
-        if any(member.by_hand and _lacks_owners(group, name) for name, member in group.members.items()):
             return False
         if not can_be_led(self.world, group) or has_failed(self.world, group):
             return False
@@ -255,15 +251,6 @@ def is_settled(group: GroupView) -> bool:
         return True
     state = group.state.data if group.state is not None else None
     return state is not None and state.state == STABLE and all(runs_target(group, state, name) for name in live)
-
-
-def _lacks_owners(group: GroupView, name: str) -> bool:
-    """Whether a member runs partitions of its target without their owner znodes."""
-    state = group.state.data if group.state is not None else None
-    target, view = state.target.get(name) if state is not None else None, group.channels.get(name)
-    if target is None or view is None or view.data is None or not view.is_live:
-        return False
-    return bool(view.data.running.keys() & target.partitions - group.owners.keys())
 
 
 def _is_live(group: GroupView, owner: OwnerView) -> bool:

@@ -57,12 +57,17 @@ def _is_carried_out(data: CommandData | None, view: ChannelView) -> bool:
     return not data.is_start or data.partitions <= running | view.data.refused
 
 
+def _has_owners(view: ChannelView) -> bool:
+    """Whether each partition that the consumer runs has an owner znode."""
+    return view.data is not None and view.data.running.keys() <= view.group.owners.keys()
+
+
 class ChurnProgress(Invariant):
     """Churn does not livelock, and does not postpone an eviction.
 
     A member that has commands and carries out none for its `max_poll_interval_ms` + `notice` has been evicted (or left)
     by then, though its commands are withdrawn, or removed by itself, and replaced meanwhile; unless the group is Stable
-    and it has no command left, and runs its target. And after `calm`, past
+    and it has no command left, and runs its target with owner znodes. And after `calm`, past
     L1's deadline, no new generation begins without a change. Repeated starts and generations are judged by `Repeats`.
     """
 
@@ -111,7 +116,8 @@ class ChurnProgress(Invariant):
         for group, before, after in commit.states:
             if after is not None and after.data is not None and after.data.state == STABLE and not commit.by_hand:
                 for name in group.live_members:
-                    if runs_target(group, after.data, name) and not group.channels[name].commands:
+                    view = group.channels[name]
+                    if runs_target(group, after.data, name) and not view.commands and _has_owners(view):
                         self._waits.pop((group.name, name), None)
             if self.world.conditions.calm is not None and not commit.by_hand:
                 self._judge_generation(group.name, before, after, commit)
