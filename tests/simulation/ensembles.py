@@ -395,9 +395,9 @@ class RealServers(Servers):
             self.until(lambda: link.up_bytes > seen, "the follower has reported")
         else:
             self.lag(follower)  # and so it is not asked whom it has heard
-            seen = link.up_bytes
+            seen = link.up_requests
             synced = client.start(client.store.sync)
-            self.until(lambda: link.up_bytes > seen, "the leader has been asked to sync")
+            self.until(lambda: link.up_requests > seen, "the leader has been asked to sync")
             link.up.clear()
             link.down.set()
             self.until(lambda: synced == [None], "the sync is answered")

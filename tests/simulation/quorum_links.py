@@ -21,6 +21,9 @@ SYNC_LIMIT_S = 10.0
 _LISTENS_WITHIN_S = 2.0
 """Who was elected listens for its followers so soon."""
 
+_REQUEST = (1).to_bytes(4, "big") + b"\xff" * 8
+"""How a packet of a follower begins that has a request: its kind, and no zxid. Its reports do not begin so."""
+
 
 class QuorumLink:
     """The way from one server, when it follows, to another, when that one leads.
@@ -28,12 +31,14 @@ class QuorumLink:
     :ivar up: set while what the follower sends goes through; cleared, it is held up.
     :ivar down: likewise, what the leader sends.
     :ivar up_bytes: how much has gone through from the follower.
+    :ivar up_requests: how many requests of its clients are among that.
     """
 
     def __init__(self, leader_port: int) -> None:
         self.up = threading.Event()
         self.down = threading.Event()
         self.up_bytes = 0
+        self.up_requests = 0
         self._leader_port = leader_port
         self._is_refusing = False
         self._lock = threading.Lock()
@@ -128,6 +133,7 @@ class QuorumLink:
                 gate.wait()
                 sink.sendall(data)
                 if gate is self.up:
+                    self.up_requests += data.count(_REQUEST)
                     self.up_bytes += len(data)
         if not self._is_refusing:
             _shut(source)
