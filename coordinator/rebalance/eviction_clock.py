@@ -51,6 +51,7 @@ class _Clock:
     :ivar since: when the first command was sent, or first read, that it has not carried out; None without one.
     :ivar sent: the last stop or start that it has not carried out.
     :ivar begun: the last pending one that its channel has named: it takes several multis, or restores a state.
+    :ivar withdrawn: the name of the last one that was withdrawn before it was seen to be begun.
     :ivar waves: option -> the wave of its last command, how many that has, and when the last was sent.
     :ivar has_commands: whether it had commands in the last read.
     :ivar is_unowned: whether it runs partitions without owner znodes, and has no commands.
@@ -61,6 +62,7 @@ class _Clock:
     since: float | None = None
     sent: Command | None = None
     begun: Command | None = None
+    withdrawn: str = ""
     waves: dict[str, tuple[Wave, int, float]] = field(default_factory=dict)
     has_commands: bool = False
     is_unowned: bool = False
@@ -103,6 +105,8 @@ class EvictionClocks:
         begun = pending.get(channel.command)
         if begun is not None and begun == one.sent != one.begun:
             one.begun, one.since = begun, now
+        elif one.withdrawn and channel.command == one.withdrawn:  # begun before it was withdrawn, and after the read
+            one.withdrawn, one.since = "", now if one.since is not None else None
         one.has_commands = bool(pending)
         one.is_unowned = has_owners and not view.commands and not view.running <= owners
         is_late = one.since is not None and (pending or one.sent is not None or one.is_unowned)
@@ -120,9 +124,10 @@ class EvictionClocks:
         """A plan was written, or had nothing to write. Its commands count from now; who has none, and gets none, has
         nothing to carry out: it runs its target, or waits for others."""
         now = self._runtime.monotonic()
-        for name, _ in plan.withdrawn:
-            if name in self._of:
-                self._of[name].sent = None
+        for name, back in plan.withdrawn:
+            its = self._of.get(name)
+            if its is not None:
+                its.sent, its.withdrawn = None, back.name if back.command != its.begun else ""
         busy = set(plan.deferred)
         for name, command in plan.commands:
             one = self._of.get(name)

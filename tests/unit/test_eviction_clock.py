@@ -187,6 +187,17 @@ def test_command_that_is_begun_restarts_the_clock_once() -> None:
     assert some.reads(view(P0, sent=(START,), command="command-0"), P0, after_s=1).waits_s == 2
 
 
+def test_command_that_is_begun_as_it_is_withdrawn_restarts_the_clock_once() -> None:
+    """The coordinator has read its channel before, and sees it named afterwards."""
+    some = Seen()
+    some.reads(view())
+    some.sends(START)
+    some.reads(view(sent=(START,)), after_s=2)
+    some.sends(STOP, withdraws=START)
+    assert some.reads(view(P0, sent=(STOP,), command="command-9"), P0).waits_s == 0
+    assert some.reads(view(P0, sent=(STOP,), command="command-9"), P0, after_s=1).waits_s == 1
+
+
 def test_command_that_no_coordinator_has_sent_restarts_no_clock() -> None:
     some = Seen()
     some.reads(view())
