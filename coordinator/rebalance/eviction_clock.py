@@ -44,6 +44,13 @@ def is_carried_out(command: Command, view: ChannelView, has_owners: bool = True)
     )
 
 
+def _is_in_the_way(command: Command, view: ChannelView, owners: PartitionSet) -> bool:
+    """Whether a member's channel shows a start but for partitions that have owners: it has refused those, and waits."""
+    missing, channel = command.started - view.running, view.channel
+    is_answered = channel is not None and channel.generation == command.generation
+    return is_answered and bool(missing) and missing <= owners
+
+
 @dataclass(slots=True)
 class _Clock:
     """One incarnation's.
@@ -99,6 +106,8 @@ class EvictionClocks:
         elif one.sent is not None and is_carried_out(one.sent, view, has_owners):
             # Commands are read before the channel: this one may have been removed meanwhile.
             pending = {name: command for name, command in pending.items() if command != one.sent}
+            one.since = one.sent = None
+        elif one.sent is not None and not pending and _is_in_the_way(one.sent, view, owners):
             one.since = one.sent = None
         if pending:
             one.since = now if one.since is None else one.since

@@ -60,9 +60,10 @@ class Liar(Actor):
                 self.on_lie(lie)
                 why = lie_until(lambda: self._is_over(runtime), member, runtime)
                 store.close()
-            if self._is_ending or self.is_stuck:
+            if not self.is_stuck:
+                runtime.sleep(COMES_BACK_S)
+            if self._is_ending or self.is_stuck:  # after the calm none comes back
                 break
-            runtime.sleep(COMES_BACK_S)
         return why
 
     def _is_over(self, runtime: Runtime) -> bool:
