@@ -43,7 +43,8 @@ class Settled(Invariant):
     A coordinator that is elected after `calm` counts its silence from the election: by so much the group may be later.
     Where a member's poll interval is below the session timeout, a lease more: the dead may be evicted first.
     From then on until the end every group with live members is Stable and each of them runs its target. The time
-    counts from `calm`; from when a coordinator has rewritten a manually edited state (and 40 s: its marks are lost); or
+    counts from `calm`; from the last that a member that lies has written into its channel (L4 judges how long it may
+    stay); from when a coordinator has rewritten a manually edited state (and 40 s: its marks are lost); or
     from when it gave up the seat of a static member that has not come back; for a group of a consistent region from its
     last reset, with `hold` added. Not judged: paused groups, groups of a failed region, with a registration made
     unreadable by a manual edit, or with a manually edited state, or with an owner znode that a member that lies has
@@ -67,6 +68,7 @@ class Settled(Invariant):
         self._unsettled: dict[str, _Unsettled] = {}
         self._marked: set[str] = set()
         self._rewritten: dict[str, float] = {}
+        self._lied: dict[str, float] = {}
         self._given_up: dict[str, float] = {}
         self._late: str | None = "there is no `calm` event"
         self._is_due = False
@@ -121,7 +123,7 @@ class Settled(Invariant):
         if self._calm is None or not self.world.bounds:
             return float("inf")
         calm: float = self._calm["at"]
-        since = max(calm, self._rewritten.get(group.name, NEVER))
+        since = max(calm, self._rewritten.get(group.name, NEVER), self._lied.get(group.name, NEVER))
         if group.name in self._unsettled:
             since = max(since, self._given_up.get(group.name, NEVER))
             region = self.world.regions.of(group.name)
@@ -154,6 +156,8 @@ class Settled(Invariant):
         if self._calm is None:
             return
         groups = {change.view.group.name: change.view.group for change in commit.channels}
+        if commit.by_hand:
+            self._lied |= dict.fromkeys(groups, commit.at)
         groups |= {group.name: group for group, _, _ in commit.states + commit.members}
         for group in groups.values():
             self._count_seat(group, commit.event)

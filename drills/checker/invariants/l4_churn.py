@@ -9,10 +9,10 @@ from coordinator.zk.znodes.group_state import STABLE
 
 from ..replay.channel_data import ChannelData
 from ..replay.commits import GONE, HAND, LIFE, NAMED, SENT, STATE, Commit
-from ..replay.conditions import FOREVER
+from ..replay.conditions import FOREVER, NEVER
 from ..replay.expected_target import decided, hold_s, longest_ask_s, runs_target
 from ..replay.fast_json import Partition
-from ..replay.reading import CommandData
+from ..replay.reading import CommandData, StateData
 from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import ChannelView, GroupView, StateView
@@ -62,12 +62,25 @@ def _has_owners(view: ChannelView) -> bool:
     return view.data is not None and view.data.running.keys() <= view.group.owners.keys()
 
 
+def _waits_for_others(group: GroupView, state: StateData, name: str) -> bool:
+    """Whether all that a member lacks of its target has owner znodes, or is run by others or marked."""
+    target, data = state.target.get(name), group.channels[name].data
+    if target is None or data is None:
+        return False
+    missing = target.partitions - data.running.keys()
+    taken = {*group.owners, *(part for marked in state.marks.values() for part in marked)}
+    for other, view in group.channels.items():
+        if other != name and view.data is not None:
+            taken |= view.data.running.keys()
+    return bool(missing) and missing <= taken
+
+
 class ChurnProgress(Invariant):
     """Churn does not livelock, and does not postpone an eviction.
 
     A member that has commands and carries out none for its `max_poll_interval_ms` + `notice` has been evicted (or left)
     by then, though its commands are withdrawn, or removed by itself, and replaced meanwhile; unless the group is Stable
-    and it has no command left, and runs its target with owner znodes. And after `calm`, past
+    and it has no command left, and runs its target with owner znodes; or it has none, and waits for others. And after `calm`, past
     L1's deadline, no new generation begins without a change. Repeated starts and generations are judged by `Repeats`.
     """
 
@@ -118,6 +131,10 @@ class ChurnProgress(Invariant):
                 for name in group.live_members:
                     view = group.channels[name]
                     if runs_target(group, after.data, name) and not view.commands and _has_owners(view):
+                        self._waits.pop((group.name, name), None)
+            elif after is not None and after.data is not None and not commit.by_hand:
+                for name in group.live_members:
+                    if not group.channels[name].commands and _waits_for_others(group, after.data, name):
                         self._waits.pop((group.name, name), None)
             if self.world.conditions.calm is not None and not commit.by_hand:
                 self._judge_generation(group.name, before, after, commit)
@@ -177,13 +194,14 @@ class Repeats:
     The same start: of epoch, incarnation, generation, partitions, ask and reset. The same target: of members (static
     ones in any incarnation), threads, topics and strategy; a generation has it only when a member runs partitions
     without owner znodes. It is judged while neither members, topics nor a manual write have changed the group since the
-    last write of its state, and not under client-side assignment (S9).
+    generation before began, and not under client-side assignment (S9).
     """
 
     def __init__(self, world: Replay, report: Callable[..., None]) -> None:
         self._world = world
         self._report = report
         self._sent: dict[tuple[str, str], tuple[Sent, list[Event]]] = {}
+        self._begun: dict[str, float] = {}
 
     def on_commit(self, commit: Commit) -> None:
         """Commands were sent, or a state was written."""
@@ -214,7 +232,11 @@ class Repeats:
     ) -> None:
         was = before.data if before is not None and not before.by_hand else None
         now = after.data if after is not None else None
-        if was is None or now is None or now.generation != was.generation + 1 or not now.target or now.client:
+        if was is None or now is None or now.generation == was.generation:
+            return
+        # A turn in several commits writes the state in each: what it has read is older than the last of them.
+        begun, self._begun[group.name] = self._begun.get(group.name, NEVER), commit.at
+        if now.generation != was.generation + 1 or not now.target or now.client:
             return
         target = decided(group, now, FOREVER)
         if target is None or target != decided(group, was, FOREVER):
@@ -224,7 +246,7 @@ class Repeats:
         if now.region != was.region:
             return
         changed = max(group.hand_at, group.changed_at, self._world.topics_changed_at)
-        if changed < before.written["at"]:
+        if changed < begun:
             self._report(
                 f"generation {now.generation} of group {group.name} begins at {moment(commit.at)} in epoch "
                 f"{now.epoch} with the target of the generation before (epoch {was.epoch})",

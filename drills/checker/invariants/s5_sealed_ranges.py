@@ -47,6 +47,7 @@ class SealedRanges(Invariant):
         self._returned = ReturnedRecords(self.broken)
         self._seals: set[tuple[str, str]] = set()
         self._sought: set[tuple[str, str, Partition, int | None]] = set()
+        self._liars: set[tuple[str, Partition]] = set()
 
     def handlers(self) -> Mapping[str, Callable[[Event], None]]:
         return {
@@ -89,6 +90,10 @@ class SealedRanges(Invariant):
                 self._judge_released(change.view, before, gone, commit)
             if after is not None:
                 self._advance(change.view, before if is_same else None, after, sealed, commit)
+                began = (
+                    after.running.keys() - before.running.keys() if is_same and before is not None else after.running
+                )
+                self._liars.difference_update((change.view.group.name, partition) for partition in began)
         if sealed:
             topic, _, number, first, following = next(iter(sealed.values()))
             segment = commit.sealed[0]
@@ -117,6 +122,7 @@ class SealedRanges(Invariant):
         return {(each[0], each[2]): each for segment in commit.sealed for each in segment.ranges or ()}
 
     def _forget(self, commit: Commit) -> None:
+        """What a manual write or a member that lies has touched begins again."""
         for group, partition, _ in commit.offsets:
             self.ends.forget(group.name, [partition])
         for change in commit.channels:
@@ -214,7 +220,9 @@ class SealedRanges(Invariant):
         group = view.group
         for partition in sorted(gone):
             offset = before.running[partition]
-            if offset is None or view.by_hand:
+            if view.by_hand:
+                self._liars.add((group.name, partition))
+            if offset is None or (group.name, partition) in self._liars:
                 continue
             topic, number = partition
             found = group.offsets.get(partition)
