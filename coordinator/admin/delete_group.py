@@ -27,8 +27,8 @@ from ..zk.znodes.json_fields import readable
 from ..zk.znodes.paths import GroupPaths
 from ..zk.znodes.segments import Query, Segment, SegmentsRecord, local_file
 from .groups import existing
-from .inactive_group import GroupIdNotFound, GroupNotEmpty, Standing, is_seat, look
-from .unbinding import unbinding
+from .offsets import GroupIdNotFound, GroupNotEmpty, Standing, is_seat, look
+from .regions import unbinding
 
 ROOM = MAX_OPERATIONS - 12
 """Limit of operations in a multi, besides its fences."""

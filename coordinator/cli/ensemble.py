@@ -23,7 +23,7 @@ from coordinator.zk.process.cli import Seconds
 from coordinator.zk.security.access import environment_of
 from coordinator.zk.znodes.names import checked_name, shown
 
-from .common import UNHEALTHY
+from .watching import UNHEALTHY
 
 if TYPE_CHECKING:
     from coordinator.zk.embedded.kafka_client import TrialKafka

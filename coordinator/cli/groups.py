@@ -1,31 +1,99 @@
-"""`zk-coordinator groups`: members, offsets, lag and state of the groups, and their verification.
+"""`zk-coordinator groups` and `history`: members, offsets, lag, state and last rebalances of the groups.
 
 The columns and messages are those of kafka-consumer-groups; this project's own follow after them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from coordinator.admin import groups as admin
+from coordinator.admin.offsets import BoundsOf, LogBounds
 from coordinator.admin.topics import list_topics
 from coordinator.admin.verify import problems, unknown
 from coordinator.zk.errors import UsageError
-from coordinator.zk.process.cli import JSON, Cli, brokers_option, opened, output_option, printable, report, zk_option
-from coordinator.zk.znodes.group_state import COMPLETING, DEAD, EMPTY, FAILED, PREPARING
+from coordinator.zk.process.cli import (
+    JSON,
+    Cli,
+    bootstrap_option,
+    brokers_option,
+    command_access,
+    env_option,
+    kafka_option,
+    opened,
+    output_option,
+    printable,
+    report,
+    zk_option,
+)
+from coordinator.zk.znodes.group_state import COMPLETING, DEAD, EMPTY, FAILED, PREPARING, Rebalance
 from coordinator.zk.znodes.partitions import TopicPartition, by_topic
 from coordinator.zk.znodes.paths import COORDINATOR, GROUPS, TURN_TIMES, Brokers, RegionPaths
 from coordinator.zk.znodes.records import CoordinatorRecord, Registration, Topic, TurnTimes
 from coordinator.zk.znodes.regions import Region
 from coordinator.zk.znodes.sync import CLIENT, CONSUMER
 
-from .common import UNHEALTHY
-from .source import OpenLog, source_options
-from .watching import Shot, error_note, printed, show, watch_options, watched
+from .watching import UNHEALTHY, Shot, at, error_note, print_below, printed, show, watch_options, watched
+
+if TYPE_CHECKING:
+    from consumer.logs import Log
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+OpenLog = Callable[[str, Brokers], "Log"]
+"""Opens the log that a command's options name, by `--zk` and `--brokers-path`. It raises UsageError for a bad name."""
+
+
+def source_options(is_needed: bool) -> Callable[[Command], Command]:
+    """`--log-dir`, `--bootstrap-servers` and `--kafka`, given to the command as `source`, an `OpenLog`, or None.
+
+    :param is_needed: whether the command requires the log.
+    """
+    log_dir = env_option(
+        "--log-dir",
+        required=is_needed,
+        help="The log, for its end and the lag: the embedded log's folder, kafka: or kafka://HOST:PORT.",
+    )
+
+    def with_source(command: Command) -> Command:
+        @wraps(command)
+        def run(
+            *args: Any, log_dir: str | None, bootstrap_servers: str, kafka: Mapping[str, str] | None, **rest: Any
+        ) -> Any:
+            def opened(zk: str, brokers: Brokers) -> Log:
+                from consumer.logs import KafkaPlace, open_log  # loads pyarrow, needed only here
+
+                place = KafkaPlace(zk, brokers.brokers_path, bootstrap_servers, kafka or {}, command_access())
+                return open_log(log_dir or "", place)
+
+            return command(*args, source=opened if log_dir or is_needed else None, **rest)
+
+        return cast(Command, run)
+
+    return lambda command: log_dir(bootstrap_option(kafka_option(with_source(command))))
+
+
+def bounds_in(source: Log) -> BoundsOf:
+    """Earliest and latest offsets of a log's partitions; 0 for those without records."""
+    from consumer.logs import UnknownTopic
+
+    def bounds_of(topic: Topic, partition: int, timestamp_ms: int | None) -> LogBounds:
+        place = (topic.name, topic.id, partition)
+        try:
+            latest = source.latest(*place)  # read first: later records are after it
+            at = min(latest, source.offset_for_timestamp(*place, timestamp_ms)) if timestamp_ms is not None else None
+            return LogBounds(source.earliest(*place), latest, at)
+        except UnknownTopic:
+            return LogBounds(0, 0, None)
+
+    return bounds_of
+
 
 if TYPE_CHECKING:
     from consumer.logs import Log
@@ -328,3 +396,68 @@ def _log_ends(
         elif topics.get(place.topic) is not None and where not in begun:
             found[where] = 0
     return found
+
+
+HISTORY = (
+    *("GENERATION", "EPOCH", "STARTED", "TRIGGER", "JOINED", "LEFT", "MOVED", "LAST-STOP-MS", "LAST-START-MS"),
+    *("STANDSTILL-MS", "ASSIGNMENT-MS", "ATTEMPTS", "RESULT"),
+)
+EVICTED = ("GENERATION", "EVICTED", "SINCE", "WHY")
+KEYS = (
+    *("generation", "epoch", "trigger", "started_ms", "joined", "left", "moved", "to_last_stop_ms", "to_last_start_ms"),
+    *("standstill_ms", "stopped_ms", "finished_ms", "replaced_by", "assignment_ms", "attempts"),
+)
+"""The fields in JSON, before `evicted`."""
+NAMED = 3
+
+
+@click.command()
+@click.argument("group")
+@printed()
+def history(reading: admin.Reading, group: str) -> Shot:
+    """Show the last rebalances of GROUP, the newest last.
+
+    LAST-STOP-MS and LAST-START-MS count from the start of the rebalance to the last acknowledged stop and start.
+    STANDSTILL-MS is the longest time in which a partition had no fetcher, at most: to the last start, from the first
+    stop, or from the last sign of life of a member that died, left or was evicted; across rebalances that replaced each
+    other. `-` where no partition stood still.
+
+    Below the table: why each evicted member was, and SINCE when: its last sign of life, or the first command that it
+    did not carry out.
+
+    Under client-side assignment ASSIGNMENT-MS counts from the ask to the adoption of its answer, and ATTEMPTS is 1 plus
+    the assignments that failed before it.
+    """
+    admin.checked_group(reading, group)
+    found = admin.read_history(reading, group)
+    document = [
+        {**{key: getattr(each, key) for key in KEYS}, "evicted": [one.to_json() for one in each.evicted]}
+        for each in found
+    ]
+    evicted = [
+        (record.generation, each.member, at(each.since_ms) if each.since_ms else None, each.reason)
+        for record in found
+        for each in record.evicted
+    ]
+    rows = [_row(record) for record in found]
+    return Shot(HISTORY, rows, notes_of(reading), document, lambda: print_below("Evicted", EVICTED, evicted))
+
+
+def _row(record: Rebalance) -> tuple[object, ...]:
+    joined, left = _named(record.joined), _named(record.left)
+    return (
+        *(record.generation, record.epoch, at(record.started_ms), record.trigger, joined, left, record.moved),
+        *(record.to_last_stop_ms, record.to_last_start_ms, record.standstill_ms),
+        *(record.assignment_ms, record.attempts, _result(record)),
+    )
+
+
+def _result(record: Rebalance) -> str:
+    if record.replaced_by is not None:
+        return f"replaced by {record.replaced_by}"
+    return "finished" if record.finished_ms is not None else "in progress"
+
+
+def _named(lives: tuple[str, ...]) -> str | None:
+    more = f" and {len(lives) - NAMED} more" if len(lives) > NAMED else ""
+    return ", ".join(lives[:NAMED]) + more if lives else None

@@ -9,12 +9,12 @@ from typing import Any, ParamSpec, TypeVar
 
 import click
 
-from coordinator.admin.acl_policy import create_group
+from coordinator.admin.acl import create_group
+from coordinator.admin.control import Lift, SeatRemoval, marks_of
+from coordinator.admin.control import lift as lift_it
+from coordinator.admin.control import remove_members as remove_them
 from coordinator.admin.delete_group import Removable, Removed, delete_group, removable
 from coordinator.admin.groups import Reading, chosen_groups
-from coordinator.admin.members import Lift, SeatRemoval, marks_of
-from coordinator.admin.members import lift as lift_it
-from coordinator.admin.members import remove_members as remove_them
 from coordinator.admin.offsets import GROUP_SUBSCRIBED_TO_TOPIC, OffsetReset
 from coordinator.admin.offsets import delete_offsets as delete_them
 from coordinator.admin.reset_offsets import ResetRequest, parse_plans, parse_scope, to_csv
@@ -30,9 +30,8 @@ from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
 
 from .acl import checked_regions, members_option, regions_option
-from .common import operator, reason_option, timeout_option
-from .source import OpenLog, bounds_in, source_options
-from .watching import Shot, printed
+from .groups import OpenLog, bounds_in, source_options
+from .watching import Shot, operator, printed, reason_option, timeout_option
 
 P = ParamSpec("P")
 T = TypeVar("T")

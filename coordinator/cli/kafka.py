@@ -13,7 +13,7 @@ import click
 from coordinator.admin.export_offsets import Row, TopicWithId
 from coordinator.admin.export_offsets import export_offsets as export_them
 from coordinator.admin.groups import Reading, existing_group
-from coordinator.admin.sync_topics import LEFT_ALONE, Change, readable_topics, sync_topics
+from coordinator.admin.topics import LEFT_ALONE, Change, readable_topics, sync_topics
 from coordinator.zk.errors import CoordinatorError, UsageError
 from coordinator.zk.process import cli
 from coordinator.zk.process.config_options import log_options, log_to_stderr

@@ -6,15 +6,14 @@ import click
 
 from coordinator.admin import regions as admin
 from coordinator.admin.groups import Reading
-from coordinator.admin.unbinding import remove_group
+from coordinator.admin.regions import remove_group
 from coordinator.zk.process.cli import opened, output_option, print_rows, zk_option
 from coordinator.zk.znodes.paths import REGIONS
 from coordinator.zk.znodes.regions import ABORTED, CHECKPOINT, COMPLETED, RESET, Contribution, RegionRequest
 
-from .common import operator, reason_option
 from .groups import notes_of
 from .segments import shown_time
-from .watching import Shot, printed, watched
+from .watching import Shot, operator, printed, reason_option, watched
 
 LIST = ("REGION", "STATE", "CHECKPOINT", "COMPLETED", "OPEN", "RESET", "GROUPS", "MEMBERS", "SINCE", "REASON")
 HISTORY = ("REGION", "CHECKPOINT", "STATE", "TRIGGER", "BEGAN", "MS", "CONTRIBUTIONS", "PARTICIPANTS", "REASON")

@@ -5,19 +5,17 @@ from __future__ import annotations
 import click
 
 from coordinator.admin.groups import Reading
-from coordinator.admin.health import STUCK_AFTER_MS, HealthFinding, findings, summary
-from coordinator.admin.status import Status, read_status
+from coordinator.admin.health import STUCK_AFTER_MS, HealthFinding, Status, findings, read_status, summary
 from coordinator.zk.process.cli import brokers_option, print_rows, printable, row_objects
 from coordinator.zk.process.tables import echo_alarm
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import CoordinatorRecord, NodeRecord
 
-from .common import UNHEALTHY, echo_paused, paused_json
 from .groups import LIST, MOST_LISTED, list_row
 from .regions import LIST as REGION_LIST
 from .regions import list_row as region_row
-from .watching import Shot, print_below, printed
+from .watching import UNHEALTHY, Shot, echo_paused, paused_json, print_below, printed
 
 COLUMNS = (*LIST, "PAUSED")
 

@@ -1,12 +1,17 @@
-"""The frame of a command that prints what it reads: once, or with `--watch` again and again."""
+"""Options and printing of `zk-coordinator` alone, and the frame of a command that prints what it reads: once, or with
+`--watch` again and again.
+"""
 
 from __future__ import annotations
 
+import getpass
 import json
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import reduce, wraps
 from typing import Any, TypeVar
 
@@ -18,13 +23,65 @@ from rich.text import Text
 from coordinator.admin.groups import Reading
 from coordinator.zk.errors import Retryable
 from coordinator.zk.process import cli
+from coordinator.zk.process.cli import Seconds, printable
 from coordinator.zk.process.log_format import redacted
+from coordinator.zk.process.tables import echo_alarm
 from coordinator.zk.runtime import ThreadRuntime
-
-from .common import at
+from coordinator.zk.znodes.operator_requests import LONGEST_BY, PausedRecord
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 EVERY_S = 2.0
+
+UNHEALTHY = 5
+"""Exit code of a check with findings."""
+
+
+def reason_option(command: Command) -> Command:
+    """`--reason`, for later readers."""
+    return click.option("--reason", help="The reason, shown with the pause or request.")(command)
+
+
+def timeout_option(what: str) -> Callable[[Command], Command]:
+    """`--timeout`, passed to the command as `timeout_s`: how long it waits for `what`."""
+    return click.option(
+        "--timeout",
+        "timeout_s",
+        type=Seconds(0.1, 3600),
+        default=30.0,
+        show_default=True,
+        help=f"Seconds to wait for the {what}.",
+    )
+
+
+def operator() -> str:
+    """The operator, as user@host."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a user id without a name, as in containers
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"[:LONGEST_BY]
+
+
+def at(wall_ms: int) -> str:
+    """A wall-clock time as text, in UTC."""
+    try:
+        return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return f"{wall_ms} ms"
+
+
+def echo_paused(paused: PausedRecord, label: str) -> None:
+    """Print the pauses, a line each, that of every group first."""
+    everything = [("everything", paused.everything)] if paused.everything else []
+    for what, pause in everything + [(f"group {group}", pause) for group, pause in sorted(paused.groups.items())]:
+        why = f": {pause.reason}" if pause.reason else ""
+        line = f"{label}{what}, by {pause.by or 'an operator'} since {at(pause.since_ms)}{why}"
+        echo_alarm(printable(line), "yellow")
+
+
+def paused_json(paused: PausedRecord) -> object:
+    """The pauses, as in `/consumers/paused`."""
+    return paused.to_json()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from coordinator.admin.control import pause
+from coordinator.admin.control import Lift, SeatRemoval, lift, pause, remove_members
 from coordinator.admin.delete_group import delete_group
-from coordinator.admin.members import Lift, SeatRemoval, lift, remove_members
-from coordinator.admin.unbinding import remove_group
+from coordinator.admin.regions import remove_group
 from coordinator.zk.batching import ensure
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.runtime import ThreadRuntime

@@ -14,7 +14,7 @@ from typing import Any
 from coordinator.admin.offsets import OffsetReset
 from coordinator.admin.reset_offsets import ResetRequest
 from coordinator.admin.topics import list_topics
-from coordinator.cli.source import bounds_in
+from coordinator.cli.groups import bounds_in
 from coordinator.zk.store import SetData, Store
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import OffsetRecord, Topic
