@@ -6,7 +6,6 @@ Each is one znode, changed by compare-and-set; the elected coordinator watches i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -241,36 +240,30 @@ def _awaited(runtime: Runtime, look: Callable[[Watch], T | None], timeout_s: flo
 # ---- seats
 
 
-@dataclass(frozen=True, slots=True)
-class SeatRemoval:
-    """The options of `groups remove-members`.
-
-    :ivar instances: the members' instance ids; empty for every static member.
-    :ivar by: the operator.  :ivar timeout_s: time to wait for the coordinator's turn.
-    """
-
-    group: str
-    instances: tuple[str, ...]
-    by: str
-    reason: str | None
-    timeout_s: float
-
-
-def remove_members(store: Store, runtime: Runtime, asked: SeatRemoval) -> tuple[str, ...]:
+def remove_members(
+    store: Store,
+    runtime: Runtime,
+    group: str,
+    instances: tuple[str, ...],
+    by: str,
+    reason: str | None,
+    timeout_s: float,
+) -> tuple[str, ...]:
     """Mark seats as removed, and wait for the turn that removes them; returns the members' instance ids.
 
+    :param instances: the members' instance ids; empty for every static member.
+    :param by: the operator.  :param timeout_s: time to wait for the coordinator's turn.
     :raises UsageError: when there is no such group or seat, the group is paused, or the reason is too long.
     :raises CoordinatorError: when no coordinator is elected, or no turn has succeeded in time.
     """
-    group = asked.group
     checked_group(Reading(store), group)
-    checked_request(store, group, asked.reason)  # before anything is marked
-    chosen = tuple(dict.fromkeys(asked.instances)) or tuple(names_below(store, GroupPaths(group).seats))
-    remove_seats(store, group, chosen, asked.reason or f"by {asked.by}")
-    request_turn(store, group, asked.by, runtime.wall_ms(), asked.reason)
-    if not await_turn(store, runtime, group, asked.timeout_s):
+    checked_request(store, group, reason)  # before anything is marked
+    chosen = tuple(dict.fromkeys(instances)) or tuple(names_below(store, GroupPaths(group).seats))
+    remove_seats(store, group, chosen, reason or f"by {by}")
+    request_turn(store, group, by, runtime.wall_ms(), reason)
+    if not await_turn(store, runtime, group, timeout_s):
         raise CoordinatorError(
-            f"no turn of group '{group}' has succeeded within {asked.timeout_s:g} s: the seats are marked as removed, "
+            f"no turn of group '{group}' has succeeded within {timeout_s:g} s: the seats are marked as removed, "
             "and the next successful turn removes them (see `status --check`)"
         )
     return chosen
@@ -303,70 +296,53 @@ def _removed(path: str, reason: str, node: Node | None) -> Change[None]:
 # ---- marks
 
 
-@dataclass(frozen=True, slots=True)
-class Lift:
-    """The options of `groups lift-mark`.
-
-    :ivar consumer: whose marks.  :ivar incarnation: only that of this incarnation; empty for all of the consumer.
-    :ivar by: the operator.
-    """
-
-    group: str
-    consumer: str
-    incarnation: str
-    by: str
-    reason: str | None
-
-
-def marks_of(store: Store, asked: Lift) -> tuple[Mark, ...]:
+def marks_of(store: Store, group: str, consumer: str, incarnation: str) -> tuple[Mark, ...]:
     """The marks that would be lifted.
 
+    :param consumer: whose marks.  :param incarnation: only that of this incarnation; empty for all of the consumer.
     :raises UsageError: when there is no such group or mark.
     :raises CoordinatorError: when the group's state cannot be read.
     """
-    checked_group(Reading(store), asked.group)
-    return _chosen(asked, _state(asked, store.get(GroupPaths(asked.group).state)))
+    checked_group(Reading(store), group)
+    return _marks(group, consumer, incarnation, store.get(GroupPaths(group).state))[0]
 
 
-def lift(store: Store, runtime: Runtime, asked: Lift) -> tuple[Mark, ...]:
+def lift(
+    store: Store, runtime: Runtime, group: str, consumer: str, incarnation: str, by: str, reason: str | None
+) -> tuple[Mark, ...]:
     """Remove the marks from the state by its version, and request a turn; returns the marks that were removed.
 
     All other fields of the state stay as they are. A turn that has read the state before is refused.
 
+    :param consumer: as of `marks_of`.  :param by: the operator.
     :raises UsageError: when there is no such group or mark, the group is paused, or the reason is too long.
     :raises CoordinatorError: when the state cannot be read, or no coordinator is elected.
     """
-    checked_group(Reading(store), asked.group)
-    checked_request(store, asked.group, asked.reason)  # before anything is lifted
-    path = GroupPaths(asked.group).state
+    checked_group(Reading(store), group)
+    checked_request(store, group, reason)  # before anything is lifted
+    path = GroupPaths(group).state
 
     def without(node: Node | None) -> Change[tuple[Mark, ...]]:
-        state = _state(asked, node)
-        lifted = _chosen(asked, state)
+        lifted, others = _marks(group, consumer, incarnation, node)
         if node is None:
             return Change([], ())
-        left = [mark.to_json() for mark in state.marks if mark not in lifted]
+        left = [mark.to_json() for mark in others]
         return Change([SetData(path, changed(path, node.data, {"marks": left}), node.stat.version)], lifted)
 
     lifted = update(store, path, without)
-    request_turn(store, asked.group, asked.by, runtime.wall_ms(), asked.reason)
+    request_turn(store, group, by, runtime.wall_ms(), reason)
     return lifted
 
 
-def _state(asked: Lift, node: Node | None) -> GroupState:
-    path = GroupPaths(asked.group).state
+def _marks(group: str, consumer: str, incarnation: str, node: Node | None) -> tuple[tuple[Mark, ...], tuple[Mark, ...]]:
+    """The marks to lift, and the others."""
     try:
-        return GroupState.parse(path, node.data) if node is not None else GroupState()
+        marks = GroupState.parse(GroupPaths(group).state, node.data).marks if node is not None else ()
     except BadData as error:
         raise CoordinatorError(f"{error}: a coordinator that reads it makes a mark on everything") from error
-
-
-def _chosen(asked: Lift, state: GroupState) -> tuple[Mark, ...]:
-    found = tuple(
-        mark for mark in state.marks if mark.consumer == asked.consumer and asked.incarnation in ("", mark.incarnation)
-    )
+    found = tuple(mark for mark in marks if mark.consumer == consumer and incarnation in ("", mark.incarnation))
     if found:
-        return found
-    known = ", ".join(sorted({mark.consumer for mark in state.marks}))
+        return found, tuple(mark for mark in marks if mark not in found)
+    known = ", ".join(sorted({mark.consumer for mark in marks}))
     others = f": it has those of {known}" if known else ""
-    raise UsageError(f"group '{asked.group}' has no mark of '{asked.consumer}'{others}")
+    raise UsageError(f"group '{group}' has no mark of '{consumer}'{others}")

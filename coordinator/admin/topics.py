@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import base64
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from ..zk.batching import batches, ensure
-from ..zk.errors import BadData, CoordinatorError, Refused, TooLarge, UsageError
+from ..zk.errors import BadData, Refused, TooLarge, UsageError
 from ..zk.store import Create, Delete, Node, Operation, SetData, Store
 from ..zk.update import Failure, commit_once, retried
 from ..zk.znodes.json_fields import Fields, changed, readable
@@ -216,40 +215,6 @@ class Change:
     id: str | None = None
     partitions: int | None = None
     reason: str | None = None
-
-
-class KafkaTopic(Protocol):
-    """A topic in the brokers' metadata; `error` is why it is missing, else empty."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def partitions(self) -> Collection[int]: ...
-
-    @property
-    def error(self) -> str: ...
-
-
-def readable_topics(
-    answers: Mapping[str, KafkaTopic | CoordinatorError],
-) -> tuple[dict[str, Topic], dict[str, str]]:
-    """The brokers' topics, and those whose metadata they do not return, with the reasons. Pure.
-
-    A topic that was deleted since it was listed is in neither.
-
-    :raises CoordinatorError: the first error, when no topic is readable.
-    """
-    topics: dict[str, Topic] = {}
-    errors: dict[str, CoordinatorError] = {}
-    for name, answer in answers.items():
-        if isinstance(answer, CoordinatorError):
-            errors[name] = answer
-        elif not answer.error:
-            topics[name] = Topic(name, answer.id, tuple(sorted(answer.partitions)))
-    if errors and not topics:
-        raise next(iter(errors.values()))
-    return topics, {name: str(error) for name, error in errors.items()}
 
 
 def planned(nodes: Mapping[str, Node], there: Mapping[str, Topic], cluster: str, brokers: Brokers) -> list[Change]:

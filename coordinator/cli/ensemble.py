@@ -6,7 +6,8 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
@@ -61,6 +62,7 @@ def command_in(group: click.Group, name: str | None = None, **settings: Any) -> 
     return lambda run: group.command(name, epilog=EXIT_CODES, **settings)(directory_option(run))
 
 
+output_option = click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 identity_option = click.option(
     "--as",
     "identity",
@@ -103,14 +105,9 @@ def start(
         made = Ensemble(directory, config, base_port=port)  # refused when an existing one is of another configuration
     except EnsembleError as error:
         raise UsageError(str(error)) from error
-    was_down = not any(server.is_running for server in made.servers)
-    try:
+    with _stopped_on_failure(made, any(server.is_running for server in made.servers)):
         made.start()
         made.wait_healthy(timeout_s)
-    except BaseException:
-        if was_down:  # clean up after a failed start
-            made.stop()
-        raise
     click.echo(made.hosts)
     click.echo(f"stop it with: scripts/ensemble stop{dir_argument(directory)}", err=True)
 
@@ -125,7 +122,7 @@ def stop(directory: Path) -> None:
 
 
 @command_in(ensemble)
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@output_option
 def status(directory: Path, output: str) -> None:
     """Show which servers run and which one leads; exits 5 when the ensemble is unhealthy."""
     servers = Ensemble.load(directory).status() if has_ensemble(directory) else ()
@@ -194,14 +191,9 @@ def kafka_start(directory: Path, port: int | None, timeout_s: float) -> None:
         broker = Broker(made.directory / KAFKA, KafkaConfig(zookeeper=made.hosts), port)
     except EnsembleError as error:
         raise UsageError(str(error)) from error
-    was_down = not broker.is_running
-    try:
+    with _stopped_on_failure(broker, broker.is_running):
         broker.start()
         broker.wait_ready(timeout_s)
-    except BaseException:
-        if was_down:  # clean up after a failed start
-            broker.stop()
-        raise
     click.echo(broker.address)
     place = dir_argument(directory)
     click.echo(f"make a topic with: scripts/ensemble kafka topic NAME --partitions 4{place}", err=True)
@@ -216,7 +208,7 @@ def kafka_stop(directory: Path) -> None:
 
 
 @command_in(kafka, "status")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@output_option
 def kafka_status(directory: Path, output: str) -> None:
     """Show whether the broker runs, and where; exits 5 when it does not."""
     broker = _broker(directory)
@@ -274,6 +266,17 @@ def consume(directory: Path, topic: str, max_records: int | None, timeout_ms: in
     except BrokenPipeError:
         # The reader of the pipe has gone: the rest of the buffer is discarded.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def _stopped_on_failure(started: Ensemble | Broker, was_running: bool) -> Iterator[None]:
+    """Clean up after a failed start of what did not run before."""
+    try:
+        yield
+    except BaseException:
+        if not was_running:
+            started.stop()
+        raise
 
 
 def _record(line: bytes, separator: str | None) -> tuple[bytes | None, bytes]:

@@ -10,8 +10,8 @@ from typing import Any, ParamSpec, TypeVar
 import click
 
 from coordinator.admin.acl import create_group
-from coordinator.admin.control import Lift, SeatRemoval, marks_of
 from coordinator.admin.control import lift as lift_it
+from coordinator.admin.control import marks_of
 from coordinator.admin.control import remove_members as remove_them
 from coordinator.admin.delete_group import Removable, Removed, delete_group, removable
 from coordinator.admin.groups import Reading, chosen_groups
@@ -96,9 +96,8 @@ def remove_members(
     """
     if bool(instances) == all_members:
         raise UsageError("name the members by their group_instance_id, or give --all-members")
-    asked = SeatRemoval(group, instances, operator(), reason, timeout_s)
     with cli.opened(zk) as store:
-        chosen = remove_them(store, ThreadRuntime(), asked)
+        chosen = remove_them(store, ThreadRuntime(), group, instances, operator(), reason, timeout_s)
     cli.print_rows(SEATS, [(group, instance, "Removed") for instance in chosen], output)
 
 
@@ -121,9 +120,11 @@ def lift_mark(
     """
     if dry_run and execute:
         raise UsageError("give --dry-run or --execute, not both")
-    asked = Lift(group, consumer, incarnation, operator(), reason)
     with cli.opened(zk) as store:
-        marks = lift_it(store, ThreadRuntime(), asked) if execute else marks_of(store, asked)
+        if execute:
+            marks = lift_it(store, ThreadRuntime(), group, consumer, incarnation, operator(), reason)
+        else:
+            marks = marks_of(store, group, consumer, incarnation)
     if not dry_run and not execute:
         click.echo(LIFTS_NOTHING, err=True)
     click.echo(f"Warn: {RISK}", err=True)

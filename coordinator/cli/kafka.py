@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coordinator.admin.export_offsets import Row, TopicWithId
-from coordinator.admin.export_offsets import export_offsets as export_them
-from coordinator.admin.groups import Reading, existing_group
-from coordinator.admin.topics import LEFT_ALONE, Change, readable_topics, sync_topics
+from coordinator.admin.groups import Reading, ShownGroup, existing_group
+from coordinator.admin.topics import LEFT_ALONE, Change, sync_topics
 from coordinator.zk.errors import CoordinatorError, UsageError
 from coordinator.zk.process import cli
 from coordinator.zk.process.config_options import log_options, log_to_stderr
 from coordinator.zk.runtime import ENDINGS, ThreadRuntime, on_signals
 from coordinator.zk.znodes.paths import Brokers
+from coordinator.zk.znodes.records import Topic
 
 if TYPE_CHECKING:
     from consumer.logs import LogError
@@ -30,6 +29,15 @@ EXPORTED = ("GROUP", "TOPIC", "PARTITION", "OFFSET", "STATUS")
 SYNCED = ("TOPIC", "CHANGE", "PARTITIONS", "TOPIC-ID", "REASON")
 AT_ONCE = 500
 """Number of topics in one metadata request."""
+
+MAY_BE_SET = ("EMPTY", "DEAD")
+"""States of a group in Kafka."""
+
+TopicWithId = tuple[str, str]
+"""Topic, topic id."""
+
+Row = tuple[str, str, int, int, str]
+"""The group's name in Kafka, topic, partition, offset, result."""
 
 Acts = tuple[Callable[[], Iterable[Sequence[object]]], Callable[[], object], Callable[[str], object]]
 """What a command does once, for the rows to print; what it does each time of `--every`; and how it logs a failure."""
@@ -112,7 +120,7 @@ def export_offsets(client: Requests, zk: str, group: str, name: str | None) -> A
     def export() -> list[Row]:
         with cli.opened(zk) as store:
             found = existing_group(Reading(store), group)
-        return export_them(_Kafka(client), name or group, found)
+        return exported(client, name or group, found)
 
     def failed(problem: str) -> None:
         log.warning("offset export failed, retrying: group=%s reason=%s", group, problem)
@@ -120,24 +128,54 @@ def export_offsets(client: Requests, zk: str, group: str, name: str | None) -> A
     return export, export, failed
 
 
-class _Kafka:
-    """See `KafkaGroups`."""
+def exported(client: Requests, name: str, group: ShownGroup) -> list[Row]:
+    """Commit a group's offsets as those of Kafka's group `name`; a row for each.
 
-    def __init__(self, client: Requests) -> None:
-        self.group, self.commit_offsets, self._describe = client.group, client.commit_offsets, client.describe
+    :raises UsageError: when that group has members in Kafka.
+    :raises CoordinatorError: when Kafka does not answer.
+    """
+    state, members = client.group(name)
+    if state not in MAY_BE_SET or members:
+        raise UsageError(
+            f"group {name} has {members} members in Kafka ({state.capitalize()}), which own its offsets there: "
+            "stop them, or export under another name with --as"
+        )
+    offsets: dict[tuple[str, int], int] = {p.partition: p.offset for p in group.partitions if p.offset is not None}
+    topics = {(part.partition.topic, part.topic_id) for part in group.partitions if part.topic_id is not None}
+    strange = mismatches(group, _partitions(client, topics))
+    valid = {place: offset for place, offset in offsets.items() if place not in strange}
+    reasons = {**strange, **(client.commit_offsets(name, valid) if valid else {})}
+    return [(name, *place, offset, reasons.get(place, "Successful")) for place, offset in sorted(offsets.items())]
 
-    def partitions(self, topics: Collection[TopicWithId]) -> Mapping[TopicWithId, frozenset[int] | str]:
-        from consumer.logs import LogError
-        from consumer.logs.kafka.topics import checked
 
-        answers = self._describe({name for name, _ in topics}).results() if topics else {}
-        found: dict[TopicWithId, frozenset[int] | str] = {}
-        for name, topic_id in topics:
-            try:
-                found[name, topic_id] = checked(name, topic_id, answers[name]).partitions
-            except LogError as error:
-                found[name, topic_id] = str(error)
-        return found
+def _partitions(client: Requests, topics: Collection[TopicWithId]) -> dict[TopicWithId, frozenset[int] | str]:
+    """The partitions of topics, or why Kafka has no topic with that name and id."""
+    from consumer.logs import LogError
+    from consumer.logs.kafka.topics import checked
+
+    answers = client.describe({name for name, _ in topics}).results() if topics else {}
+    found: dict[TopicWithId, frozenset[int] | str] = {}
+    for name, topic_id in topics:
+        try:
+            found[name, topic_id] = checked(name, topic_id, answers[name]).partitions
+        except LogError as error:
+            found[name, topic_id] = str(error)
+    return found
+
+
+def mismatches(group: ShownGroup, there: Mapping[TopicWithId, frozenset[int] | str]) -> dict[tuple[str, int], str]:
+    """Partitions whose topic id differs from Kafka's, or that Kafka does not have, with the reason.
+
+    :param there: Kafka's answer for the topics with an id.
+    """
+    found: dict[tuple[str, int], str] = {}
+    for part in group.partitions:
+        partitions = there[part.partition.topic, part.topic_id] if part.topic_id is not None else "its topic has no id"
+        if isinstance(partitions, str):
+            found[part.partition] = partitions
+        elif part.partition.partition not in partitions:
+            found[part.partition] = "Kafka has no such partition"
+    return found
 
 
 # ---- topics sync
@@ -182,3 +220,24 @@ def sync(client: Requests, zk: str, brokers: Brokers) -> Acts:
                 log.warning("topic sync failed: topic=%s reason=%s", change.topic, change.reason)
 
     return rows, logged, lambda why: log.warning("topic sync failed, retrying: reason=%s", why)
+
+
+def readable_topics(
+    answers: Mapping[str, Described | CoordinatorError],
+) -> tuple[dict[str, Topic], dict[str, str]]:
+    """The brokers' topics, and those whose metadata they do not return, with the reasons. Pure.
+
+    A topic that was deleted since it was listed is in neither.
+
+    :raises CoordinatorError: the first error, when no topic is readable.
+    """
+    topics: dict[str, Topic] = {}
+    errors: dict[str, CoordinatorError] = {}
+    for name, answer in answers.items():
+        if isinstance(answer, CoordinatorError):
+            errors[name] = answer
+        elif not answer.error:
+            topics[name] = Topic(name, answer.id, tuple(sorted(answer.partitions)))
+    if errors and not topics:
+        raise next(iter(errors.values()))
+    return topics, {name: str(error) for name, error in errors.items()}

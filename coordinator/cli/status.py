@@ -15,7 +15,7 @@ from coordinator.zk.znodes.records import CoordinatorRecord, NodeRecord
 from .groups import LIST, MOST_LISTED, list_row
 from .regions import LIST as REGION_LIST
 from .regions import list_row as region_row
-from .watching import UNHEALTHY, Shot, echo_paused, paused_json, print_below, printed
+from .watching import UNHEALTHY, Shot, echo_paused, print_below, printed
 
 COLUMNS = (*LIST, "PAUSED")
 
@@ -99,7 +99,7 @@ def _shown(found: Status) -> Shot:
         "standby": [{"node": node.node, "host": node.host} for node in found.standby],
         "epoch": found.epoch,
         "topics": len(found.topics),
-        "paused": paused_json(found.paused),
+        "paused": found.paused.to_json(),
         "groups": [row | {"left_out": dict(group.shown.state.left_out)} for row, group in objects],
         "regions": row_objects(REGION_LIST, [region_row(region) for region in found.regions]),
         "problems": dict(sorted(found.problems.items())[:MOST_LISTED]),

@@ -79,11 +79,6 @@ def echo_paused(paused: PausedRecord, label: str) -> None:
         echo_alarm(printable(line), "yellow")
 
 
-def paused_json(paused: PausedRecord) -> object:
-    """The pauses, as in `/consumers/paused`."""
-    return paused.to_json()
-
-
 @dataclass(frozen=True, slots=True)
 class Shot:
     """One output: a table, and its notes.

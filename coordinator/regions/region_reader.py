@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from ..term.reading import ParsedRecords
 from ..term.term import Term
-from ..zk.errors import BadData
 from ..zk.runtime import Runtime
 from ..zk.store import Node, Store
-from ..zk.znodes.cuts import CONTRIBUTIONS_AT_ONCE, GroupCut, read_cut
+from ..zk.znodes.cuts import CONTRIBUTIONS_AT_ONCE, GroupCut, contributions, read_cut
 from ..zk.znodes.group_state import GroupState
 from ..zk.znodes.partitions import TopicPartition
 from ..zk.znodes.paths import GroupPaths, RegionPaths, checkpoint_number, contribution_name
@@ -32,18 +31,6 @@ from ..zk.znodes.regions import (
 from .plan import RegionSnapshot
 
 T = TypeVar("T")
-
-
-class RegionRead(NamedTuple):
-    """A region as read.
-
-    :ivar version: of its znode, for the turn's compare-and-set.
-    :ivar request: the znode `request`; `snapshot.request` is None when it is unreadable.
-    """
-
-    snapshot: RegionSnapshot
-    version: int
-    request: Node | None
 
 
 class RegionReader:
@@ -70,7 +57,7 @@ class RegionReader:
         self._ends: dict[int, str] = {}
         self.numbers: tuple[int, ...] = ()
 
-    def read(self, wanted: str, timing: Timing) -> RegionRead | None:
+    def read(self, wanted: str, timing: Timing) -> RegionSnapshot | None:
         """The region, None when it does not exist or is unreadable.
 
         :param wanted: the reason for a checkpoint, empty without one.
@@ -90,7 +77,7 @@ class RegionReader:
         self._records.forget_unseen()
         cut_s, open_s = timing.cut_s, timing.open_s(region.open)
         self.read_cut(region, timing)
-        snapshot = RegionSnapshot(
+        return RegionSnapshot(
             region,
             groups,
             frozenset(group for group in region.groups if self._is_paused(group)),
@@ -102,12 +89,13 @@ class RegionReader:
             open_s=open_s,
             completed=self.ended(COMPLETED),
             request=request,
+            request_version=asked.stat.version if asked is not None else None,
             wanted=wanted,
             now_ms=self._term.runtime.wall_ms(),
             failing={group: why for group in region.groups if (why := self._failure(group))},
             versions=versions,
+            version=node.stat.version,
         )
-        return RegionRead(snapshot, node.stat.version, asked)
 
     def read_cut(self, region: Region, timing: Timing) -> None:
         """When the region's current cut completed: a later coordinator reads it once."""
@@ -281,11 +269,8 @@ class Copies:
                     left.setdefault(name, set()).add(part)
             away = snapshot.checkpoint.away.get(group, ()) if snapshot.checkpoint is not None else ()
             names = [name for name in cut.names if group not in present or name in left or name in away]
-            paths = [self._paths.contribution(before, group, name) for name in names]
-            for name, path, node in zip(names, paths, self._store.get_many(paths), strict=True):
-                if node is None:
-                    raise BadData(f"{path} is missing")
-                given, mine = Contribution.parse(path, node.data), left.get(name, set())
+            for name, given in contributions(self._store, self._paths, before, group, names):
+                mine = left.get(name, set())
                 if group not in present:
                     yield contribution_name(group, name), given
                 elif name in away:

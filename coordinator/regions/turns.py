@@ -30,7 +30,7 @@ from ..zk.znodes.regions import (
     ended_checkpoint,
 )
 from .plan import RegionPlan, RegionRules, RegionSnapshot, aborted, region_plan
-from .region_reader import Copies, RegionRead, RegionReader, Timing
+from .region_reader import Copies, RegionReader, Timing
 
 ZNODES_A_TURN = 2_000
 STATES_AT_ONCE = 100
@@ -166,14 +166,13 @@ class RegionTurns:
 
     def _taken(self, wanted: str, held: Collection[str]) -> tuple[float | None, tuple[str, ...]]:
         for _ in range(REFUSALS_A_TURN):
-            read = self._read(wanted)
-            if read is None:
+            snapshot = self._read(wanted)
+            if snapshot is None:
                 self._forget()
                 self._term.metrics.region_gone(self._paths.region)
                 return None, ()
-            snapshot = read.snapshot
             if not snapshot.region.groups:
-                return self._removed(read.version), ()
+                return self._removed(snapshot.version), ()
             decided = region_plan(snapshot, self._rules)
             if decided.region == snapshot.region and not decided.is_answered:
                 return self._retire(decided, decided.again_s), self._news(snapshot.region, held)
@@ -185,7 +184,7 @@ class RegionTurns:
                     decided = aborted(snapshot, decided, f"the checkpoint before it cannot be read: {error}")
             if decided.begun is not None or decided.completed or decided.aborted:
                 self._is_retired = False  # also when the reply is lost, and the next turn finds it done
-            if self._commit(read, decided, copies):
+            if self._commit(snapshot, decided, copies):
                 self._refused_turns = 0
                 if decided.is_answered:
                     self._answered()
@@ -211,30 +210,32 @@ class RegionTurns:
 
     # ---- reading
 
-    def _read(self, wanted: str) -> RegionRead | None:
+    def _read(self, wanted: str) -> RegionSnapshot | None:
         """The turn's input. An unreadable request is removed."""
         read = self._reader.read(wanted, self._timing)
         if read is None:
             return None
-        self._measure(read.snapshot.region)
-        if read.request is not None and self._term.runtime.monotonic() < self._requests.until:
-            return read._replace(request=None, snapshot=replace(read.snapshot, request=None))
-        if read.request is None or read.snapshot.request is not None:
+        self._measure(read.region)
+        if read.request_version is None:
             return read
-        self._answered()
-        removed = [Delete(self._paths.request, read.request.stat.version)]
-        if not self._write(removed):
-            self._write(removed)  # its children are gone now
-        return read._replace(request=None)
+        if self._term.runtime.monotonic() < self._requests.until:
+            return replace(read, request=None)
+        if read.request is None:
+            self._answered()
+            removed = [Delete(self._paths.request, read.request_version)]
+            if not self._write(removed):
+                self._write(removed)  # its children are gone now
+        return read
 
     def _measure(self, region: Region) -> None:
         self._term.metrics.region_seen(self._paths.region, region.state, lambda: self._timing.age_s)
 
     # ---- writing
 
-    def _commit(self, read: RegionRead, decided: RegionPlan, copies: Sequence[tuple[str, Contribution]]) -> bool:
-        snapshot, version, request = read
-        written: list[Operation] = [SetData(self._paths.root, decided.region.to_bytes(), version)]
+    def _commit(
+        self, snapshot: RegionSnapshot, decided: RegionPlan, copies: Sequence[tuple[str, Contribution]]
+    ) -> bool:
+        written: list[Operation] = [SetData(self._paths.root, decided.region.to_bytes(), snapshot.version)]
         if decided.begun is not None:
             path = self._paths.checkpoint(decided.region.open)
             written.append(Create(path, decided.begun.to_bytes()))
@@ -252,12 +253,12 @@ class RegionTurns:
         for sequence in decided.abandoned:
             self._reader.read_again(sequence)
         *before, last = batches(marks, ABANDONED_AT_ONCE) if marks else [[]]
-        unmoved = Check(self._paths.root, version)
+        unmoved = Check(self._paths.root, snapshot.version)
         if not all(self._write([unmoved, *batch]) for batch in before):
             return False
         written += last
-        if decided.is_answered and request is not None:
-            written.append(Delete(self._paths.request, request.stat.version))
+        if decided.is_answered and snapshot.request_version is not None:
+            written.append(Delete(self._paths.request, snapshot.request_version))
         return self._write(written)
 
     def _ended(self, snapshot: RegionSnapshot, sequence: int, how: str, end: CheckpointEnd) -> list[Operation]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from coordinator.admin.control import Lift, SeatRemoval, lift, pause, remove_members
+from coordinator.admin.control import lift, pause, remove_members
 from coordinator.admin.delete_group import delete_group
 from coordinator.admin.regions import remove_group
 from coordinator.zk.batching import ensure
@@ -76,7 +76,7 @@ MARKS = tuple(Mark(name, f"life-of-{name}", parts("t", n), 30_000, "evicted") fo
 
 
 def lifts(scene: Scene, store: Store, consumer: str = "c1") -> None:
-    lift(store, ThreadRuntime(), Lift("g", consumer, "", "ann", None))
+    lift(store, ThreadRuntime(), "g", consumer, "", "ann", None)
 
 
 def turn_is_taken(scene: Scene) -> None:
@@ -152,7 +152,7 @@ def another_removes_it(scene: Scene) -> None:
 
 
 def remove(scene: Scene, store: Store) -> None:
-    remove_members(store, ThreadRuntime(), SeatRemoval("g", ("c1",), "ann", None, 10.0))
+    remove_members(store, ThreadRuntime(), "g", ("c1",), "ann", None, 10.0)
 
 
 @pytest.mark.parametrize(
