@@ -9,9 +9,10 @@ from typing import TypeVar
 
 from ..term.reading import ParsedRecords
 from ..term.term import Term
+from ..zk.errors import BadData
 from ..zk.runtime import Runtime
 from ..zk.store import Node, Store
-from ..zk.znodes.cuts import CONTRIBUTIONS_AT_ONCE, GroupCut, contributions, read_cut
+from ..zk.znodes.cuts import CONTRIBUTIONS_AT_ONCE, GroupCut, read_cut
 from ..zk.znodes.group_state import GroupState
 from ..zk.znodes.partitions import TopicPartition
 from ..zk.znodes.paths import GroupPaths, RegionPaths, checkpoint_number, contribution_name
@@ -269,8 +270,11 @@ class Copies:
                     left.setdefault(name, set()).add(part)
             away = snapshot.checkpoint.away.get(group, ()) if snapshot.checkpoint is not None else ()
             names = [name for name in cut.names if group not in present or name in left or name in away]
-            for name, given in contributions(self._store, self._paths, before, group, names):
-                mine = left.get(name, set())
+            paths = [self._paths.contribution(before, group, name) for name in names]
+            for name, path, node in zip(names, paths, self._store.get_many(paths), strict=True):
+                if node is None:
+                    raise BadData(f"{path} is missing")
+                given, mine = Contribution.parse(path, node.data), left.get(name, set())
                 if group not in present:
                     yield contribution_name(group, name), given
                 elif name in away:
