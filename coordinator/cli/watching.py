@@ -110,18 +110,13 @@ def watch_options(command: Command) -> Command:
     return watch(times(command))
 
 
-def watched(take: Callable[..., Shot]) -> Callable[..., None]:
+def watched(take: Callable[..., Shot]) -> Any:
     """A command whose output can be repeated, from a function that reads it once.
 
     :param take: called with a new `Reading` and the command's own options.
     """
 
-    @wraps(take)
-    def command(watch: float | None, times: int | None, zk: str, output: str, **options: Any) -> None:
-        with cli.opened(zk) as store:
-            show(lambda: take(Reading(store), **options), output, watch, times)
-
-    return watch_options(cli.zk_option(cli.output_option(command)))
+    return watch_options(printed()(take))
 
 
 def printed(*options: Callable[..., Any], make_chroot: bool = False) -> Callable[[Callable[..., Shot]], Any]:
@@ -132,11 +127,9 @@ def printed(*options: Callable[..., Any], make_chroot: bool = False) -> Callable
 
     def framed(take: Callable[..., Shot]) -> Callable[..., int]:
         @wraps(take)
-        def command(zk: str, output: str, **own: Any) -> int:
+        def command(zk: str, output: str, watch: float | None = None, times: int | None = None, **own: Any) -> int:
             with cli.opened(zk, make_chroot) as store:
-                shot = take(Reading(store), **own)
-            _print(shot, output)
-            return shot.code
+                return show(lambda: take(Reading(store), **own), output, watch, times)
 
         return reduce(
             lambda made, option: option(made), (cli.output_option, *reversed(options), cli.zk_option), command
@@ -145,15 +138,18 @@ def printed(*options: Callable[..., Any], make_chroot: bool = False) -> Callable
     return framed
 
 
-def show(take: Callable[[], Shot], output: str, watch: float | None, times: int | None) -> None:
+def show(take: Callable[[], Shot], output: str, watch: float | None, times: int | None) -> int:
     """Print the result of `take`: once, or every `watch` seconds until Ctrl-C, or `times` times.
 
     On a terminal a table is replaced by the next; elsewhere a blank line separates them. In JSON each is one object
     on a line: `at`, `rows`, `notes`.
+
+    :returns: the exit code.
     """
     if watch is None:
-        _print(take(), output)
-        return
+        shot = take()
+        _print(shot, output)
+        return shot.code
     with suppress(BrokenPipeError):  # the reader of the pipe has gone: `checked_streams` drops further output
         if output == cli.JSON:
             _repeat(take, _print_line, watch, times)
@@ -162,6 +158,7 @@ def show(take: Callable[[], Shot], output: str, watch: float | None, times: int 
         else:
             with Live(console=Console(highlight=False), auto_refresh=False, screen=False) as live:
                 _repeat(take, lambda shot: live.update(_rendered(shot), refresh=True), watch, times)
+    return 0
 
 
 def error_note(error: object) -> str:

@@ -30,7 +30,7 @@ from ..zk.znodes.regions import (
     ended_checkpoint,
 )
 from .plan import RegionPlan, RegionRules, RegionSnapshot, aborted, region_plan
-from .region_reader import Copies, RegionReader, Timing
+from .region_reader import RegionReader, Timing
 
 ZNODES_A_TURN = 2_000
 STATES_AT_ONCE = 100
@@ -145,7 +145,6 @@ class RegionTurns:
         self._timing.forget()
         self._is_retired = False
         self._noted: tuple[int, bool, int] | None = None
-        self._copies = Copies(self._store, self._paths)
 
     def take_turn(self, wanted: str, held: Collection[str] = ()) -> tuple[float | None, tuple[str, ...]]:
         """One turn. It leaves a request for a later turn when many have followed each other.
@@ -179,7 +178,7 @@ class RegionTurns:
             copies: list[tuple[str, Contribution]] = []
             if decided.completed:
                 try:
-                    copies = list(self._copies.copies(snapshot))
+                    copies = list(self._reader.copies(snapshot))
                 except BadData as error:  # the parts without a contributor would be lost
                     decided = aborted(snapshot, decided, f"the checkpoint before it cannot be read: {error}")
             if decided.begun is not None or decided.completed or decided.aborted:
@@ -190,7 +189,7 @@ class RegionTurns:
                     self._answered()
                 self._note(snapshot, decided)
                 if decided.completed:
-                    self._copies.completed(snapshot, decided.completed, copies)
+                    self._reader.completed(snapshot, decided.completed, copies)
                 return self._retire(decided, decided.again_s), self._news(decided.region, held)
         self._refused_turns += 1
         return min(LONGEST_REFUSED_PAUSE_S, REFUSED_PAUSE_S * 2 ** min(self._refused_turns - 1, 10)), ()

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from ..planning.backpressure import (
     UNKNOWN,
@@ -186,15 +185,6 @@ READ_A_ROUND = 2000
 MULTIS_A_ROUND = 10
 
 
-class _Known(NamedTuple):
-    """The cached fields of a segment; `problem` is why its znode is unreadable, empty when it is not."""
-
-    czxid: int
-    sealed_ms: int
-    size: int
-    problem: str = ""
-
-
 @dataclass(slots=True)
 class _Group:
     """The cached state of a group that seals.
@@ -203,6 +193,7 @@ class _Group:
     :ivar has_read: whether `record.collected` is known: it was read once, or written with a collection.
     :ivar life: the czxid of `segments`, under which each name identifies one segment.
     :ivar listed: (czxid, pzxid) of `segments` when all that it lists had been read.
+    :ivar segments: the fields that are needed of each; the size of an unreadable one, which `problems` has, is 0.
     :ivar unread: existing segments that have not been read yet.
     :ivar intervals: the seal interval of each registered member.
     :ivar registered: the pzxid of `ids` that `intervals` belongs to.
@@ -216,7 +207,8 @@ class _Group:
     has_read: bool = False
     life: int = 0
     listed: tuple[int, int] = (0, 0)
-    segments: dict[str, _Known] = field(default_factory=dict)
+    segments: dict[str, Finished] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
     unread: int = 0
     registered: int = 0
     cuts: GroupCuts | None = None
@@ -329,17 +321,17 @@ class SegmentCollector:
         members = [paths.id(name) for name in names_below(self._store, paths.ids)]
         found = []
         for path, node in zip(members, self._store.get_many(members), strict=True):
-            own_ms = _own_interval_ms(path, node) if node is not None else None
-            if own_ms is not None:
-                found.append(own_ms)
+            registration = readable(Registration.parse, path, node)
+            if registration is not None:  # the consumer of an unreadable one is left out of the group
+                found.append(registration.seal_interval_ms or SEAL_INTERVAL_MS)
         return tuple(found)
 
     def _look_at_segments(self, group: _Group) -> None:
         """List the changes, and read new segments."""
         self._list_segments(group)
-        for name, known in group.segments.items():
-            if known.problem:
-                self._problems.report(group.paths.segment(name), known.problem)
+        for name, problem in group.problems.items():
+            if name in group.segments:
+                self._problems.report(group.paths.segment(name), problem)
 
     def _list_segments(self, group: _Group) -> None:
         if group.listed == (group.root.stat.czxid, group.root.stat.pzxid):
@@ -349,7 +341,7 @@ class SegmentCollector:
             return
         names = {name for name in listing.names if name.startswith(SEGMENT_PREFIX) and is_name(name)}
         if listing.stat.czxid != group.life:
-            group.life, group.segments = listing.stat.czxid, {}
+            group.life, group.segments, group.problems = listing.stat.czxid, {}, {}
         group.segments = {name: known for name, known in group.segments.items() if name in names}
         new = sorted(names - set(group.segments), key=lambda name: (sequence(name) or 0, name))
         batch = new[:READ_A_ROUND]
@@ -361,7 +353,11 @@ class SegmentCollector:
                 closed += 1
                 self._problems.report(path, str(AccessDenied(path)))
             elif node is not None:
-                group.segments[name] = _known(path, node)
+                try:
+                    size = Segment.parse(path, node.data).size
+                except BadData as error:
+                    size, group.problems[name] = 0, str(error)
+                group.segments[name] = Finished(node.stat.czxid, node.stat.ctime_ms, size)
         group.unread = len(new) - len(batch) + closed
         if not group.unread:
             group.listed = (listing.stat.czxid, listing.stat.pzxid)
@@ -398,8 +394,7 @@ class SegmentCollector:
         """The czxid up to which segments are not retained; a large backlog ends the retention."""
         if not may_hold(group.backlog, self._rules.bounds):
             return finished
-        known = sorted((one for one in group.segments.values() if one.czxid <= finished), key=lambda one: one.czxid)
-        done = [Finished(one.czxid, one.sealed_ms, one.size) for one in known]
+        done = sorted(one for one in group.segments.values() if one.czxid <= finished)
         return collectable(done, self._clock.now_ms(), self._rules.retention)
 
     def _cuts(self, group: _Group) -> Sequence[Cut] | None:
@@ -480,17 +475,3 @@ class SegmentCollector:
             except (BadData, OSError, ValueError) as error:
                 if self._term.lines.take("segment file removal failed"):
                     log.warning("segment file removal failed: segment=%s reason=%s", name, error)
-
-
-def _known(path: str, node: Node) -> _Known:
-    """A segment; the size of an unreadable one is unknown."""
-    try:
-        return _Known(node.stat.czxid, node.stat.ctime_ms, Segment.parse(path, node.data).size)
-    except BadData as error:
-        return _Known(node.stat.czxid, node.stat.ctime_ms, 0, str(error))
-
-
-def _own_interval_ms(path: str, node: Node) -> int | None:
-    """A member's own seal interval; None for unreadable data, whose consumer is left out of the group."""
-    registration = readable(Registration.parse, path, node)
-    return registration.seal_interval_ms or SEAL_INTERVAL_MS if registration is not None else None
