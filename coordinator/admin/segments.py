@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from ..planning.backpressure import UNKNOWN, finished_by_all
-from ..zk.errors import BadData, UsageError
+from ..zk.errors import UsageError
 from ..zk.store import Delete, Node, SetData, Store
 from ..zk.update import Change, update
 from ..zk.znodes.names import is_name
@@ -88,12 +88,11 @@ def _names(reading: Reading, paths: GroupPaths) -> list[str]:
 def _read(reading: Reading, paths: GroupPaths, names: Sequence[str]) -> list[ListedSegment]:
     """Those that exist."""
     found = []
-    for name, node in existing(reading.store, {name: paths.segment(name) for name in names}).items():
-        try:
-            segment, problem = Segment.parse(paths.segment(name), node.data), ""
-        except BadData as error:
-            segment, problem = None, str(error)
-        found.append(ListedSegment(node.stat.czxid, name, node.stat.ctime_ms, segment, problem))
+    own = Reading(reading.store)  # their problems are findings
+    for name, node in existing(own.store, {name: paths.segment(name) for name in names}).items():
+        path = paths.segment(name)
+        segment = own.record(path, node, Segment.parse)
+        found.append(ListedSegment(node.stat.czxid, name, node.stat.ctime_ms, segment, own.problems.get(path, "")))
     return found
 
 

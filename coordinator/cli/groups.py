@@ -117,7 +117,7 @@ VERBOSE = ("ASSIGNMENT", "SUBSCRIPTION", "INCARNATION", "COMMANDS", "ENDED")
 Where = tuple[str, int, str | None]
 """Topic, partition, topic id."""
 CHANGING = ("create", "delete", "delete-offsets", "reset-offsets", "lift-mark", "remove-members")
-PLACES = dict.fromkeys(CHANGING, f"{__package__}.groups_changes") | {"export-offsets": f"{__package__}.kafka"}
+PLACES = dict.fromkeys(CHANGING, f"{__package__}.groups_changes") | {"export-offsets": f"{__package__}.topics"}
 
 
 @click.group(cls=Cli, places=PLACES)

@@ -55,12 +55,9 @@ class Collector:
         channels = self._store.get_many([paths.channel(name) for name in names])
         ids = self._store.get_many([paths.id(name) for name in names])
         for name, channel, member in zip(names, channels, ids, strict=True):
-            if (
-                channel is None
-                or member is not None
-                or channel.stat.children
-                or not self._is_over(paths, name, channel)
-            ):
+            if channel is None or member is not None or channel.stat.children:
+                continue
+            if not self._is_over(paths, name, channel):
                 continue
             if self._term.collect([Delete(paths.channel(name), channel.stat.version)], f"channel of {name}"):
                 if self._term.lines.take("channel removed"):
@@ -114,9 +111,7 @@ class OffsetCollector:
         listings = self._store.children_many([paths.offsets for paths in every])
         topics = self._store.children(self._brokers.topics)
         if topics is None or not topics.names:
-            self._memory = FirstSeen(
-                self._term.runtime
-            )  # another `brokers_path`, or topics that are still to come back
+            self._memory = FirstSeen(self._term.runtime)  # another `brokers_path`, or topics that are still to come
             return
         known = frozenset(topics.names)
         for paths, listing in zip(every, listings, strict=True):

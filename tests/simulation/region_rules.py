@@ -22,9 +22,8 @@ from consumer.membership.contributor import Contributor
 from consumer.operator.cut import CutReader
 from consumer.operator.region import RegionMember
 from coordinator.planning.reconciliation import Waiting
-from coordinator.regions.handler import Regions
 from coordinator.regions.region_reader import RegionReader
-from coordinator.regions.turns import RegionTurns
+from coordinator.regions.turns import Regions, RegionTurns
 from coordinator.zk.errors import Refused
 from coordinator.zk.store import Check, Create, SetData
 from coordinator.zk.znodes.commands import START_FETCHER

@@ -11,7 +11,7 @@ import pytest
 
 from consumer.logs.kafka.requests import Described
 from coordinator.admin.groups import ShownGroup, ShownPartition
-from coordinator.cli.kafka import TopicWithId, exported, mismatches
+from coordinator.cli.topics import TopicWithId, exported, mismatches
 from coordinator.zk.errors import UsageError
 from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.partitions import TopicPartition

@@ -15,10 +15,9 @@ from coordinator.planning.plan import Plan, plan
 from coordinator.planning.regional import MAX_GROUPS, RegionStep, after_reset, region_step
 from coordinator.planning.snapshot import ChannelView, Member, RegionView, SeatView, Snapshot
 from coordinator.planning.target import Wanted
-from coordinator.regions.handler import Regions
 from coordinator.regions.plan import RegionPlan, RegionRules, RegionSnapshot, region_plan
 from coordinator.regions.region_reader import GroupRegionReader
-from coordinator.regions.turns import ENDED_KEPT, ZNODES_A_TURN, RegionTurns, to_retire
+from coordinator.regions.turns import ENDED_KEPT, ZNODES_A_TURN, Regions, RegionTurns, to_retire
 from coordinator.term.bad_data import Findings, Problems
 from coordinator.term.reading import FirstSeen
 from coordinator.term.request_queue import Request, RequestQueue
