@@ -325,24 +325,20 @@ class ChannelWatch:
             return
 
     def _again(self, why: str | None) -> Iterator[ChannelEvent]:
+        """Set the watch, read everything, and yield the changes since the last reading."""
         store = self._store
         assert store is not None
         try:
-            events = self._read_all(store)
+            for root in (self._paths.channels, self._paths.ids):
+                path = f"{root}/{self._consumer}" if self._consumer else root
+                store.watch_tree(path, partial(self._on_event, store))
+            events = [*self._read_lives(store), *self._read_commands(store)]
         except (Retryable, SessionLost):
             return  # lost again: `_on_state` triggers the next attempt
+        self._has_read = True
         if why is not None:
             yield missed(why, self._runtime.wall_ms())
         yield from events
-
-    def _read_all(self, store: TreeStore) -> list[ChannelEvent]:
-        """Set the watch, read everything, and return the changes since the last reading."""
-        for root in (self._paths.channels, self._paths.ids):
-            path = f"{root}/{self._consumer}" if self._consumer else root
-            store.watch_tree(path, partial(self._on_event, store))
-        events = [*self._read_lives(store), *self._read_commands(store)]
-        self._has_read = True
-        return events
 
     def _read_commands(self, store: TreeStore) -> list[ChannelEvent]:
         consumers = self._consumers(store, self._paths.channels)

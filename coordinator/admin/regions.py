@@ -147,11 +147,6 @@ def checked_target(found: ShownRegion, sequence: int | None) -> int:
     return to
 
 
-def abandoned_by(found: ShownRegion, sequence: int) -> list[int]:
-    """The complete checkpoints after `sequence`, which a reset to it abandons."""
-    return [each.sequence for each in found.checkpoints if each.state == regions.COMPLETED and each.sequence > sequence]
-
-
 def request(store: Store, region: str, asked: RegionRequest) -> None:
     """Send a request to the coordinator, which answers by removing it.
 

@@ -26,7 +26,7 @@ class StickyAssignor:
         members = in_order(subscribers)
         subscribed = [member for member in members if any(member.threads.get(topic, 0) for topic in topics)]
         claims = claims_of(subscribed, topics)
-        if _are_equal(subscribed, topics):
+        if all(len({member.threads.get(topic, 0) for topic in topics}) == 1 for member in subscribed):
             threads = [max(member.threads.get(topic, 0) for topic in topics) for member in subscribed]
             partitions = [TopicPartition(topic, n) for topic in sorted(topics) for n in sorted(topics[topic])]
             shares: Shares = evenly(threads, claims, partitions) if subscribed else {}
@@ -37,11 +37,6 @@ class StickyAssignor:
             if parts:
                 assignment[subscribed[place].consumer][subscribed[place].thread(number)] = frozenset(parts)
         return assignment
-
-
-def _are_equal(members: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> bool:
-    """Whether every thread of every member takes part in every topic."""
-    return all(len({member.threads.get(topic, 0) for topic in topics}) == 1 for member in members)
 
 
 class CooperativeStickyAssignor(StickyAssignor):

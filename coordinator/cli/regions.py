@@ -113,7 +113,8 @@ def reset(
             # Unnamed, not the one just read: a checkpoint that completes meanwhile would be abandoned.
             admin.request(store, region, RegionRequest(RESET, operator(), reason or "", named))
     print_rows(REQUESTED, [_requested(found, "reset", to, executed=execute)], output)
-    if named is not None and (later := admin.abandoned_by(found, to)):
+    later = [each.sequence for each in found.checkpoints if each.state == COMPLETED and each.sequence > to]
+    if named is not None and later:
         will = "are" if execute else "would be"
         click.echo(f"checkpoints after {to} {will} abandoned: {', '.join(map(str, later))}", err=True)
     if not execute:

@@ -76,7 +76,8 @@ class RegionReader:
         if node is None or region is None:
             return None
         open_names = self._checkpoints(region)
-        region = replace(region, next_sequence=_free(region, self.numbers))
+        there = set(self.numbers) - {region.open}  # an operator may have created some
+        region = replace(region, next_sequence=next(each for each in count(region.next_sequence) if each not in there))
         checkpoint, groups, versions = self._groups(region)
         contributions = self._contributions(region.open, checkpoint, open_names) if checkpoint is not None else {}
         # After the contributions: no checkpoint completes with that of a member that had requested a reset before.
@@ -228,12 +229,6 @@ class RegionReader:
         if group not in self._cut_of[1]:
             self._cut_of[1][group] = read_cut(self._store, self._paths, sequence, group)
         return self._cut_of[1][group]
-
-
-def _free(region: Region, numbers: Sequence[int]) -> int:
-    """The number of the next checkpoint, past those that an operator has created."""
-    there = set(numbers) - {region.open}
-    return next(number for number in count(region.next_sequence) if number not in there)
 
 
 class Timing:
@@ -414,7 +409,9 @@ class GroupRegionReader:
         ends = frozenset(ENDS).intersection(listing.names if listing is not None else ())
         if node is None:
             return replace(view, open_ends=ends)
-        return replace(view, open_data=node.data, open_since_ms=_since_ms(node), open_ends=ends)
+        begun = readable(Checkpoint.parse, "a checkpoint", node)
+        since_ms = begun.since_ms if begun is not None else node.stat.mtime_ms
+        return replace(view, open_data=node.data, open_since_ms=since_ms, open_ends=ends)
 
     def _parsed(self, path: str, node: Node) -> Region | None:
         try:
@@ -428,9 +425,3 @@ class GroupRegionReader:
             cut = read_cut(self._store, paths, sequence, self._group) if sequence != INITIAL else GroupCut()
             self._cut = paths.region, sequence, cut
         return self._cut[2]
-
-
-def _since_ms(checkpoint: Node) -> int:
-    """When the checkpoint began; for an unreadable one, when its znode was created."""
-    begun = readable(Checkpoint.parse, "a checkpoint", checkpoint)
-    return begun.since_ms if begun is not None else checkpoint.stat.mtime_ms

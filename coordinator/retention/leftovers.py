@@ -113,20 +113,17 @@ class OffsetCollector:
         if topics is None or not topics.names:
             self._memory = FirstSeen(self._term.runtime)  # another `brokers_path`, or topics that are still to come
             return
-        known = frozenset(topics.names)
+        known, old_s = frozenset(topics.names), self._term.config.channel_retention_ms / 1000
         for paths, listing in zip(every, listings, strict=True):
             try:
                 names = sorted(set(listing.names) - known) if listing is not None else []
-                gone = [name for name in names if is_name(name) and self._is_old(paths, name)]
+                gone = [name for name in names if is_name(name) and self._memory.age_s(paths.group, name) >= old_s]
                 if gone and not self._is_paused(paths.group):
                     self._collect(paths, gone)
             except AccessDenied as error:
                 self._findings.report(error.path, str(error))
         self._findings.done()
         self._memory.forget_unseen()
-
-    def _is_old(self, paths: GroupPaths, topic: str) -> bool:
-        return self._memory.age_s(paths.group, topic) * 1000 >= self._term.config.channel_retention_ms
 
     def _collect(self, paths: GroupPaths, gone: Sequence[str]) -> None:
         node = self._store.get(paths.state)
