@@ -26,6 +26,11 @@ _KEEPS_CHANGING: Final = "the access policy keeps changing: try again"
 _NO_POLICY: Final = "this chroot has no access policy: run zk-coordinator acl apply first"
 _NO_MEMBERS: Final = "name the identities of the group's members with --members"
 
+PASSES: Final = 20
+"""Passes over the tree in which a migration must come to rest."""
+SET_AT_ONCE: Final = 1000
+"""ACLs that are set between two reads of a migration."""
+
 
 def read_policy(store: AclStore) -> AclPolicy:
     """The policy of the chroot; the open one when it has none.
@@ -243,10 +248,7 @@ def _same(store: AclStore, policy: AclPolicy) -> Node:
     return node
 
 
-PASSES: Final = 20
-"""Passes over the tree in which a migration must come to rest."""
-SET_AT_ONCE: Final = 1000
-"""ACLs that are set between two reads of a migration."""
+# ---- the ACLs of the tree
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,9 @@ REGISTERED, ENDED, MISSED = "registered", "ended", "missed"
 
 GONE_UNREAD = "it was gone before it could be read"
 
+LOOK_S = 0.5
+COMMANDS, IDS, SESSION = "command", "ids", "session"
+
 
 @dataclass(frozen=True, slots=True)
 class ChannelEvent:
@@ -165,8 +168,7 @@ def _how_it_ended(seen: SeenCommand, channel: Channel | None, with_channel: bool
     return WITHDRAWN, seen.problem
 
 
-LOOK_S = 0.5
-COMMANDS, IDS, SESSION = "command", "ids", "session"
+# ---- following
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,10 +31,24 @@ from .verify import not_live
 
 ELECTIONS = 3
 """Attempts to read the coordinator with a matching epoch."""
-
-
 NEWEST_CHECKPOINTS = 25
 """Number of a region's checkpoints that are read; the coordinator keeps 20 aborted ones."""
+
+STUCK_AFTER_MS = 60_000
+DIFFERS_AFTER_MS = 5_000
+"""A registration is read after its channel: another incarnation may have registered in between."""
+BEHIND_RECORDS, BEHIND_BYTES = 1_000_000, 2**30
+"""From any of these on, or `FAR_BEHIND_SEGMENTS`, a silent query is far behind; the last is a quarter of a backlog's
+default bound."""
+NAMED = 3
+MOST_UNREADABLE = 20
+"""Unreadable znodes with a finding each."""
+ABORTED_IN_A_ROW = 3
+"""Checkpoints of a region: each death of a member aborts one, so that fewer in a row mean little."""
+INTERVALS_LATE = 3
+"""A checkpoint is delayed while a member's contribution to the one before is late."""
+RESETS_IN_A_ROW = 3
+"""Resets without a checkpoint between them: a group that starts after a long stop takes one or two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,21 +167,7 @@ def _bad_patterns(group: ShownGroup) -> dict[str, str]:
     return found
 
 
-STUCK_AFTER_MS = 60_000
-DIFFERS_AFTER_MS = 5_000
-"""A registration is read after its channel: another incarnation may have registered in between."""
-BEHIND_RECORDS, BEHIND_BYTES = 1_000_000, 2**30
-"""From any of these on, or `FAR_BEHIND_SEGMENTS`, a silent query is far behind; the last is a quarter of a backlog's
-default bound."""
-NAMED = 3
-MOST_UNREADABLE = 20
-"""Unreadable znodes with a finding each."""
-ABORTED_IN_A_ROW = 3
-"""Checkpoints of a region: each death of a member aborts one, so that fewer in a row mean little."""
-INTERVALS_LATE = 3
-"""A checkpoint is delayed while a member's contribution to the one before is late."""
-RESETS_IN_A_ROW = 3
-"""Resets without a checkpoint between them: a group that starts after a long stop takes one or two."""
+# ---- findings
 
 
 @dataclass(frozen=True, slots=True)

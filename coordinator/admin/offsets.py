@@ -31,6 +31,14 @@ from .reset_offsets import NewOffset, PartitionOffsets, Plan, ResetRequest, Scop
 
 INACTIVE = (EMPTY, DEAD)
 
+ROOM = MAX_OPERATIONS - 10
+NO_TOPICS: Mapping[str, Topic] = {}
+GROUP_SUBSCRIBED_TO_TOPIC = (
+    "GROUP_SUBSCRIBED_TO_TOPIC: Deleting offsets of a topic is forbidden while the consumer group is actively "
+    "subscribed to it."
+)
+UNKNOWN_TOPIC_OR_PARTITION = "UNKNOWN_TOPIC_OR_PARTITION: There is no such topic or partition, and no offset of it."
+
 
 class GroupIdNotFound(CoordinatorError):
     """The group does not exist."""
@@ -139,16 +147,6 @@ def is_seat(node: Node) -> bool:
 def _named(what: str, names: tuple[str, ...]) -> str:
     more = f" and {len(names) - 1} more are" if len(names) > 1 else " is"
     return f"{what} {names[0]}{more}"
-
-
-ROOM = MAX_OPERATIONS - 10
-NO_TOPICS: Mapping[str, Topic] = {}
-
-GROUP_SUBSCRIBED_TO_TOPIC = (
-    "GROUP_SUBSCRIBED_TO_TOPIC: Deleting offsets of a topic is forbidden while the consumer group is actively "
-    "subscribed to it."
-)
-UNKNOWN_TOPIC_OR_PARTITION = "UNKNOWN_TOPIC_OR_PARTITION: There is no such topic or partition, and no offset of it."
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,12 @@ PartitionKey = tuple[str, str, int]
 DAMAGED = "damaged"
 LEFT_OVER = "left over"
 
+SILENT_AFTER_MS = 180_000
+"""A running query updates its znode once a minute; after three missed updates it counts as silent."""
+FAR_BEHIND_SEGMENTS = 5_000
+"""A silent query that holds back so many is far behind, and more are not counted: a quarter of the default bound."""
+ACTIVE, SILENT, EXPIRED, UNREADABLE = "active", "silent", "expired", "unreadable"
+
 
 class ListedSegment(NamedTuple):
     """A segment's znode; `segment` is None when its data is unreadable, with the reason in `problem`."""
@@ -193,13 +199,7 @@ def _beyond(listed: Sequence[ListedSegment], stands: Mapping[PartitionKey, int])
             yield SegmentFinding(DAMAGED, "gap", "", "", problem)
 
 
-SILENT_AFTER_MS = 180_000
-"""A running query updates its znode once a minute; after three missed updates it counts as silent."""
-
-FAR_BEHIND_SEGMENTS = 5_000
-"""A silent query that holds back so many is far behind, and more are not counted: a quarter of the default bound."""
-
-ACTIVE, SILENT, EXPIRED, UNREADABLE = "active", "silent", "expired", "unreadable"
+# ---- queries
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,10 @@ from .groups import existing
 MAX_PARTITIONS = 100_000
 KAFKAS_TOOLS = "by kafka-topics.sh or, on the embedded ensemble, scripts/ensemble kafka topic NAME"
 
+CREATED, GROWN, REPLACED, REMOVED, LEFT_ALONE = "created", "grown", "recreated", "removed", "left alone"
+CLUSTER = "cluster"
+"""The field of a topic's znode with the id of the cluster that it was synced from."""
+
 
 @dataclass(frozen=True, slots=True)
 class ListedTopic:
@@ -201,9 +205,7 @@ def _has_replicas(path: str, data: bytes) -> bool:
     return any(Fields.parse(path, data, most=1_000_000).mapping("partitions").values())
 
 
-CREATED, GROWN, REPLACED, REMOVED, LEFT_ALONE = "created", "grown", "recreated", "removed", "left alone"
-CLUSTER = "cluster"
-"""The field of a topic's znode with the id of the cluster that it was synced from."""
+# ---- topics of a Kafka without ZooKeeper
 
 
 @dataclass(frozen=True, slots=True)

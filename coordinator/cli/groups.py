@@ -45,9 +45,36 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-
 OpenLog = Callable[[str, Brokers], "Log"]
 """Opens the log that a command's options name, by `--zk` and `--brokers-path`. It raises UsageError for a bad name."""
+
+MOST_LISTED = 100
+"""Findings of one kind that a command prints, before it only counts them."""
+LIST = ("GROUP", "STATE", "GENERATION", "STRATEGY", "MEMBERS", "PARTITIONS", "TURN-MS-PER-S", "REASON")
+OFFSETS = (
+    *("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"),
+    *("CONSUMER-ID", "HOST", "CLIENT-ID", "OWNER"),
+)
+NO_LAG = "LOG-END-OFFSET and LAG are not known: add --log-dir with the group's log, or set ZK_GROUP_LOG_DIR"
+STATE = (
+    *("GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS"),
+    *("ASSIGNMENT", "PROTOCOL-TYPE", "LEADER", "ASK", "PENDING-LEADER", "PENDING-ASK", "ATTEMPT"),
+)
+OF_A_REGION = ("REGION", "READY-RESET", "REGION-RESET")
+CLIENT_SIDE = ("PROTOCOLS", "METADATA-BYTES", "LEADER")
+VERBOSE = ("ASSIGNMENT", "SUBSCRIPTION", "INCARNATION", "COMMANDS", "ENDED")
+CHANGING = ("create", "delete", "delete-offsets", "reset-offsets", "lift-mark", "remove-members")
+HISTORY = (
+    *("GENERATION", "EPOCH", "STARTED", "TRIGGER", "JOINED", "LEFT", "MOVED", "LAST-STOP-MS", "LAST-START-MS"),
+    *("STANDSTILL-MS", "ASSIGNMENT-MS", "ATTEMPTS", "RESULT"),
+)
+EVICTED = ("GENERATION", "EVICTED", "SINCE", "WHY")
+HISTORY_KEYS = (
+    *("generation", "epoch", "trigger", "started_ms", "joined", "left", "moved", "to_last_stop_ms", "to_last_start_ms"),
+    *("standstill_ms", "stopped_ms", "finished_ms", "replaced_by", "assignment_ms", "attempts"),
+)
+"""The fields in JSON, before `evicted`."""
+NAMED = 3
 
 
 def source_options(is_needed: bool) -> Callable[[Command], Command]:
@@ -98,25 +125,9 @@ def bounds_in(source: Log) -> BoundsOf:
 if TYPE_CHECKING:
     from consumer.logs import Log
 
-MOST_LISTED = 100
-"""Findings of one kind that a command prints, before it only counts them."""
-LIST = ("GROUP", "STATE", "GENERATION", "STRATEGY", "MEMBERS", "PARTITIONS", "TURN-MS-PER-S", "REASON")
-OFFSETS = (
-    *("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"),
-    *("CONSUMER-ID", "HOST", "CLIENT-ID", "OWNER"),
-)
-NO_LAG = "LOG-END-OFFSET and LAG are not known: add --log-dir with the group's log, or set ZK_GROUP_LOG_DIR"
-STATE = (
-    *("GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS"),
-    *("ASSIGNMENT", "PROTOCOL-TYPE", "LEADER", "ASK", "PENDING-LEADER", "PENDING-ASK", "ATTEMPT"),
-)
-OF_A_REGION = ("REGION", "READY-RESET", "REGION-RESET")
-CLIENT_SIDE = ("PROTOCOLS", "METADATA-BYTES", "LEADER")
-VERBOSE = ("ASSIGNMENT", "SUBSCRIPTION", "INCARNATION", "COMMANDS", "ENDED")
 
 Where = tuple[str, int, str | None]
 """Topic, partition, topic id."""
-CHANGING = ("create", "delete", "delete-offsets", "reset-offsets", "lift-mark", "remove-members")
 PLACES = dict.fromkeys(CHANGING, f"{__package__}.groups_changes") | {"export-offsets": f"{__package__}.topics"}
 
 
@@ -398,17 +409,7 @@ def _log_ends(
     return found
 
 
-HISTORY = (
-    *("GENERATION", "EPOCH", "STARTED", "TRIGGER", "JOINED", "LEFT", "MOVED", "LAST-STOP-MS", "LAST-START-MS"),
-    *("STANDSTILL-MS", "ASSIGNMENT-MS", "ATTEMPTS", "RESULT"),
-)
-EVICTED = ("GENERATION", "EVICTED", "SINCE", "WHY")
-KEYS = (
-    *("generation", "epoch", "trigger", "started_ms", "joined", "left", "moved", "to_last_stop_ms", "to_last_start_ms"),
-    *("standstill_ms", "stopped_ms", "finished_ms", "replaced_by", "assignment_ms", "attempts"),
-)
-"""The fields in JSON, before `evicted`."""
-NAMED = 3
+# ---- history
 
 
 @click.command()
@@ -431,7 +432,7 @@ def history(reading: admin.Reading, group: str) -> Shot:
     admin.checked_group(reading, group)
     found = admin.read_history(reading, group)
     document = [
-        {**{key: getattr(each, key) for key in KEYS}, "evicted": [one.to_json() for one in each.evicted]}
+        {**{key: getattr(each, key) for key in HISTORY_KEYS}, "evicted": [one.to_json() for one in each.evicted]}
         for each in found
     ]
     evicted = [

@@ -32,6 +32,13 @@ partitions_option = click.option(
     "--partitions", type=click.IntRange(1, admin.MAX_PARTITIONS), required=True, help="Total number of partitions."
 )
 
+EXPORTED = ("GROUP", "TOPIC", "PARTITION", "OFFSET", "STATUS")
+SYNCED = ("TOPIC", "CHANGE", "PARTITIONS", "TOPIC-ID", "REASON")
+AT_ONCE = 500
+"""Number of topics in one metadata request."""
+MAY_BE_SET = ("EMPTY", "DEAD")
+"""States of a group in Kafka."""
+
 
 @click.group(cls=Cli)
 def topics() -> None:
@@ -122,14 +129,6 @@ if TYPE_CHECKING:
 
 # ---- a Kafka, once or again and again
 
-
-EXPORTED = ("GROUP", "TOPIC", "PARTITION", "OFFSET", "STATUS")
-SYNCED = ("TOPIC", "CHANGE", "PARTITIONS", "TOPIC-ID", "REASON")
-AT_ONCE = 500
-"""Number of topics in one metadata request."""
-
-MAY_BE_SET = ("EMPTY", "DEAD")
-"""States of a group in Kafka."""
 
 TopicWithId = tuple[str, str]
 """Topic, topic id."""

@@ -20,6 +20,11 @@ from ..zk.znodes.segments import Segment
 
 log = logging.getLogger(__name__)
 
+ROOM = 395
+"""Operations beside the fence and the state."""
+SEGMENTS_READ = 2_000
+"""Of a group with more segments the offsets are kept for now: one of them may name the topic."""
+
 
 class Collector:
     """Removes the channels of ended consumers, group by group, for one term. Every removal is fenced."""
@@ -75,12 +80,6 @@ class Collector:
         watched_long_enough = seen_s >= 2 * self._store.negotiated_timeout_s
         is_old = age_ms >= self._term.config.channel_retention_ms
         return not channel.is_live and not channel.running and is_old and watched_long_enough
-
-
-ROOM = 395
-"""Operations beside the fence and the state."""
-SEGMENTS_READ = 2_000
-"""Of a group with more segments the offsets are kept for now: one of them may name the topic."""
 
 
 class OffsetCollector:

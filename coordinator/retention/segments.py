@@ -49,6 +49,11 @@ WATCHED_S = 180.0
 QueryRun = tuple[str, int, str]
 """A query's name, its znode's czxid, and its run: another one with each registration."""
 
+SEGMENTS_A_MULTI = 300
+READ_A_ROUND = 2000
+"""New segments that are read of one group in a round, and `MULTIS_A_ROUND` its collecting multis: the others wait."""
+MULTIS_A_ROUND = 10
+
 
 @dataclass(slots=True)
 class SeenQueries:
@@ -175,14 +180,6 @@ class Queries:
         else:
             log.warning("query expired: group=%s query=%s finished=%d", paths.group, name, query.finished)
         return True
-
-
-SEGMENTS_A_MULTI = 300
-
-READ_A_ROUND = 2000
-"""New segments that are read of one group in a round, and `MULTIS_A_ROUND` its collecting multis: the others wait."""
-
-MULTIS_A_ROUND = 10
 
 
 @dataclass(slots=True)
