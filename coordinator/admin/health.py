@@ -23,7 +23,7 @@ from ..zk.znodes.regions import FAILED as REGION_FAILED
 from ..zk.znodes.segments import SegmentsRecord
 from ..zk.znodes.sync import CLIENT
 from ..zk.znodes.topic_filter import TopicFilter
-from .groups import Reading, ShownGroup, existing, read_group, unreadable
+from .groups import Reading, ShownGroup, existing, first_names, read_group, unreadable
 from .regions import OPEN, ShownRegion, read_region
 from .segments import FAR_BEHIND_SEGMENTS, ShownQuery, silent_queries
 from .topics import list_topics
@@ -40,7 +40,6 @@ DIFFERS_AFTER_MS = 5_000
 BEHIND_RECORDS, BEHIND_BYTES = 1_000_000, 2**30
 """From any of these on, or `FAR_BEHIND_SEGMENTS`, a silent query is far behind; the last is a quarter of a backlog's
 default bound."""
-NAMED = 3
 MOST_UNREADABLE = 20
 """Unreadable znodes with a finding each."""
 ABORTED_IN_A_ROW = 3
@@ -271,7 +270,7 @@ def _assignment(status: Status, group: GroupStatus, clock: _Clock) -> Found:
     for what, why in sorted(state.left_out.items()):
         reasons.setdefault(why, []).append(what)
     for why, left_out in sorted(reasons.items()):
-        yield "left-out", f"{_first_names(left_out)} left out: {why}"
+        yield "left-out", f"{first_names(left_out)} left out: {why}"
     if state.state != STABLE:
         return
     assigned = {partition for target in state.target.values() for partition in target.partitions}
@@ -393,13 +392,8 @@ def summary(status: Status) -> str:
     return text + (f", {paused} paused" if paused else "")
 
 
-def _first_names(names: list[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
-
-
 def _ranges(partitions: PartitionSet) -> str:
-    return _first_names([f"{topic}({ranges})" for topic, ranges in range_texts(partitions).items()])
+    return first_names([f"{topic}({ranges})" for topic, ranges in range_texts(partitions).items()])
 
 
 def _why(reason: str | None) -> str:

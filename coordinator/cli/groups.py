@@ -17,20 +17,7 @@ from coordinator.admin.offsets import BoundsOf, LogBounds
 from coordinator.admin.topics import list_topics
 from coordinator.admin.verify import problems, unknown
 from coordinator.zk.errors import UsageError
-from coordinator.zk.process.cli import (
-    JSON,
-    Cli,
-    bootstrap_option,
-    brokers_option,
-    command_access,
-    env_option,
-    kafka_option,
-    opened,
-    output_option,
-    printable,
-    report,
-    zk_option,
-)
+from coordinator.zk.process import cli
 from coordinator.zk.znodes.group_state import COMPLETING, DEAD, EMPTY, FAILED, PREPARING, Rebalance
 from coordinator.zk.znodes.partitions import TopicPartition, by_topic
 from coordinator.zk.znodes.paths import COORDINATOR, GROUPS, TURN_TIMES, Brokers, RegionPaths
@@ -74,7 +61,6 @@ HISTORY_KEYS = (
     *("standstill_ms", "stopped_ms", "finished_ms", "replaced_by", "assignment_ms", "attempts"),
 )
 """The fields in JSON, before `evicted`."""
-NAMED = 3
 
 
 def source_options(is_needed: bool) -> Callable[[Command], Command]:
@@ -82,7 +68,7 @@ def source_options(is_needed: bool) -> Callable[[Command], Command]:
 
     :param is_needed: whether the command requires the log.
     """
-    log_dir = env_option(
+    log_dir = cli.env_option(
         "--log-dir",
         required=is_needed,
         help="The log, for its end and the lag: the embedded log's folder, kafka: or kafka://HOST:PORT.",
@@ -96,14 +82,14 @@ def source_options(is_needed: bool) -> Callable[[Command], Command]:
             def opened(zk: str, brokers: Brokers) -> Log:
                 from consumer.logs import KafkaPlace, open_log  # loads pyarrow, needed only here
 
-                place = KafkaPlace(zk, brokers.brokers_path, bootstrap_servers, kafka or {}, command_access())
+                place = KafkaPlace(zk, brokers.brokers_path, bootstrap_servers, kafka or {}, cli.command_access())
                 return open_log(log_dir or "", place)
 
             return command(*args, source=opened if log_dir or is_needed else None, **rest)
 
         return cast(Command, run)
 
-    return lambda command: log_dir(bootstrap_option(kafka_option(with_source(command))))
+    return lambda command: log_dir(cli.bootstrap_option(cli.kafka_option(with_source(command))))
 
 
 def bounds_in(source: Log) -> BoundsOf:
@@ -131,7 +117,7 @@ Where = tuple[str, int, str | None]
 PLACES = dict.fromkeys(CHANGING, f"{__package__}.groups_changes") | {"export-offsets": f"{__package__}.topics"}
 
 
-@click.group(cls=Cli, places=PLACES)
+@click.group(cls=cli.Cli, places=PLACES)
 def groups() -> None:
     """The consumer groups."""
 
@@ -165,9 +151,9 @@ def list_(reading: admin.Reading, states: frozenset[str] | None) -> Shot:
 @click.option("--state", is_flag=True, help="The state of the group.")
 @source_options(is_needed=False)
 @watch_options
-@zk_option
-@brokers_option
-@output_option
+@cli.zk_option
+@cli.brokers_option
+@cli.output_option
 def describe(
     names: tuple[str, ...],
     all_groups: bool,
@@ -191,7 +177,7 @@ def describe(
     if verbose and not members:
         raise UsageError("--verbose requires --members")
     log = source(zk, brokers) if source is not None and not members and not state else None
-    with opened(zk) as store:
+    with cli.opened(zk) as store:
 
         def take() -> Shot:
             reading = admin.Reading(store)
@@ -206,7 +192,7 @@ def describe(
                 ends = _log_ends(log, found, topics)
                 columns, rows = OFFSETS, [row for group in found for row in _offset_rows(group, ends)]
             messages = [message for group in found if (message := state_message(group)) is not None]
-            lacks_lag = log is None and columns == OFFSETS and rows and output != JSON
+            lacks_lag = log is None and columns == OFFSETS and rows and output != cli.JSON
             return Shot(columns, rows, [*messages, *([NO_LAG] if lacks_lag else []), *notes_of(reading)])
 
         show(take, output, watch, times)
@@ -214,7 +200,7 @@ def describe(
 
 @groups.command()
 @click.argument("group")
-@printed(brokers_option)
+@printed(cli.brokers_option)
 def verify(reading: admin.Reading, group: str, brokers: Brokers) -> Shot:
     """Check that every subscribed partition of GROUP has a live owner that subscribed to it; exits 5 when not.
 
@@ -225,7 +211,7 @@ def verify(reading: admin.Reading, group: str, brokers: Brokers) -> Shot:
     reading.problems.update({brokers.topic(each.name): each.error for each in topics if each.error})
     wrong = unknown(group, reading.problems)
     wrong += problems(found, {each.name: each.topic for each in topics if each.topic is not None})
-    lines = [*map(printable, wrong), f"Rebalance operation {'failed' if wrong else 'successful'} !"]
+    lines = [*map(cli.printable, wrong), f"Rebalance operation {'failed' if wrong else 'successful'} !"]
     document = {"group": group, "healthy": not wrong, "problems": [asdict(each) for each in wrong]}
     notes = [*filter(None, [state_message(found)]), *notes_of(reading)]
     code = UNHEALTHY if wrong else 0
@@ -403,7 +389,7 @@ def _log_ends(
         if isinstance(end, int):
             found[where] = end
         elif not isinstance(end, UnknownTopic):
-            report(end)
+            cli.report(end)
         elif topics.get(place.topic) is not None and where not in begun:
             found[where] = 0
     return found
@@ -445,7 +431,7 @@ def history(reading: admin.Reading, group: str) -> Shot:
 
 
 def _row(record: Rebalance) -> tuple[object, ...]:
-    joined, left = _named(record.joined), _named(record.left)
+    joined, left = admin.first_names(record.joined) or None, admin.first_names(record.left) or None
     return (
         *(record.generation, record.epoch, at(record.started_ms), record.trigger, joined, left, record.moved),
         *(record.to_last_stop_ms, record.to_last_start_ms, record.standstill_ms),
@@ -457,8 +443,3 @@ def _result(record: Rebalance) -> str:
     if record.replaced_by is not None:
         return f"replaced by {record.replaced_by}"
     return "finished" if record.finished_ms is not None else "in progress"
-
-
-def _named(lives: tuple[str, ...]) -> str | None:
-    more = f" and {len(lives) - NAMED} more" if len(lives) > NAMED else ""
-    return ", ".join(lives[:NAMED]) + more if lives else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from coordinator.admin.groups import Reading
+from coordinator.admin.groups import Reading, first_names
 from coordinator.admin.health import STUCK_AFTER_MS, HealthFinding, Status, findings, read_status, summary
 from coordinator.zk.process.cli import brokers_option, print_rows, printable, row_objects
 from coordinator.zk.process.tables import echo_alarm
@@ -68,8 +68,7 @@ def _print(found: Status, rows: list[tuple[object, ...]]) -> None:
         click.echo(f"COORDINATOR  {_shown_node(elected)}")
     else:
         echo_alarm("COORDINATOR  - (no node is elected)")
-    more = f" and {len(found.standby) - MOST_LISTED} more" if len(found.standby) > MOST_LISTED else ""
-    click.echo(f"STANDBY      {', '.join(map(_shown_node, found.standby[:MOST_LISTED])) or '-'}{more}")
+    click.echo(f"STANDBY      {first_names([*map(_shown_node, found.standby)], MOST_LISTED) or '-'}")
     click.echo(f"EPOCH        {found.epoch if found.epoch is not None else '-'}")
     click.echo(f"TOPICS       {len(found.topics)}")
     echo_paused(found.paused, "PAUSED       ")

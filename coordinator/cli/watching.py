@@ -23,7 +23,6 @@ from rich.text import Text
 from coordinator.admin.groups import Reading
 from coordinator.zk.errors import Retryable
 from coordinator.zk.process import cli
-from coordinator.zk.process.cli import Seconds, printable
 from coordinator.zk.process.log_format import redacted
 from coordinator.zk.process.tables import echo_alarm
 from coordinator.zk.runtime import ThreadRuntime
@@ -46,7 +45,7 @@ def timeout_option(what: str) -> Callable[[Command], Command]:
     return click.option(
         "--timeout",
         "timeout_s",
-        type=Seconds(0.1, 3600),
+        type=cli.Seconds(0.1, 3600),
         default=30.0,
         show_default=True,
         help=f"Seconds to wait for the {what}.",
@@ -76,7 +75,7 @@ def echo_paused(paused: PausedRecord, label: str) -> None:
     for what, pause in everything + [(f"group {group}", pause) for group, pause in sorted(paused.groups.items())]:
         why = f": {pause.reason}" if pause.reason else ""
         line = f"{label}{what}, by {pause.by or 'an operator'} since {at(pause.since_ms)}{why}"
-        echo_alarm(printable(line), "yellow")
+        echo_alarm(cli.printable(line), "yellow")
 
 
 @dataclass(frozen=True, slots=True)
