@@ -26,6 +26,7 @@ _KEEPS_CHANGING: Final = "the access policy keeps changing: try again"
 _NO_POLICY: Final = "this chroot has no access policy: run zk-coordinator acl apply first"
 _NO_MEMBERS: Final = "name the identities of the group's members with --members"
 
+_VERBS: Final = {"c": "create below it", "d": "delete below it", "r": "read it", "w": "write it", "a": "set its ACL"}
 PASSES: Final = 20
 """Passes over the tree in which a migration must come to rest."""
 SET_AT_ONCE: Final = 1000
@@ -448,14 +449,9 @@ def _meaning(found: Acl, expected: Acl) -> str:
     more = {one: has[one] & ~needs.get(one, 0) for one in has}
     less = {one: needs[one] & ~(has.get(one, 0) | has.get(WORLD, 0)) for one in needs}
     parts = [
-        f"{'anybody' if one == WORLD else one} {may} {_verbs(rights)}"
+        f"{'anybody' if one == WORLD else one} {may} {', '.join(_VERBS[letter] for letter in letters_of(rights))}"
         for may, found_rights in (("may", more), ("may not", less))
         for one, rights in found_rights.items()
         if rights
     ]
     return "; ".join(parts) or "it names rights of a party twice"
-
-
-def _verbs(permissions: int) -> str:
-    names = {"c": "create below it", "d": "delete below it", "r": "read it", "w": "write it", "a": "set its ACL"}
-    return ", ".join(names[letter] for letter in letters_of(permissions))

@@ -6,8 +6,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
@@ -105,9 +104,7 @@ def start(
         made = Ensemble(directory, config, base_port=port)  # refused when an existing one is of another configuration
     except EnsembleError as error:
         raise UsageError(str(error)) from error
-    with _stopped_on_failure(made, any(server.is_running for server in made.servers)):
-        made.start()
-        made.wait_healthy(timeout_s)
+    _start(made, any(server.is_running for server in made.servers), lambda: made.wait_healthy(timeout_s))
     click.echo(made.hosts)
     click.echo(f"stop it with: scripts/ensemble stop{dir_argument(directory)}", err=True)
 
@@ -191,9 +188,7 @@ def kafka_start(directory: Path, port: int | None, timeout_s: float) -> None:
         broker = Broker(made.directory / KAFKA, KafkaConfig(zookeeper=made.hosts), port)
     except EnsembleError as error:
         raise UsageError(str(error)) from error
-    with _stopped_on_failure(broker, broker.is_running):
-        broker.start()
-        broker.wait_ready(timeout_s)
+    _start(broker, broker.is_running, lambda: broker.wait_ready(timeout_s))
     click.echo(broker.address)
     place = dir_argument(directory)
     click.echo(f"make a topic with: scripts/ensemble kafka topic NAME --partitions 4{place}", err=True)
@@ -268,14 +263,14 @@ def consume(directory: Path, topic: str, max_records: int | None, timeout_ms: in
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-@contextmanager
-def _stopped_on_failure(started: Ensemble | Broker, was_running: bool) -> Iterator[None]:
-    """Clean up after a failed start of what did not run before."""
+def _start(made: Ensemble | Broker, was_running: bool, wait: Callable[[], object]) -> None:
+    """Start servers and wait for them; clean up after a failed start of what did not run before."""
     try:
-        yield
+        made.start()
+        wait()
     except BaseException:
         if not was_running:
-            started.stop()
+            made.stop()
         raise
 
 

@@ -9,14 +9,10 @@ from typing import Any, ParamSpec, TypeVar
 
 import click
 
+from coordinator.admin import control, offsets
 from coordinator.admin.acl import create_group
-from coordinator.admin.control import lift as lift_it
-from coordinator.admin.control import marks_of
-from coordinator.admin.control import remove_members as remove_them
 from coordinator.admin.delete_group import Removable, Removed, delete_group, removable
 from coordinator.admin.groups import Reading, chosen_groups
-from coordinator.admin.offsets import GROUP_SUBSCRIBED_TO_TOPIC, OffsetReset
-from coordinator.admin.offsets import delete_offsets as delete_them
 from coordinator.admin.reset_offsets import ResetRequest, parse_plans, parse_scope, to_csv
 from coordinator.admin.topics import list_topics
 from coordinator.zk.errors import CoordinatorError, SessionLost, UsageError
@@ -97,7 +93,7 @@ def remove_members(
     if bool(instances) == all_members:
         raise UsageError("name the members by their group_instance_id, or give --all-members")
     with cli.opened(zk) as store:
-        chosen = remove_them(store, ThreadRuntime(), group, instances, operator(), reason, timeout_s)
+        chosen = control.remove_members(store, ThreadRuntime(), group, instances, operator(), reason, timeout_s)
     cli.print_rows(SEATS, [(group, instance, "Removed") for instance in chosen], output)
 
 
@@ -122,9 +118,9 @@ def lift_mark(
         raise UsageError("give --dry-run or --execute, not both")
     with cli.opened(zk) as store:
         if execute:
-            marks = lift_it(store, ThreadRuntime(), group, consumer, incarnation, operator(), reason)
+            marks = control.lift(store, ThreadRuntime(), group, consumer, incarnation, operator(), reason)
         else:
-            marks = marks_of(store, group, consumer, incarnation)
+            marks = control.marks_of(store, group, consumer, incarnation)
     if not dry_run and not execute:
         click.echo(LIFTS_NOTHING, err=True)
     click.echo(f"Warn: {RISK}", err=True)
@@ -184,7 +180,7 @@ def reset_offsets(
             plans = parse_plans(file.read_text(encoding="utf-8-sig"), groups) if file is not None else None
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"{file} cannot be read: {error}") from error
-        reset = OffsetReset(
+        reset = offsets.OffsetReset(
             store,
             bounds_of,
             _topics(store, brokers),
@@ -238,7 +234,7 @@ def delete_offsets(group: str, topics: tuple[str, ...], zk: str, brokers: Broker
         raise UsageError("name the topics: --topic TOPIC, or TOPIC:0,1,2 for single partitions")
     scopes = [parse_scope(text) for text in topics]
     with cli.opened(zk) as store:
-        done = delete_them(store, _topics(store, brokers), group, scopes)
+        done = offsets.delete_offsets(store, _topics(store, brokers), group, scopes)
     errors = {each.error for each in done if each.error is not None}
     if errors:
         cli.report("Encounter some partition level error, see the follow-up details:")
@@ -249,7 +245,7 @@ def delete_offsets(group: str, topics: tuple[str, ...], zk: str, brokers: Broker
     status = [f"Error: {each.error}" if each.error is not None else "Successful" for each in done]
     rows = [*zip((each.topic for each in done), named, status, strict=True)]
     cli.print_rows(DELETED, rows, output)
-    if GROUP_SUBSCRIBED_TO_TOPIC in errors:
+    if offsets.GROUP_SUBSCRIBED_TO_TOPIC in errors:
         click.echo(cli.printable(f"stop the consumers of group {group} that subscribe to it first"), err=True)
     return FAILED if errors else 0
 

@@ -269,7 +269,10 @@ class SegmentCollector:
         listings = self._store.children_many([group.paths.queries for group in known])
         for group, listing in zip(known, listings, strict=True):
             try:
-                self._look_at_segments(group)
+                self._list_segments(group)
+                for name, problem in group.problems.items():
+                    if name in group.segments:
+                        self._problems.report(group.paths.segment(name), problem)
                 readers, version = self._queries.readers(group.paths, listing, group.queries) if listing else ({}, 0)
             except AccessDenied as error:
                 self._problems.report(error.path, str(error))
@@ -323,14 +326,8 @@ class SegmentCollector:
                 found.append(registration.seal_interval_ms or SEAL_INTERVAL_MS)
         return tuple(found)
 
-    def _look_at_segments(self, group: _Group) -> None:
-        """List the changes, and read new segments."""
-        self._list_segments(group)
-        for name, problem in group.problems.items():
-            if name in group.segments:
-                self._problems.report(group.paths.segment(name), problem)
-
     def _list_segments(self, group: _Group) -> None:
+        """List the changes, and read new segments."""
         if group.listed == (group.root.stat.czxid, group.root.stat.pzxid):
             return
         listing = self._store.children(group.paths.segments)
