@@ -205,8 +205,9 @@ def write_offsets(
     new: Sequence[NewOffset],
     topics: Mapping[str, Topic] = NO_TOPICS,
     of_region: bool = False,
-) -> None:
-    """Set the offsets of an unused group; a missing group is created, unless it had offsets or a region.
+) -> int:
+    """Set the offsets of an unused group, and return their number; a missing group is created, unless it had offsets or
+    a region.
 
     Each multi checks `state`, so it is refused once a member has received a command, and each offset is replaced only
     if it is unchanged since the new one was decided: a shift must start from the current offset. One that does not move
@@ -240,6 +241,7 @@ def write_offsets(
             raise CoordinatorError(f"{error}{_so_far(new, left)}") from error
 
     retried(store, attempt, lambda: f"the znodes of group {group} keep changing: try again{_so_far(new, left)}")
+    return len(new)
 
 
 def _write_some(store: Store, standing: Standing, left: Sequence[NewOffset], known: Mapping[str, Topic]) -> int:
@@ -340,14 +342,6 @@ class OffsetReset:
                 self.warn(each.warning)
         self._warn_of_segments(group, new)
         return new
-
-    def write(self, group: str, new: Sequence[NewOffset]) -> int:
-        """Set the offsets of a group; returns their number.
-
-        :raises CoordinatorError: when the group is in use meanwhile, or its offsets have changed.
-        """
-        write_offsets(self.store, group, new, self.topics)
-        return len(new)
 
     def _known(self, group: str, plan: Plan | None) -> Iterator[PartitionOffsets]:
         offsets, scopes = committed(self.store, GroupPaths(group)), self.request.scopes

@@ -28,10 +28,6 @@ from .reset_offsets import NewOffset, PartitionOffsets
 OPEN = "open"
 
 
-class RegionNotFound(CoordinatorError):
-    """The region does not exist."""
-
-
 @dataclass(frozen=True, slots=True)
 class ShownCheckpoint:
     """A checkpoint of a region.
@@ -70,11 +66,11 @@ class ShownRegion:
 
 def existing_region(reading: Reading, name: str) -> ShownRegion:
     """
-    :raises RegionNotFound: when it does not exist.
+    :raises CoordinatorError: when it does not exist.
     """
     if not is_name(name) or reading.store.get(RegionPaths(name).root) is None:
         known = ", ".join(reading.names(REGIONS)) or "none"
-        raise RegionNotFound(f"there is no consistent region {shown(name)}; there are: {known}")
+        raise CoordinatorError(f"there is no consistent region {shown(name)}; there are: {known}")
     return read_region(reading, name)
 
 
@@ -152,13 +148,13 @@ def request(store: Store, region: str, asked: RegionRequest) -> None:
 
     :raises UsageError: when another request is pending.
     :raises StoreError: when the reply was lost, and the request is not there: it may have been answered.
-    :raises RegionNotFound: when there is no such region.
+    :raises CoordinatorError: when there is no such region.
     """
     paths = RegionPaths(region)
 
     def attempt(before: Failure | None) -> None:
         if isinstance(before, Refused) and store.get(paths.root) is None:
-            raise RegionNotFound(f"there is no consistent region {shown(region)}") from before
+            raise CoordinatorError(f"there is no consistent region {shown(region)}") from before
         standing, data = store.get(paths.request), asked.to_bytes()
         if isinstance(before, OutcomeUnknown):
             if standing is not None and standing.data == data:

@@ -123,7 +123,7 @@ def lift_mark(
             marks = control.marks_of(store, group, consumer, incarnation)
     if not dry_run and not execute:
         click.echo(LIFTS_NOTHING, err=True)
-    click.echo(f"Warn: {RISK}", err=True)
+    _warn(RISK)
     held = [" ".join(f"{topic}:{ranges}" for topic, ranges in range_texts(mark.partitions).items()) for mark in marks]
     rows = [(group, m.consumer, m.incarnation, m.lease_ms, text, execute) for m, text in zip(marks, held, strict=True)]
     cli.print_rows(MARKS, rows, output)
@@ -180,17 +180,15 @@ def reset_offsets(
             plans = parse_plans(file.read_text(encoding="utf-8-sig"), groups) if file is not None else None
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"{file} cannot be read: {error}") from error
-        reset = offsets.OffsetReset(
-            store,
-            bounds_of,
-            _topics(store, brokers),
-            request,
-            plans,
-            lambda text: click.echo(f"Warn: {text}", err=True),
-        )
+        topics = _topics(store, brokers)
+        reset = offsets.OffsetReset(store, bounds_of, topics, request, plans, _warn)
         done = {group: new for group in groups if (new := _tried(reset.plan, group)) is not None}
         if request.execute:  # after all plans: a file with an error changes no group
-            done = {group: new for group, new in done.items() if _tried(reset.write, group, new) is not None}
+            done = {
+                group: new
+                for group, new in done.items()
+                if _tried(offsets.write_offsets, store, group, new, topics) is not None
+            }
     if not request.dry_run and not request.execute:
         click.echo(NOT_RESET, err=True)
     rows = [(group, each.known.partition, each.offset) for group, new in done.items() for each in new]
@@ -199,6 +197,10 @@ def reset_offsets(
     else:
         cli.print_rows(RESET, [(group, *partition, offset) for group, partition, offset in rows], output)
     return FAILED if len(done) < len(groups) else 0
+
+
+def _warn(text: str) -> None:
+    click.echo(f"Warn: {text}", err=True)
 
 
 def _tried(act: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | None:

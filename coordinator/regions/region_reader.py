@@ -56,16 +56,18 @@ class RegionReader:
         self._is_paused = is_paused
         self._failure = failure
         self._records = ParsedRecords(term.problems.report)
+        self.timing = Timing(term.runtime)
         self.forget()
 
     def forget(self) -> None:
         """Drop the cache: another region with the same name may use the same numbers."""
+        self.timing.forget()
         self._given: tuple[int, dict[tuple[str, str], Contribution | None]] = 0, {}
         self._ends: dict[int, str] = {}
         self._cut_of: tuple[int, dict[str, GroupCut]] = INITIAL, {}
         self.numbers: tuple[int, ...] = ()
 
-    def read(self, wanted: str, timing: Timing) -> RegionSnapshot | None:
+    def read(self, wanted: str) -> RegionSnapshot | None:
         """The region, None when it does not exist or is unreadable.
 
         :param wanted: the reason for a checkpoint, empty without one.
@@ -84,8 +86,8 @@ class RegionReader:
         asked = self._store.get(self._paths.request)
         request = self._parsed(self._paths.request, asked, RegionRequest.parse) if asked is not None else None
         self._records.forget_unseen()
-        cut_s, open_s = timing.cut_s, timing.open_s(region.open)
-        self.read_cut(region, timing)
+        cut_s, open_s = self.timing.cut_s, self.timing.open_s(region.open)
+        self.read_cut(region)
         return RegionSnapshot(
             region,
             groups,
@@ -93,7 +95,7 @@ class RegionReader:
             checkpoint,
             contributions,
             strays=frozenset(ENDS).intersection(open_names),
-            late=timing.late,
+            late=self.timing.late,
             cut_s=cut_s,
             open_s=open_s,
             completed=self.ended(COMPLETED),
@@ -106,14 +108,15 @@ class RegionReader:
             version=node.stat.version,
         )
 
-    def read_cut(self, region: Region, timing: Timing) -> None:
+    def read_cut(self, region: Region) -> None:
         """When the region's current cut completed: a later coordinator reads it once."""
-        if timing.cut[0] == region.sequence:
+        if self.timing.cut[0] == region.sequence:
             return
         path = self._paths.end(region.sequence, COMPLETED)
         node = self._store.get(path) if region.sequence else None
         end = self._parsed(path, node, CheckpointEnd.parse) if node is not None else None
-        timing.stands_on(region.sequence, max(0, self._term.runtime.wall_ms() - end.at_ms) if end is not None else 0)
+        age_ms = max(0, self._term.runtime.wall_ms() - end.at_ms) if end is not None else 0
+        self.timing.stands_on(region.sequence, age_ms)
 
     def ended(self, *ends: str) -> tuple[int, ...]:
         """The checkpoints with these ends, in order."""

@@ -32,7 +32,7 @@ from ..zk.znodes.regions import (
     ended_checkpoint,
 )
 from .plan import RegionPlan, RegionRules, RegionSnapshot, aborted, region_plan
-from .region_reader import RegionReader, Timing
+from .region_reader import RegionReader
 
 log = logging.getLogger(__name__)
 
@@ -139,7 +139,6 @@ class RegionTurns:
         self._paths = RegionPaths(region)
         self._rules = rules
         self._reader = RegionReader(term, self._paths, is_paused, failure)
-        self._timing = Timing(term.runtime)
         self._findings = Findings(term.problems)
         self._refused_turns = 0
         self._requests = Pace(REQUESTS_AT_ONCE, LONGEST_REQUEST_PAUSE_S, LONGEST_REQUEST_PAUSE_S)
@@ -148,7 +147,6 @@ class RegionTurns:
     def _forget(self) -> None:
         """Drop the cache: another region with the same name may use the same numbers."""
         self._reader.forget()
-        self._timing.forget()
         self._is_retired = False
         self._noted: tuple[int, bool, int] | None = None
 
@@ -217,7 +215,7 @@ class RegionTurns:
 
     def _read(self, wanted: str) -> RegionSnapshot | None:
         """The turn's input. An unreadable request is removed."""
-        read = self._reader.read(wanted, self._timing)
+        read = self._reader.read(wanted)
         if read is None:
             return None
         self._measure(read.region)
@@ -233,7 +231,7 @@ class RegionTurns:
         return read
 
     def _measure(self, region: Region) -> None:
-        self._term.metrics.region_seen(self._paths.region, region.state, lambda: self._timing.age_s)
+        self._term.metrics.region_seen(self._paths.region, region.state, lambda: self._reader.timing.age_s)
 
     # ---- writing
 
@@ -246,7 +244,7 @@ class RegionTurns:
             written.append(Create(path, decided.begun.to_bytes()))
         if decided.begun is not None or decided.region.state == RUNNING != snapshot.region.state:
             written += [Check(GroupPaths(group).state, at) for group, at in snapshot.versions.items()]
-        end = CheckpointEnd(snapshot.now_ms, self._timing.took_ms(snapshot), decided.reason)
+        end = CheckpointEnd(snapshot.now_ms, self._reader.timing.took_ms(snapshot), decided.reason)
         if decided.completed:
             if not self._copy(decided.completed, copies):
                 return False
@@ -297,19 +295,19 @@ class RegionTurns:
 
     def _note(self, snapshot: RegionSnapshot, decided: RegionPlan) -> None:
         name, before, after = self._paths.region, snapshot.region, decided.region
-        took_ms = self._timing.took_ms(snapshot)
+        took_ms = self._reader.timing.took_ms(snapshot)
         if decided.completed or decided.aborted:
-            self._timing.ended(decided.is_late)
+            self._reader.timing.ended(decided.is_late)
             self._term.metrics.checkpoint_ended(name, COMPLETED if decided.completed else ABORTED, took_ms / 1000)
         if decided.completed:
-            self._timing.stands_on(decided.completed)
+            self._reader.timing.stands_on(decided.completed)
         if after.reset != before.reset and snapshot.request is not None:
             cause = OF_AN_APPLICATION if snapshot.request.by_application else OF_AN_OPERATOR
             self._term.metrics.region_reset(name, cause)
-        self._reader.read_cut(after, self._timing)
+        self._reader.read_cut(after)
         self._measure(after)
         if decided.begun is not None:
-            self._timing.begun(after.open)
+            self._reader.timing.begun(after.open)
             count = sum(map(len, decided.begun.participants.values()))
             log.info(
                 "checkpoint began: region=%s checkpoint=%d trigger=%s participants=%d",
