@@ -17,8 +17,7 @@ from .listeners.interests import Interests
 from .listeners.listeners import Listeners
 from .planning.backpressure import Bounds, Retention
 from .rebalance.handlers import Handlers
-from .retention.channels import Collector
-from .retention.offsets import OffsetCollector
+from .retention.leftovers import Collector, OffsetCollector
 from .retention.segments import SegmentCollector, SegmentRules
 from .term.bad_data import Problems
 from .term.config import CoordinatorConfig

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from coordinator.assignors.claims import by_number, claims_of
+from coordinator.assignors.balance import by_number, claims_of
 from coordinator.assignors.sticky import StickyAssignor
 from coordinator.zk.znodes.partitions import TopicPartition
 

@@ -1,26 +1,255 @@
-"""The ACLs of all znodes of a chroot: which deviate from its access policy, and setting them while groups run."""
+"""The access policy of a chroot and of its groups; which ACLs deviate from it, and setting them while groups run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Final
 
 from ..zk.batching import ensure
-from ..zk.errors import CoordinatorError, UsageError
+from ..zk.errors import AccessDenied, BadData, CoordinatorError, OutcomeUnknown, Refused, UsageError
 from ..zk.security.policy import AclPolicy
-from ..zk.security.rights import ADMIN, WORLD, acl_of, group_of, letters_of
-from ..zk.store import Acl, AclEntry, AclStore
-from ..zk.znodes.names import is_name
+from ..zk.security.rights import ADMIN, ALL, CREATE, WORLD, acl_of, group_of, letters_of
+from ..zk.store import DENIED, Acl, AclEntry, AclStore, Check, Create, Delete, Node, Operation, SetData
+from ..zk.update import Change, Failure, retried, update
+from ..zk.znodes.group_state import GroupState
+from ..zk.znodes.json_fields import readable
+from ..zk.znodes.names import checked_name, is_name, names_below
 from ..zk.znodes.paths import ACL_POLICY, CONSUMERS, GROUPS, NODES, REGIONS, ROOT, Brokers, GroupPaths
-from . import acl_policy
 from .topics import ensure_parents
 
+PROBE: Final = "acl-probe-"
+"""How a znode below `/consumers` begins that shows whether a client is an operator."""
+_KEEPS_CHANGING: Final = "the access policy keeps changing: try again"
+_NO_POLICY: Final = "this chroot has no access policy: run zk-coordinator acl apply first"
+_NO_MEMBERS: Final = "name the identities of the group's members with --members"
+
+_VERBS: Final = {"c": "create below it", "d": "delete below it", "r": "read it", "w": "write it", "a": "set its ACL"}
 PASSES: Final = 20
 """Passes over the tree in which a migration must come to rest."""
 SET_AT_ONCE: Final = 1000
 """ACLs that are set between two reads of a migration."""
+
+
+def read_policy(store: AclStore) -> AclPolicy:
+    """The policy of the chroot; the open one when it has none.
+
+    :raises AccessDenied: when this client may not read it.
+    :raises BadData: when it is malformed.
+    """
+    node = _readable(ACL_POLICY, store.get(ACL_POLICY))
+    return AclPolicy.parse(ACL_POLICY, node.data) if node is not None else AclPolicy()
+
+
+def group_policies(store: AclStore) -> dict[str, AclPolicy | None]:
+    """Every group, with its policy; None without one.
+
+    :raises BadData: when one is malformed, or may not be read.
+    """
+    groups = names_below(store, GROUPS)
+    nodes = store.get_many([GroupPaths(group).acl for group in groups])
+    return {group: parsed_group(group, node) for group, node in zip(groups, nodes, strict=True)}
+
+
+def groups_without_members(groups: Mapping[str, AclPolicy | None]) -> list[str]:
+    """The groups without members in the policy."""
+    return [group for group, found in groups.items() if found is None or not found.members]
+
+
+def groups_outside_their_region(store: AclStore, groups: Mapping[str, AclPolicy | None]) -> list[tuple[str, str]]:
+    """Groups that are bound to a consistent region which their policy does not permit, with the region."""
+    nodes = store.get_many([GroupPaths(group).state for group in groups])
+    found = []
+    for (group, policy), node in zip(groups.items(), nodes, strict=True):
+        state = readable(GroupState.parse, GroupPaths(group).state, node)  # the coordinator reports an unreadable one
+        region = state.region if state is not None else None
+        if region is not None and (policy is None or region.name not in policy.regions):
+            found.append((group, region.name))
+    return found
+
+
+def create_group(store: AclStore, group: str, members: Sequence[str], regions: Sequence[str]) -> None:
+    """Create a group without members: its parents, its empty state, and who its members may be.
+
+    :raises UsageError: when it exists, or the chroot is secured and it has no members.
+    """
+    checked_name("group", group)
+    paths = GroupPaths(group)
+
+    def attempt(before: Failure | None) -> None:
+        top, policy = _top(store, members, regions)
+        if policy.is_secure and not members:
+            raise UsageError(f"this chroot is secured: {_NO_MEMBERS}")
+        if members and top is None:
+            raise UsageError(_NO_POLICY)
+        if store.get(paths.root) is not None:
+            node, wanted = store.get(paths.acl), policy.to_bytes() if members else b""
+            if isinstance(before, OutcomeUnknown) and (node.data if node is not None else b"") == wanted:
+                return  # it was created by the try before
+            raise UsageError(f"group {group} exists: zk-coordinator acl members changes who its members may be")
+        ensure(store, (CONSUMERS, GROUPS))
+        made: list[Operation] = [Create(path, acl=acl_of(path, policy)) for path in (*paths.skeleton[2:], paths.sync)]
+        made.append(Create(paths.state, GroupState().to_bytes(), acl=acl_of(paths.state, policy)))
+        if members and top is not None:
+            made += [Create(paths.acl, policy.to_bytes(), acl=acl_of(paths.acl, policy)), *_touched(store, top)]
+        _commit(store, made, policy)
+
+    retried(store, attempt, lambda: _KEEPS_CHANGING)
+
+
+def set_members(store: AclStore, group: str, members: Sequence[str], regions: Sequence[str] | None = None) -> None:
+    """Set who may be a member of an existing group. ACLs of its znodes follow with `apply`.
+
+    :param regions: the consistent regions that it may be bound to; None for those of before.
+    :raises UsageError: when there is no such group, or no policy.
+    """
+    checked_name("group", group)
+    if not members:
+        raise UsageError(_NO_MEMBERS)
+    path = GroupPaths(group).acl
+
+    def attempt(failure: Failure | None) -> None:
+        known = regions
+        if known is None:
+            before = parsed_group(group, store.get(path))
+            known = before.regions if before is not None else ()
+        top, policy = _top(store, members, known)
+        if top is None:
+            raise UsageError(_NO_POLICY)
+        if store.get(GroupPaths(group).root) is None:
+            raise UsageError(f"there is no group {group}: zk-coordinator groups create makes it")
+        _commit(store, [*_written(store, path, policy), *_touched(store, top)], policy)
+
+    retried(store, attempt, lambda: _KEEPS_CHANGING)
+
+
+def of_group(policy: AclPolicy, found: AclPolicy | None) -> AclPolicy:
+    """The policy of a group by that of the chroot, with the members that it has."""
+    return replace(policy, members=found.members, regions=found.regions) if found is not None else policy
+
+
+def parsed_group(group: str, node: Node | None) -> AclPolicy | None:
+    """The policy in a group's znode, None without one.
+
+    :raises BadData: when it is malformed, or may not be read.
+    """
+    try:
+        return AclPolicy.parse(GroupPaths(group).acl, node.data) if node is not None else None
+    except BadData as error:
+        remedy = f"zk-coordinator acl members {group} --members ID --no-regions writes it again"
+        raise BadData(f"{error}; {remedy}") from error
+
+
+def _readable(path: str, node: Node | None) -> Node | None:
+    if node is not None and node.data == DENIED:
+        raise AccessDenied(path)
+    return node
+
+
+def require_operator(store: AclStore, policy: AclPolicy) -> None:
+    """Refuse a policy that would lock out its author: a znode that the operators alone may read must be readable.
+
+    The others of the policy are in its ACL too: a scheme that the server does not know is refused before any change.
+
+    :raises UsageError: when this client is none of its operators, or the server does not know a scheme.
+    """
+    others = [*policy.coordinators, *policy.readers]
+    acl = {one: CREATE for one in others} | dict.fromkeys(policy.operators, ALL)
+    entries = tuple(AclEntry(permissions, one) for one, permissions in acl.items())
+    [path] = _commit(store, [Create(f"{CONSUMERS}/{PROBE}", ephemeral=True, sequential=True, acl=entries)], policy)
+    try:
+        node = store.get(path)
+    finally:
+        store.commit([Delete(path)])
+    if node is None or node.data == DENIED:
+        raise UsageError("this client is none of --operators: it would lock itself out; check its credentials")
+
+
+def _commit(store: AclStore, operations: Sequence[Operation], policy: AclPolicy) -> list[str]:
+    try:
+        return store.commit(operations)
+    except Refused as refused:
+        if refused.reason != "InvalidACLError":
+            raise
+        named = [*policy.coordinators, *policy.operators, *policy.readers, *policy.members]
+        schemes = ", ".join(sorted({one.partition(":")[0] for one in named}))
+        raise UsageError(f"the server lacks one of the schemes {schemes}") from refused
+
+
+def checked_size(path: str, policy: AclPolicy) -> AclPolicy:
+    """The policy, when every process can read it.
+
+    :raises UsageError: when it is too large.
+    """
+    try:
+        return AclPolicy.parse(path, policy.to_bytes())
+    except BadData as error:
+        raise UsageError(str(error)) from error
+
+
+def _top(store: AclStore, members: Sequence[str], regions: Sequence[str]) -> tuple[Node | None, AclPolicy]:
+    """The znode of the chroot's policy, None without one, and the policy of a group by it."""
+    node = _readable(ACL_POLICY, store.get(ACL_POLICY))
+    top = AclPolicy.parse(ACL_POLICY, node.data) if node is not None else AclPolicy()
+    return node, checked_size("the group's policy", replace(top, members=tuple(members), regions=tuple(regions)))
+
+
+def _touched(store: AclStore, top: Node) -> list[Operation]:
+    """Sessions read the policies again when `/consumers/acl` is set, or `/consumers`, where they may not read that.
+
+    Refused when either has changed since: an elected node keeps its epoch in `/consumers`.
+    """
+    node = store.get(CONSUMERS)
+    same = [SetData(CONSUMERS, node.data, node.stat.version)] if node is not None else []
+    return [SetData(ACL_POLICY, top.data, top.stat.version), *same]
+
+
+def _written(store: AclStore, path: str, policy: AclPolicy) -> list[Operation]:
+    """The operations that write a policy. The ACL of an existing znode is set before: who hears of the change may read
+    it then."""
+    acl, data = acl_of(path, policy), policy.to_bytes()
+    node = _readable(path, store.get(path)) if store.set_acl(path, acl) else None
+    if node is None:
+        return [Create(path, data, acl=acl)]
+    return [SetData(path, data, node.stat.version)] if node.data != data else []
+
+
+def write_policy(store: AclStore, policy: AclPolicy) -> None:
+    """Write the policy of the chroot, and those of its groups, which repeat it.
+
+    :raises CoordinatorError: when another operator changes it meanwhile.
+    """
+    update(store, ACL_POLICY, lambda node: Change(_written(store, ACL_POLICY, policy), None))
+    write_groups(store, policy)
+    retried(store, lambda before: store.commit(_touched(store, _same(store, policy))), lambda: _KEEPS_CHANGING)
+
+
+def write_groups(store: AclStore, policy: AclPolicy) -> None:
+    """Let the policy of every group repeat the chroot's; raises as `write_policy`."""
+    for group, known in group_policies(store).items():
+        if known is not None and known != of_group(policy, known):
+            retried(store, partial(_write_group, store, group, policy), lambda: _KEEPS_CHANGING)
+
+
+def _write_group(store: AclStore, group: str, policy: AclPolicy, before: Failure | None) -> None:
+    top, path = _same(store, policy), GroupPaths(group).acl
+    found = parsed_group(group, store.get(path))
+    if found is not None:
+        written = _written(store, path, of_group(policy, found))
+        store.commit([*written, Check(ACL_POLICY, top.stat.version)])
+
+
+def _same(store: AclStore, policy: AclPolicy) -> Node:
+    """The znode of the chroot's policy, which is still this one."""
+    node = store.get(ACL_POLICY)
+    if node is None or node.data != policy.to_bytes():
+        raise CoordinatorError("another operator has changed the policy meanwhile: look at acl check")
+    return node
+
+
+# ---- the ACLs of the tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +283,9 @@ def check(store: AclStore, brokers: Brokers) -> Iterator[Deviation]:
 
     :raises CoordinatorError: when a policy cannot be read.
     """
-    policy = acl_policy.read_policy(store)
-    for group, found in acl_policy.group_policies(store).items():
-        if found is not None and found != acl_policy.of_group(policy, found):
+    policy = read_policy(store)
+    for group, found in group_policies(store).items():
+        if found is not None and found != of_group(policy, found):
             yield Deviation(GroupPaths(group).acl, (), (), "it repeats an earlier policy: run acl apply")
         elif policy.is_secure and (found is None or not found.members):
             yield Deviation(GroupPaths(group).acl, (), (), "the group has no members: run acl members")
@@ -93,29 +322,29 @@ def apply(store: AclStore, policy: AclPolicy, brokers: Brokers) -> Applied:
     :raises CoordinatorError: when the tree does not come to rest, or another operator changes the policy meanwhile.
     """
     ensure(store, (CONSUMERS,))
-    acl_policy.require_operator(store, policy)
-    groups = acl_policy.group_policies(store)
-    nameless = acl_policy.groups_without_members(groups)
+    require_operator(store, policy)
+    groups = group_policies(store)
+    nameless = groups_without_members(groups)
     if policy.is_secure and nameless:
         raise UsageError(
             f"group {nameless[0]} has no members in the policy: name them with zk-coordinator acl members "
             f"{nameless[0]} --members ID" + (f" ({len(nameless)} groups in all)" if len(nameless) > 1 else "")
         )
-    if policy.is_secure and (outside := acl_policy.groups_outside_their_region(store, groups)):
+    if policy.is_secure and (outside := groups_outside_their_region(store, groups)):
         group, region = outside[0]
         raise UsageError(
             f"group {group} is bound to consistent region {region}, which its policy does not permit: "
             f"zk-coordinator acl members {group} --members ID --regions {region}"
         )
     for group, found in groups.items():
-        acl_policy.checked_size(GroupPaths(group).acl, acl_policy.of_group(policy, found))
-    acl_policy.write_policy(store, policy)
+        checked_size(GroupPaths(group).acl, of_group(policy, found))
+    write_policy(store, policy)
     if policy.is_secure:
         ensure(store, (GROUPS, NODES, REGIONS))
         ensure_parents(store, brokers.topics)
     count, refused = 0, set[str]()
     for _ in range(PASSES):
-        acl_policy.write_groups(store, policy)
+        write_groups(store, policy)
         changed, left = 0, (each for each in deviations(store, policy, brokers) if each.path not in refused)
         while batch := list(islice(left, SET_AT_ONCE)):
             done = store.set_acls([(each.path, each.expected) for each in batch])
@@ -123,7 +352,7 @@ def apply(store: AclStore, policy: AclPolicy, brokers: Brokers) -> Applied:
             changed += sum(is_set is True for is_set in done)
         count += changed
         if not changed:
-            if acl_policy.read_policy(store) != policy:
+            if read_policy(store) != policy:
                 raise CoordinatorError("another operator has changed the policy meanwhile: look at acl check")
             return Applied(count, tuple(sorted(refused)))
     raise CoordinatorError(f"after {PASSES} passes znodes are still created with other ACLs: look at acl check")
@@ -138,7 +367,7 @@ class _Wanted:
     def __init__(self, store: AclStore, policy: AclPolicy) -> None:
         self._store = store
         self._policy = policy
-        self._groups = acl_policy.group_policies(store)
+        self._groups = group_policies(store)
         self._of_regions: dict[str, AclPolicy] = {}
 
     def of(self, path: str) -> AclPolicy:
@@ -146,8 +375,8 @@ class _Wanted:
         if group:
             if group not in self._groups:  # created since
                 node = self._store.get(GroupPaths(group).acl) if is_name(group) else None
-                self._groups[group] = acl_policy.parsed_group(group, node)
-            return acl_policy.of_group(self._policy, self._groups[group])
+                self._groups[group] = parsed_group(group, node)
+            return of_group(self._policy, self._groups[group])
         region = names[3] if path.startswith(f"{REGIONS}/") else ""
         if region and region not in self._of_regions:
             allowed = [each.members for each in self._groups.values() if each is not None and region in each.regions]
@@ -171,7 +400,7 @@ def _tree(store: AclStore, policy: AclPolicy, brokers: Brokers) -> Iterator[list
             f"{path}/{name}"
             for path, listing in found
             for name in sorted(listing.found)
-            if not (path == CONSUMERS and name.startswith(acl_policy.PROBE))
+            if not (path == CONSUMERS and name.startswith(PROBE))
         ]
 
 
@@ -220,14 +449,9 @@ def _meaning(found: Acl, expected: Acl) -> str:
     more = {one: has[one] & ~needs.get(one, 0) for one in has}
     less = {one: needs[one] & ~(has.get(one, 0) | has.get(WORLD, 0)) for one in needs}
     parts = [
-        f"{'anybody' if one == WORLD else one} {may} {_verbs(rights)}"
+        f"{'anybody' if one == WORLD else one} {may} {', '.join(_VERBS[letter] for letter in letters_of(rights))}"
         for may, found_rights in (("may", more), ("may not", less))
         for one, rights in found_rights.items()
         if rights
     ]
     return "; ".join(parts) or "it names rights of a party twice"
-
-
-def _verbs(permissions: int) -> str:
-    names = {"c": "create below it", "d": "delete below it", "r": "read it", "w": "write it", "a": "set its ACL"}
-    return ", ".join(names[letter] for letter in letters_of(permissions))

@@ -1,4 +1,4 @@
-"""Following the channels of a group live, for `channel watch`.
+"""Following the channels of a group live, for `channel watch`, and the events in what it saw.
 
 An acknowledged command is gone in milliseconds, and one-shot watches lose events between two reads: this uses a
 persistent recursive watch, and reads a command from within the callback of its event.
@@ -6,24 +6,169 @@ persistent recursive watch, and reads a command from within the callback of its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from typing import Any
 
 from ..zk.errors import BadData, CoordinatorError, Retryable, SessionLost
 from ..zk.runtime import Queue, Runtime
 from ..zk.store import Node, SessionState, TreeEvent, TreeStore
-from ..zk.znodes.commands import Command
+from ..zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
 from ..zk.znodes.json_fields import readable
 from ..zk.znodes.names import is_name, names_below, shown
-from ..zk.znodes.paths import COMMAND_PREFIX, GroupPaths
+from ..zk.znodes.partitions import range_texts
+from ..zk.znodes.paths import COMMAND_PREFIX, GroupPaths, sequence
 from ..zk.znodes.records import Channel, Registration, parsed_channel
-from . import channel_events
-from .channel_events import ChannelEvent, SeenCommand
 from .groups import existing
+
+COMMAND, ACKNOWLEDGED, WITHDRAWN, REMOVED = "command", "acknowledged", "withdrawn", "removed"
+REGISTERED, ENDED, MISSED = "registered", "ended", "missed"
+
+GONE_UNREAD = "it was gone before it could be read"
 
 LOOK_S = 0.5
 COMMANDS, IDS, SESSION = "command", "ids", "session"
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelEvent:
+    """One event, as `channel watch` prints it; None for a field that does not apply or is unknown.
+
+    :ivar event: `command` (sent), `acknowledged`, `withdrawn`, `removed` (unknown which of the two),
+        `registered` and `ended` (a consumer's incarnation), `missed` (events may have been missed).
+    :ivar at_ms: wall clock.
+    :ivar partitions: topic -> ranges: those that a start names or a stop revokes; None for a stop of everything, and
+        for a command of client-side assignment.
+    :ivar took_ms: time since the command was seen.
+    :ivar ask: the ask that the command names.
+    :ivar reason: why the assignment failed (`assignment-failed`).
+    """
+
+    event: str
+    at_ms: int
+    consumer: str | None = None
+    command: str | None = None
+    option: str | None = None
+    epoch: int | None = None
+    generation: int | None = None
+    incarnation: str | None = None
+    partitions: Mapping[str, str] | None = None
+    took_ms: float | None = None
+    note: str | None = None
+    ask: str | None = None
+    reason: str | None = None
+
+    def to_json(self, group: str) -> dict[str, Any]:
+        """The object that `-o jsonl` prints."""
+        return {"event": self.event, "at_ms": self.at_ms, "group": group} | asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenCommand:
+    """A command that is or was in a channel.
+
+    :ivar command: None when unreadable.  :ivar problem: why.
+    :ivar since_s: monotonic time at which it was seen; None when it was in the channel before.
+    """
+
+    consumer: str
+    name: str
+    command: Command | None
+    since_s: float | None
+    problem: str | None = None
+
+
+def sent(seen: SeenCommand, at_ms: int) -> ChannelEvent:
+    """A command was created."""
+    note = seen.problem or (None if seen.since_s is not None else "it was there already")
+    return replace(_of(seen, COMMAND, at_ms), note=note)
+
+
+def removed(
+    seen: SeenCommand, channel: Channel | None, at_ms: int, now_s: float, with_channel: bool | None = None
+) -> ChannelEvent:
+    """A command is gone: acknowledged or withdrawn, according to the data of its channel.
+
+    :param channel: read just after the removal; None when unreadable.
+    :param with_channel: whether the channel was written in the same multi; None when unknown.
+    """
+    event, note = _how_it_ended(seen, channel, with_channel)
+    result = replace(_of(seen, event, at_ms), note=note)
+    if seen.since_s is not None and seen.problem != GONE_UNREAD:  # seen late: a time of zero would be wrong
+        result = replace(result, took_ms=round((now_s - seen.since_s) * 1000, 1))
+    if seen.command is None and event == ACKNOWLEDGED and channel is not None:
+        known = f"{seen.problem}; partitions are what its consumer runs" if seen.problem else "it could not be read"
+        running = range_texts(channel.running)
+        result = replace(
+            result, epoch=channel.epoch, generation=channel.generation, incarnation=channel.incarnation,
+            partitions=running, note=known,
+        )  # fmt: skip
+    return result
+
+
+def registered(consumer: str, registration: Registration | None, problem: str | None, at_ms: int) -> ChannelEvent:
+    """A consumer's `ids` znode was created."""
+    if registration is None:
+        return ChannelEvent(REGISTERED, at_ms, consumer, note=problem)
+    subscription = ", ".join(f"{topic}:{threads}" for topic, threads in sorted(registration.subscription.items()))
+    note = f"host {registration.host}, {registration.pattern} {subscription}".rstrip()
+    if registration.client is not None:
+        note += f", client-side {', '.join(registration.client.protocols)}"
+    return ChannelEvent(REGISTERED, at_ms, consumer, incarnation=registration.incarnation, note=note)
+
+
+def ended(consumer: str, incarnation: str | None, channel: Channel | None, at_ms: int) -> ChannelEvent:
+    """A consumer's `ids` znode is gone."""
+    if channel is None:
+        note = "its channel cannot be read"
+    elif incarnation is not None and channel.incarnation != incarnation:
+        note = "another process has registered under its name"
+    else:
+        note = channel.ended or "its session ended"
+    found = incarnation or (channel.incarnation if channel is not None else None)
+    return ChannelEvent(ENDED, at_ms, consumer, incarnation=found, note=note)
+
+
+def missed(why: str, at_ms: int) -> ChannelEvent:
+    """Events may have been missed."""
+    return ChannelEvent(MISSED, at_ms, note=f"{why}: events may have been missed; everything was read again")
+
+
+def _of(seen: SeenCommand, event: str, at_ms: int) -> ChannelEvent:
+    command = seen.command
+    if command is None:
+        return ChannelEvent(event, at_ms, seen.consumer, seen.name)
+    named = range_texts(command.started if command.option == START_FETCHER else command.partitions)
+    is_named = command.option == START_FETCHER or (command.option == STOP_FETCHER and bool(named))
+    sender = (command.option, command.epoch, command.generation, command.incarnation)
+    partitions, ask, reason = named if is_named else None, command.ask or None, command.reason or None
+    return ChannelEvent(event, at_ms, seen.consumer, seen.name, *sender, partitions, ask=ask, reason=reason)
+
+
+def _how_it_ended(seen: SeenCommand, channel: Channel | None, with_channel: bool | None) -> tuple[str, str | None]:
+    """The multi that acknowledges a command names it in the channel, which only its consumer writes."""
+    command = seen.command
+    if channel is None:
+        return REMOVED, "the channel cannot be read, so its outcome is unknown"
+    if command is not None and command.incarnation != channel.incarnation:
+        return WITHDRAWN, "the channel is another incarnation's"
+    if channel.command == seen.name:
+        refused = ", ".join(f"{topic}({text})" for topic, text in range_texts(channel.refused).items())
+        return ACKNOWLEDGED, f"refused, as an owner was in the way: {refused}" if refused else None
+    is_later = (sequence(channel.command) or -1) > (sequence(seen.name) or 0)
+    if is_later and with_channel:  # its incarnation continued: not its end
+        return ACKNOWLEDGED, seen.problem
+    if is_later and with_channel is None:
+        return REMOVED, "a later command was applied before the channel could be read"
+    if channel.ended is not None:
+        return WITHDRAWN, channel.ended
+    if command is not None and (command.epoch, command.generation) < (channel.epoch, channel.generation):
+        return WITHDRAWN, "it was older than what its consumer had applied"
+    return WITHDRAWN, seen.problem
+
+
+# ---- following
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,22 +289,22 @@ class ChannelWatch:
             self._standing[key] = replace(self._standing[key], since_s=happened.at_s)
             return
         self._standing[key] = seen = self._seen(*key, node, happened.at_s)
-        yield channel_events.sent(seen, happened.at_ms)
+        yield sent(seen, happened.at_ms)
 
     def _deleted(self, happened: _Happened, node: Node | None) -> Iterator[ChannelEvent]:
         seen = self._standing.pop((happened.consumer, happened.command), None)
         if seen is not None:
             channel = self._channel(happened.consumer, node)
-            yield channel_events.removed(seen, channel, happened.at_ms, happened.at_s, happened.with_channel)
+            yield removed(seen, channel, happened.at_ms, happened.at_s, happened.with_channel)
 
     def _registration(self, happened: _Happened, node: Node | None) -> ChannelEvent:
         consumer = happened.consumer
         if happened.kind == "deleted":
             incarnation = self._lives.pop(consumer, None)
-            return channel_events.ended(consumer, incarnation, self._channel(consumer, node), happened.at_ms)
+            return ended(consumer, incarnation, self._channel(consumer, node), happened.at_ms)
         registration, problem = self._read_registration(consumer, node)
         self._lives[consumer] = registration.incarnation if registration else None
-        return channel_events.registered(consumer, registration, problem, happened.at_ms)
+        return registered(consumer, registration, problem, happened.at_ms)
 
     # ---- reading everything: at the start, and after events may have been missed
 
@@ -182,24 +327,20 @@ class ChannelWatch:
             return
 
     def _again(self, why: str | None) -> Iterator[ChannelEvent]:
+        """Set the watch, read everything, and yield the changes since the last reading."""
         store = self._store
         assert store is not None
         try:
-            events = self._read_all(store)
+            for root in (self._paths.channels, self._paths.ids):
+                path = f"{root}/{self._consumer}" if self._consumer else root
+                store.watch_tree(path, partial(self._on_event, store))
+            events = [*self._read_lives(store), *self._read_commands(store)]
         except (Retryable, SessionLost):
             return  # lost again: `_on_state` triggers the next attempt
-        if why is not None:
-            yield channel_events.missed(why, self._runtime.wall_ms())
-        yield from events
-
-    def _read_all(self, store: TreeStore) -> list[ChannelEvent]:
-        """Set the watch, read everything, and return the changes since the last reading."""
-        for root in (self._paths.channels, self._paths.ids):
-            path = f"{root}/{self._consumer}" if self._consumer else root
-            store.watch_tree(path, partial(self._on_event, store))
-        events = [*self._read_lives(store), *self._read_commands(store)]
         self._has_read = True
-        return events
+        if why is not None:
+            yield missed(why, self._runtime.wall_ms())
+        yield from events
 
     def _read_commands(self, store: TreeStore) -> list[ChannelEvent]:
         consumers = self._consumers(store, self._paths.channels)
@@ -216,11 +357,11 @@ class ChannelWatch:
         for seen, node in zip(gone, channels, strict=True):
             del self._standing[seen.consumer, seen.name]
             known = SeenCommand(seen.consumer, seen.name, seen.command, None, seen.problem)  # time of removal unknown
-            events.append(channel_events.removed(known, self._channel(seen.consumer, node), at_ms, now_s))
+            events.append(removed(known, self._channel(seen.consumer, node), at_ms, now_s))
         for key, node in existing(store, {key: self._paths.command(*key) for key in keys}).items():
             if key not in self._standing:
                 self._standing[key] = seen = self._seen(*key, node, None)
-                events.append(channel_events.sent(seen, at_ms))
+                events.append(sent(seen, at_ms))
         return events
 
     def _read_lives(self, store: TreeStore) -> list[ChannelEvent]:
@@ -232,13 +373,11 @@ class ChannelWatch:
         gone = sorted(name for name, life in self._lives.items() if name not in lives or lives[name] != life)
         channels = store.get_many([self._paths.channel(name) for name in gone])
         events = [
-            channel_events.ended(name, self._lives[name], self._channel(name, node), at_ms)
+            ended(name, self._lives[name], self._channel(name, node), at_ms)
             for name, node in zip(gone, channels, strict=True)
         ]
         events += [
-            channel_events.registered(name, *found[name], at_ms)
-            for name in sorted(found)
-            if name not in self._lives or name in gone
+            registered(name, *found[name], at_ms) for name in sorted(found) if name not in self._lives or name in gone
         ]
         self._lives = lives
         return events if self._has_read else []
@@ -250,7 +389,7 @@ class ChannelWatch:
 
     def _seen(self, consumer: str, name: str, node: Node | None, since_s: float | None) -> SeenCommand:
         if node is None:
-            return SeenCommand(consumer, name, None, since_s, channel_events.GONE_UNREAD)
+            return SeenCommand(consumer, name, None, since_s, GONE_UNREAD)
         try:
             return SeenCommand(consumer, name, Command.parse(self._paths.command(consumer, name), node.data), since_s)
         except BadData as error:

@@ -1,24 +1,26 @@
-"""Operator requests to the coordinator: pause and resume groups, resign, request a turn.
+"""Operator requests to the coordinator: pause, resume, resign, request a turn, remove members' seats, lift marks.
 
 Each is one znode, changed by compare-and-set; the elected coordinator watches it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from ..zk.batching import ensure
-from ..zk.errors import CoordinatorError, Refused, Retryable, UsageError
+from ..zk.errors import BadData, CoordinatorError, Refused, Retryable, UsageError
 from ..zk.runtime import Runtime
 from ..zk.store import Check, Create, Delete, Node, Operation, SetData, Store, Watch
 from ..zk.update import Change, Failure, commit_once, retried, update
-from ..zk.znodes.group_state import DEAD, GroupState
-from ..zk.znodes.json_fields import MAX_ZNODE_BYTES, readable
-from ..zk.znodes.names import is_name, shown
+from ..zk.znodes.group_state import DEAD, GroupState, Mark
+from ..zk.znodes.json_fields import MAX_ZNODE_BYTES, changed, readable
+from ..zk.znodes.names import is_name, names_below, shown
 from ..zk.znodes.operator_requests import LONGEST_REASON, NOTHING_PAUSED, Pause, PausedRecord, TurnRequest
 from ..zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, PAUSED, GroupPaths
 from ..zk.znodes.records import CoordinatorRecord, EpochRecord
+from .groups import Reading, checked_group
 
 T = TypeVar("T")
 
@@ -233,3 +235,114 @@ def _awaited(runtime: Runtime, look: Callable[[Watch], T | None], timeout_s: flo
         if left_s <= 0:
             return None
         changed.wait(min(left_s, LOOK_AGAIN_S))
+
+
+# ---- seats
+
+
+def remove_members(
+    store: Store,
+    runtime: Runtime,
+    group: str,
+    instances: tuple[str, ...],
+    by: str,
+    reason: str | None,
+    timeout_s: float,
+) -> tuple[str, ...]:
+    """Mark seats as removed, and wait for the turn that removes them; returns the members' instance ids.
+
+    :param instances: the members' instance ids; empty for every static member.
+    :param by: the operator.  :param timeout_s: time to wait for the coordinator's turn.
+    :raises UsageError: when there is no such group or seat, the group is paused, or the reason is too long.
+    :raises CoordinatorError: when no coordinator is elected, or no turn has succeeded in time.
+    """
+    checked_group(Reading(store), group)
+    checked_request(store, group, reason)  # before anything is marked
+    chosen = tuple(dict.fromkeys(instances)) or tuple(names_below(store, GroupPaths(group).seats))
+    remove_seats(store, group, chosen, reason or f"by {by}")
+    request_turn(store, group, by, runtime.wall_ms(), reason)
+    if not await_turn(store, runtime, group, timeout_s):
+        raise CoordinatorError(
+            f"no turn of group '{group}' has succeeded within {timeout_s:g} s: the seats are marked as removed, "
+            "and the next successful turn removes them (see `status --check`)"
+        )
+    return chosen
+
+
+def remove_seats(store: Store, group: str, instances: Sequence[str], reason: str) -> None:
+    """Mark the seats as removed: the coordinator's next turn evicts their members, and removes the seats.
+
+    All are checked before the first is marked.
+
+    :raises UsageError: when one of `instances` has no seat.
+    :raises BadData: when one is unreadable.
+    """
+    known = names_below(store, GroupPaths(group).seats)
+    unknown = sorted(set(instances) - set(known))
+    if unknown:
+        has = f"it has those of {', '.join(known[:10])}" if known else "it has none"
+        raise UsageError(f"Consumer group '{group}' has no seat of {shown(unknown[0])}: {has}")
+    for path in map(GroupPaths(group).seat, instances):
+        update(store, path, partial(_removed, path, reason))
+
+
+def _removed(path: str, reason: str, node: Node | None) -> Change[None]:
+    """A seat that is already gone counts as removed; an unreadable one its member's next registration overwrites."""
+    if node is None:
+        return Change((), None)
+    return Change([SetData(path, changed(path, node.data, {"removed": reason}), node.stat.version)], None)
+
+
+# ---- marks
+
+
+def marks_of(store: Store, group: str, consumer: str, incarnation: str) -> tuple[Mark, ...]:
+    """The marks that would be lifted.
+
+    :param consumer: whose marks.  :param incarnation: only that of this incarnation; empty for all of the consumer.
+    :raises UsageError: when there is no such group or mark.
+    :raises CoordinatorError: when the group's state cannot be read.
+    """
+    checked_group(Reading(store), group)
+    return _marks(group, consumer, incarnation, store.get(GroupPaths(group).state))[0]
+
+
+def lift(
+    store: Store, runtime: Runtime, group: str, consumer: str, incarnation: str, by: str, reason: str | None
+) -> tuple[Mark, ...]:
+    """Remove the marks from the state by its version, and request a turn; returns the marks that were removed.
+
+    All other fields of the state stay as they are. A turn that has read the state before is refused.
+
+    :param consumer: as of `marks_of`.  :param by: the operator.
+    :raises UsageError: when there is no such group or mark, the group is paused, or the reason is too long.
+    :raises CoordinatorError: when the state cannot be read, or no coordinator is elected.
+    """
+    checked_group(Reading(store), group)
+    checked_request(store, group, reason)  # before anything is lifted
+    path = GroupPaths(group).state
+
+    def without(node: Node | None) -> Change[tuple[Mark, ...]]:
+        lifted, others = _marks(group, consumer, incarnation, node)
+        if node is None:
+            return Change([], ())
+        left = [mark.to_json() for mark in others]
+        return Change([SetData(path, changed(path, node.data, {"marks": left}), node.stat.version)], lifted)
+
+    lifted = update(store, path, without)
+    request_turn(store, group, by, runtime.wall_ms(), reason)
+    return lifted
+
+
+def _marks(group: str, consumer: str, incarnation: str, node: Node | None) -> tuple[tuple[Mark, ...], tuple[Mark, ...]]:
+    """The marks to lift, and the others."""
+    try:
+        marks = GroupState.parse(GroupPaths(group).state, node.data).marks if node is not None else ()
+    except BadData as error:
+        raise CoordinatorError(f"{error}: a coordinator that reads it makes a mark on everything") from error
+    found = tuple(mark for mark in marks if mark.consumer == consumer and incarnation in ("", mark.incarnation))
+    if found:
+        return found, tuple(mark for mark in marks if mark not in found)
+    known = ", ".join(sorted({mark.consumer for mark in marks}))
+    others = f": it has those of {known}" if known else ""
+    raise UsageError(f"group '{group}' has no mark of '{consumer}'{others}")

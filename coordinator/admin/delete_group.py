@@ -20,15 +20,15 @@ from pathlib import Path
 
 from ..zk.batching import batches
 from ..zk.below import unlink_segment
-from ..zk.errors import BadData, OutcomeUnknown
+from ..zk.errors import BadData
 from ..zk.store import MAX_OPERATIONS, Check, Delete, Node, Operation, SetData, Store
-from ..zk.update import Failure, retried
+from ..zk.update import Failure, commit_once, retried
 from ..zk.znodes.json_fields import readable
 from ..zk.znodes.paths import GroupPaths
 from ..zk.znodes.segments import Query, Segment, SegmentsRecord, local_file
 from .groups import existing
-from .inactive_group import GroupIdNotFound, GroupNotEmpty, Standing, is_seat, look
-from .unbinding import unbinding
+from .offsets import GroupIdNotFound, GroupNotEmpty, Standing, is_seat, look
+from .regions import unbinding
 
 ROOM = MAX_OPERATIONS - 12
 """Limit of operations in a multi, besides its fences."""
@@ -82,20 +82,16 @@ def delete_group(store: Store, group: str, remove: Callable[[Path], None] = unli
     :raises StoreError: when ZooKeeper did not answer, or concurrent writes keep winning.
     """
     paths, removed = GroupPaths(group), Removed()
-    sent: _Step | None = None
 
     def attempt(before: Failure | None) -> Removed:
-        nonlocal sent
-        unanswered, sent = (sent if isinstance(before, OutcomeUnknown) else None), None
-        if unanswered is not None and not any(store.get_many([op.path for op in unanswered.removals])):
-            _note(removed, paths, unanswered, remove)
         standing = look(store, group)
         if not standing.exists and removed.znodes:
             return removed
         tree = _unused(store, standing, _so_far(removed))
-        for sent in _steps(standing, tree, unbinding(store, group)):
-            store.commit([*sent.fence, *sent.removals])
-            _note(removed, paths, sent, remove)
+        for step in _steps(standing, tree, unbinding(store, group)):
+            gone = [operation.path for operation in step.removals]
+            commit_once(store, [*step.fence, *step.removals], lambda gone=gone: not any(store.get_many(gone)))  # type: ignore[misc]
+            _note(removed, paths, step, remove)
         return removed
 
     return retried(store, attempt, lambda: f"the znodes of group {group} keep changing: try again.{_so_far(removed)}")

@@ -1,4 +1,4 @@
-"""Health findings, derived from what `status` has read. Pure: each check is a function from a status to findings.
+"""The data that `zk-coordinator status` shows, and health findings: each check is a pure function of the data.
 
 Times are compared with the local wall clock, so a bound should be longer than the clock skew.
 """
@@ -6,20 +6,33 @@ Times are compared with the local wall clock, so a bound should be longer than t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 
-from ..zk.znodes.group_state import COMPLETING, FAILED, PREPARING, STABLE, partitions_of
-from ..zk.znodes.operator_requests import Pause
+from ..zk.errors import BadData
+from ..zk.security.policy import AclPolicy
+from ..zk.store import DENIED, Store
+from ..zk.znodes import paths as znodes
+from ..zk.znodes.group_state import COMPLETING, FAILED, PREPARING, STABLE, Rebalance, partitions_of
+from ..zk.znodes.operator_requests import NOTHING_PAUSED, Pause, PausedRecord, TurnRequest
 from ..zk.znodes.partitions import PartitionSet, TopicPartition, range_texts
 from ..zk.znodes.paths import COORDINATOR
+from ..zk.znodes.records import STATIC, CoordinatorRecord, EpochRecord, NodeRecord, Topic, TurnTimes
 from ..zk.znodes.regions import ABORTED, RESETTING, RUNNING
 from ..zk.znodes.regions import FAILED as REGION_FAILED
-from .groups import unreadable
-from .queries import FAR_BEHIND_SEGMENTS
-from .regions import OPEN, ShownRegion
-from .status import GroupStatus, Status
+from ..zk.znodes.segments import SegmentsRecord
+from ..zk.znodes.sync import CLIENT
+from ..zk.znodes.topic_filter import TopicFilter
+from .groups import Reading, ShownGroup, existing, first_names, read_group, unreadable
+from .regions import OPEN, ShownRegion, read_region
+from .segments import FAR_BEHIND_SEGMENTS, ShownQuery, silent_queries
+from .topics import list_topics
 from .verify import not_live
+
+ELECTIONS = 3
+"""Attempts to read the coordinator with a matching epoch."""
+NEWEST_CHECKPOINTS = 25
+"""Number of a region's checkpoints that are read; the coordinator keeps 20 aborted ones."""
 
 STUCK_AFTER_MS = 60_000
 DIFFERS_AFTER_MS = 5_000
@@ -27,7 +40,6 @@ DIFFERS_AFTER_MS = 5_000
 BEHIND_RECORDS, BEHIND_BYTES = 1_000_000, 2**30
 """From any of these on, or `FAR_BEHIND_SEGMENTS`, a silent query is far behind; the last is a quarter of a backlog's
 default bound."""
-NAMED = 3
 MOST_UNREADABLE = 20
 """Unreadable znodes with a finding each."""
 ABORTED_IN_A_ROW = 3
@@ -36,6 +48,125 @@ INTERVALS_LATE = 3
 """A checkpoint is delayed while a member's contribution to the one before is late."""
 RESETS_IN_A_ROW = 3
 """Resets without a checkpoint between them: a group that starts after a long stop takes one or two."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """A group, with additional data for the checks.
+
+    :ivar rebalance: the record of its last rebalance.
+    :ivar request: a requested turn that has not been taken yet.
+    :ivar silent: its silent queries.
+    """
+
+    shown: ShownGroup
+    segments: SegmentsRecord = field(default_factory=SegmentsRecord)
+    rebalance: Rebalance | None = None
+    request: TurnRequest | None = None
+    silent: tuple[ShownQuery, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """All that `zk-coordinator status` shows.
+
+    :ivar coordinator: the elected node, None when there is none or it is unreadable.
+    :ivar standby: the other nodes that run, by their names; nodes of releases before this znode are not listed.
+    :ivar coordinator_session: session of the coordinator's znode, 0 when it is persistent; None without a znode.
+    """
+
+    coordinator: CoordinatorRecord | None
+    epoch: int | None
+    groups: tuple[GroupStatus, ...]
+    topics: tuple[Topic, ...]
+    problems: dict[str, str]
+    coordinator_session: int | None = None
+    paused: PausedRecord = NOTHING_PAUSED
+    regions: tuple[ShownRegion, ...] = ()
+    turn_times: TurnTimes | None = None
+    standby: tuple[NodeRecord, ...] = ()
+
+
+def read_status(store: Store, brokers: znodes.Brokers, now_ms: int | None = None) -> Status:
+    """Read the complete status.
+
+    :param now_ms: the wall clock; None to read no queries.
+    """
+    reading = Reading(store)
+    epoch, elected, session = _coordinator(reading)
+    reading.parsed(znodes.ACL_POLICY, lambda p, data: AclPolicy.parse(p, data) if data != DENIED else None)
+    paused = reading.parsed(znodes.PAUSED, PausedRecord.parse) or NOTHING_PAUSED
+    groups = tuple(_group(reading, name, now_ms) for name in reading.names(znodes.GROUPS))
+    regions = tuple(read_region(reading, name, NEWEST_CHECKPOINTS) for name in reading.names(znodes.REGIONS))
+    topics = list_topics(store, brokers)
+    reading.problems.update({brokers.topic(t.name): t.error for t in topics if t.error})
+    for group in groups:
+        reading.problems.update(_bad_patterns(group.shown))
+    return Status(
+        coordinator=elected,
+        epoch=epoch.epoch if epoch else None,
+        groups=groups,
+        topics=tuple(listed.topic for listed in topics if listed.topic is not None),
+        problems=reading.problems,
+        coordinator_session=session,
+        paused=paused,
+        regions=regions,
+        turn_times=reading.parsed(znodes.TURN_TIMES, TurnTimes.parse),
+        standby=_standby(reading, session or 0),
+    )
+
+
+def _coordinator(reading: Reading) -> tuple[EpochRecord | None, CoordinatorRecord | None, int | None]:
+    """The epoch, the elected node, and the session of its znode; read again after an election between the two."""
+    for _ in range(ELECTIONS):
+        epoch = reading.parsed(znodes.COORDINATOR_EPOCH, EpochRecord.parse)
+        node = reading.store.get(znodes.COORDINATOR)
+        elected = reading.record(znodes.COORDINATOR, node, CoordinatorRecord.parse)
+        if epoch is None or elected is None or epoch.epoch == elected.epoch:
+            break
+    return epoch, elected, node.stat.ephemeral_owner if node is not None and elected is not None else None
+
+
+def _standby(reading: Reading, elected: int) -> tuple[NodeRecord, ...]:
+    """The nodes that are listed by their own sessions, but the elected one.
+
+    :param elected: its session; 0 without one.
+    """
+    found = []
+    nodes = existing(reading.store, {name: f"{znodes.NODES}/{name}" for name in reading.names(znodes.NODES)})
+    for name, node in nodes.items():
+        path, session = f"{znodes.NODES}/{name}", node.stat.ephemeral_owner
+        if session not in (0, elected) and path == znodes.node_path(session):
+            found.append(reading.record(path, node, NodeRecord.parse))
+    return tuple(sorted(filter(None, found), key=lambda node: (node.node, node.host)))
+
+
+def _group(reading: Reading, name: str, now_ms: int | None) -> GroupStatus:
+    paths = znodes.GroupPaths(name)
+    shown = read_group(reading, name)
+    segments = reading.parsed(paths.segments, SegmentsRecord.parse)
+    path = paths.rebalance(shown.state.generation)
+    rebalance = reading.parsed(path, Rebalance.parse)
+    request = reading.parsed(paths.request, TurnRequest.parse)
+    silent = tuple(silent_queries(reading, name, now_ms)) if now_ms is not None else ()
+    return GroupStatus(shown, segments or SegmentsRecord(), rebalance, request, silent)
+
+
+def _bad_patterns(group: ShownGroup) -> dict[str, str]:
+    found = {}
+    for member in group.members:
+        registration = member.registration
+        if registration is None or registration.pattern in (STATIC, CLIENT):
+            continue
+        for text in registration.subscription:
+            try:
+                TopicFilter(registration.pattern, text)
+            except BadData as error:
+                found[znodes.GroupPaths(group.group).id(member.consumer)] = str(error)
+    return found
+
+
+# ---- findings
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +198,7 @@ def findings(status: Status, now_ms: int, stuck_after_ms: int = STUCK_AFTER_MS) 
         pause, a requested turn, a region's reset.
     """
     clock = _Clock(now_ms, stuck_after_ms)
-    found = [*_coordinator(status)]
+    found = [*_elected(status)]
     pause = status.paused.everything
     if pause is not None and clock.is_old(pause.since_ms):
         found.append(HealthFinding("paused", None, f"every group is {_paused(pause, clock)}"))
@@ -96,7 +227,7 @@ Found = Iterator[tuple[str, str]]
 """Pairs of a check's name and its message."""
 
 
-def _coordinator(status: Status) -> Iterator[HealthFinding]:
+def _elected(status: Status) -> Iterator[HealthFinding]:
     elected = status.coordinator
     if status.coordinator_session is None and COORDINATOR not in status.problems:
         yield HealthFinding(
@@ -139,7 +270,7 @@ def _assignment(status: Status, group: GroupStatus, clock: _Clock) -> Found:
     for what, why in sorted(state.left_out.items()):
         reasons.setdefault(why, []).append(what)
     for why, left_out in sorted(reasons.items()):
-        yield "left-out", f"{_first_names(left_out)} left out: {why}"
+        yield "left-out", f"{first_names(left_out)} left out: {why}"
     if state.state != STABLE:
         return
     assigned = {partition for target in state.target.values() for partition in target.partitions}
@@ -261,13 +392,8 @@ def summary(status: Status) -> str:
     return text + (f", {paused} paused" if paused else "")
 
 
-def _first_names(names: list[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
-
-
 def _ranges(partitions: PartitionSet) -> str:
-    return _first_names([f"{topic}({ranges})" for topic, ranges in range_texts(partitions).items()])
+    return first_names([f"{topic}({ranges})" for topic, ranges in range_texts(partitions).items()])
 
 
 def _why(reason: str | None) -> str:

@@ -161,9 +161,8 @@ class ResetRequest:
     @property
     def to(self) -> Scenario:
         """The requested scenario."""
-        flags = (self.to_earliest or None, self.to_latest or None, self.to_current or None)
-        values = (self.to_offset, *flags, self.to_datetime, self.by_duration, self.shift_by, self.from_file)
-        asked = [name for name, value in zip(SCENARIOS, values, strict=True) if value is not None]
+        values = {name: getattr(self, name.replace("-", "_")) for name in SCENARIOS}
+        asked = [name for name, value in values.items() if value is not None and value is not False]
         if len(asked) != 1:
             every = ", ".join(f"--{name}" for name in SCENARIOS)
             given = f"not {' and '.join(f'--{name}' for name in asked)}" if asked else "there is none"

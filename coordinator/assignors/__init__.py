@@ -1,21 +1,18 @@
-"""Assignment strategies: pure functions from members and topics to an assignment, one file each.
+"""Assignment strategies: pure functions from members and topics to an assignment.
 
 Imports the records of `zk`.
 """
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
 
 from coordinator.zk.errors import RebalanceFailed
-from coordinator.zk.znodes.names import shown
+from coordinator.zk.znodes.names import error_text, shown
 from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
-
-from ..zk.znodes.names import error_text
 
 Assignment = Mapping[str, Mapping[str, PartitionSet]]
 """Consumer -> thread -> partitions."""
@@ -48,8 +45,7 @@ class Subscriber:
 
     def thread_ids(self) -> list[str]:
         """The ids of all its threads; thread k consumes a topic that has more than k threads."""
-        # `range` is a module of this package, and shadows the builtin here once imported.
-        return [self.thread(number) for number in builtins.range(max(self.threads.values(), default=0))]
+        return [self.thread(number) for number in range(max(self.threads.values(), default=0))]
 
 
 def in_order(subscribers: Iterable[Subscriber]) -> list[Subscriber]:

@@ -1,19 +1,133 @@
-"""Unequal subscriptions: keep claimed partitions, place the rest, then level loads.
+"""The shares of sticky strategies, from the claims of members on partitions.
 
-Every move lowers the sum of the squares of the threads' loads, or keeps it and lowers the number of moved partitions:
-so it terminates, and its result is stable under repetition.
+With equal subscriptions every thread gets its quota, and keeps its previous partitions within it. With unequal ones
+claimed partitions are kept, the rest is placed, then loads are levelled: every move lowers the sum of the squares of
+the threads' loads, or keeps it and lowers the number of moved partitions. So it terminates, and its result is stable
+under repetition.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
+from typing import NamedTuple
 
 from coordinator.zk.znodes.partitions import TopicPartition
 
 from . import Subscriber
-from .claims import ANY, Claims, by_number
-from .even import Shares
+
+ANY = -1
+"""The thread of a claim for any thread of its member."""
+
+
+class Claim(NamedTuple):
+    """A claim of a member, by its place in the order, and of one of its threads."""
+
+    member: int
+    thread: int
+
+
+Claims = dict[TopicPartition, Claim]
+
+
+def claims_of(members: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> Claims:
+    """Partition -> its claim.
+
+    The last assignment has precedence, though it may not have been carried out yet: the turns of one rebalance come to
+    the same result. Any other running partition belongs to the member with the highest generation; a tie voids the
+    claim.
+    """
+    there = {topic: frozenset(numbers) for topic, numbers in topics.items()}
+    planned: dict[TopicPartition, Claim | None] = {}
+    running: dict[TopicPartition, tuple[int, Claim | None]] = {}
+    for place, member in enumerate(members):
+        threads = {thread: number for number, thread in enumerate(member.thread_ids())}
+        for part, thread in member.on_thread.items():
+            if part.partition in there.get(part.topic, ()) and (count := member.threads.get(part.topic, 0)):
+                number = threads.get(thread, ANY)
+                claim = Claim(place, number if number < count else ANY)
+                planned[part] = None if part in planned else claim
+        for part in member.running:
+            if part.partition in there.get(part.topic, ()) and member.threads.get(part.topic, 0):
+                generation = running[part][0] if part in running else None
+                if generation is None or member.generation > generation:
+                    running[part] = member.generation, Claim(place, ANY)
+                elif member.generation == generation:
+                    running[part] = generation, None
+    found = {part: claim for part, claim in planned.items() if claim is not None}
+    for part, (_, ran) in running.items():
+        if ran is not None and part not in planned:
+            found[part] = ran
+    return found
+
+
+def by_number(part: TopicPartition) -> tuple[int, str]:
+    """The order in which partitions are kept under a quota: low numbers of every topic first, as in Kafka."""
+    return part.partition, part.topic
+
+
+Shares = dict[tuple[int, int], list[TopicPartition]]
+"""(Thread's number, member's place in the order) -> its partitions; new partitions are assigned in this order."""
+
+
+def evenly(threads: Sequence[int], claims: Claims, partitions: Sequence[TopicPartition]) -> Shares:
+    """n partitions over t threads: n // t each, and one more for n % t of them, with minimal moves.
+
+    Kafka's `ConstrainedAssignmentBuilder`, with quotas of threads: a member keeps up to the sum of its threads' quotas.
+
+    :param threads: number of threads of each member, in the order of members.
+    """
+    quota, extra = divmod(len(partitions), sum(threads))
+    claimed: list[list[TopicPartition]] = [[] for _ in threads]
+    for part, claim in claims.items():
+        claimed[claim.member].append(part)
+    shares: Shares = {}
+    for place in reversed(range(len(threads))):
+        more = max(0, min(extra, threads[place], len(claimed[place]) - quota * threads[place]))
+        extra -= more
+        kept = _kept(sorted(claimed[place], key=by_number), claims, threads[place], quota, more)
+        shares.update({(number, place): parts for number, parts in enumerate(kept)})
+    shares = dict(sorted(shares.items()))
+    taken = {part for parts in shares.values() for part in parts}
+    _fill(shares, quota, [part for part in partitions if part not in taken])
+    return shares
+
+
+def _kept(
+    claimed: Sequence[TopicPartition], claims: Mapping[TopicPartition, Claim], threads: int, quota: int, more: int
+) -> list[list[TopicPartition]]:
+    """Kept partitions of each thread of a member, `more` threads with one over the quota; on the previous thread if
+    possible."""
+    if threads == 1:
+        return [list(claimed[: quota + more])]
+    kept: list[list[TopicPartition]] = [[] for _ in range(threads)]
+    loose: list[TopicPartition] = []
+    for part in claimed:
+        number = claims[part].thread
+        (kept[number] if number >= 0 else loose).append(part)
+    largest = sorted(range(threads), key=lambda number: -len(kept[number]))[:more]
+    for number, parts in enumerate(kept):
+        most = quota + (number in largest)
+        loose += parts[most:]
+        del parts[most:]
+    loose.sort(key=by_number, reverse=True)
+    for number, parts in enumerate(kept):
+        while loose and len(parts) < quota + (number in largest):
+            parts.append(loose.pop())
+    return kept
+
+
+def _fill(shares: Shares, quota: int, left: Sequence[TopicPartition]) -> None:
+    """Assign `left`: in turn to threads below the quota, then one each to those at it."""
+    below = deque(parts for parts in shares.values() if len(parts) < quota)
+    ready = deque(parts for parts in shares.values() if len(parts) == quota)
+    for part in left:
+        parts = (below or ready).popleft()
+        parts.append(part)
+        if len(parts) <= quota:
+            (below if len(parts) < quota else ready).append(parts)
+
 
 NOWHERE = -1
 FREE, AWAY, BACK, HOME = range(4)

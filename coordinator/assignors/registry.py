@@ -16,10 +16,8 @@ from typing import Any, NamedTuple
 
 from ..zk.znodes.names import error_text, is_name, shown
 from . import Assignor
-from .cooperative_sticky import CooperativeStickyAssignor
-from .range import RangeAssignor
-from .round_robin import RoundRobinAssignor
-from .sticky import StickyAssignor
+from .eager import RangeAssignor, RoundRobinAssignor
+from .sticky import CooperativeStickyAssignor, StickyAssignor
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Sticky: balanced first, then with minimal moves."""
+"""Sticky: balanced first, then with minimal moves; cooperative sticky: the same, with incremental revocation."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from coordinator.zk.znodes.partitions import TopicPartition
 
 from . import Assignment, Subscriber, in_order
-from .balance import balanced
-from .claims import claims_of
-from .even import Shares, evenly
+from .balance import Shares, balanced, claims_of, evenly
 
 
 class StickyAssignor:
@@ -28,7 +26,7 @@ class StickyAssignor:
         members = in_order(subscribers)
         subscribed = [member for member in members if any(member.threads.get(topic, 0) for topic in topics)]
         claims = claims_of(subscribed, topics)
-        if _are_equal(subscribed, topics):
+        if all(len({member.threads.get(topic, 0) for topic in topics}) == 1 for member in subscribed):
             threads = [max(member.threads.get(topic, 0) for topic in topics) for member in subscribed]
             partitions = [TopicPartition(topic, n) for topic in sorted(topics) for n in sorted(topics[topic])]
             shares: Shares = evenly(threads, claims, partitions) if subscribed else {}
@@ -41,6 +39,9 @@ class StickyAssignor:
         return assignment
 
 
-def _are_equal(members: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> bool:
-    """Whether every thread of every member takes part in every topic."""
-    return all(len({member.threads.get(topic, 0) for topic in topics}) == 1 for member in members)
+class CooperativeStickyAssignor(StickyAssignor):
+    """Kafka's `CooperativeStickyAssignor`. Its rounds are the plan's turns: a moved partition starts once its previous
+    owner has stopped it, and unmoved ones are fetched without a break."""
+
+    name = "cooperative-sticky"
+    is_eager = False

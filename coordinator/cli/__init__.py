@@ -18,6 +18,7 @@ COMMANDS = ("acl", "channel", "groups", "history", "queries", "regions", "run", 
 PLACES = {command: f"{__name__}.{command}" for command in COMMANDS} | {
     "conformance": "drills.conformance.cli",
     "drill": "drills.cli",
+    "history": f"{__name__}.groups",
     "queries": f"{__name__}.segments",
     **dict.fromkeys(("pause", "rebalance", "resign", "resume"), f"{__name__}.control"),
 }

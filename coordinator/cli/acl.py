@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import click
 
-from coordinator.admin import acl_policy
-from coordinator.admin.acl import apply, check, deviations
+from coordinator.admin import acl as admin
 from coordinator.zk.errors import AccessDenied, BadData, UsageError
 from coordinator.zk.process import cli
 from coordinator.zk.process.tables import echo_alarm
@@ -19,7 +18,7 @@ from coordinator.zk.store import Acl, AclEntry, AclStore
 from coordinator.zk.znodes.names import is_name, shown
 from coordinator.zk.znodes.paths import Brokers
 
-from .common import UNHEALTHY
+from .watching import UNHEALTHY
 
 DEVIATIONS = ("PATH", "ACL", "EXPECTED", "MEANING")
 members_option = click.option("--members", multiple=True, metavar="ID", help="Identity of the group's members; repeat.")
@@ -54,8 +53,8 @@ def identity(output: str) -> None:
 def check_(zk: str, brokers: Brokers, output: str) -> int:
     """Print the policy, and every znode whose ACL deviates from it, with what that means; exits 5 when one does."""
     with cli.opened(zk) as store:
-        policy, groups = acl_policy.read_policy(store), acl_policy.group_policies(store)
-        found = list(check(store, brokers))
+        policy, groups = admin.read_policy(store), admin.group_policies(store)
+        found = list(admin.check(store, brokers))
     if output == cli.JSON:
         cli.print_json(
             {
@@ -100,7 +99,7 @@ def apply_(
     """
     with cli.opened(zk, make_chroot=execute) as store:
         try:
-            before = acl_policy.read_policy(store)
+            before = admin.read_policy(store)
         except AccessDenied:
             raise
         except BadData as error:  # it does not matter where the options say all of the next one
@@ -117,11 +116,11 @@ def apply_(
         )
         if not policy.coordinators or not policy.operators:
             raise UsageError("name the identities of --coordinators and --operators")
-        acl_policy.checked_size("the new policy", policy)
+        admin.checked_size("the new policy", policy)
         if not execute:
             _print_changes(store, policy, brokers)
             return 0
-        applied = apply(store, policy, brokers)
+        applied = admin.apply(store, policy, brokers)
     click.echo(f"{applied.count} ACLs set; the chroot is {SECURE if policy.is_secure else OPEN}")
     if applied.refused:
         echo_alarm(f"{len(applied.refused)} znodes have an ACL that this client may not set, see acl check", "red")
@@ -140,7 +139,7 @@ def members(group: str, members: tuple[str, ...], regions: tuple[str, ...], no_r
         raise UsageError("give --regions or --no-regions, not both")
     permitted = checked_regions(regions) if regions or no_regions else None
     with cli.opened(zk) as store:
-        acl_policy.set_members(store, group, checked_identities("--members", members), permitted)
+        admin.set_members(store, group, checked_identities("--members", members), permitted)
 
 
 def checked_regions(regions: tuple[str, ...]) -> tuple[str, ...]:
@@ -165,13 +164,13 @@ def _print_policy(policy: AclPolicy, groups: Mapping[str, AclPolicy | None]) -> 
 
 def _print_changes(store: AclStore, policy: AclPolicy, brokers: Brokers) -> None:
     """What `apply` would do with `policy`, and why it would refuse."""
-    groups = acl_policy.group_policies(store)
+    groups = admin.group_policies(store)
     _print_policy(policy, groups)
-    count = sum(1 for _ in deviations(store, policy, brokers))
+    count = sum(1 for _ in admin.deviations(store, policy, brokers))
     click.echo(f"{count} znodes deviate from it, and would be set")
-    if policy.is_secure and (empty := acl_policy.groups_without_members(groups)):
+    if policy.is_secure and (empty := admin.groups_without_members(groups)):
         echo_alarm(f"groups without members, which is refused: {', '.join(empty)}", "yellow")
-    if policy.is_secure and (outside := acl_policy.groups_outside_their_region(store, groups)):
+    if policy.is_secure and (outside := admin.groups_outside_their_region(store, groups)):
         named = ", ".join(f"{group} ({region})" for group, region in outside)
         echo_alarm(f"groups whose consistent region their policy does not permit, which is refused: {named}", "yellow")
     own = identities_of(cli.command_access())

@@ -9,9 +9,7 @@ from datetime import UTC, datetime
 
 import click
 
-from coordinator.admin import channel_events
-from coordinator.admin.channel_events import ChannelEvent
-from coordinator.admin.channel_watch import ChannelWatch
+from coordinator.admin.channel_watch import ACKNOWLEDGED, WITHDRAWN, ChannelEvent, ChannelWatch
 from coordinator.admin.groups import Reading, ShownCommand, checked_group, existing_group
 from coordinator.zk.errors import UsageError
 from coordinator.zk.process import cli
@@ -117,7 +115,7 @@ def _cells(event: ChannelEvent) -> tuple[str, ...]:
     named = " ".join(f"{topic}({text})" for topic, text in (event.partitions or {}).items())
     if event.option in (START_FETCHER, STOP_FETCHER) and not named:
         named = "all" if event.partitions is None else "none"
-    if event.event in (channel_events.ACKNOWLEDGED, channel_events.WITHDRAWN) and event.option is not None:
+    if event.event in (ACKNOWLEDGED, WITHDRAWN) and event.option is not None:
         event, named = replace(event, reason=None), ""  # printed when it was sent
     time = datetime.fromtimestamp(event.at_ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
     sender = (event.epoch, event.generation, event.incarnation[:8] if event.incarnation else None)

@@ -13,8 +13,7 @@ from coordinator.zk.process.cli import printable
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.operator_requests import PausedRecord
 
-from .common import echo_paused, operator, paused_json, reason_option, timeout_option
-from .watching import Shot, printed
+from .watching import Shot, echo_paused, operator, printed, reason_option, timeout_option
 
 STANDING = ("", "STATE", "GENERATION", "REASON")
 
@@ -117,4 +116,4 @@ def _paused(paused: PausedRecord) -> Shot:
         if not paused:
             click.echo("no group is paused")
 
-    return Shot(document=paused_json(paused), text=text)
+    return Shot(document=paused.to_json(), text=text)

@@ -23,7 +23,7 @@ from coordinator.zk.process.cli import Seconds
 from coordinator.zk.security.access import environment_of
 from coordinator.zk.znodes.names import checked_name, shown
 
-from .common import UNHEALTHY
+from .watching import UNHEALTHY
 
 if TYPE_CHECKING:
     from coordinator.zk.embedded.kafka_client import TrialKafka
@@ -61,6 +61,7 @@ def command_in(group: click.Group, name: str | None = None, **settings: Any) -> 
     return lambda run: group.command(name, epilog=EXIT_CODES, **settings)(directory_option(run))
 
 
+output_option = click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 identity_option = click.option(
     "--as",
     "identity",
@@ -103,14 +104,7 @@ def start(
         made = Ensemble(directory, config, base_port=port)  # refused when an existing one is of another configuration
     except EnsembleError as error:
         raise UsageError(str(error)) from error
-    was_down = not any(server.is_running for server in made.servers)
-    try:
-        made.start()
-        made.wait_healthy(timeout_s)
-    except BaseException:
-        if was_down:  # clean up after a failed start
-            made.stop()
-        raise
+    _start(made, any(server.is_running for server in made.servers), lambda: made.wait_healthy(timeout_s))
     click.echo(made.hosts)
     click.echo(f"stop it with: scripts/ensemble stop{dir_argument(directory)}", err=True)
 
@@ -125,7 +119,7 @@ def stop(directory: Path) -> None:
 
 
 @command_in(ensemble)
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@output_option
 def status(directory: Path, output: str) -> None:
     """Show which servers run and which one leads; exits 5 when the ensemble is unhealthy."""
     servers = Ensemble.load(directory).status() if has_ensemble(directory) else ()
@@ -194,14 +188,7 @@ def kafka_start(directory: Path, port: int | None, timeout_s: float) -> None:
         broker = Broker(made.directory / KAFKA, KafkaConfig(zookeeper=made.hosts), port)
     except EnsembleError as error:
         raise UsageError(str(error)) from error
-    was_down = not broker.is_running
-    try:
-        broker.start()
-        broker.wait_ready(timeout_s)
-    except BaseException:
-        if was_down:  # clean up after a failed start
-            broker.stop()
-        raise
+    _start(broker, broker.is_running, lambda: broker.wait_ready(timeout_s))
     click.echo(broker.address)
     place = dir_argument(directory)
     click.echo(f"make a topic with: scripts/ensemble kafka topic NAME --partitions 4{place}", err=True)
@@ -216,7 +203,7 @@ def kafka_stop(directory: Path) -> None:
 
 
 @command_in(kafka, "status")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@output_option
 def kafka_status(directory: Path, output: str) -> None:
     """Show whether the broker runs, and where; exits 5 when it does not."""
     broker = _broker(directory)
@@ -274,6 +261,17 @@ def consume(directory: Path, topic: str, max_records: int | None, timeout_ms: in
     except BrokenPipeError:
         # The reader of the pipe has gone: the rest of the buffer is discarded.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _start(made: Ensemble | Broker, was_running: bool, wait: Callable[[], object]) -> None:
+    """Start servers and wait for them; clean up after a failed start of what did not run before."""
+    try:
+        made.start()
+        wait()
+    except BaseException:
+        if not was_running:
+            made.stop()
+        raise
 
 
 def _record(line: bytes, separator: str | None) -> tuple[bytes | None, bytes]:

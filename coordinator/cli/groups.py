@@ -1,34 +1,39 @@
-"""`zk-coordinator groups`: members, offsets, lag and state of the groups, and their verification.
+"""`zk-coordinator groups` and `history`: members, offsets, lag, state and last rebalances of the groups.
 
 The columns and messages are those of kafka-consumer-groups; this project's own follow after them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from coordinator.admin import groups as admin
+from coordinator.admin.offsets import BoundsOf, LogBounds
 from coordinator.admin.topics import list_topics
 from coordinator.admin.verify import problems, unknown
 from coordinator.zk.errors import UsageError
-from coordinator.zk.process.cli import JSON, Cli, brokers_option, opened, output_option, printable, report, zk_option
-from coordinator.zk.znodes.group_state import COMPLETING, DEAD, EMPTY, FAILED, PREPARING
+from coordinator.zk.process import cli
+from coordinator.zk.znodes.group_state import COMPLETING, DEAD, EMPTY, FAILED, PREPARING, Rebalance
 from coordinator.zk.znodes.partitions import TopicPartition, by_topic
 from coordinator.zk.znodes.paths import COORDINATOR, GROUPS, TURN_TIMES, Brokers, RegionPaths
 from coordinator.zk.znodes.records import CoordinatorRecord, Registration, Topic, TurnTimes
 from coordinator.zk.znodes.regions import Region
 from coordinator.zk.znodes.sync import CLIENT, CONSUMER
 
-from .common import UNHEALTHY
-from .source import OpenLog, source_options
-from .watching import Shot, error_note, printed, show, watch_options, watched
+from .watching import UNHEALTHY, Shot, at, error_note, print_below, printed, show, watch_options, watched
 
 if TYPE_CHECKING:
     from consumer.logs import Log
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+OpenLog = Callable[[str, Brokers], "Log"]
+"""Opens the log that a command's options name, by `--zk` and `--brokers-path`. It raises UsageError for a bad name."""
 
 MOST_LISTED = 100
 """Findings of one kind that a command prints, before it only counts them."""
@@ -45,14 +50,74 @@ STATE = (
 OF_A_REGION = ("REGION", "READY-RESET", "REGION-RESET")
 CLIENT_SIDE = ("PROTOCOLS", "METADATA-BYTES", "LEADER")
 VERBOSE = ("ASSIGNMENT", "SUBSCRIPTION", "INCARNATION", "COMMANDS", "ENDED")
+CHANGING = ("create", "delete", "delete-offsets", "reset-offsets", "lift-mark", "remove-members")
+HISTORY = (
+    *("GENERATION", "EPOCH", "STARTED", "TRIGGER", "JOINED", "LEFT", "MOVED", "LAST-STOP-MS", "LAST-START-MS"),
+    *("STANDSTILL-MS", "ASSIGNMENT-MS", "ATTEMPTS", "RESULT"),
+)
+EVICTED = ("GENERATION", "EVICTED", "SINCE", "WHY")
+HISTORY_KEYS = (
+    *("generation", "epoch", "trigger", "started_ms", "joined", "left", "moved", "to_last_stop_ms", "to_last_start_ms"),
+    *("standstill_ms", "stopped_ms", "finished_ms", "replaced_by", "assignment_ms", "attempts"),
+)
+"""The fields in JSON, before `evicted`."""
+
+
+def source_options(is_needed: bool) -> Callable[[Command], Command]:
+    """`--log-dir`, `--bootstrap-servers` and `--kafka`, given to the command as `source`, an `OpenLog`, or None.
+
+    :param is_needed: whether the command requires the log.
+    """
+    log_dir = cli.env_option(
+        "--log-dir",
+        required=is_needed,
+        help="The log, for its end and the lag: the embedded log's folder, kafka: or kafka://HOST:PORT.",
+    )
+
+    def with_source(command: Command) -> Command:
+        @wraps(command)
+        def run(
+            *args: Any, log_dir: str | None, bootstrap_servers: str, kafka: Mapping[str, str] | None, **rest: Any
+        ) -> Any:
+            def opened(zk: str, brokers: Brokers) -> Log:
+                from consumer.logs import KafkaPlace, open_log  # loads pyarrow, needed only here
+
+                place = KafkaPlace(zk, brokers.brokers_path, bootstrap_servers, kafka or {}, cli.command_access())
+                return open_log(log_dir or "", place)
+
+            return command(*args, source=opened if log_dir or is_needed else None, **rest)
+
+        return cast(Command, run)
+
+    return lambda command: log_dir(cli.bootstrap_option(cli.kafka_option(with_source(command))))
+
+
+def bounds_in(source: Log) -> BoundsOf:
+    """Earliest and latest offsets of a log's partitions; 0 for those without records."""
+    from consumer.logs import UnknownTopic
+
+    def bounds_of(topic: Topic, partition: int, timestamp_ms: int | None) -> LogBounds:
+        place = (topic.name, topic.id, partition)
+        try:
+            latest = source.latest(*place)  # read first: later records are after it
+            at = min(latest, source.offset_for_timestamp(*place, timestamp_ms)) if timestamp_ms is not None else None
+            return LogBounds(source.earliest(*place), latest, at)
+        except UnknownTopic:
+            return LogBounds(0, 0, None)
+
+    return bounds_of
+
+
+if TYPE_CHECKING:
+    from consumer.logs import Log
+
 
 Where = tuple[str, int, str | None]
 """Topic, partition, topic id."""
-CHANGING = ("create", "delete", "delete-offsets", "reset-offsets", "lift-mark", "remove-members")
-PLACES = dict.fromkeys(CHANGING, f"{__package__}.groups_changes") | {"export-offsets": f"{__package__}.kafka"}
+PLACES = dict.fromkeys(CHANGING, f"{__package__}.groups_changes") | {"export-offsets": f"{__package__}.topics"}
 
 
-@click.group(cls=Cli, places=PLACES)
+@click.group(cls=cli.Cli, places=PLACES)
 def groups() -> None:
     """The consumer groups."""
 
@@ -86,9 +151,9 @@ def list_(reading: admin.Reading, states: frozenset[str] | None) -> Shot:
 @click.option("--state", is_flag=True, help="The state of the group.")
 @source_options(is_needed=False)
 @watch_options
-@zk_option
-@brokers_option
-@output_option
+@cli.zk_option
+@cli.brokers_option
+@cli.output_option
 def describe(
     names: tuple[str, ...],
     all_groups: bool,
@@ -112,7 +177,7 @@ def describe(
     if verbose and not members:
         raise UsageError("--verbose requires --members")
     log = source(zk, brokers) if source is not None and not members and not state else None
-    with opened(zk) as store:
+    with cli.opened(zk) as store:
 
         def take() -> Shot:
             reading = admin.Reading(store)
@@ -127,7 +192,7 @@ def describe(
                 ends = _log_ends(log, found, topics)
                 columns, rows = OFFSETS, [row for group in found for row in _offset_rows(group, ends)]
             messages = [message for group in found if (message := state_message(group)) is not None]
-            lacks_lag = log is None and columns == OFFSETS and rows and output != JSON
+            lacks_lag = log is None and columns == OFFSETS and rows and output != cli.JSON
             return Shot(columns, rows, [*messages, *([NO_LAG] if lacks_lag else []), *notes_of(reading)])
 
         show(take, output, watch, times)
@@ -135,7 +200,7 @@ def describe(
 
 @groups.command()
 @click.argument("group")
-@printed(brokers_option)
+@printed(cli.brokers_option)
 def verify(reading: admin.Reading, group: str, brokers: Brokers) -> Shot:
     """Check that every subscribed partition of GROUP has a live owner that subscribed to it; exits 5 when not.
 
@@ -146,7 +211,7 @@ def verify(reading: admin.Reading, group: str, brokers: Brokers) -> Shot:
     reading.problems.update({brokers.topic(each.name): each.error for each in topics if each.error})
     wrong = unknown(group, reading.problems)
     wrong += problems(found, {each.name: each.topic for each in topics if each.topic is not None})
-    lines = [*map(printable, wrong), f"Rebalance operation {'failed' if wrong else 'successful'} !"]
+    lines = [*map(cli.printable, wrong), f"Rebalance operation {'failed' if wrong else 'successful'} !"]
     document = {"group": group, "healthy": not wrong, "problems": [asdict(each) for each in wrong]}
     notes = [*filter(None, [state_message(found)]), *notes_of(reading)]
     code = UNHEALTHY if wrong else 0
@@ -324,7 +389,57 @@ def _log_ends(
         if isinstance(end, int):
             found[where] = end
         elif not isinstance(end, UnknownTopic):
-            report(end)
+            cli.report(end)
         elif topics.get(place.topic) is not None and where not in begun:
             found[where] = 0
     return found
+
+
+# ---- history
+
+
+@click.command()
+@click.argument("group")
+@printed()
+def history(reading: admin.Reading, group: str) -> Shot:
+    """Show the last rebalances of GROUP, the newest last.
+
+    LAST-STOP-MS and LAST-START-MS count from the start of the rebalance to the last acknowledged stop and start.
+    STANDSTILL-MS is the longest time in which a partition had no fetcher, at most: to the last start, from the first
+    stop, or from the last sign of life of a member that died, left or was evicted; across rebalances that replaced each
+    other. `-` where no partition stood still.
+
+    Below the table: why each evicted member was, and SINCE when: its last sign of life, or the first command that it
+    did not carry out.
+
+    Under client-side assignment ASSIGNMENT-MS counts from the ask to the adoption of its answer, and ATTEMPTS is 1 plus
+    the assignments that failed before it.
+    """
+    admin.checked_group(reading, group)
+    found = admin.read_history(reading, group)
+    document = [
+        {**{key: getattr(each, key) for key in HISTORY_KEYS}, "evicted": [one.to_json() for one in each.evicted]}
+        for each in found
+    ]
+    evicted = [
+        (record.generation, each.member, at(each.since_ms) if each.since_ms else None, each.reason)
+        for record in found
+        for each in record.evicted
+    ]
+    rows = [_row(record) for record in found]
+    return Shot(HISTORY, rows, notes_of(reading), document, lambda: print_below("Evicted", EVICTED, evicted))
+
+
+def _row(record: Rebalance) -> tuple[object, ...]:
+    joined, left = admin.first_names(record.joined) or None, admin.first_names(record.left) or None
+    return (
+        *(record.generation, record.epoch, at(record.started_ms), record.trigger, joined, left, record.moved),
+        *(record.to_last_stop_ms, record.to_last_start_ms, record.standstill_ms),
+        *(record.assignment_ms, record.attempts, _result(record)),
+    )
+
+
+def _result(record: Rebalance) -> str:
+    if record.replaced_by is not None:
+        return f"replaced by {record.replaced_by}"
+    return "finished" if record.finished_ms is not None else "in progress"

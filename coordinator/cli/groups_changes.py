@@ -9,14 +9,10 @@ from typing import Any, ParamSpec, TypeVar
 
 import click
 
-from coordinator.admin.acl_policy import create_group
+from coordinator.admin import control, offsets
+from coordinator.admin.acl import create_group
 from coordinator.admin.delete_group import Removable, Removed, delete_group, removable
 from coordinator.admin.groups import Reading, chosen_groups
-from coordinator.admin.members import Lift, SeatRemoval, marks_of
-from coordinator.admin.members import lift as lift_it
-from coordinator.admin.members import remove_members as remove_them
-from coordinator.admin.offsets import GROUP_SUBSCRIBED_TO_TOPIC, OffsetReset
-from coordinator.admin.offsets import delete_offsets as delete_them
 from coordinator.admin.reset_offsets import ResetRequest, parse_plans, parse_scope, to_csv
 from coordinator.admin.topics import list_topics
 from coordinator.zk.errors import CoordinatorError, SessionLost, UsageError
@@ -30,9 +26,8 @@ from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
 
 from .acl import checked_regions, members_option, regions_option
-from .common import operator, reason_option, timeout_option
-from .source import OpenLog, bounds_in, source_options
-from .watching import Shot, printed
+from .groups import OpenLog, bounds_in, source_options
+from .watching import Shot, operator, printed, reason_option, timeout_option
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -97,9 +92,8 @@ def remove_members(
     """
     if bool(instances) == all_members:
         raise UsageError("name the members by their group_instance_id, or give --all-members")
-    asked = SeatRemoval(group, instances, operator(), reason, timeout_s)
     with cli.opened(zk) as store:
-        chosen = remove_them(store, ThreadRuntime(), asked)
+        chosen = control.remove_members(store, ThreadRuntime(), group, instances, operator(), reason, timeout_s)
     cli.print_rows(SEATS, [(group, instance, "Removed") for instance in chosen], output)
 
 
@@ -122,12 +116,14 @@ def lift_mark(
     """
     if dry_run and execute:
         raise UsageError("give --dry-run or --execute, not both")
-    asked = Lift(group, consumer, incarnation, operator(), reason)
     with cli.opened(zk) as store:
-        marks = lift_it(store, ThreadRuntime(), asked) if execute else marks_of(store, asked)
+        if execute:
+            marks = control.lift(store, ThreadRuntime(), group, consumer, incarnation, operator(), reason)
+        else:
+            marks = control.marks_of(store, group, consumer, incarnation)
     if not dry_run and not execute:
         click.echo(LIFTS_NOTHING, err=True)
-    click.echo(f"Warn: {RISK}", err=True)
+    _warn(RISK)
     held = [" ".join(f"{topic}:{ranges}" for topic, ranges in range_texts(mark.partitions).items()) for mark in marks]
     rows = [(group, m.consumer, m.incarnation, m.lease_ms, text, execute) for m, text in zip(marks, held, strict=True)]
     cli.print_rows(MARKS, rows, output)
@@ -184,17 +180,15 @@ def reset_offsets(
             plans = parse_plans(file.read_text(encoding="utf-8-sig"), groups) if file is not None else None
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"{file} cannot be read: {error}") from error
-        reset = OffsetReset(
-            store,
-            bounds_of,
-            _topics(store, brokers),
-            request,
-            plans,
-            lambda text: click.echo(f"Warn: {text}", err=True),
-        )
+        topics = _topics(store, brokers)
+        reset = offsets.OffsetReset(store, bounds_of, topics, request, plans, _warn)
         done = {group: new for group in groups if (new := _tried(reset.plan, group)) is not None}
         if request.execute:  # after all plans: a file with an error changes no group
-            done = {group: new for group, new in done.items() if _tried(reset.write, group, new) is not None}
+            done = {
+                group: new
+                for group, new in done.items()
+                if _tried(offsets.write_offsets, store, group, new, topics) is not None
+            }
     if not request.dry_run and not request.execute:
         click.echo(NOT_RESET, err=True)
     rows = [(group, each.known.partition, each.offset) for group, new in done.items() for each in new]
@@ -203,6 +197,10 @@ def reset_offsets(
     else:
         cli.print_rows(RESET, [(group, *partition, offset) for group, partition, offset in rows], output)
     return FAILED if len(done) < len(groups) else 0
+
+
+def _warn(text: str) -> None:
+    click.echo(f"Warn: {text}", err=True)
 
 
 def _tried(act: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | None:
@@ -238,7 +236,7 @@ def delete_offsets(group: str, topics: tuple[str, ...], zk: str, brokers: Broker
         raise UsageError("name the topics: --topic TOPIC, or TOPIC:0,1,2 for single partitions")
     scopes = [parse_scope(text) for text in topics]
     with cli.opened(zk) as store:
-        done = delete_them(store, _topics(store, brokers), group, scopes)
+        done = offsets.delete_offsets(store, _topics(store, brokers), group, scopes)
     errors = {each.error for each in done if each.error is not None}
     if errors:
         cli.report("Encounter some partition level error, see the follow-up details:")
@@ -249,7 +247,7 @@ def delete_offsets(group: str, topics: tuple[str, ...], zk: str, brokers: Broker
     status = [f"Error: {each.error}" if each.error is not None else "Successful" for each in done]
     rows = [*zip((each.topic for each in done), named, status, strict=True)]
     cli.print_rows(DELETED, rows, output)
-    if GROUP_SUBSCRIBED_TO_TOPIC in errors:
+    if offsets.GROUP_SUBSCRIBED_TO_TOPIC in errors:
         click.echo(cli.printable(f"stop the consumers of group {group} that subscribe to it first"), err=True)
     return FAILED if errors else 0
 

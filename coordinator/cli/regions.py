@@ -6,15 +6,14 @@ import click
 
 from coordinator.admin import regions as admin
 from coordinator.admin.groups import Reading
-from coordinator.admin.unbinding import remove_group
+from coordinator.admin.regions import remove_group
 from coordinator.zk.process.cli import opened, output_option, print_rows, zk_option
 from coordinator.zk.znodes.paths import REGIONS
 from coordinator.zk.znodes.regions import ABORTED, CHECKPOINT, COMPLETED, RESET, Contribution, RegionRequest
 
-from .common import operator, reason_option
 from .groups import notes_of
 from .segments import shown_time
-from .watching import Shot, printed, watched
+from .watching import Shot, operator, printed, reason_option, watched
 
 LIST = ("REGION", "STATE", "CHECKPOINT", "COMPLETED", "OPEN", "RESET", "GROUPS", "MEMBERS", "SINCE", "REASON")
 HISTORY = ("REGION", "CHECKPOINT", "STATE", "TRIGGER", "BEGAN", "MS", "CONTRIBUTIONS", "PARTICIPANTS", "REASON")
@@ -114,7 +113,8 @@ def reset(
             # Unnamed, not the one just read: a checkpoint that completes meanwhile would be abandoned.
             admin.request(store, region, RegionRequest(RESET, operator(), reason or "", named))
     print_rows(REQUESTED, [_requested(found, "reset", to, executed=execute)], output)
-    if named is not None and (later := admin.abandoned_by(found, to)):
+    later = [each.sequence for each in found.checkpoints if each.state == COMPLETED and each.sequence > to]
+    if named is not None and later:
         will = "are" if execute else "would be"
         click.echo(f"checkpoints after {to} {will} abandoned: {', '.join(map(str, later))}", err=True)
     if not execute:

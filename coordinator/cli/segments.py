@@ -9,17 +9,16 @@ from functools import partial
 import click
 
 from coordinator.admin import segments as admin
-from coordinator.admin.groups import Reading, existing_group
-from coordinator.admin.queries import ACTIVE, ShownQuery, read_queries, removal, remove_query
+from coordinator.admin.groups import Reading, existing_group, first_names
+from coordinator.admin.segments import ACTIVE, ShownQuery, read_queries, removal, remove_query
 from coordinator.zk.process.cli import env_option, row_objects
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.names import shown
 from coordinator.zk.znodes.paths import GROUPS, GroupPaths
 from coordinator.zk.znodes.segments import Segment
 
-from .common import UNHEALTHY
 from .groups import notes_of
-from .watching import Shot, error_note, print_below, printed
+from .watching import UNHEALTHY, Shot, error_note, print_below, printed
 
 LIST = ("SEGMENT", "CZXID", "SEALED-AT", "CONSUMER", "INCARNATION", "ROWS", "BYTES", "RANGES", "FILE", "ERROR")
 QUERIES = ("GROUP", "QUERY", "STATE", "RUN", "FINISHED", "SEGMENTS", "BYTES", "LAG", "LAST-SEEN", "PAUSED")
@@ -120,7 +119,7 @@ def _row(item: admin.ListedSegment) -> tuple[object, ...]:
 
 def _ranges(segment: Segment) -> str:
     found = [f"{part.topic}-{part.partition}:{part.first}-{part.next - 1}" for part in sorted(segment.ranges)]
-    return " ".join(found[:MOST_RANGES]) + (f" and {len(found) - MOST_RANGES} more" if len(found) > MOST_RANGES else "")
+    return first_names(found, MOST_RANGES, " ")
 
 
 # ---- queries

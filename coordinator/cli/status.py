@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import click
 
-from coordinator.admin.groups import Reading
-from coordinator.admin.health import STUCK_AFTER_MS, HealthFinding, findings, summary
-from coordinator.admin.status import Status, read_status
+from coordinator.admin.groups import Reading, first_names
+from coordinator.admin.health import STUCK_AFTER_MS, HealthFinding, Status, findings, read_status, summary
 from coordinator.zk.process.cli import brokers_option, print_rows, printable, row_objects
 from coordinator.zk.process.tables import echo_alarm
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import CoordinatorRecord, NodeRecord
 
-from .common import UNHEALTHY, echo_paused, paused_json
 from .groups import LIST, MOST_LISTED, list_row
 from .regions import LIST as REGION_LIST
 from .regions import list_row as region_row
-from .watching import Shot, print_below, printed
+from .watching import UNHEALTHY, Shot, echo_paused, print_below, printed
 
 COLUMNS = (*LIST, "PAUSED")
 
@@ -70,8 +68,7 @@ def _print(found: Status, rows: list[tuple[object, ...]]) -> None:
         click.echo(f"COORDINATOR  {_shown_node(elected)}")
     else:
         echo_alarm("COORDINATOR  - (no node is elected)")
-    more = f" and {len(found.standby) - MOST_LISTED} more" if len(found.standby) > MOST_LISTED else ""
-    click.echo(f"STANDBY      {', '.join(map(_shown_node, found.standby[:MOST_LISTED])) or '-'}{more}")
+    click.echo(f"STANDBY      {first_names([*map(_shown_node, found.standby)], MOST_LISTED) or '-'}")
     click.echo(f"EPOCH        {found.epoch if found.epoch is not None else '-'}")
     click.echo(f"TOPICS       {len(found.topics)}")
     echo_paused(found.paused, "PAUSED       ")
@@ -101,7 +98,7 @@ def _shown(found: Status) -> Shot:
         "standby": [{"node": node.node, "host": node.host} for node in found.standby],
         "epoch": found.epoch,
         "topics": len(found.topics),
-        "paused": paused_json(found.paused),
+        "paused": found.paused.to_json(),
         "groups": [row | {"left_out": dict(group.shown.state.left_out)} for row, group in objects],
         "regions": row_objects(REGION_LIST, [region_row(region) for region in found.regions]),
         "problems": dict(sorted(found.problems.items())[:MOST_LISTED]),

@@ -1,20 +1,30 @@
-"""`zk-coordinator topics`: create, list, alter and delete the topics of the embedded log."""
+"""`zk-coordinator topics`, and `groups export-offsets`: the topics of the embedded log, and a Kafka's."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing
+from functools import wraps
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from coordinator.admin import topics as admin
-from coordinator.admin.groups import Reading
+from coordinator.admin.groups import Reading, ShownGroup, existing_group
 from coordinator.zk import below
-from coordinator.zk.errors import BadData
+from coordinator.zk.errors import BadData, CoordinatorError, UsageError
+from coordinator.zk.process import cli
 from coordinator.zk.process.cli import Cli, brokers_option, env_option
+from coordinator.zk.process.config_options import log_options, log_to_stderr
+from coordinator.zk.runtime import ENDINGS, ThreadRuntime, on_signals
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
 
 from .watching import Shot, printed
+
+log = logging.getLogger(__name__)
 
 COLUMNS = ("TOPIC", "PARTITIONS", "TOPIC-ID", "ERROR")
 
@@ -22,8 +32,15 @@ partitions_option = click.option(
     "--partitions", type=click.IntRange(1, admin.MAX_PARTITIONS), required=True, help="Total number of partitions."
 )
 
+EXPORTED = ("GROUP", "TOPIC", "PARTITION", "OFFSET", "STATUS")
+SYNCED = ("TOPIC", "CHANGE", "PARTITIONS", "TOPIC-ID", "REASON")
+AT_ONCE = 500
+"""Number of topics in one metadata request."""
+MAY_BE_SET = ("EMPTY", "DEAD")
+"""States of a group in Kafka."""
 
-@click.group(cls=Cli, places={"sync": f"{__package__}.kafka"})
+
+@click.group(cls=Cli)
 def topics() -> None:
     """The topics that groups consume. Those of a real Kafka are only listed."""
 
@@ -104,3 +121,220 @@ def _data(log_dir: Path | None, topic: Topic | None) -> list[Path]:
 
     folder = topic_folder(log_dir, topic.name, topic.id)
     return [folder] if topic.id in below.folders(log_dir, [topic.name]) else []
+
+
+if TYPE_CHECKING:
+    from consumer.logs import LogError
+    from consumer.logs.kafka.requests import Described, Requests
+
+# ---- a Kafka, once or again and again
+
+
+TopicWithId = tuple[str, str]
+"""Topic, topic id."""
+
+Row = tuple[str, str, int, int, str]
+"""The group's name in Kafka, topic, partition, offset, result."""
+
+Acts = tuple[Callable[[], Iterable[Sequence[object]]], Callable[[], object], Callable[[str], object]]
+"""What a command does once, for the rows to print; what it does each time of `--every`; and how it logs a failure."""
+
+
+def on_kafka(columns: Sequence[str]) -> Callable[[Callable[..., Acts]], Callable[..., None]]:
+    """A command from a function that gets a client of the brokers, `zk` and the command's own options."""
+
+    def framed(take: Callable[..., Acts]) -> Callable[..., None]:
+        @cli.env_option("--bootstrap-servers", required=True, metavar="HOST:PORT,...", help="Kafka's brokers.")
+        @cli.kafka_option
+        @click.option("--every", "every_s", type=cli.Seconds(0.1), metavar="S", help="Repeat every S seconds.")
+        @cli.zk_option
+        @cli.output_option
+        @log_options
+        @wraps(take)
+        def command(
+            bootstrap_servers: str,
+            kafka: Mapping[str, str] | None,
+            every_s: float | None,
+            output: str,
+            log_level: str,
+            log_format: str,
+            **own: Any,
+        ) -> None:
+            from consumer.logs.kafka.options import bootstrap_servers as parsed_servers
+            from consumer.logs.kafka.options import kafka_options
+            from consumer.logs.kafka.requests import Requests  # loads pyarrow, needed only here
+
+            servers = parsed_servers("kafka:", bootstrap_servers)
+            with closing(Requests(servers, kafka_options(kafka or {}))) as client:
+                once, again, failed = take(client, **own)
+                if every_s is None:
+                    cli.print_rows(columns, [*once()], output)
+                else:
+                    log_to_stderr(log_level, log_format)
+                    repeat(again, every_s, failed)
+
+        return command
+
+    return framed
+
+
+def repeat(act: Callable[[], object], every_s: float, on_problem: Callable[[str], object]) -> None:
+    """Call `act` every `every_s` seconds until SIGTERM or Ctrl-C.
+
+    :param on_problem: called with each failure, once for the same text.
+    :raises UsageError: when `act` raises it: a retry would fail too.
+    """
+    stopping = ThreadRuntime().event()
+    on_signals(ENDINGS, lambda number: stopping.set())
+    problem = ""
+    while not stopping.is_set():
+        try:
+            act()
+            problem = ""
+        except UsageError:
+            raise
+        except CoordinatorError as error:
+            if str(error) != problem:
+                problem = str(error)
+                on_problem(problem)
+        stopping.wait(every_s)
+
+
+# ---- groups export-offsets
+
+
+@click.command("export-offsets")
+@click.argument("group")
+@click.option("--as", "name", metavar="NAME", help="The name of the group in Kafka. [default: GROUP]")
+@on_kafka(EXPORTED)
+def export_offsets(client: Requests, zk: str, group: str, name: str | None) -> Acts:
+    """Commit the offsets of GROUP to Kafka, for a group of that name.
+
+    Kafka's own tools then show its lag. The offsets in Kafka are never read back: those in ZooKeeper are valid. A group
+    with members in Kafka is refused: they own its offsets.
+    """
+
+    def export() -> list[Row]:
+        with cli.opened(zk) as store:
+            found = existing_group(Reading(store), group)
+        return exported(client, name or group, found)
+
+    def failed(problem: str) -> None:
+        log.warning("offset export failed, retrying: group=%s reason=%s", group, problem)
+
+    return export, export, failed
+
+
+def exported(client: Requests, name: str, group: ShownGroup) -> list[Row]:
+    """Commit a group's offsets as those of Kafka's group `name`; a row for each.
+
+    :raises UsageError: when that group has members in Kafka.
+    :raises CoordinatorError: when Kafka does not answer.
+    """
+    state, members = client.group(name)
+    if state not in MAY_BE_SET or members:
+        raise UsageError(
+            f"group {name} has {members} members in Kafka ({state.capitalize()}), which own its offsets there: "
+            "stop them, or export under another name with --as"
+        )
+    offsets: dict[tuple[str, int], int] = {p.partition: p.offset for p in group.partitions if p.offset is not None}
+    topics = {(part.partition.topic, part.topic_id) for part in group.partitions if part.topic_id is not None}
+    strange = mismatches(group, _partitions(client, topics))
+    valid = {place: offset for place, offset in offsets.items() if place not in strange}
+    reasons = {**strange, **(client.commit_offsets(name, valid) if valid else {})}
+    return [(name, *place, offset, reasons.get(place, "Successful")) for place, offset in sorted(offsets.items())]
+
+
+def _partitions(client: Requests, topics: Collection[TopicWithId]) -> dict[TopicWithId, frozenset[int] | str]:
+    """The partitions of topics, or why Kafka has no topic with that name and id."""
+    from consumer.logs import LogError
+    from consumer.logs.kafka.topics import checked
+
+    answers = client.describe({name for name, _ in topics}).results() if topics else {}
+    found: dict[TopicWithId, frozenset[int] | str] = {}
+    for name, topic_id in topics:
+        try:
+            found[name, topic_id] = checked(name, topic_id, answers[name]).partitions
+        except LogError as error:
+            found[name, topic_id] = str(error)
+    return found
+
+
+def mismatches(group: ShownGroup, there: Mapping[TopicWithId, frozenset[int] | str]) -> dict[tuple[str, int], str]:
+    """Partitions whose topic id differs from Kafka's, or that Kafka does not have, with the reason.
+
+    :param there: Kafka's answer for the topics with an id.
+    """
+    found: dict[tuple[str, int], str] = {}
+    for part in group.partitions:
+        partitions = there[part.partition.topic, part.topic_id] if part.topic_id is not None else "its topic has no id"
+        if isinstance(partitions, str):
+            found[part.partition] = partitions
+        elif part.partition.partition not in partitions:
+            found[part.partition] = "Kafka has no such partition"
+    return found
+
+
+# ---- topics sync
+
+
+@topics.command()
+@on_kafka(SYNCED)
+@cli.brokers_option
+def sync(client: Requests, zk: str, brokers: Brokers) -> Acts:
+    """Make /brokers/topics match the topics, ids and partitions of a Kafka in KRaft mode.
+
+    Prints the changes; with --every it continues until SIGTERM or Ctrl-C, logs each change, and retries while Kafka or
+    ZooKeeper is unavailable. Topics that no sync has created are left alone.
+    """
+
+    left_alone: set[admin.Change] = set()
+
+    def changes() -> list[admin.Change]:
+        with cli.opened(zk, make_chroot=True) as store:
+            cluster, names = client.cluster()
+            answers: dict[str, Described | LogError] = {}
+            for first in range(0, len(names), AT_ONCE):
+                answers |= client.describe(names[first : first + AT_ONCE]).results()
+            there, unreadable = readable_topics(answers)
+            return admin.sync_topics(store, brokers, there, cluster, unreadable)
+
+    def rows() -> list[tuple[object, ...]]:
+        return [(each.topic, each.what, each.partitions, each.id, each.reason) for each in changes()]
+
+    def logged() -> None:
+        """Each change, and a topic that is left alone once."""
+        nonlocal left_alone
+        found = changes()
+        before, left_alone = left_alone, {change for change in found if change.what == admin.LEFT_ALONE}
+        for change in found:
+            if change.what != admin.LEFT_ALONE:
+                log.info(
+                    "topic synced: topic=%s change=%s partitions=%s id=%s",
+                    change.topic, change.what, change.partitions, change.id,
+                )  # fmt: skip
+            elif change not in before:
+                log.warning("topic sync failed: topic=%s reason=%s", change.topic, change.reason)
+
+    return rows, logged, lambda why: log.warning("topic sync failed, retrying: reason=%s", why)
+
+
+def readable_topics(
+    answers: Mapping[str, Described | CoordinatorError],
+) -> tuple[dict[str, Topic], dict[str, str]]:
+    """The brokers' topics, and those whose metadata they do not return, with the reasons. Pure.
+
+    A topic that was deleted since it was listed is in neither.
+
+    :raises CoordinatorError: the first error, when no topic is readable.
+    """
+    topics: dict[str, Topic] = {}
+    errors: dict[str, CoordinatorError] = {}
+    for name, answer in answers.items():
+        if isinstance(answer, CoordinatorError):
+            errors[name] = answer
+        elif not answer.error:
+            topics[name] = Topic(name, answer.id, tuple(sorted(answer.partitions)))
+    if errors and not topics:
+        raise next(iter(errors.values()))
+    return topics, {name: str(error) for name, error in errors.items()}

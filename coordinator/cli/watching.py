@@ -1,12 +1,17 @@
-"""The frame of a command that prints what it reads: once, or with `--watch` again and again."""
+"""Options and printing of `zk-coordinator` alone, and the frame of a command that prints what it reads: once, or with
+`--watch` again and again.
+"""
 
 from __future__ import annotations
 
+import getpass
 import json
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import reduce, wraps
 from typing import Any, TypeVar
 
@@ -19,12 +24,58 @@ from coordinator.admin.groups import Reading
 from coordinator.zk.errors import Retryable
 from coordinator.zk.process import cli
 from coordinator.zk.process.log_format import redacted
+from coordinator.zk.process.tables import echo_alarm
 from coordinator.zk.runtime import ThreadRuntime
-
-from .common import at
+from coordinator.zk.znodes.operator_requests import LONGEST_BY, PausedRecord
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 EVERY_S = 2.0
+
+UNHEALTHY = 5
+"""Exit code of a check with findings."""
+
+
+def reason_option(command: Command) -> Command:
+    """`--reason`, for later readers."""
+    return click.option("--reason", help="The reason, shown with the pause or request.")(command)
+
+
+def timeout_option(what: str) -> Callable[[Command], Command]:
+    """`--timeout`, passed to the command as `timeout_s`: how long it waits for `what`."""
+    return click.option(
+        "--timeout",
+        "timeout_s",
+        type=cli.Seconds(0.1, 3600),
+        default=30.0,
+        show_default=True,
+        help=f"Seconds to wait for the {what}.",
+    )
+
+
+def operator() -> str:
+    """The operator, as user@host."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a user id without a name, as in containers
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"[:LONGEST_BY]
+
+
+def at(wall_ms: int) -> str:
+    """A wall-clock time as text, in UTC."""
+    try:
+        return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return f"{wall_ms} ms"
+
+
+def echo_paused(paused: PausedRecord, label: str) -> None:
+    """Print the pauses, a line each, that of every group first."""
+    everything = [("everything", paused.everything)] if paused.everything else []
+    for what, pause in everything + [(f"group {group}", pause) for group, pause in sorted(paused.groups.items())]:
+        why = f": {pause.reason}" if pause.reason else ""
+        line = f"{label}{what}, by {pause.by or 'an operator'} since {at(pause.since_ms)}{why}"
+        echo_alarm(cli.printable(line), "yellow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +109,13 @@ def watch_options(command: Command) -> Command:
     return watch(times(command))
 
 
-def watched(take: Callable[..., Shot]) -> Callable[..., None]:
+def watched(take: Callable[..., Shot]) -> Any:
     """A command whose output can be repeated, from a function that reads it once.
 
     :param take: called with a new `Reading` and the command's own options.
     """
 
-    @wraps(take)
-    def command(watch: float | None, times: int | None, zk: str, output: str, **options: Any) -> None:
-        with cli.opened(zk) as store:
-            show(lambda: take(Reading(store), **options), output, watch, times)
-
-    return watch_options(cli.zk_option(cli.output_option(command)))
+    return watch_options(printed()(take))
 
 
 def printed(*options: Callable[..., Any], make_chroot: bool = False) -> Callable[[Callable[..., Shot]], Any]:
@@ -80,11 +126,9 @@ def printed(*options: Callable[..., Any], make_chroot: bool = False) -> Callable
 
     def framed(take: Callable[..., Shot]) -> Callable[..., int]:
         @wraps(take)
-        def command(zk: str, output: str, **own: Any) -> int:
+        def command(zk: str, output: str, watch: float | None = None, times: int | None = None, **own: Any) -> int:
             with cli.opened(zk, make_chroot) as store:
-                shot = take(Reading(store), **own)
-            _print(shot, output)
-            return shot.code
+                return show(lambda: take(Reading(store), **own), output, watch, times)
 
         return reduce(
             lambda made, option: option(made), (cli.output_option, *reversed(options), cli.zk_option), command
@@ -93,15 +137,18 @@ def printed(*options: Callable[..., Any], make_chroot: bool = False) -> Callable
     return framed
 
 
-def show(take: Callable[[], Shot], output: str, watch: float | None, times: int | None) -> None:
+def show(take: Callable[[], Shot], output: str, watch: float | None, times: int | None) -> int:
     """Print the result of `take`: once, or every `watch` seconds until Ctrl-C, or `times` times.
 
     On a terminal a table is replaced by the next; elsewhere a blank line separates them. In JSON each is one object
     on a line: `at`, `rows`, `notes`.
+
+    :returns: the exit code.
     """
     if watch is None:
-        _print(take(), output)
-        return
+        shot = take()
+        _print(shot, output)
+        return shot.code
     with suppress(BrokenPipeError):  # the reader of the pipe has gone: `checked_streams` drops further output
         if output == cli.JSON:
             _repeat(take, _print_line, watch, times)
@@ -110,6 +157,7 @@ def show(take: Callable[[], Shot], output: str, watch: float | None, times: int 
         else:
             with Live(console=Console(highlight=False), auto_refresh=False, screen=False) as live:
                 _repeat(take, lambda shot: live.update(_rendered(shot), refresh=True), watch, times)
+    return 0
 
 
 def error_note(error: object) -> str:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from ..regions.handler import KEY as REGION_KEY
-from ..regions.handler import Regions
+from ..regions.turns import KEY as REGION_KEY
+from ..regions.turns import Regions
 from ..term.bad_data import Findings
 from ..term.operator_requests import Asked
 from ..term.term import Term

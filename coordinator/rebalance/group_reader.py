@@ -17,7 +17,7 @@ from ..planning.answers import outdated_topic
 from ..planning.membership import LONGEST_LEASE_MS, End
 from ..planning.plan import Plan
 from ..planning.snapshot import AskView, ChannelView, Member, SeatView, Snapshot
-from ..regions.group_reader import GroupRegionReader
+from ..regions.region_reader import GroupRegionReader
 from ..term.bad_data import Findings
 from ..term.reading import FirstSeen, ParsedRecords
 from ..term.term import Term

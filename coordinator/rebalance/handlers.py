@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ..assignors import Assignor
-from ..regions.handler import KEY as REGION_KEY
-from ..regions.handler import Regions
+from ..regions.turns import KEY as REGION_KEY
+from ..regions.turns import Regions
 from ..term.operator_requests import Asked, Requested
 from ..term.pace import Pace, growing
 from ..term.request_queue import Request, RequestQueue

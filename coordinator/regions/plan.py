@@ -59,6 +59,7 @@ class RegionRules:
 class RegionSnapshot:
     """A region as read by its turn.
 
+    :ivar version: of its znode, for the turn's compare-and-set.
     :ivar groups: group -> state, of the existing groups bound to it; `versions` has those of their znodes.
     :ivar paused: its paused groups.
     :ivar failing: its groups whose turns fail, with the reason: their members receive no drain.
@@ -68,6 +69,7 @@ class RegionSnapshot:
     :ivar late: consecutive checkpoints with a late contribution: they delay the next one.
     :ivar cut_s: seconds since the last checkpoint ended; `open_s` since the open one began.
     :ivar completed: the kept cuts, in order.
+    :ivar request_version: of the znode `request`, None without one; `request` is None when it is unreadable.
     :ivar wanted: the reason for a checkpoint now; empty without one.
     """
 
@@ -82,10 +84,12 @@ class RegionSnapshot:
     open_s: float = 0.0
     completed: tuple[int, ...] = ()
     request: RegionRequest | None = None
+    request_version: int | None = None
     wanted: str = ""
     now_ms: int = 0
     failing: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, int] = field(default_factory=dict)
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +135,7 @@ def _decided(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
 
 def aborted(snapshot: RegionSnapshot, decided: RegionPlan, reason: str) -> RegionPlan:
     """`decided`, which completes the open checkpoint, with its abort instead."""
-    region = replace(snapshot.region, open=0, interval_ms=decided.region.interval_ms)
-    return RegionPlan(region, aborted=snapshot.region.open, reason=reason[:1000], again_s=0.0)
+    return _aborted(replace(snapshot.region, interval_ms=decided.region.interval_ms), reason[:1000])
 
 
 def participants(groups: Mapping[str, GroupState]) -> dict[str, dict[str, str]]:
@@ -224,12 +227,10 @@ def _too_large(checkpoint: Checkpoint, groups: Mapping[str, GroupState]) -> str:
 def _open(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
     """The open checkpoint: completed, aborted, or waited for."""
     region, checkpoint = snapshot.region, snapshot.checkpoint
-    closed = replace(region, open=0)
     if checkpoint is None:
-        return RegionPlan(closed, aborted=region.open, reason="it cannot be read", again_s=0.0)
+        return _aborted(region, "it cannot be read")
     if snapshot.strays:
-        reason = f"{min(snapshot.strays)} was put below it by hand"
-        return RegionPlan(closed, aborted=region.open, reason=reason, again_s=0.0)
+        return _aborted(region, f"{min(snapshot.strays)} was put below it by hand")
     missing = [
         (group, consumer)
         for group, members in checkpoint.participants.items()
@@ -237,22 +238,23 @@ def _open(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
         if (group, consumer) not in snapshot.contributions
     ]
     if left := [each for each in missing if each[0] in snapshot.groups and each[1] in _away(snapshot.groups[each[0]])]:
-        reason = f"{left[0][1]} of group {left[0][0]} has left"
-        return RegionPlan(closed, aborted=region.open, reason=reason, again_s=0.0)
+        return _aborted(region, f"{left[0][1]} of group {left[0][0]} has left")
     if missing:
         left_s = rules.drain_s - snapshot.open_s
         if left_s > 0:
             return RegionPlan(region, again_s=left_s)
         group, consumer = min(missing)
         more = f" and {len(missing) - 1} more have" if len(missing) > 1 else " has"
-        reason = (
-            f"{consumer} of group {group}{more} not drained within {rules.drain_s * 1000:.0f} ms (drain_timeout_ms)"
-        )
-        return RegionPlan(closed, aborted=region.open, reason=reason, is_late=True, again_s=0.0)
+        within = f"within {rules.drain_s * 1000:.0f} ms (drain_timeout_ms)"
+        return replace(_aborted(region, f"{consumer} of group {group}{more} not drained {within}"), is_late=True)
     if reason := _invalid(snapshot, checkpoint):
-        return RegionPlan(closed, aborted=region.open, reason=reason, again_s=0.0)
-    after = replace(closed, sequence=region.open, consecutive_resets=0)
+        return _aborted(region, reason)
+    after = replace(region, open=0, sequence=region.open, consecutive_resets=0)
     return RegionPlan(after, completed=region.open, again_s=0.0)
+
+
+def _aborted(region: Region, reason: str) -> RegionPlan:
+    return RegionPlan(replace(region, open=0), aborted=region.open, reason=reason, again_s=0.0)
 
 
 def _invalid(snapshot: RegionSnapshot, checkpoint: Checkpoint) -> str:
@@ -282,34 +284,39 @@ def _requested(snapshot: RegionSnapshot, request: RegionRequest, rules: RegionRu
     """A requested reset or failure; None for a checkpoint, which waits until one can begin."""
     region = snapshot.region
     if request.reset not in (0, region.reset):
-        return RegionPlan(region, is_answered=True, reason="a request of an earlier reset is ignored", again_s=0.0)
+        return _refused(region, "a request of an earlier reset is ignored")
     if request.what == CHECKPOINT and region.state == FAILED:
-        return RegionPlan(region, is_answered=True, reason="no checkpoint: the region has failed", again_s=0.0)
+        return _refused(region, "no checkpoint: the region has failed")
     if region.kind != CONSUMERS and request.what in (RESET, FAIL):
-        return RegionPlan(region, is_answered=True, reason="a region of slots is never reset", again_s=0.0)
+        return _refused(region, "a region of slots is never reset")
     if request.what == FAIL:
-        reason = f"{request.by}: {request.reason}" if request.by else request.reason
-        failed = replace(region, state=FAILED, open=0, reason=reason[:1000], since_ms=snapshot.now_ms)
-        return RegionPlan(failed, aborted=region.open, reason=reason, is_answered=True, again_s=0.0)
+        return _failed(snapshot, f"{request.by}: {request.reason}" if request.by else request.reason)
     if request.what != RESET:
         return None
     to = region.sequence if request.sequence is None else request.sequence
     if to != INITIAL and to not in snapshot.completed:
-        return RegionPlan(region, is_answered=True, reason=f"there is no complete checkpoint {to}", again_s=0.0)
+        return _refused(region, f"there is no complete checkpoint {to}")
     resets = region.consecutive_resets + 1 if request.by_application else 0
     if resets > rules.most_resets:
-        reason = (
+        return _failed(
+            snapshot,
             f"the application asked for {resets} resets without a new checkpoint (max_consecutive_resets): mend it, "
-            "then reset the region by hand"
+            "then reset the region by hand",
         )
-        failed = replace(region, state=FAILED, open=0, reason=reason, since_ms=snapshot.now_ms)
-        return RegionPlan(failed, aborted=region.open, reason=reason, is_answered=True, again_s=0.0)
     if region.reset >= MAX_COUNT:
-        reason = f"no reset: {region.reset} is the last number that one may have: {SET_LOWER}"
-        return RegionPlan(region, is_answered=True, reason=reason, again_s=0.0)
-    state = RESETTING if request.by_application and region.state != FAILED else region.state
-    state = RESETTING if not request.by_application else state
+        return _refused(region, f"no reset: {region.reset} is the last number that one may have: {SET_LOWER}")
+    state = FAILED if request.by_application and region.state == FAILED else RESETTING
     begun = replace(after_reset(replace(region, state=state), to, snapshot.now_ms), consecutive_resets=resets)
     abandoned = tuple(sequence for sequence in snapshot.completed if sequence > to)
     reason = f"reset to {to}" + (f" by {request.by}" if request.by else "")
     return RegionPlan(begun, aborted=region.open, reason=reason, abandoned=abandoned, is_answered=True, again_s=0.0)
+
+
+def _refused(region: Region, reason: str) -> RegionPlan:
+    return RegionPlan(region, is_answered=True, reason=reason, again_s=0.0)
+
+
+def _failed(snapshot: RegionSnapshot, reason: str) -> RegionPlan:
+    """The region fails by a request, and its open checkpoint is aborted."""
+    failed = replace(snapshot.region, state=FAILED, open=0, reason=reason[:1000], since_ms=snapshot.now_ms)
+    return RegionPlan(failed, aborted=snapshot.region.open, reason=reason, is_answered=True, again_s=0.0)

@@ -1,24 +1,34 @@
-"""Reading a region in its turn: the region, the open checkpoint, its groups, contributions, and last the request."""
+"""Reading a region: in its own turn (open checkpoint, groups, contributions, last the request), and in a group's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
+from ..planning.snapshot import ChannelView, Member, RegionView
+from ..planning.target import is_live
+from ..term.bad_data import Findings
 from ..term.reading import ParsedRecords
 from ..term.term import Term
+from ..zk.errors import BadData
 from ..zk.runtime import Runtime
-from ..zk.store import Node
-from ..zk.znodes.cuts import CONTRIBUTIONS_AT_ONCE
+from ..zk.security.policy import AclPolicy
+from ..zk.store import DENIED, Node, Store
+from ..zk.znodes.cuts import CONTRIBUTIONS_AT_ONCE, GroupCut, read_cut
 from ..zk.znodes.group_state import GroupState
-from ..zk.znodes.paths import GroupPaths, RegionPaths, checkpoint_number, contribution_name
+from ..zk.znodes.json_fields import readable
+from ..zk.znodes.partitions import TopicPartition
+from ..zk.znodes.paths import ACL_POLICY, GroupPaths, RegionPaths, checkpoint_number, contribution_name
 from ..zk.znodes.regions import (
     ABANDONED,
     ABORTED,
     COMPLETED,
+    CONSUMERS,
     ENDS,
+    INITIAL,
     Checkpoint,
     CheckpointEnd,
     Contribution,
@@ -30,20 +40,8 @@ from .plan import RegionSnapshot
 T = TypeVar("T")
 
 
-class RegionRead(NamedTuple):
-    """A region as read.
-
-    :ivar version: of its znode, for the turn's compare-and-set.
-    :ivar request: the znode `request`; `snapshot.request` is None when it is unreadable.
-    """
-
-    snapshot: RegionSnapshot
-    version: int
-    request: Node | None
-
-
 class RegionReader:
-    """Reads one region in one term. An ended checkpoint and a contribution are each read once.
+    """Reads one region in one term. An ended checkpoint, a contribution and a cut are each read once.
 
     :param is_paused: whether a group is paused.
     :param failure: why a group's turns fail; empty while they succeed.
@@ -58,15 +56,18 @@ class RegionReader:
         self._is_paused = is_paused
         self._failure = failure
         self._records = ParsedRecords(term.problems.report)
+        self.timing = Timing(term.runtime)
         self.forget()
 
     def forget(self) -> None:
         """Drop the cache: another region with the same name may use the same numbers."""
+        self.timing.forget()
         self._given: tuple[int, dict[tuple[str, str], Contribution | None]] = 0, {}
         self._ends: dict[int, str] = {}
+        self._cut_of: tuple[int, dict[str, GroupCut]] = INITIAL, {}
         self.numbers: tuple[int, ...] = ()
 
-    def read(self, wanted: str, timing: Timing) -> RegionRead | None:
+    def read(self, wanted: str) -> RegionSnapshot | None:
         """The region, None when it does not exist or is unreadable.
 
         :param wanted: the reason for a checkpoint, empty without one.
@@ -77,42 +78,45 @@ class RegionReader:
         if node is None or region is None:
             return None
         open_names = self._checkpoints(region)
-        region = replace(region, next_sequence=_free(region, self.numbers))
+        there = set(self.numbers) - {region.open}  # an operator may have created some
+        region = replace(region, next_sequence=next(each for each in count(region.next_sequence) if each not in there))
         checkpoint, groups, versions = self._groups(region)
         contributions = self._contributions(region.open, checkpoint, open_names) if checkpoint is not None else {}
         # After the contributions: no checkpoint completes with that of a member that had requested a reset before.
         asked = self._store.get(self._paths.request)
         request = self._parsed(self._paths.request, asked, RegionRequest.parse) if asked is not None else None
         self._records.forget_unseen()
-        cut_s, open_s = timing.cut_s, timing.open_s(region.open)
-        self.read_cut(region, timing)
-        snapshot = RegionSnapshot(
+        cut_s, open_s = self.timing.cut_s, self.timing.open_s(region.open)
+        self.read_cut(region)
+        return RegionSnapshot(
             region,
             groups,
             frozenset(group for group in region.groups if self._is_paused(group)),
             checkpoint,
             contributions,
             strays=frozenset(ENDS).intersection(open_names),
-            late=timing.late,
+            late=self.timing.late,
             cut_s=cut_s,
             open_s=open_s,
             completed=self.ended(COMPLETED),
             request=request,
+            request_version=asked.stat.version if asked is not None else None,
             wanted=wanted,
             now_ms=self._term.runtime.wall_ms(),
             failing={group: why for group in region.groups if (why := self._failure(group))},
             versions=versions,
+            version=node.stat.version,
         )
-        return RegionRead(snapshot, node.stat.version, asked)
 
-    def read_cut(self, region: Region, timing: Timing) -> None:
+    def read_cut(self, region: Region) -> None:
         """When the region's current cut completed: a later coordinator reads it once."""
-        if timing.cut[0] == region.sequence:
+        if self.timing.cut[0] == region.sequence:
             return
         path = self._paths.end(region.sequence, COMPLETED)
         node = self._store.get(path) if region.sequence else None
         end = self._parsed(path, node, CheckpointEnd.parse) if node is not None else None
-        timing.stands_on(region.sequence, max(0, self._term.runtime.wall_ms() - end.at_ms) if end is not None else 0)
+        age_ms = max(0, self._term.runtime.wall_ms() - end.at_ms) if end is not None else 0
+        self.timing.stands_on(region.sequence, age_ms)
 
     def ended(self, *ends: str) -> tuple[int, ...]:
         """The checkpoints with these ends, in order."""
@@ -179,11 +183,55 @@ class RegionReader:
             self._term.problems.clear(path)
         return found
 
+    # ---- copies
 
-def _free(region: Region, numbers: Sequence[int]) -> int:
-    """The number of the next checkpoint, past those that an operator has created."""
-    there = set(numbers) - {region.open}
-    return next(number for number in count(region.next_sequence) if number not in there)
+    def completed(self, snapshot: RegionSnapshot, sequence: int, copies: Sequence[tuple[str, Contribution]]) -> None:
+        """The open checkpoint is complete, with these copies."""
+        self._cut_of = sequence, {} if copies else _cuts(snapshot)
+
+    def copies(self, snapshot: RegionSnapshot) -> Iterator[tuple[str, Contribution]]:
+        """The parts of the cut before for which there is no contributor.
+
+        These are groups without members, static members that are away, and unassigned partitions.
+
+        :raises BadData: when the cut is unreadable.
+        """
+        if snapshot.region.kind != CONSUMERS:
+            return
+        before = snapshot.region.sequence
+        present = _cuts(snapshot)
+        for group in snapshot.region.groups:
+            if not snapshot.region.cut_of(group):
+                continue
+            cut = self._cut(before, group)
+            run = present[group].sources if group in present else {}
+            left: dict[str, set[TopicPartition]] = {}
+            for part, name in cut.sources.items():
+                if part not in run:
+                    left.setdefault(name, set()).add(part)
+            away = snapshot.checkpoint.away.get(group, ()) if snapshot.checkpoint is not None else ()
+            names = [name for name in cut.names if group not in present or name in left or name in away]
+            paths = [self._paths.contribution(before, group, name) for name in names]
+            for name, path, node in zip(names, paths, self._store.get_many(paths), strict=True):
+                if node is None:
+                    raise BadData(f"{path} is missing")
+                given, mine = Contribution.parse(path, node.data), left.get(name, set())
+                if group not in present:
+                    yield contribution_name(group, name), given
+                elif name in away:
+                    yield contribution_name(group, name), _only(given, mine)
+                else:
+                    # A copied one keeps its name, which is unique in the cut before.
+                    copied = name if "~" in name else f"{name}~{before}"
+                    yield contribution_name(group, copied), replace(_only(given, mine), member_state="")
+
+    def _cut(self, sequence: int, group: str) -> GroupCut:
+        """A group's part of a cut, which never changes."""
+        if self._cut_of[0] != sequence:
+            self._cut_of = sequence, {}
+        if group not in self._cut_of[1]:
+            self._cut_of[1][group] = read_cut(self._store, self._paths, sequence, group)
+        return self._cut_of[1][group]
 
 
 class Timing:
@@ -241,3 +289,142 @@ class Timing:
     def stands_on(self, sequence: int, age_ms: int = 0) -> None:
         """The region's current cut completed this long ago."""
         self.cut = sequence, self._runtime.monotonic() - age_ms / 1000
+
+
+def _cuts(snapshot: RegionSnapshot) -> dict[str, GroupCut]:
+    """Each group's part of the open checkpoint: the contributions of its participants."""
+    groups = snapshot.checkpoint.participants if snapshot.checkpoint is not None else {}
+    found: dict[str, GroupCut] = {}
+    for group, members in groups.items():
+        given = {name: snapshot.contributions.get((group, name)) for name in sorted(members)}
+        sources = {part: name for name, each in given.items() if each is not None for part in each.offsets}
+        found[group] = GroupCut(sources, tuple(given))
+    return found
+
+
+def _only(given: Contribution, partitions: set[TopicPartition]) -> Contribution:
+    """A contribution reduced to these partitions."""
+    offsets = {part: offset for part, offset in given.offsets.items() if part in partitions}
+    topics = {part.topic for part in offsets}
+    return replace(
+        given,
+        offsets=offsets,
+        topics={topic: topic_id for topic, topic_id in given.topics.items() if topic in topics},
+        states={part: state for part, state in given.states.items() if part in partitions},
+    )
+
+
+class GroupRegionReader:
+    """Reads for one group and one epoch.
+
+    :param age_s: seconds since a key was first seen.
+    :param bound: the region that a group is bound to; empty without one.
+    :ivar held_for: the checkpoint that a generation waits for; 0 without one.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        group: str,
+        problems: Findings,
+        age_s: Callable[..., float],
+        bound: Callable[[str], str],
+    ) -> None:
+        self._store = store
+        self._group = group
+        self._problems = problems
+        self._age_s = age_s
+        self._bound = bound
+        self._cut: tuple[str, int, GroupCut] = "", INITIAL, GroupCut()
+        self.held_for = 0
+
+    def read(
+        self, state: GroupState, members: Mapping[str, Member], channels: Mapping[str, ChannelView]
+    ) -> RegionView | None:
+        """The region that the group is bound to, else the one that its oldest member registers for."""
+        # A group with a target records its region in it; the regions are asked only for a new or lost group.
+        if state.region is not None:
+            return replace(self._view(state.region.name), has_initial=False)
+        name = "" if state.target else self._bound(self._group)
+        view = self._view(name) if name else None
+        if view is not None and (view.is_unreadable or (view.record and self._group in view.record.groups)):
+            return view
+        offered = [
+            (not is_live(member, channels.get(name)), member.czxid, member.registration.region.name)
+            for name, member in members.items()
+            if member.registration is not None and member.registration.region is not None
+        ]
+        if not offered:
+            return None
+        named = min(offered)[2]
+        return replace(self._view(named), refusal=self._refusal(named))
+
+    def _refusal(self, region: str) -> str:
+        """Why the access policy refuses the group's binding: in a region each group may harm the others."""
+        path = GroupPaths(self._group).acl
+        top, own = self._store.get_many([ACL_POLICY, path])
+        if top is None or top.data == DENIED:  # in a secured chroot this coordinator could not bind it either
+            return ""
+        is_secure: bool | None = None  # unknown while the chroot's policy is malformed: then as the group's says,
+        with suppress(BadData):  # without which a secured chroot lets no member register
+            is_secure = AclPolicy.parse(ACL_POLICY, top.data).is_secure
+        if is_secure is False:
+            return ""
+        try:
+            of_group = AclPolicy.parse(path, own.data) if own is not None else AclPolicy()
+        except BadData as error:
+            return str(error)
+        if region in of_group.regions or not (is_secure or of_group.is_secure):
+            return ""
+        remedy = f"zk-coordinator acl members {self._group} --members ID --regions {region}"
+        return f"group {self._group} may not be bound to consistent region {region}: an operator permits it by {remedy}"
+
+    def _view(self, name: str) -> RegionView:
+        paths = RegionPaths(name)
+        node = self._store.get(paths.root)
+        record = self._parsed(paths.root, node) if node is not None else None
+        if node is None or record is None:
+            return RegionView(name, None, node.stat.version if node is not None else None)
+        cut, problem = GroupCut(), ""
+        try:
+            cut = self._read_cut(paths, record.cut_of(self._group)) if record.kind == CONSUMERS else cut
+        except BadData as error:
+            problem = str(error)
+        has_initial = False
+        if self._group not in record.groups:
+            has_initial = self._store.get(paths.initial_of_group(self._group)) is not None
+        return RegionView(
+            name,
+            record,
+            node.stat.version,
+            cut.sources,
+            cut.names,
+            held_for=self.held_for,
+            held_s=self._age_s("held", str(self.held_for)) if self.held_for else 0.0,
+            has_initial=has_initial,
+            problem=problem,
+        )
+
+    def with_checkpoint(self, view: RegionView, sequence: int) -> RegionView:
+        """`view` with the contents of a checkpoint that is aborted."""
+        path = RegionPaths(view.name).checkpoint(sequence)
+        node, listing = self._store.get(path), self._store.children(path)
+        ends = frozenset(ENDS).intersection(listing.names if listing is not None else ())
+        if node is None:
+            return replace(view, open_ends=ends)
+        begun = readable(Checkpoint.parse, "a checkpoint", node)
+        since_ms = begun.since_ms if begun is not None else node.stat.mtime_ms
+        return replace(view, open_data=node.data, open_since_ms=since_ms, open_ends=ends)
+
+    def _parsed(self, path: str, node: Node) -> Region | None:
+        try:
+            return Region.parse(path, node.data)
+        except BadData as error:
+            self._problems.report(path, str(error))
+            return None
+
+    def _read_cut(self, paths: RegionPaths, sequence: int) -> GroupCut:
+        if self._cut[:2] != (paths.region, sequence):
+            cut = read_cut(self._store, paths, sequence, self._group) if sequence != INITIAL else GroupCut()
+            self._cut = paths.region, sequence, cut
+        return self._cut[2]

@@ -1,19 +1,25 @@
-"""A turn of a consistent region: read it and its groups, decide, write under the coordinator's fence."""
+"""The turns of all regions in one term: read a region and its groups, decide, write under the coordinator's fence. Old
+checkpoints are removed in batches, one in each turn.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from ..planning.regional import RegionStep
 from ..term.bad_data import Findings
 from ..term.metrics import OF_AN_APPLICATION, OF_AN_OPERATOR
 from ..term.pace import Pace
+from ..term.request_queue import Request, RequestQueue
 from ..term.term import Term
-from ..zk.batching import ROOM, batches
+from ..zk.batching import ROOM, batches, clear_below
 from ..zk.errors import AccessDenied, BadData, RebalanceFailed, Refused, WriteDenied
-from ..zk.store import MAX_COMMIT_BYTES, Check, Create, Delete, Operation, SetData
-from ..zk.znodes.paths import GroupPaths, RegionPaths
+from ..zk.store import MAX_COMMIT_BYTES, Check, Create, Delete, Operation, SetData, Store, Watch
+from ..zk.znodes.group_state import STABLE, GroupState
+from ..zk.znodes.names import is_name, names_below
+from ..zk.znodes.paths import GROUPS, REGIONS, GroupPaths, RegionPaths
 from ..zk.znodes.regions import (
     ABANDONED,
     ABORTED,
@@ -25,12 +31,20 @@ from ..zk.znodes.regions import (
     Region,
     ended_checkpoint,
 )
-from .copies import Copies
 from .plan import RegionPlan, RegionRules, RegionSnapshot, aborted, region_plan
-from .region_reader import RegionRead, RegionReader, Timing
-from .retiring import is_named, remove_region, retire, to_retire
+from .region_reader import RegionReader
 
 log = logging.getLogger(__name__)
+
+KEY = "region "
+"""Prefix of a region's name in the request queue: a group's name has no blank."""
+WANTED = "checkpoint before a generation of "
+AGAIN = "again"
+TURNS_MAKE_ONE_WAVE_S = 0.010
+ZNODES_A_TURN = 2_000
+STATES_AT_ONCE = 100
+ENDED_KEPT = 20
+"""Number of aborted or abandoned checkpoints that are kept, for operators."""
 
 REFUSALS_A_TURN = 10
 REFUSED_PAUSE_S = 1.0
@@ -41,6 +55,68 @@ ABANDONED_AT_ONCE = 300
 REQUESTS_AT_ONCE = 10
 """So many requests, less than `LONGEST_REQUEST_PAUSE_S` apart, are answered without a pause."""
 LONGEST_REQUEST_PAUSE_S = 1.0
+
+Write = Callable[[Sequence[Operation]], bool]
+"""Commits under the coordinator's fence; False when ZooKeeper has refused it."""
+
+
+def to_retire(
+    numbers: Sequence[int], complete: Sequence[int], ended: Sequence[int], stands_on: int, kept: int
+) -> list[int]:
+    """The checkpoints to remove, oldest first.
+
+    :param numbers: all existing ones.  :param complete: the complete ones, in order.
+    :param ended: the aborted or abandoned ones, in order.
+    :param stands_on: the region's current one, which is always kept.
+    :param kept: number of complete ones to keep.
+    """
+    oldest = min([*complete[-kept:], stands_on] if stands_on else [*complete[-kept:]], default=0)
+    return sorted({*(n for n in numbers if n < oldest), *ended[:-ENDED_KEPT]} - {stands_on})
+
+
+def retire(store: Store, paths: RegionPaths, old: Collection[int], write: Write) -> bool:
+    """Remove checkpoints with their children; whether all are gone."""
+    room = ZNODES_A_TURN
+    for number in sorted(old):
+        below = store.children(paths.checkpoint(number))
+        names = below.names if below is not None else []
+        units: list[list[Operation]] = [
+            # `completed` first: a checkpoint that is removed in part must not be a target of a reset.
+            [Delete(f"{paths.checkpoint(number)}/{name}")]
+            for name in sorted(names, key=lambda name: (name != COMPLETED, name))[:room]
+        ]
+        room -= len(names) + 1
+        if room >= 0:
+            units.append([Delete(paths.checkpoint(number))])
+        if not all(write(batch) for batch in batches(units, ROOM)) or room < 0:
+            return False
+    return True
+
+
+def is_named(store: Store, region: str) -> bool:
+    """Whether a group is bound to the region, or is unreadable: an operator may have emptied the region's list."""
+    names = names_below(store, GROUPS)
+    for first in range(0, len(names), STATES_AT_ONCE):
+        paths = [GroupPaths(name).state for name in names[first : first + STATES_AT_ONCE]]
+        for path, node in zip(paths, store.get_many(paths), strict=True):
+            try:
+                state = GroupState.parse(path, node.data) if node is not None else GroupState()
+            except BadData:
+                return True
+            if state.region is not None and state.region.name == region:
+                return True
+    return False
+
+
+def remove_region(store: Store, paths: RegionPaths, version: int, write: Write) -> bool:
+    """Remove a region without groups; whether it is gone. A concurrent binding refuses it."""
+    unbound = Check(paths.root, version)
+    for path in (paths.initial, paths.checkpoints):
+        if not clear_below(store, path, lambda batch: write([unbound, *batch]), ZNODES_A_TURN):
+            return False
+    there = (paths.request, paths.initial, paths.checkpoints)
+    found = [path for path, node in zip(there, store.get_many(there), strict=True) if node is not None]
+    return write([*(Delete(path) for path in found), Delete(paths.root, version)])
 
 
 class RegionTurns:
@@ -63,7 +139,6 @@ class RegionTurns:
         self._paths = RegionPaths(region)
         self._rules = rules
         self._reader = RegionReader(term, self._paths, is_paused, failure)
-        self._timing = Timing(term.runtime)
         self._findings = Findings(term.problems)
         self._refused_turns = 0
         self._requests = Pace(REQUESTS_AT_ONCE, LONGEST_REQUEST_PAUSE_S, LONGEST_REQUEST_PAUSE_S)
@@ -72,10 +147,8 @@ class RegionTurns:
     def _forget(self) -> None:
         """Drop the cache: another region with the same name may use the same numbers."""
         self._reader.forget()
-        self._timing.forget()
         self._is_retired = False
         self._noted: tuple[int, bool, int] | None = None
-        self._copies = Copies(self._store, self._paths)
 
     def take_turn(self, wanted: str, held: Collection[str] = ()) -> tuple[float | None, tuple[str, ...]]:
         """One turn. It leaves a request for a later turn when many have followed each other.
@@ -96,33 +169,32 @@ class RegionTurns:
 
     def _taken(self, wanted: str, held: Collection[str]) -> tuple[float | None, tuple[str, ...]]:
         for _ in range(REFUSALS_A_TURN):
-            read = self._read(wanted)
-            if read is None:
+            snapshot = self._read(wanted)
+            if snapshot is None:
                 self._forget()
                 self._term.metrics.region_gone(self._paths.region)
                 return None, ()
-            snapshot = read.snapshot
             if not snapshot.region.groups:
-                return self._removed(read.version), ()
+                return self._removed(snapshot.version), ()
             decided = region_plan(snapshot, self._rules)
             if decided.region == snapshot.region and not decided.is_answered:
-                return self._retire(decided, decided.again_s), self._news(snapshot.region, held)
+                return self._retire(decided), self._news(snapshot.region, held)
             copies: list[tuple[str, Contribution]] = []
             if decided.completed:
                 try:
-                    copies = list(self._copies.copies(snapshot))
+                    copies = list(self._reader.copies(snapshot))
                 except BadData as error:  # the parts without a contributor would be lost
                     decided = aborted(snapshot, decided, f"the checkpoint before it cannot be read: {error}")
             if decided.begun is not None or decided.completed or decided.aborted:
                 self._is_retired = False  # also when the reply is lost, and the next turn finds it done
-            if self._commit(read, decided, copies):
+            if self._commit(snapshot, decided, copies):
                 self._refused_turns = 0
                 if decided.is_answered:
                     self._answered()
                 self._note(snapshot, decided)
                 if decided.completed:
-                    self._copies.completed(snapshot, decided.completed, copies)
-                return self._retire(decided, decided.again_s), self._news(decided.region, held)
+                    self._reader.completed(snapshot, decided.completed, copies)
+                return self._retire(decided), self._news(decided.region, held)
         self._refused_turns += 1
         return min(LONGEST_REFUSED_PAUSE_S, REFUSED_PAUSE_S * 2 ** min(self._refused_turns - 1, 10)), ()
 
@@ -141,36 +213,38 @@ class RegionTurns:
 
     # ---- reading
 
-    def _read(self, wanted: str) -> RegionRead | None:
+    def _read(self, wanted: str) -> RegionSnapshot | None:
         """The turn's input. An unreadable request is removed."""
-        read = self._reader.read(wanted, self._timing)
+        read = self._reader.read(wanted)
         if read is None:
             return None
-        self._measure(read.snapshot.region)
-        if read.request is not None and self._term.runtime.monotonic() < self._requests.until:
-            return read._replace(request=None, snapshot=replace(read.snapshot, request=None))
-        if read.request is None or read.snapshot.request is not None:
+        self._measure(read.region)
+        if read.request_version is None:
             return read
-        self._answered()
-        removed = [Delete(self._paths.request, read.request.stat.version)]
-        if not self._write(removed):
-            self._write(removed)  # its children are gone now
-        return read._replace(request=None)
+        if self._term.runtime.monotonic() < self._requests.until:
+            return replace(read, request=None)
+        if read.request is None:
+            self._answered()
+            removed = [Delete(self._paths.request, read.request_version)]
+            if not self._write(removed):
+                self._write(removed)  # its children are gone now
+        return read
 
     def _measure(self, region: Region) -> None:
-        self._term.metrics.region_seen(self._paths.region, region.state, lambda: self._timing.age_s)
+        self._term.metrics.region_seen(self._paths.region, region.state, lambda: self._reader.timing.age_s)
 
     # ---- writing
 
-    def _commit(self, read: RegionRead, decided: RegionPlan, copies: Sequence[tuple[str, Contribution]]) -> bool:
-        snapshot, version, request = read
-        written: list[Operation] = [SetData(self._paths.root, decided.region.to_bytes(), version)]
+    def _commit(
+        self, snapshot: RegionSnapshot, decided: RegionPlan, copies: Sequence[tuple[str, Contribution]]
+    ) -> bool:
+        written: list[Operation] = [SetData(self._paths.root, decided.region.to_bytes(), snapshot.version)]
         if decided.begun is not None:
             path = self._paths.checkpoint(decided.region.open)
             written.append(Create(path, decided.begun.to_bytes()))
         if decided.begun is not None or decided.region.state == RUNNING != snapshot.region.state:
             written += [Check(GroupPaths(group).state, at) for group, at in snapshot.versions.items()]
-        end = CheckpointEnd(snapshot.now_ms, self._timing.took_ms(snapshot), decided.reason)
+        end = CheckpointEnd(snapshot.now_ms, self._reader.timing.took_ms(snapshot), decided.reason)
         if decided.completed:
             if not self._copy(decided.completed, copies):
                 return False
@@ -182,12 +256,12 @@ class RegionTurns:
         for sequence in decided.abandoned:
             self._reader.read_again(sequence)
         *before, last = batches(marks, ABANDONED_AT_ONCE) if marks else [[]]
-        unmoved = Check(self._paths.root, version)
+        unmoved = Check(self._paths.root, snapshot.version)
         if not all(self._write([unmoved, *batch]) for batch in before):
             return False
         written += last
-        if decided.is_answered and request is not None:
-            written.append(Delete(self._paths.request, request.stat.version))
+        if decided.is_answered and snapshot.request_version is not None:
+            written.append(Delete(self._paths.request, snapshot.request_version))
         return self._write(written)
 
     def _ended(self, snapshot: RegionSnapshot, sequence: int, how: str, end: CheckpointEnd) -> list[Operation]:
@@ -221,19 +295,19 @@ class RegionTurns:
 
     def _note(self, snapshot: RegionSnapshot, decided: RegionPlan) -> None:
         name, before, after = self._paths.region, snapshot.region, decided.region
-        took_ms = self._timing.took_ms(snapshot)
+        took_ms = self._reader.timing.took_ms(snapshot)
         if decided.completed or decided.aborted:
-            self._timing.ended(decided.is_late)
+            self._reader.timing.ended(decided.is_late)
             self._term.metrics.checkpoint_ended(name, COMPLETED if decided.completed else ABORTED, took_ms / 1000)
         if decided.completed:
-            self._timing.stands_on(decided.completed)
+            self._reader.timing.stands_on(decided.completed)
         if after.reset != before.reset and snapshot.request is not None:
             cause = OF_AN_APPLICATION if snapshot.request.by_application else OF_AN_OPERATOR
             self._term.metrics.region_reset(name, cause)
-        self._reader.read_cut(after, self._timing)
+        self._reader.read_cut(after)
         self._measure(after)
         if decided.begun is not None:
-            self._timing.begun(after.open)
+            self._reader.timing.begun(after.open)
             count = sum(map(len, decided.begun.participants.values()))
             log.info(
                 "checkpoint began: region=%s checkpoint=%d trigger=%s participants=%d",
@@ -266,10 +340,10 @@ class RegionTurns:
         self._term.metrics.region_gone(self._paths.region)
         return None
 
-    def _retire(self, decided: RegionPlan, again_s: float | None) -> float | None:
-        """Remove some of the old checkpoints; `again_s`, or sooner if some are left."""
-        if self._is_retired or again_s == 0.0:
-            return again_s  # this turn's writes are read first
+    def _retire(self, decided: RegionPlan) -> float | None:
+        """Remove some of the old checkpoints; the delay of the next turn, shorter if some are left."""
+        if self._is_retired or decided.again_s == 0.0:
+            return decided.again_s  # this turn's writes are read first
         complete, ended = self._reader.ended(COMPLETED), self._reader.ended(ABORTED, ABANDONED)
         old = to_retire(self._reader.numbers, complete, ended, decided.region.sequence, self._rules.kept)
         for number in old:
@@ -280,4 +354,159 @@ class RegionTurns:
             self._findings.report(self._paths.checkpoint(old[0]), str(error))
             self._is_retired = True
         self._findings.done()
-        return again_s if self._is_retired else 0.0
+        return decided.again_s if self._is_retired else 0.0
+
+
+@dataclass(slots=True)
+class _Group:
+    """What a group's last turn has reported to its region.
+
+    :ivar draining: members without a contribution to the open checkpoint.
+    :ivar is_held: whether a generation waits for a checkpoint.
+    :ivar needed: the inputs of the region's turn from the group.
+    """
+
+    draining: set[str]
+    is_held: bool
+    needed: object
+
+
+class Regions:
+    """Regions of one term. Handlers take their turns, listeners read the list."""
+
+    def __init__(self, term: Term, is_paused: Callable[[str], bool]) -> None:
+        config = term.config
+        self._term = term
+        self._store = term.store
+        self._is_paused = is_paused
+        self._rules = RegionRules(
+            config.checkpoint_interval_ms / 1000,
+            config.drain_timeout_ms / 1000,
+            config.checkpoints_kept,
+            config.max_consecutive_resets,
+        )
+        self._lock = term.runtime.lock()
+        self._turns: dict[str, RegionTurns] = {}
+        self._groups: dict[str, _Group] = {}
+        self._bound: dict[str, str] = {}
+        self._failing: dict[str, str] = {}
+
+    # ---- turns
+
+    def take_turn(self, request: Request, requests: RequestQueue) -> None:
+        """One turn of a region, and the requests that follow from it. Raises as `RegionTurns.take_turn`."""
+        name = request.group[len(KEY) :]
+        wanted = next((reason for reason in request.reasons if reason.startswith(WANTED)), "")
+        with self._lock:
+            held = frozenset(name for name, group in self._groups.items() if group.is_held)
+        again_s, groups = self._of(name).take_turn(wanted, held)
+        for group in groups:
+            requests.request(group, AGAIN)
+        if again_s is not None:
+            requests.request(request.group, AGAIN, again_s)
+
+    def after_turn(
+        self, group: str, step: RegionStep, state: GroupState, draining: Collection[str], requests: RequestQueue
+    ) -> None:
+        """A group has taken a turn: request the region's turn if it may have waited for that.
+
+        A region's turn reads the states of all its groups. So it is requested only when its inputs from this group have
+        changed, or an open checkpoint has all contributions. The turns of several groups share one; a sweep detects the
+        rest.
+
+        :param step: the turn's step of the region.  :param state: the group's, after it.
+        :param draining: members without a contribution to the open checkpoint, which waits for them.
+        """
+        lives = {name: one.incarnation for name, one in state.target.items()}
+        needed = step.name, state.region, state.state == STABLE, lives
+        with self._lock:
+            self._bound[group] = step.name
+            before, self._groups[group] = self._groups.get(group), _Group(set(draining), bool(step.held_for), needed)
+            is_known = before is not None and before.needed == needed
+            is_news = not is_known or step.after != step.before or bool(step.after.open)
+            is_news |= bool(self._failing.pop(group, ""))
+            if step.after.open and self._is_draining(step.name):
+                return
+        if step.held_for and step.held_for >= step.after.next_sequence:
+            requests.request(f"{KEY}{step.name}", f"{WANTED}{group}")
+        elif is_news:
+            requests.request(f"{KEY}{step.name}", AGAIN, TURNS_MAKE_ONE_WAVE_S if len(step.after.groups) > 1 else 0.0)
+
+    def failed(self, group: str, why: str, requests: RequestQueue) -> None:
+        """A group's turns fail: no checkpoint of its region begins before a successful one."""
+        with self._lock:
+            is_news, self._failing[group] = self._failing.get(group) != why, why
+            name = self._bound.get(group, "")
+        if name and is_news:
+            requests.request(f"{KEY}{name}", AGAIN)
+
+    def acknowledged(self, group: str, consumer: str, requests: RequestQueue) -> bool:
+        """A member has acknowledged a command; whether that was a drain. The last one triggers the region's turn."""
+        with self._lock:
+            name, kept = self._bound.get(group, ""), self._groups.get(group)
+            if kept is None or consumer not in kept.draining:
+                return False
+            kept.draining.discard(consumer)
+            if self._is_draining(name):
+                return True
+        requests.request(f"{KEY}{name}", AGAIN)
+        return True
+
+    def _is_draining(self, region: str) -> bool:
+        """Whether members of its groups have not contributed yet. Called with the lock."""
+        return any(kept.draining and self._bound.get(group) == region for group, kept in self._groups.items())
+
+    def forget(self, group: str) -> None:
+        """The group is gone."""
+        with self._lock:
+            self._groups.pop(group, None)
+            self._failing.pop(group, None)
+
+    def _of(self, name: str) -> RegionTurns:
+        with self._lock:
+            if name not in self._turns:
+                self._turns[name] = RegionTurns(
+                    self._term, name, self._rules, self._is_paused, lambda group: self._failing.get(group, "")
+                )
+            return self._turns[name]
+
+    # ---- read by listeners
+
+    def bound(self, group: str) -> str:
+        """The region that a group is bound to; empty without one."""
+        with self._lock:
+            return self._bound.get(group, "")
+
+    def read(self, on_regions: Watch, on_request: Watch) -> list[str]:
+        """Read the list of regions, and watch it and their requests.
+
+        :returns: the regions.
+        """
+        listing = self._store.children(REGIONS, watch=on_regions)
+        if listing is not None and listing.denied:
+            self._term.problems.report(REGIONS, str(AccessDenied(REGIONS)))
+            return sorted(self._turns)
+        self._term.problems.clear(REGIONS)
+        names = sorted(name for name in (listing.names if listing is not None else ()) if is_name(name))
+        nodes = self._store.get_many([RegionPaths(name).root for name in names])
+        bound: dict[str, str] = {}
+        for name, node in zip(names, nodes, strict=True):
+            try:
+                if node is not None:
+                    bound |= dict.fromkeys(Region.parse(RegionPaths(name).root, node.data).groups, name)
+            except BadData as error:
+                self._term.problems.report(RegionPaths(name).root, str(error))
+        with self._lock:
+            self._bound = bound
+            gone = sorted(self._turns.keys() - set(names))
+            for name in gone:
+                del self._turns[name]
+        for name in gone:
+            self._term.metrics.region_gone(name)
+        self.watch_requests(names, on_request)
+        return names
+
+    def watch_requests(self, regions: Sequence[str], on_request: Watch) -> list[str]:
+        """Watch `request` of each region; those that have a request."""
+        nodes = self._store.get_many([RegionPaths(name).request for name in regions], watch=on_request)
+        return [name for name, node in zip(regions, nodes, strict=True) if node is not None]

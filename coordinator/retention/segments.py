@@ -1,4 +1,4 @@
-"""Retention of segments: those that all queries have finished are removed; and back-pressure on fetchers.
+"""Retention of segments that not all queries have finished, expiry of queries, and back-pressure on fetchers.
 
 A round reads one znode of each group, and more only of groups that seal: the list of segments, the progress of each
 query, the seal interval of each fetcher. Segments are immutable and cached; everything else is read in each round,
@@ -8,13 +8,13 @@ so that another coordinator can continue.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from ..planning.backpressure import (
+    UNKNOWN,
     Backlog,
     Bounds,
     Finished,
@@ -28,36 +28,158 @@ from ..planning.backpressure import (
     shortest_intervals_ms,
 )
 from ..term.bad_data import Findings
+from ..term.reading import FirstSeen
 from ..term.server_clock import ServerClock
 from ..term.term import Term
 from ..zk.below import unlink_segment
 from ..zk.errors import AccessDenied, BadData
-from ..zk.store import DENIED, Check, Delete, Node, Operation, SetData
+from ..zk.store import DENIED, Check, Delete, Listing, Node, Operation, SetData
 from ..zk.znodes.cuts import Cut, GroupCuts
 from ..zk.znodes.json_fields import readable
 from ..zk.znodes.names import is_name, names_below
 from ..zk.znodes.paths import SEGMENT_PREFIX, GroupPaths, sequence
 from ..zk.znodes.records import Registration
-from ..zk.znodes.segments import SEAL_INTERVAL_MS, Segment, SegmentsRecord, local_file
-from .queries import Queries, SeenQueries
+from ..zk.znodes.segments import QUERY_ABSENCE_S, SEAL_INTERVAL_MS, Query, Segment, SegmentsRecord, local_file
 
 log = logging.getLogger(__name__)
 
-SEGMENTS_A_MULTI = 300
+WATCHED_S = 180.0
+"""A query expires only after this coordinator has missed three of its updates, independent of clocks."""
 
+QueryRun = tuple[str, int, str]
+"""A query's name, its znode's czxid, and its run: another one with each registration."""
+
+SEGMENTS_A_MULTI = 300
 READ_A_ROUND = 2000
 """New segments that are read of one group in a round, and `MULTIS_A_ROUND` its collecting multis: the others wait."""
-
 MULTIS_A_ROUND = 10
 
 
-class _Known(NamedTuple):
-    """The cached fields of a segment; `problem` is why its znode is unreadable, empty when it is not."""
+@dataclass(slots=True)
+class SeenQueries:
+    """The queries of a group, as this coordinator last read them.
 
-    czxid: int
-    sealed_ms: int
-    size: int
-    problem: str = ""
+    :ivar version: the version of the set of queries.
+    :ivar runs: those registered.
+    :ivar ephemeral: the progress of each query whose znode goes with its session.
+    :ivar lost: the progress of each query whose session has ended, while it counts.
+    """
+
+    version: int = 0
+    runs: frozenset[QueryRun] = frozenset()
+    ephemeral: Mapping[str, int] = field(default_factory=dict)
+    lost: Mapping[str, int] = field(default_factory=dict)
+
+    def newly_lost(
+        self, names: Collection[str], version: int, runs: frozenset[QueryRun], ephemeral: Collection[str]
+    ) -> dict[str, int]:
+        """The progress of each query whose znode went with its session since.
+
+        The end of a session leaves the version of the set alone. Each registration, and each removal, moves it by
+        one, and a new query whose znode is persistent has registered twice: when it has moved further than that, one
+        was removed, and none counts as lost.
+
+        :param names: the znodes listed now, with the set's `version` and `runs`.
+        :param ephemeral: those of `names` that go with their sessions.
+        """
+        known = {*ephemeral, *(name for name, _, _ in self.runs if name not in self.ephemeral)}
+        if version - self.version > sum(1 if name in known else 2 for name, _, _ in runs - self.runs):
+            return {}
+        return {name: finished for name, finished in self.ephemeral.items() if name not in names}
+
+
+class Queries:
+    """Reads the queries of all groups, round by round, for one term, and expires the silent ones."""
+
+    def __init__(self, term: Term, clock: ServerClock, retention_ms: int, problems: Findings) -> None:
+        self._term = term
+        self._store = term.store
+        self._clock = clock
+        self._retention_ms = retention_ms
+        self._problems = problems
+        self._memory = FirstSeen(term.runtime)
+
+    def forget_unseen(self) -> None:
+        """A round has ended."""
+        self._memory.forget_unseen()
+
+    def readers(self, paths: GroupPaths, listing: Listing, seen: SeenQueries) -> tuple[dict[str, int], int]:
+        """The progress of each counted query, and the version that identifies the set of queries.
+
+        The version is read before them: a registration in between changes it, and the decision is refused. A query
+        whose session has ended counts for `QUERY_ABSENCE_S` more: its driver may only have paused, and registers again.
+
+        :param seen: of the group's last round; brought up to date.
+        """
+        version = listing.stat.version
+        names = sorted(name for name in listing.names if is_name(name))
+        readers: dict[str, int] = {}
+        ephemeral: dict[str, int] = {}
+        runs: set[QueryRun] = set()
+        for name, node in zip(names, self._store.get_many([paths.query(name) for name in names]), strict=True):
+            if node is None:  # the next listing shows whether it was removed
+                if name in seen.ephemeral:
+                    readers[name] = ephemeral[name] = seen.ephemeral[name]
+                continue
+            is_silent = self._is_silent(paths.query(name), node)
+            try:
+                query = Query.parse(paths.query(name), node.data)
+            except BadData as error:
+                self._problems.report(paths.query(name), str(error))
+                if not is_silent:
+                    readers[name] = UNKNOWN
+                continue
+            runs.add((name, node.stat.czxid, query.run))
+            if node.stat.ephemeral_owner:
+                ephemeral[name] = query.finished
+            if not is_silent:
+                if not query.expired_ms:
+                    readers[name] = query.finished
+            elif self._expire(paths, name, query, node, version):
+                version += 1
+            elif not query.expired_ms:
+                readers[name] = query.finished
+        newly = seen.newly_lost(names, listing.stat.version, frozenset(runs), ephemeral)
+        lost = self._lost(paths, names, seen.lost, newly)
+        seen.version, seen.runs, seen.ephemeral, seen.lost = version, frozenset(runs), ephemeral, lost
+        return {**readers, **lost}, version
+
+    def _lost(
+        self, paths: GroupPaths, names: Collection[str], before: Mapping[str, int], newly: Mapping[str, int]
+    ) -> dict[str, int]:
+        """Those that have not registered again, and whose session has not ended too long ago."""
+        for name, finished in newly.items():
+            if self._term.lines.take("query session ended"):
+                log.info("query session ended: group=%s query=%s finished=%d", paths.group, name, finished)
+        return {
+            name: finished
+            for name, finished in {**before, **newly}.items()
+            if name not in names and self._memory.age_s(paths.query(name), "lost") < QUERY_ABSENCE_S
+        }
+
+    def _is_silent(self, path: str, node: Node) -> bool:
+        """Whether a znode has not changed for `query_retention_ms`; an ephemeral one goes with its session."""
+        watched_s = self._memory.age_s(path, str(node.stat.mzxid))
+        return (
+            not node.stat.ephemeral_owner
+            and self._clock.now_ms() - node.stat.mtime_ms >= self._retention_ms
+            and watched_s >= min(WATCHED_S, self._retention_ms / 1000)
+        )
+
+    def _expire(self, paths: GroupPaths, name: str, query: Query, node: Node, version: int) -> bool:
+        """Mark a query as expired; one that was marked long enough ago is removed."""
+        path = paths.query(name)
+        marked = replace(query, expired_ms=self._clock.now_ms()).to_bytes()
+        change = Delete(path, node.stat.version) if query.expired_ms else SetData(path, marked, node.stat.version)
+        if not self._term.collect([SetData(paths.queries, b"", version), change], f"query {name}"):
+            return False
+        if not self._term.lines.take("query expired"):
+            return True
+        if query.expired_ms:
+            log.info("expired query removed: group=%s query=%s", paths.group, name)
+        else:
+            log.warning("query expired: group=%s query=%s finished=%d", paths.group, name, query.finished)
+        return True
 
 
 @dataclass(slots=True)
@@ -68,6 +190,7 @@ class _Group:
     :ivar has_read: whether `record.collected` is known: it was read once, or written with a collection.
     :ivar life: the czxid of `segments`, under which each name identifies one segment.
     :ivar listed: (czxid, pzxid) of `segments` when all that it lists had been read.
+    :ivar segments: the fields that are needed of each; the size of an unreadable one, which `problems` has, is 0.
     :ivar unread: existing segments that have not been read yet.
     :ivar intervals: the seal interval of each registered member.
     :ivar registered: the pzxid of `ids` that `intervals` belongs to.
@@ -81,7 +204,8 @@ class _Group:
     has_read: bool = False
     life: int = 0
     listed: tuple[int, int] = (0, 0)
-    segments: dict[str, _Known] = field(default_factory=dict)
+    segments: dict[str, Finished] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
     unread: int = 0
     registered: int = 0
     cuts: GroupCuts | None = None
@@ -145,7 +269,10 @@ class SegmentCollector:
         listings = self._store.children_many([group.paths.queries for group in known])
         for group, listing in zip(known, listings, strict=True):
             try:
-                self._look_at_segments(group)
+                self._list_segments(group)
+                for name, problem in group.problems.items():
+                    if name in group.segments:
+                        self._problems.report(group.paths.segment(name), problem)
                 readers, version = self._queries.readers(group.paths, listing, group.queries) if listing else ({}, 0)
             except AccessDenied as error:
                 self._problems.report(error.path, str(error))
@@ -194,19 +321,13 @@ class SegmentCollector:
         members = [paths.id(name) for name in names_below(self._store, paths.ids)]
         found = []
         for path, node in zip(members, self._store.get_many(members), strict=True):
-            own_ms = _own_interval_ms(path, node) if node is not None else None
-            if own_ms is not None:
-                found.append(own_ms)
+            registration = readable(Registration.parse, path, node)
+            if registration is not None:  # the consumer of an unreadable one is left out of the group
+                found.append(registration.seal_interval_ms or SEAL_INTERVAL_MS)
         return tuple(found)
 
-    def _look_at_segments(self, group: _Group) -> None:
-        """List the changes, and read new segments."""
-        self._list_segments(group)
-        for name, known in group.segments.items():
-            if known.problem:
-                self._problems.report(group.paths.segment(name), known.problem)
-
     def _list_segments(self, group: _Group) -> None:
+        """List the changes, and read new segments."""
         if group.listed == (group.root.stat.czxid, group.root.stat.pzxid):
             return
         listing = self._store.children(group.paths.segments)
@@ -214,7 +335,7 @@ class SegmentCollector:
             return
         names = {name for name in listing.names if name.startswith(SEGMENT_PREFIX) and is_name(name)}
         if listing.stat.czxid != group.life:
-            group.life, group.segments = listing.stat.czxid, {}
+            group.life, group.segments, group.problems = listing.stat.czxid, {}, {}
         group.segments = {name: known for name, known in group.segments.items() if name in names}
         new = sorted(names - set(group.segments), key=lambda name: (sequence(name) or 0, name))
         batch = new[:READ_A_ROUND]
@@ -226,7 +347,11 @@ class SegmentCollector:
                 closed += 1
                 self._problems.report(path, str(AccessDenied(path)))
             elif node is not None:
-                group.segments[name] = _known(path, node)
+                try:
+                    size = Segment.parse(path, node.data).size
+                except BadData as error:
+                    size, group.problems[name] = 0, str(error)
+                group.segments[name] = Finished(node.stat.czxid, node.stat.ctime_ms, size)
         group.unread = len(new) - len(batch) + closed
         if not group.unread:
             group.listed = (listing.stat.czxid, listing.stat.pzxid)
@@ -263,8 +388,7 @@ class SegmentCollector:
         """The czxid up to which segments are not retained; a large backlog ends the retention."""
         if not may_hold(group.backlog, self._rules.bounds):
             return finished
-        known = sorted((one for one in group.segments.values() if one.czxid <= finished), key=lambda one: one.czxid)
-        done = [Finished(one.czxid, one.sealed_ms, one.size) for one in known]
+        done = sorted(one for one in group.segments.values() if one.czxid <= finished)
         return collectable(done, self._clock.now_ms(), self._rules.retention)
 
     def _cuts(self, group: _Group) -> Sequence[Cut] | None:
@@ -345,17 +469,3 @@ class SegmentCollector:
             except (BadData, OSError, ValueError) as error:
                 if self._term.lines.take("segment file removal failed"):
                     log.warning("segment file removal failed: segment=%s reason=%s", name, error)
-
-
-def _known(path: str, node: Node) -> _Known:
-    """A segment; the size of an unreadable one is unknown."""
-    try:
-        return _Known(node.stat.czxid, node.stat.ctime_ms, Segment.parse(path, node.data).size)
-    except BadData as error:
-        return _Known(node.stat.czxid, node.stat.ctime_ms, 0, str(error))
-
-
-def _own_interval_ms(path: str, node: Node) -> int | None:
-    """A member's own seal interval; None for unreadable data, whose consumer is left out of the group."""
-    registration = readable(Registration.parse, path, node)
-    return registration.seal_interval_ms or SEAL_INTERVAL_MS if registration is not None else None

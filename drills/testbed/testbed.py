@@ -10,8 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
-from coordinator.admin.acl import apply
-from coordinator.admin.acl_policy import create_group, read_policy
+from coordinator.admin.acl import apply, create_group, read_policy
 from coordinator.admin.topics import create_topic
 from coordinator.zk.errors import UsageError
 from coordinator.zk.security.policy import AclPolicy

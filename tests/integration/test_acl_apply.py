@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.admin.acl import apply, check
-from coordinator.admin.acl_policy import group_policies, read_policy, set_members
+from coordinator.admin.acl import apply, check, group_policies, read_policy, set_members
 from coordinator.zk.errors import CoordinatorError, NotAuthorized, UsageError, WriteDenied
 from coordinator.zk.security.access import digest_identity
 from coordinator.zk.security.policy import AclPolicy

@@ -8,7 +8,7 @@ import logging
 import pytest
 from click.testing import CliRunner
 
-from coordinator.admin.status import read_status
+from coordinator.admin.health import read_status
 from coordinator.cli import main
 from coordinator.service import CoordinatorService
 from coordinator.zk.store import Create

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.admin.channel_events import ChannelEvent
-from coordinator.admin.channel_watch import ChannelWatch
+from coordinator.admin.channel_watch import ChannelEvent, ChannelWatch
 from coordinator.zk.errors import StoreError
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.security.access import ZooKeeperAccess

@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from consumer.membership.registration import register
-from coordinator.admin.status import read_status
+from coordinator.admin.health import read_status
 from coordinator.cli import main
 from coordinator.listeners.agenda import Event
-from coordinator.retention.offsets import OffsetCollector
+from coordinator.retention.leftovers import OffsetCollector
 from coordinator.service import CoordinatorService
 from coordinator.term.elector import listed
 from coordinator.zk.errors import AccessDenied, BadData, StoreError

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.admin.delete_group import delete_group
-from coordinator.admin.inactive_group import GroupNotEmpty, look
+from coordinator.admin.offsets import GroupNotEmpty, look
 from coordinator.zk.batching import ensure
 from coordinator.zk.errors import ConnectionLost, OutcomeUnknown
 from coordinator.zk.session.kazoo_store import open_kazoo

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.admin.status import read_status
+from coordinator.admin.health import read_status
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.session.kazoo_store import KazooStore
 from coordinator.zk.store import Create

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from coordinator.admin.topics import create_topic, delete_topic
-from coordinator.retention.offsets import OffsetCollector
+from coordinator.retention.leftovers import OffsetCollector
 from coordinator.service import CoordinatorService
 from coordinator.zk.errors import EpochOver
 from coordinator.zk.store import Create, Operation, SetData, Store

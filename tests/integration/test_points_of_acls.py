@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.admin.acl import apply, check
-from coordinator.admin.acl_policy import create_group, group_policies, read_policy, set_members
+from coordinator.admin.acl import apply, check, create_group, group_policies, read_policy, set_members
 from coordinator.admin.delete_group import delete_group
-from coordinator.admin.inactive_group import GroupIdNotFound
+from coordinator.admin.offsets import GroupIdNotFound
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.security.rights import WORLD, acl_of

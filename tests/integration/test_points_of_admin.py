@@ -14,8 +14,7 @@ import pytest
 
 from coordinator.admin.control import pause, read_paused, request_turn, resume
 from coordinator.admin.delete_group import delete_group
-from coordinator.admin.inactive_group import GroupIdNotFound
-from coordinator.admin.offsets import delete_offsets, write_offsets
+from coordinator.admin.offsets import GroupIdNotFound, delete_offsets, write_offsets
 from coordinator.admin.reset_offsets import NewOffset, PartitionOffsets, Scope
 from coordinator.admin.topics import create_topic
 from coordinator.zk.errors import CoordinatorError

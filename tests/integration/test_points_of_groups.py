@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from coordinator.admin.control import pause
+from coordinator.admin.control import lift, pause, remove_members
 from coordinator.admin.delete_group import delete_group
-from coordinator.admin.members import Lift, SeatRemoval, lift, remove_members
-from coordinator.admin.unbinding import remove_group
+from coordinator.admin.regions import remove_group
 from coordinator.zk.batching import ensure
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.runtime import ThreadRuntime
@@ -77,7 +76,7 @@ MARKS = tuple(Mark(name, f"life-of-{name}", parts("t", n), 30_000, "evicted") fo
 
 
 def lifts(scene: Scene, store: Store, consumer: str = "c1") -> None:
-    lift(store, ThreadRuntime(), Lift("g", consumer, "", "ann", None))
+    lift(store, ThreadRuntime(), "g", consumer, "", "ann", None)
 
 
 def turn_is_taken(scene: Scene) -> None:
@@ -153,7 +152,7 @@ def another_removes_it(scene: Scene) -> None:
 
 
 def remove(scene: Scene, store: Store) -> None:
-    remove_members(store, ThreadRuntime(), SeatRemoval("g", ("c1",), "ann", None, 10.0))
+    remove_members(store, ThreadRuntime(), "g", ("c1",), "ann", None, 10.0)
 
 
 @pytest.mark.parametrize(

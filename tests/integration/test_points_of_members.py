@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from consumer.errors import FencedInstanceId
-from coordinator.admin.members import remove_seats
+from coordinator.admin.control import remove_seats
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Delete, Store, StoreFactory
 from coordinator.zk.znodes.operator_requests import TurnRequest

@@ -7,8 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from coordinator.retention.channels import Collector
-from coordinator.retention.offsets import OffsetCollector
+from coordinator.retention.leftovers import Collector, OffsetCollector
 from coordinator.term.server_clock import ServerClock
 from coordinator.term.term import Term
 from coordinator.zk.errors import EpochOver, OutcomeUnknown

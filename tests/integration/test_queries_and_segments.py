@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from consumer.logs.base import LOG_SCHEMA
-from coordinator.admin import health, queries, segments
+from coordinator.admin import health, segments
 from coordinator.admin.groups import Reading
 from coordinator.cli import main
 from coordinator.zk.runtime import ThreadRuntime
@@ -88,7 +88,7 @@ def test_status_check_finds_a_silent_query_that_is_far_behind(
     group: SealedGroup, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(health, "BEHIND_RECORDS", 20)
-    monkeypatch.setattr(queries, "SILENT_AFTER_MS", 0)
+    monkeypatch.setattr(segments, "SILENT_AFTER_MS", 0)
     names = [group.seal(), group.seal(), group.seal()]
     group.query("near", names[1])
 
@@ -101,7 +101,7 @@ def test_status_check_finds_a_silent_query_that_is_far_behind(
     (message,) = silent()
     assert "query far is silent for" in message and "holds back 20 records in 2 segments" in message
     assert "queries remove g far --execute" in message
-    monkeypatch.setattr(queries, "SILENT_AFTER_MS", 60_000)
+    monkeypatch.setattr(segments, "SILENT_AFTER_MS", 60_000)
     assert silent() == []
 
 
@@ -124,7 +124,7 @@ class Counting(FrontStore):
 def silent_then(group: SealedGroup) -> tuple[dict[str, int], list[str]]:
     """The segments that each silent query holds back, and what was read for it."""
     store = Counting(group.store)
-    found = queries.silent_queries(Reading(store), "g", ThreadRuntime().wall_ms())
+    found = segments.silent_queries(Reading(store), "g", ThreadRuntime().wall_ms())
     return {str(one.query): one.segments for one in found}, [
         path.removeprefix(group.paths.root) for path in store.paths
     ]
@@ -133,7 +133,7 @@ def silent_then(group: SealedGroup) -> tuple[dict[str, int], list[str]]:
 def test_status_check_reads_only_segments_that_a_silent_query_may_hold_back(
     group: SealedGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queries, "SILENT_AFTER_MS", 0)
+    monkeypatch.setattr(segments, "SILENT_AFTER_MS", 0)
     monkeypatch.setattr(segments, "READ_AT_ONCE", 2)
     names = [group.seal() for _ in range(8)]
     group.query("near", names[6])
@@ -142,7 +142,7 @@ def test_status_check_reads_only_segments_that_a_silent_query_may_hold_back(
     assert held == {"near": 1}
     assert read == ["/queries", "/queries/near", "/segments", *(f"/segments/{name}" for name in names[6:]), "/segments"]
 
-    monkeypatch.setattr(queries, "FAR_BEHIND_SEGMENTS", 3)
+    monkeypatch.setattr(segments, "FAR_BEHIND_SEGMENTS", 3)
     group.query("far", names[0])
     held, read = silent_then(group)
     assert held == {"far": 3, "near": 1}
@@ -255,7 +255,7 @@ def test_a_query_is_removed_though_it_writes_at_the_same_moment(group: SealedGro
                 group.store.commit([SetData(group.paths.query("busy"), node.data)])
             return group.store.commit(operations)
 
-    queries.remove_query(Busy(), "g", "busy")  # type: ignore[arg-type]
+    segments.remove_query(Busy(), "g", "busy")  # type: ignore[arg-type]
 
     assert group.store.get(group.paths.query("busy")) is None
 

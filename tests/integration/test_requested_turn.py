@@ -10,7 +10,7 @@ from click.testing import Result
 
 from coordinator.admin import control
 from coordinator.assignors import Assignment, Subscriber
-from coordinator.assignors.range import RangeAssignor
+from coordinator.assignors.eager import RangeAssignor
 from coordinator.term.operator_requests import Asked
 from coordinator.zk.errors import EpochOver
 from coordinator.zk.runtime import ThreadRuntime

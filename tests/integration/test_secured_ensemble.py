@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.admin.acl import apply, check
-from coordinator.admin.acl_policy import create_group
+from coordinator.admin.acl import apply, check, create_group
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig, Server
 from coordinator.zk.errors import AuthenticationFailed, UsageError, WriteDenied
 from coordinator.zk.security.access import ZooKeeperAccess, environment_of

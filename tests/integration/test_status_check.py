@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from coordinator.admin.status import read_status
+from coordinator.admin.health import read_status
 from coordinator.zk.store import Node, Watch
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
 from coordinator.zk.znodes.records import CoordinatorRecord, EpochRecord

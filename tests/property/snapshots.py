@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinator.assignors import Assignor
-from coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
-from coordinator.assignors.range import RangeAssignor
-from coordinator.assignors.sticky import StickyAssignor
+from coordinator.assignors.eager import RangeAssignor
+from coordinator.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
 from coordinator.planning.plan import plan
 from coordinator.planning.snapshot import ChannelView, Member, SentCommand, Snapshot
 from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from coordinator.assignors import Assignor
-from coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
-from coordinator.assignors.range import RangeAssignor
-from coordinator.assignors.sticky import StickyAssignor
+from coordinator.assignors.eager import RangeAssignor
+from coordinator.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
 from coordinator.planning.plan import plan
 from coordinator.zk.errors import Refused
 from coordinator.zk.store import Create, Delete, SetData

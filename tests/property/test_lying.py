@@ -14,8 +14,8 @@ import pytest
 
 from consumer.membership.registration import register
 from coordinator.assignors import Assignor
-from coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
-from coordinator.assignors.range import RangeAssignor
+from coordinator.assignors.eager import RangeAssignor
+from coordinator.assignors.sticky import CooperativeStickyAssignor
 from coordinator.zk.errors import BadData, Refused, StoreError
 from coordinator.zk.store import Create, Delete, Operation, SetData
 from coordinator.zk.znodes.partitions import TopicPartition

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from coordinator.admin.offsets import OffsetReset
+from coordinator.admin.offsets import OffsetReset, write_offsets
 from coordinator.admin.reset_offsets import ResetRequest
 from coordinator.admin.topics import list_topics
-from coordinator.cli.source import bounds_in
+from coordinator.cli.groups import bounds_in
 from coordinator.zk.store import SetData, Store
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import OffsetRecord, Topic
@@ -247,7 +247,7 @@ def offsets_reset(world: SimulatedWorld) -> bool:
         tool = OffsetReset(store, bounds_in(world.log), topics, request, None, lambda warning: None)  # type: ignore[arg-type]
         new = tool.plan(POOL_GROUP)
         if new and not done[0]:
-            tool.write(POOL_GROUP, new)
+            write_offsets(store, POOL_GROUP, new, topics)
             done[0] = True
             world.fire("offsets-reset")
 

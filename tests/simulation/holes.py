@@ -14,7 +14,7 @@ from consumer.membership.command_drain import CommandDrain
 from coordinator.listeners.interests import Interests
 from coordinator.listeners.listeners import Listeners
 from coordinator.listeners.topics import TopicListener
-from coordinator.retention.channels import Collector
+from coordinator.retention.leftovers import Collector
 from coordinator.term.request_queue import RequestQueue
 from coordinator.term.term import LeaseLapsed, Term
 from coordinator.zk.store import Delete

@@ -15,16 +15,15 @@ import consumer.membership.contributor
 import coordinator.planning.plan
 import coordinator.planning.regional
 import coordinator.rebalance.plan_operations
-import coordinator.regions.copies
 import coordinator.regions.plan
+import coordinator.regions.region_reader
 import coordinator.regions.turns
 from consumer.membership.contributor import Contributor
 from consumer.operator.cut import CutReader
 from consumer.operator.region import RegionMember
 from coordinator.planning.reconciliation import Waiting
-from coordinator.regions.handler import Regions
 from coordinator.regions.region_reader import RegionReader
-from coordinator.regions.turns import RegionTurns
+from coordinator.regions.turns import Regions, RegionTurns
 from coordinator.zk.errors import Refused
 from coordinator.zk.store import Check, Create, SetData
 from coordinator.zk.znodes.commands import START_FETCHER
@@ -344,7 +343,7 @@ def _without_its_own(original: Any) -> Any:
     return lambda given, partitions: replace(original(given, partitions), member_state="", file=None)
 
 
-STATELESS: tuple[Patch, ...] = (replaced(coordinator.regions.copies, "_only", _without_its_own),)
+STATELESS: tuple[Patch, ...] = (replaced(coordinator.regions.region_reader, "_only", _without_its_own),)
 HEIRLESS: tuple[Patch, ...] = (constant(regional, "_is_heir_away", lambda *_: False),)
 
 

@@ -183,7 +183,7 @@ def test_unexpected_error_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None
     def broken(*_: object) -> None:
         raise ZeroDivisionError("somebody's mistake")
 
-    monkeypatch.setattr("coordinator.retention.channels.Collector.collect", broken)
+    monkeypatch.setattr("coordinator.retention.leftovers.Collector.collect", broken)
 
     outcome = simulate(1, STORM)
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from consumer.spark.source.query_znode import QueryPost
-from coordinator.admin.acl import apply, check
-from coordinator.admin.acl_policy import create_group
+from coordinator.admin.acl import apply, check, create_group
 from coordinator.admin.control import pause
 from coordinator.service import CoordinatorService
 from coordinator.term.elector import listed

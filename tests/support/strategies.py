@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coordinator.assignors import Assignor
-from coordinator.assignors.range import RangeAssignor
+from coordinator.assignors.eager import RangeAssignor
 
 
 def only(assignor: Assignor) -> dict[str, Assignor]:

@@ -6,10 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from coordinator.assignors import Assignment, Assignor, Subscriber, assigned
-from coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
-from coordinator.assignors.range import RangeAssignor
-from coordinator.assignors.round_robin import RoundRobinAssignor
-from coordinator.assignors.sticky import StickyAssignor
+from coordinator.assignors.eager import RangeAssignor, RoundRobinAssignor
+from coordinator.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition, partition_set
 from coordinator.zk.znodes.ranges import decode
 

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from coordinator.assignors import Assignment, Subscriber, assigned
-from coordinator.assignors.range import RangeAssignor
+from coordinator.assignors.eager import RangeAssignor
 from coordinator.assignors.registry import BUILT_IN, ENTRY_POINTS, assignors, registry
 
 THEIRS = "a_third_partys_module"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.admin.channel_events import (
+from coordinator.admin.channel_watch import (
     ACKNOWLEDGED,
     COMMAND,
     GONE_UNREAD,

@@ -12,7 +12,7 @@ from consumer.assignment.base import Assignment, Held
 from consumer.assignment.metadata import ConsumerMetadata
 from coordinator import assignors
 from coordinator.assignors import Subscriber
-from coordinator.assignors.range import RangeAssignor
+from coordinator.assignors.eager import RangeAssignor
 from coordinator.zk.errors import RebalanceFailed
 from coordinator.zk.znodes.partitions import TopicPartition
 from tests.unit.strategies import STRATEGIES

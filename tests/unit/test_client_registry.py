@@ -16,7 +16,7 @@ from consumer.assignment.base import Assignment, ClientAssignor, Cluster
 from consumer.assignment.lag import LagAssignor
 from consumer.assignment.registry import ENTRY_POINTS, client_assignors, named
 from coordinator.assignors import registry as coordinator_side
-from coordinator.assignors.range import RangeAssignor
+from coordinator.assignors.eager import RangeAssignor
 from coordinator.zk.errors import UsageError
 
 THEIRS = "a_third_partys_client_module"

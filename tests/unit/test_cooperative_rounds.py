@@ -12,8 +12,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator.assignors import Assignor
-from coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
-from coordinator.assignors.sticky import StickyAssignor
+from coordinator.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
 from coordinator.planning.plan import Plan, plan
 from coordinator.planning.snapshot import ChannelView, Member, Snapshot
 from coordinator.zk.znodes.group_state import STABLE, GroupState

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from coordinator.admin.export_offsets import Place, TopicWithId, export_offsets, mismatches
+from consumer.logs.kafka.requests import Described
 from coordinator.admin.groups import ShownGroup, ShownPartition
+from coordinator.cli.topics import TopicWithId, exported, mismatches
 from coordinator.zk.errors import UsageError
 from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.partitions import TopicPartition
@@ -19,19 +22,18 @@ class Kafka:
 
     def __init__(self, state: str = "EMPTY", members: int = 0) -> None:
         self.state = state, members
-        self.committed: list[tuple[str, Mapping[Place, int]]] = []
-        self.refused: dict[Place, str] = {}
-        self.topics: dict[TopicWithId, frozenset[int] | str] = {("t", "id"): frozenset(range(3))}
+        self.committed: list[tuple[str, Mapping[tuple[str, int], int]]] = []
+        self.refused: dict[tuple[str, int], str] = {}
 
     def group(self, group: str) -> tuple[str, int]:
         return self.state
 
-    def commit_offsets(self, group: str, offsets: Mapping[Place, int]) -> Mapping[Place, str]:
+    def commit_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> Mapping[tuple[str, int], str]:
         self.committed.append((group, dict(offsets)))
         return self.refused
 
-    def partitions(self, topics: Collection[TopicWithId]) -> Mapping[TopicWithId, frozenset[int] | str]:
-        return {topic: self.topics[topic] for topic in topics}
+    def describe(self, topics: Collection[str]) -> Any:
+        return SimpleNamespace(results=lambda: {topic: Described("id", frozenset(range(3))) for topic in topics})
 
 
 def group(*offsets: int | None) -> ShownGroup:
@@ -42,7 +44,7 @@ def group(*offsets: int | None) -> ShownGroup:
 def test_each_existing_offset_is_committed_under_the_name_in_kafka() -> None:
     kafka = Kafka()
 
-    rows = export_offsets(kafka, "shadow", group(5, None, 7))
+    rows = exported(kafka, "shadow", group(5, None, 7))
 
     assert kafka.committed == [("shadow", {("t", 0): 5, ("t", 2): 7})]
     assert rows == [("shadow", "t", 0, 5, "Successful"), ("shadow", "t", 2, 7, "Successful")]
@@ -50,14 +52,15 @@ def test_each_existing_offset_is_committed_under_the_name_in_kafka() -> None:
 
 def test_offsets_of_other_topics_are_not_sent_and_refused_ones_have_a_reason() -> None:
     kafka = Kafka("DEAD")
-    kafka.topics["t", "earlier"], kafka.refused = "another topic", {("t", 1): "not allowed"}
+    kafka.refused = {("t", 1): "not allowed"}
     found = group(5, 6, 7)
     earlier = replace(found.partitions[0], topic_id="earlier")
 
-    rows = export_offsets(kafka, "g", replace(found, partitions=(earlier, *found.partitions[1:])))
+    rows = exported(kafka, "g", replace(found, partitions=(earlier, *found.partitions[1:])))
 
     assert kafka.committed == [("g", {("t", 1): 6, ("t", 2): 7})]
-    assert [row[-1] for row in rows] == ["another topic", "not allowed", "Successful"]
+    assert "earlier" in rows[0][-1]
+    assert [row[-1] for row in rows[1:]] == ["not allowed", "Successful"]
 
 
 def test_a_partition_that_kafka_lacks_or_whose_topic_has_no_id_is_a_mismatch() -> None:
@@ -75,7 +78,7 @@ def test_a_partition_that_kafka_lacks_or_whose_topic_has_no_id_is_a_mismatch() -
 def test_nothing_is_sent_when_there_is_nothing_to_send() -> None:
     kafka = Kafka()
 
-    assert export_offsets(kafka, "g", group(None)) == [] and kafka.committed == []
+    assert exported(kafka, "g", group(None)) == [] and kafka.committed == []
 
 
 @pytest.mark.parametrize(("state", "members"), [("STABLE", 2), ("EMPTY", 1), ("PREPARING_REBALANCING", 0)])
@@ -83,6 +86,6 @@ def test_a_group_with_members_in_kafka_is_refused(state: str, members: int) -> N
     kafka = Kafka(state, members)
 
     with pytest.raises(UsageError, match="export under another name with --as"):
-        export_offsets(kafka, "g", group(5))
+        exported(kafka, "g", group(5))
 
     assert kafka.committed == []

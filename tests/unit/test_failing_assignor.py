@@ -10,7 +10,7 @@ import pytest
 
 from consumer.membership.registration import register
 from coordinator.assignors import Assignment, Subscriber, assigned
-from coordinator.assignors.range import RangeAssignor
+from coordinator.assignors.eager import RangeAssignor
 from coordinator.rebalance.handlers import Handlers
 from coordinator.term.operator_requests import Asked
 from coordinator.term.request_queue import Request

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from coordinator.admin.groups import ShownCommand, ShownGroup, ShownMember
-from coordinator.admin.health import HealthFinding, findings, summary
-from coordinator.admin.queries import SILENT, ShownQuery
+from coordinator.admin.health import GroupStatus, HealthFinding, Status, findings, summary
 from coordinator.admin.regions import ShownCheckpoint, ShownRegion
-from coordinator.admin.status import GroupStatus, Status
+from coordinator.admin.segments import SILENT, ShownQuery
 from coordinator.zk.znodes.commands import START_FETCHER, Command
 from coordinator.zk.znodes.group_state import COMPLETING, FAILED, PREPARING, STABLE, GroupState, Mark, Rebalance, Target
 from coordinator.zk.znodes.operator_requests import Pause, PausedRecord, TurnRequest

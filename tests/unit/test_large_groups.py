@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.assignors.range import RangeAssignor
+from coordinator.assignors.eager import RangeAssignor
 from coordinator.rebalance.plan_operations import PARTITIONS_A_STEP
 from coordinator.zk.znodes.records import Channel
 from tests.property.group_world import GroupWorld

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.assignors.range import RangeAssignor
+from coordinator.assignors.eager import RangeAssignor
 from coordinator.planning.membership import GroupRules
 from coordinator.planning.strategy import ESTABLISHED, NEWCOMER, RETURNING, Candidate, choose
 from coordinator.zk.errors import RebalanceFailed

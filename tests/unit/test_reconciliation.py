@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from coordinator.assignors import Assignment, Assignor, Subscriber
-from coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
-from coordinator.assignors.range import RangeAssignor
-from coordinator.assignors.sticky import StickyAssignor
+from coordinator.assignors.eager import RangeAssignor
+from coordinator.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
 from coordinator.planning.membership import membership
 from coordinator.planning.reconciliation import Round, moves
 from coordinator.planning.target import wanted

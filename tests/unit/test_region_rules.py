@@ -9,18 +9,15 @@ from typing import Any, cast
 
 import pytest
 
-from coordinator.assignors.range import RangeAssignor
-from coordinator.assignors.round_robin import RoundRobinAssignor
+from coordinator.assignors.eager import RangeAssignor, RoundRobinAssignor
 from coordinator.planning.membership import Membership
 from coordinator.planning.plan import Plan, plan
 from coordinator.planning.regional import MAX_GROUPS, RegionStep, after_reset, region_step
 from coordinator.planning.snapshot import ChannelView, Member, RegionView, SeatView, Snapshot
 from coordinator.planning.target import Wanted
-from coordinator.regions.group_reader import GroupRegionReader
-from coordinator.regions.handler import Regions
 from coordinator.regions.plan import RegionPlan, RegionRules, RegionSnapshot, region_plan
-from coordinator.regions.retiring import ENDED_KEPT, ZNODES_A_TURN, to_retire
-from coordinator.regions.turns import RegionTurns
+from coordinator.regions.region_reader import GroupRegionReader
+from coordinator.regions.turns import ENDED_KEPT, ZNODES_A_TURN, Regions, RegionTurns, to_retire
 from coordinator.term.bad_data import Findings, Problems
 from coordinator.term.reading import FirstSeen
 from coordinator.term.request_queue import Request, RequestQueue

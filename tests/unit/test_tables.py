@@ -7,8 +7,7 @@ import re
 import pytest
 from rich.cells import cell_len
 
-from coordinator.cli.groups import LIST
-from coordinator.cli.history import COLUMNS
+from coordinator.cli.groups import HISTORY, LIST
 from coordinator.zk.process.tables import fitting, table_text
 from tests.support.terminal import on_terminal
 
@@ -66,9 +65,9 @@ def test_columns_without_values_are_left_out_first() -> None:
         "finished",
     ]
 
-    shown, _ = fitting(COLUMNS, [row], 126)
+    shown, _ = fitting(HISTORY, [row], 126)
 
-    assert [column for i, column in enumerate(COLUMNS) if i not in shown] == ["JOINED", "ASSIGNMENT-MS", "ATTEMPTS"]
+    assert [column for i, column in enumerate(HISTORY) if i not in shown] == ["JOINED", "ASSIGNMENT-MS", "ATTEMPTS"]
 
 
 def test_a_terminal_shows_what_fits_names_the_rest_and_colours_it() -> None:

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import pytest
 
-from coordinator.admin.sync_topics import CREATED, GROWN, LEFT_ALONE, REMOVED, REPLACED, planned, readable_topics
+from coordinator.admin.topics import CREATED, GROWN, LEFT_ALONE, REMOVED, REPLACED, planned
+from coordinator.cli.topics import readable_topics
 from coordinator.zk.errors import CoordinatorError, UsageError
 from coordinator.zk.store import Node, Stat
 from coordinator.zk.znodes.paths import Brokers

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.admin.acl import apply
-from coordinator.admin.acl_policy import create_group
+from coordinator.admin.acl import apply, create_group
 from coordinator.zk.embedded.directory import Identities
 from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.store import AclStore

@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-import coordinator.assignors.range
+import coordinator.assignors.eager
 import coordinator.planning.asking
 import coordinator.planning.plan
 import coordinator.planning.reconciliation
@@ -113,7 +113,7 @@ def assignor_asks_where_it_runs() -> None:
     def turned(original: Any) -> Any:
         return lambda numbers, threads: original(numbers, threads)[:: -1 if is_second else 1]
 
-    _apply(replaced(coordinator.assignors.range, "_shares", turned))
+    _apply(replaced(coordinator.assignors.eager, "_shares", turned))
 
 
 def starts_are_late() -> None:

@@ -1,4 +1,4 @@
-"""Removing the offsets of topics that were deleted long ago."""
+"""Removing the channels of ended consumers, and the offsets of topics that were deleted long ago."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ..term.bad_data import Findings
 from ..term.reading import FirstSeen
+from ..term.server_clock import ServerClock
 from ..term.term import Term
 from ..zk.batching import batches
 from ..zk.errors import AccessDenied, BadData
@@ -23,6 +24,62 @@ ROOM = 395
 """Operations beside the fence and the state."""
 SEGMENTS_READ = 2_000
 """Of a group with more segments the offsets are kept for now: one of them may name the topic."""
+
+
+class Collector:
+    """Removes the channels of ended consumers, group by group, for one term. Every removal is fenced."""
+
+    def __init__(self, term: Term, clock: ServerClock) -> None:
+        self._term = term
+        self._store = term.store
+        self._clock = clock
+        self._problems = Findings(term.problems)
+        self._memory = FirstSeen(term.runtime)
+
+    def collect(self, groups: Iterable[str]) -> None:
+        """One round over `groups`.
+
+        :raises Retryable: when ZooKeeper did not answer; the next round continues.
+        """
+        for group in groups:
+            try:
+                self._collect_channels(GroupPaths(group))
+            except AccessDenied as error:
+                self._problems.report(error.path, str(error))
+        self._memory.forget_unseen()
+        self._problems.done()
+        self._term.lines.settle()
+
+    def _collect_channels(self, paths: GroupPaths) -> None:
+        """Remove channels of consumers that ended long ago.
+
+        Not before `channel_retention_ms`: a channel that is created again has version 0, and so loses the fence against
+        late writers of an earlier incarnation. No session survives that long without a response.
+        """
+        names = names_below(self._store, paths.channels)
+        channels = self._store.get_many([paths.channel(name) for name in names])
+        ids = self._store.get_many([paths.id(name) for name in names])
+        for name, channel, member in zip(names, channels, ids, strict=True):
+            if channel is None or member is not None or channel.stat.children:
+                continue
+            if not self._is_over(paths, name, channel):
+                continue
+            if self._term.collect([Delete(paths.channel(name), channel.stat.version)], f"channel of {name}"):
+                if self._term.lines.take("channel removed"):
+                    log.info("channel removed: group=%s channel=%s", paths.group, name)
+                self._term.metrics.collected(paths.group, channels=1)
+
+    def _is_over(self, paths: GroupPaths, name: str, node: Node) -> bool:
+        try:
+            channel = parsed_channel(paths.channel(name), node.data)
+        except BadData as error:
+            self._problems.report(paths.channel(name), str(error))
+            return False
+        seen_s = self._memory.age_s(paths.channel(name), str(node.stat.mzxid))
+        age_ms = self._clock.now_ms() - node.stat.mtime_ms
+        watched_long_enough = seen_s >= 2 * self._store.negotiated_timeout_s
+        is_old = age_ms >= self._term.config.channel_retention_ms
+        return not channel.is_live and not channel.running and is_old and watched_long_enough
 
 
 class OffsetCollector:
@@ -53,24 +110,19 @@ class OffsetCollector:
         listings = self._store.children_many([paths.offsets for paths in every])
         topics = self._store.children(self._brokers.topics)
         if topics is None or not topics.names:
-            self._memory = FirstSeen(
-                self._term.runtime
-            )  # another `brokers_path`, or topics that are still to come back
+            self._memory = FirstSeen(self._term.runtime)  # another `brokers_path`, or topics that are still to come
             return
-        known = frozenset(topics.names)
+        known, old_s = frozenset(topics.names), self._term.config.channel_retention_ms / 1000
         for paths, listing in zip(every, listings, strict=True):
             try:
                 names = sorted(set(listing.names) - known) if listing is not None else []
-                gone = [name for name in names if is_name(name) and self._is_old(paths, name)]
+                gone = [name for name in names if is_name(name) and self._memory.age_s(paths.group, name) >= old_s]
                 if gone and not self._is_paused(paths.group):
                     self._collect(paths, gone)
             except AccessDenied as error:
                 self._findings.report(error.path, str(error))
         self._findings.done()
         self._memory.forget_unseen()
-
-    def _is_old(self, paths: GroupPaths, topic: str) -> bool:
-        return self._memory.age_s(paths.group, topic) * 1000 >= self._term.config.channel_retention_ms
 
     def _collect(self, paths: GroupPaths, gone: Sequence[str]) -> None:
         node = self._store.get(paths.state)
