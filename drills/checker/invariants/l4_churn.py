@@ -81,7 +81,8 @@ class ChurnProgress(Invariant):
     A member that has commands and carries out none for its `max_poll_interval_ms` + `notice` has been evicted (or left)
     by then, though its commands are withdrawn, or removed by itself, and replaced meanwhile; unless the group is Stable
     and it has no command left, and runs its target with owner znodes; or it has none, and waits for others. And after
-    `calm`, past L1's deadline, no new generation begins without a change. Repeated starts and generations are judged by `Repeats`.
+    `calm`, past L1's deadline, no new generation begins without a change. Repeated starts and generations are judged
+    by `Repeats`.
     """
 
     name = "L4"
