@@ -21,10 +21,9 @@ from .config import ConsumerConfig, Subscription
 from .control import Control
 from .errors import CommitFailed, UnknownMemberId
 from .fetching.fetcher import LOOK_FOR_DATA_S
-from .fetching.lag import lag_readers
-from .fetching.polling import AutoCommit, Polling, fetcher_of
-from .fetching.records import Record as Record
-from .fetching.records import records_of as records_of
+from .fetching.polling import AutoCommit, Polling, fetcher_of, lag_readers
+from .fetching.record_buffer import Record as Record
+from .fetching.record_buffer import records_of as records_of
 from .history import recorder_of
 from .logs import Log, OffsetOutOfRange, open_log
 from .membership.call_guard import MemberContext, exclusive, shared

@@ -1,4 +1,4 @@
-"""The fetching part of `poll`: it fetches when needed, and chooses the records to return (KIP-41); auto commits."""
+"""The fetching part of `poll`: fetches when needed, and chooses the records to return (KIP-41). Auto commits; lag."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 
 from ..config import ConsumerConfig
 from ..errors import CommitFailed
-from ..logs import FetchLimits, Log, source_of
+from ..logs import FetchLimits, Log, TopicIdPartition, ends_of, outages_of, source_of
 from ..metrics import Meter
 from ..types import Fetch, Jump, Position
 from .fetcher import Fetcher, Looks
 from .poll_order import HEURISTICS, ORDERS, UNBOUNDED
-from .record_buffer import Buffer
-from .records import Record, records_of
+from .record_buffer import Buffer, Record, records_of
 
 log = logging.getLogger(__name__)
 
 FETCH_S = 0.005
 """Time limit of a fetch that has records: opening the files of a thousand partitions takes a second."""
+
+READ_AGAIN_S = 5.0
 
 
 def fetcher_of(config: ConsumerConfig, opened: Log, meter: Meter | None, clock: Callable[[], float]) -> Fetcher:
@@ -240,3 +241,59 @@ class AutoCommit:
         except CommitFailed as error:
             log.warning("auto commit failed: consumer=%s reason=%s", self._consumer, error)
         self._last = self._runtime.monotonic()
+
+
+class Lag:
+    """Records between the position and the end of the log, over the assigned partitions: Kafka's records-lag.
+
+    A slot's position is that after fetched records, a consumer's after returned ones. Computed in the thread that reads
+    metrics (logs are thread-safe), at most once in `READ_AGAIN_S`: the consumer's own thread never waits for it. A
+    partition whose end cannot be read is left out.
+    """
+
+    def __init__(self, source: Log, fetcher: Fetcher | Polling, runtime: Runtime) -> None:
+        self._log = source
+        self._fetcher = fetcher
+        self._runtime = runtime
+        self._read_at = float("-inf")
+        self._lags: dict[TopicPartition, int] = {}
+
+    @property
+    def total(self) -> int:
+        """Over all partitions."""
+        return sum(self.of_each.values())
+
+    @property
+    def most(self) -> int:
+        """Of the partition with the largest lag."""
+        return max(self.of_each.values(), default=0)
+
+    @property
+    def of_each(self) -> Mapping[TopicPartition, int]:
+        """Of each partition."""
+        now = self._runtime.monotonic()
+        if now - self._read_at >= READ_AGAIN_S:
+            self._read_at = now
+            positions = {
+                TopicIdPartition(topic, position.topic_id, partition): position.offset
+                for (topic, partition), position in self._fetcher.positions.items()
+            }
+            ends = ends_of(self._log, positions)  # the fetcher logs the problem of one without an end
+            self._lags = {
+                TopicPartition(place.topic, place.partition): max(0, end - positions[place])
+                for place, end in ends.items()
+                if isinstance(end, int)
+            }
+        return self._lags
+
+
+Reader = Callable[[], float]
+Readers = tuple[Reader, Reader, Reader, Reader, Callable[[], Mapping[TopicPartition, int]]]
+"""The parameters of `Meter.reads_log`."""
+
+
+def lag_readers(source: Log, fetcher: Fetcher | Polling, runtime: Runtime) -> Readers:
+    """The lag, the largest lag, the partitions that cannot be fetched, outages, and the lag of each partition."""
+    lag = Lag(source, fetcher, runtime)
+    failing, outages = lambda: len(fetcher.complaints), lambda: outages_of(source)
+    return lambda: lag.total, lambda: lag.most, failing, outages, lambda: lag.of_each

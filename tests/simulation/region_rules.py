@@ -19,8 +19,7 @@ import coordinator.regions.copies
 import coordinator.regions.plan
 import coordinator.regions.turns
 from consumer.membership.contributor import Contributor
-from consumer.operator.cut import CutReader
-from consumer.operator.region import RegionMember
+from consumer.operator.region import CutReader, RegionMember
 from coordinator.planning.reconciliation import Waiting
 from coordinator.regions.handler import Regions
 from coordinator.regions.region_reader import RegionReader

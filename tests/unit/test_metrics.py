@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from consumer.config import ConsumerConfig
 from consumer.fetching.fetcher import Fetcher
-from consumer.fetching.lag import READ_AGAIN_S, Lag, lag_readers
+from consumer.fetching.polling import READ_AGAIN_S, Lag, lag_readers
 from consumer.logs import LogError
 from consumer.metrics import MOST_PARTITIONS, ConsumerMetrics
 from consumer.spark.fetchers.config import SlotConfig

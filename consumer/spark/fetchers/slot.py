@@ -29,7 +29,7 @@ from coordinator.zk.znodes.segments import Pool, SegmentsRecord
 from ...assignment.registry import client_assignment
 from ...errors import TURNED_AWAY, AssignmentFailed, FencedInstanceId
 from ...fetching.fetcher import PENDING_S, Fetcher, Looks
-from ...fetching.lag import lag_readers
+from ...fetching.polling import lag_readers
 from ...history import recorder_of
 from ...logs import Log, embedded_folder, open_log
 from ...membership.call_guard import MemberContext

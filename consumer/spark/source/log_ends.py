@@ -15,7 +15,7 @@ from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.ranges import is_partition
 from coordinator.zk.znodes.records import OffsetRecord, parsed_channel
 
-from ...fetching.lag import READ_AGAIN_S
+from ...fetching.polling import READ_AGAIN_S
 from ...logs import Log, TopicIdPartition, ends_of
 
 log = logging.getLogger(__name__)
