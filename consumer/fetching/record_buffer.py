@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from coordinator.zk.znodes.partitions import TopicPartition
 
-from ..logs.columns import POOL, fitting_rows
+from ..logs.base import POOL, fitting_rows
 from ..types import Fetch, Position
 
 COLUMNS = ("offset", "timestamp", "timestampType", "key", "value", "headers")

@@ -6,6 +6,7 @@ With the source over a log whose partitions are fetched one by one, in turns.
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping
 from math import inf
 from typing import NamedTuple, Protocol, cast, runtime_checkable
@@ -36,6 +37,13 @@ LOG_SCHEMA = pa.schema(
 
 `timestampType` is Kafka's: 0 when the producer set the time, 1 when the log did. A record without headers has null.
 """
+
+
+POOL = pa.jemalloc_memory_pool() if "jemalloc" in pa.supported_memory_backends() else pa.default_memory_pool()
+"""The memory pool of pending records. mimalloc, the default, takes up to a half more for exactly sized blocks."""
+
+MAX_TIMESTAMP_MS = 253_402_300_799_999
+"""The end of the year 9999, the limit of Spark's and Python's dates."""
 
 
 class LogError(CoordinatorError):
@@ -251,3 +259,21 @@ class PullSource(Source):
     @property
     def problems(self) -> Mapping[TopicPartition, CoordinatorError | OSError]:
         return self._problems
+
+
+def no_headers(rows: int) -> pa.Array:
+    """Null for each row.
+
+    The children of `pa.nulls` are as long as the array, and stay whole in every batch that is cut from it.
+    """
+    nothing = [pa.py_buffer(bytes(rows // 8 + 1)), pa.py_buffer(bytes(4 * (rows + 1)))]
+    return pa.Array.from_buffers(HEADERS, rows, nothing, rows, children=[pa.nulls(0, HEADERS.value_type)])
+
+
+def fitting_rows(batch: pa.RecordBatch, max_bytes: int, max_records: int) -> int:
+    """Number of rows of `batch`, from its first, within `max_bytes` and `max_records`."""
+    most: int = max(0, min(batch.num_rows, max_records))
+    if batch.slice(0, most).nbytes <= max_bytes:
+        return most
+    fitting: int = bisect_right(range(1, most + 1), max_bytes, key=lambda rows: batch.slice(0, rows).nbytes)
+    return fitting

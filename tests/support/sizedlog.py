@@ -6,8 +6,7 @@ from collections import defaultdict
 
 import pyarrow as pa
 
-from consumer.logs.base import LOG_SCHEMA, Fetched, LogError, OffsetOutOfRange
-from consumer.logs.columns import fitting_rows
+from consumer.logs.base import LOG_SCHEMA, Fetched, LogError, OffsetOutOfRange, fitting_rows
 from tests.unit.manual import ManualRuntime
 
 

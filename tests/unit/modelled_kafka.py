@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from consumer.logs import FetchLimits, LogError
-from consumer.logs.kafka.client import END, OUT_OF_RANGE, Columns, Signal
-from consumer.logs.kafka.health import BrokerStats
+from consumer.logs.kafka.client import END, OUT_OF_RANGE, BrokerStats, Columns, Signal
 from consumer.logs.kafka.requests import EARLIEST, NO_TOPIC, Described, Unanswered, refused
 from consumer.logs.kafka.source import KafkaLog
 from consumer.types import Fetch, Position

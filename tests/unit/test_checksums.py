@@ -18,9 +18,8 @@ from consumer.fetching.fetcher import Fetcher
 from consumer.logs import LogError, checked_file, open_log
 from consumer.logs.base import LOG_SCHEMA
 from consumer.logs.checked_file import CheckedFile, write_checked
-from consumer.logs.columns import STORED_SCHEMA, PendingRecords, stored_batches
-from consumer.logs.embedded.log import file_name
-from consumer.logs.embedded.producer import Appender
+from consumer.logs.embedded.log import STORED_SCHEMA, file_name
+from consumer.logs.embedded.producer import Appender, PendingRecords, stored_batches
 from consumer.sealing.segment_files import SegmentFolder, sealed_rows
 from consumer.spark.source.data_source import records
 from consumer.spark.source.segment_index import Sealed

@@ -25,9 +25,8 @@ from consumer.logs import (
     open_log,
 )
 from consumer.logs.base import LOG_SCHEMA
-from consumer.logs.columns import PendingRecords, stored_batches
 from consumer.logs.embedded.log import EmbeddedLog, file_name, remove_topic
-from consumer.logs.embedded.producer import ABANDONED_AFTER_S, Appender, sweep
+from consumer.logs.embedded.producer import ABANDONED_AFTER_S, Appender, PendingRecords, stored_batches, sweep
 from coordinator.zk.below import opened_folder
 from coordinator.zk.errors import UsageError
 

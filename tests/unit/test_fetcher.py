@@ -11,9 +11,8 @@ import pytest
 from consumer.fetching.fetcher import LONGEST_WAIT_S, LOOK_FOR_DATA_S, PENDING_S, Fetcher, Looks
 from consumer.logs import FetchLimits, LogError, OffsetOutOfRange
 from consumer.logs.base import Fetched, PullSource
-from consumer.logs.columns import stored_batches
 from consumer.logs.embedded.log import EmbeddedLog, topic_folder
-from consumer.logs.embedded.producer import Appender
+from consumer.logs.embedded.producer import Appender, stored_batches
 from consumer.membership.offsets import SLOW_RETRY_S, CommittedOffsets
 from consumer.membership.start_position import OffsetSpec, StartOffset
 from consumer.metrics import ConsumerMetrics

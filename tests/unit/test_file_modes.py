@@ -14,9 +14,8 @@ import pytest
 
 from consumer.errors import SegmentError
 from consumer.logs.base import LOG_SCHEMA, LogError
-from consumer.logs.columns import stored_batches
 from consumer.logs.embedded.log import EmbeddedLog
-from consumer.logs.embedded.producer import Appender
+from consumer.logs.embedded.producer import Appender, stored_batches
 from consumer.operator.states import State, StateFiles
 from consumer.sealing.segment_files import SegmentFolder
 from coordinator.zk.below import check_writable, folder_mode, unlink_segment

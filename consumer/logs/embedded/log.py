@@ -30,9 +30,21 @@ import pyarrow.compute as pc
 from coordinator.zk import below
 from coordinator.zk.znodes.names import checked_name
 
-from ..base import LOG_SCHEMA, TIMESTAMP, Fetched, Log, LogError, OffsetAndTimestamp, OffsetOutOfRange, UnknownTopic
+from ..base import (
+    LOG_SCHEMA,
+    TIMESTAMP,
+    Fetched,
+    Log,
+    LogError,
+    OffsetAndTimestamp,
+    OffsetOutOfRange,
+    UnknownTopic,
+    fitting_rows,
+)
 from ..checked_file import CheckedFile, DamagedBatch, write_checked
-from ..columns import STORED_SCHEMA, fitting_rows
+
+_STORED = ("key", "value", "timestamp", "timestampType", "headers")
+STORED_SCHEMA = pa.schema([LOG_SCHEMA.field(name) for name in _STORED])
 
 _FILES_A_FETCH = 64
 """Maximum number of files that one fetch opens, to return quickly from a log of very small files."""

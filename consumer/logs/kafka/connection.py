@@ -1,13 +1,14 @@
-"""The connection to Kafka that a log's lookups and its source share: the brokers' addresses, and the current client.
+"""The connection to Kafka that a log's lookups and its source share: the current client, and the brokers' health.
 
 What ZooKeeper knows of Kafka is looked up in threads: its brokers, and its topics while no controller answers.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 
 from coordinator.zk.errors import BadData, CoordinatorError
@@ -16,9 +17,10 @@ from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
 
 from ..base import LogError
-from .client import KafkaClient
-from .health import Health
+from .client import SILENT_S, BrokerStats, KafkaClient, Place
 from .requests import NO_TOPIC, Described, Pending, Unanswered, refused
+
+log = logging.getLogger(__name__)
 
 FIND_AGAIN_S = 10.0
 
@@ -30,6 +32,9 @@ CREDENTIALS_RETRY_S = 30.0
 
 ABSENT_S = 2.0
 """Seconds until brokers are looked for again where none was registered: those without ZooKeeper never are."""
+
+UNAVAILABLE_S = 5.0
+"""Seconds after which the leader of a partition is reported: a restart, or the end of a connection, may be shorter."""
 
 
 class BrokerLookup:
@@ -142,6 +147,85 @@ class TopicRegistry:
             except BadData as error:
                 found[name] = LogError(str(error))
         return found
+
+
+class Health:
+    """Outages of all brokers, and of leaders of partitions, from librdkafka's statistics: each is logged once, and its
+    end once. Times are those of one monotonic clock, in seconds.
+
+    :ivar outages: number of outages of all brokers.
+    :ivar since: begin of the current one; None without one.
+    :ivar unavailable: assigned partitions whose leader is unavailable while others are up -> its address; "" for none.
+    :ivar leaders: the address of each partition's leader, also as metadata names it; "" for none.
+    """
+
+    def __init__(self) -> None:
+        self.outages = 0
+        self.since: float | None = None
+        self.unavailable: Mapping[Place, str] = {}
+        self.leaders: dict[Place, str] = {}
+        self._waiting: dict[Place, float] = {}
+
+    def all_down(self, servers: str, reason: str, now: float) -> None:
+        """No broker is up, or none is known."""
+        self.restart()
+        if self.since is None:
+            self.since = now
+            self.outages += 1
+            log.warning(
+                "all Kafka brokers down, retrying: servers=%s outages=%d reason=%s", servers, self.outages, reason
+            )
+
+    def end_outage(self, servers: str, now: float) -> None:
+        """A broker is up."""
+        if self.since is not None:
+            log.info("Kafka brokers available: servers=%s away_s=%.1f", servers, now - self.since)
+            self.since = None
+
+    def restart(self) -> None:
+        """Another client has no connections yet."""
+        self.unavailable, self._waiting = {}, {}
+
+    def update(
+        self,
+        servers: str,
+        brokers: Sequence[BrokerStats],
+        assigned: Collection[Place],
+        reasons: Mapping[str, str],
+        now: float,
+    ) -> None:
+        """Apply one event.
+
+        :param assigned: the partitions that are fetched.
+        :param reasons: the last error of each address.
+        """
+        silent = {each.address: each.silent_s for each in brokers if each.silent_s >= SILENT_S}
+        reasons = {**reasons, **{address: f"no answer for {silent_s:.0f} s" for address, silent_s in silent.items()}}
+        up = [broker for broker in brokers if broker.is_up]
+        if not up and assigned and not any(broker.is_unused for broker in brokers):
+            return self.all_down(servers, next(iter(reasons.values()), "not connected"), now)
+        if up:
+            self.end_outage(servers, now)
+        named = {place: broker.address for broker in brokers for place in broker.leads}
+        led = {place for broker in up for place in broker.leads}
+        self.leaders = {place: named.get(place) or self.leaders.get(place, "") for place in assigned}
+        self._waiting = {
+            place: self._waiting.get(place, now - silent.get(self.leaders[place], 0.0))
+            for place in assigned
+            if place not in led
+        }
+        before = set(self.unavailable.values())
+        late = (place for place, since in self._waiting.items() if now - since >= UNAVAILABLE_S)
+        self.unavailable = {place: self.leaders[place] for place in late}
+        after = set(self.unavailable.values())
+        for address in sorted(after - before):
+            reason = reasons.get(address, "not connected") if address else "the partition has no leader"
+            log.warning("Kafka broker unavailable, retrying: broker=%s reason=%s", address or "none", reason)
+        for address in sorted(before - after):
+            if any(broker.address == address for broker in up):
+                log.info("Kafka broker available: broker=%s", address)
+            else:
+                log.info("Kafka broker replaced by other leaders: broker=%s", address or "none")
 
 
 class Connection:
