@@ -9,7 +9,7 @@ from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 
-from ..logs import Log, OffsetOutOfRange, Source, UnknownTopic, source_of
+from ..logs import Log, OffsetOutOfRange, Source, UnknownTopic
 from ..membership.start_position import EARLIEST, LATEST, NONE
 from ..metrics import Meter, unread
 from ..types import Fetch, Jump, Position
@@ -73,7 +73,7 @@ class Fetcher:
     ) -> None:
         self._meter = meter or unread()
         self.out_of_range = OutOfRangePartitions(log, self._meter, auto_offset_reset, region)
-        self._source = source or source_of(log)
+        self._source = source or log.source()
         self._positions: dict[TopicPartition, Position] = {}
         self._suspended: PartitionSet = frozenset()
         self._complaints: dict[TopicPartition, str] = {}

@@ -10,7 +10,7 @@ from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 
 from ..config import ConsumerConfig
 from ..errors import CommitFailed
-from ..logs import FetchLimits, Log, TopicIdPartition, ends_of, outages_of, source_of
+from ..logs import FetchLimits, Log, TopicIdPartition
 from ..metrics import Meter
 from ..types import Fetch, Jump, Position
 from .fetcher import Fetcher, Looks
@@ -27,7 +27,7 @@ READ_AGAIN_S = 5.0
 
 def fetcher_of(config: ConsumerConfig, opened: Log, meter: Meter | None, clock: Callable[[], float]) -> Fetcher:
     """The fetcher of a consumer, with its limits of a fetch."""
-    source = source_of(opened, FetchLimits(config.max_partition_fetch_bytes, FETCH_S), clock)
+    source = opened.source(FetchLimits(config.max_partition_fetch_bytes, FETCH_S, clock))
     return Fetcher(opened, meter, config.auto_offset_reset, config.region, source)
 
 
@@ -278,7 +278,7 @@ class Lag:
                 TopicIdPartition(topic, position.topic_id, partition): position.offset
                 for (topic, partition), position in self._fetcher.positions.items()
             }
-            ends = ends_of(self._log, positions)  # the fetcher logs the problem of one without an end
+            ends = self._log.latest_of(positions)  # the fetcher logs the problem of one without an end
             self._lags = {
                 TopicPartition(place.topic, place.partition): max(0, end - positions[place])
                 for place, end in ends.items()
@@ -295,5 +295,5 @@ Readers = tuple[Reader, Reader, Reader, Reader, Callable[[], Mapping[TopicPartit
 def lag_readers(source: Log, fetcher: Fetcher | Polling, runtime: Runtime) -> Readers:
     """The lag, the largest lag, the partitions that cannot be fetched, outages, and the lag of each partition."""
     lag = Lag(source, fetcher, runtime)
-    failing, outages = lambda: len(fetcher.complaints), lambda: outages_of(source)
+    failing, outages = lambda: len(fetcher.complaints), lambda: source.outages
     return lambda: lag.total, lambda: lag.most, failing, outages, lambda: lag.of_each

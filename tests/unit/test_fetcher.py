@@ -171,7 +171,7 @@ def test_fetch_that_does_not_begin_at_the_position_is_discarded_and_repeated(fir
 
     repeated: list[bool] = []
     log = TimedLog(end=50)
-    fetcher = Fetcher(log, source=OutOfPlace(log, FetchLimits(), lambda: 0.0))
+    fetcher = Fetcher(log, source=OutOfPlace(log, FetchLimits()))
     fetcher.begin({WHOLE: Position("id", 30)})
 
     assert fetcher.fetch(1 << 20) == []

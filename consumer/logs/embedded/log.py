@@ -34,10 +34,10 @@ from ..base import (
     LOG_SCHEMA,
     TIMESTAMP,
     Fetched,
-    Log,
     LogError,
     OffsetAndTimestamp,
     OffsetOutOfRange,
+    PullLog,
     UnknownTopic,
     fitting_rows,
 )
@@ -305,7 +305,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return stat.st_ino, stat.st_mtime_ns
 
 
-class EmbeddedLog(Log):
+class EmbeddedLog(PullLog):
     """Reads the embedded log under `log_dir`. Any number of producers may append meanwhile."""
 
     def __init__(self, log_dir: Path) -> None:
