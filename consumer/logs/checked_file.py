@@ -10,6 +10,7 @@ neither the place of a batch in a file nor its compression, so both are read her
 
 from __future__ import annotations
 
+import io
 import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping
@@ -135,56 +136,41 @@ def write_checked(
     """
     metadata = {**(metadata or {}), MARK: ALGORITHM}
     summed = _Sink(sink)
+    buffered = io.BufferedWriter(summed, _LARGE)  # small pieces together: Arrow writes a batch in some thirty
     parts: list[tuple[int, int, int]] = []
-    with pa.ipc.new_file(pa.PythonFile(summed, mode="w"), schema.with_metadata(metadata)) as writer:
+    with pa.ipc.new_file(pa.PythonFile(buffered, mode="w"), schema.with_metadata(metadata)) as writer:
         for batch in batches:
             writer.write_batch(batch)
-            parts.append((summed.size, batch.num_rows, summed.take()))
+            buffered.flush()
+            parts.append((summed.size, batch.num_rows, summed.crc32c))
+            summed.crc32c = 0
         table = json.dumps(parts, separators=(",", ":")).encode()
         custom = {_BATCHES: table, _CRC32C: b"%08x" % _table_crc32c(metadata, table)}
         nothing = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
         writer.write_batch(nothing, custom_metadata=custom)
-    summed.flush()
+    buffered.flush()
     return summed.size
 
 
-class _Sink:
-    """Passes bytes on to another sink, small pieces together: Arrow writes a batch in some thirty.
+class _Sink(io.RawIOBase):
+    """Passes bytes on to another sink.
 
-    :ivar size: their number.
+    :ivar size: their number.  :ivar crc32c: of those since it was set to 0.
     """
 
     def __init__(self, sink: Any) -> None:
         self._sink = sink
-        self._pending: list[Any] = []
-        self._crc32c = 0
+        self.crc32c = 0
         self.size = 0
-        self.closed = False
+
+    def writable(self) -> bool:
+        return True
 
     def write(self, data: Any) -> int:
+        self.crc32c = _crc32c(data, self.crc32c)
         self.size += len(data)
-        if len(data) < _LARGE:
-            self._pending.append(data)
-        else:
-            self.flush()
-            self._pass(data)
-        return len(data)
-
-    def flush(self) -> None:
-        """Pass on all that waits."""
-        if self._pending:
-            self._pass(b"".join(self._pending))
-            self._pending.clear()
-
-    def take(self) -> int:
-        """The CRC32C of the bytes since the last call."""
-        self.flush()
-        taken, self._crc32c = self._crc32c, 0
-        return taken
-
-    def _pass(self, data: Any) -> None:
-        self._crc32c = _crc32c(data, self._crc32c)
         self._sink.write(data)
+        return len(data)
 
 
 def _table_crc32c(metadata: Mapping[bytes, bytes], table: bytes) -> int:

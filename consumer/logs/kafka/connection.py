@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
+from typing import TypeVar
 
 from coordinator.zk.errors import BadData, CoordinatorError
 from coordinator.zk.store import Store
@@ -21,6 +22,8 @@ from .client import SILENT_S, BrokerStats, KafkaClient, Place
 from .requests import NO_TOPIC, Described, Pending, Unanswered, refused
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 FIND_AGAIN_S = 10.0
 
@@ -35,6 +38,20 @@ ABSENT_S = 2.0
 
 UNAVAILABLE_S = 5.0
 """Seconds after which the leader of a partition is reported: a restart, or the end of a connection, may be shorter."""
+
+
+def in_thread(name: str, find: Callable[[], T]) -> Future[T]:
+    """Call `find` in a thread of its own."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(find())
+        except BaseException as error:  # noqa: BLE001  re-raised by `result`
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
 
 
 class BrokerLookup:
@@ -59,20 +76,12 @@ class BrokerLookup:
             if now < self.not_before:
                 return None
             self.not_before = now + FIND_AGAIN_S
-            lookup: Future[str] = Future()
-            threading.Thread(target=self._look, args=(lookup,), name="kafka-lookup", daemon=True).start()
-            self._lookup = lookup
-            wait([lookup], wait_s)
+            self._lookup = in_thread("kafka-lookup", self._find)
+            wait([self._lookup], wait_s)
         if not self._lookup.done():
             return None
         ended, self._lookup = self._lookup, None
         return ended.result()
-
-    def _look(self, lookup: Future[str]) -> None:
-        try:
-            lookup.set_result(self._find())
-        except BaseException as error:  # noqa: BLE001  re-raised by `found`
-            lookup.set_exception(error)
 
 
 class TopicRegistry:
@@ -93,9 +102,9 @@ class TopicRegistry:
 
     def describe(self, topics: Iterable[str]) -> Pending[str, Described | LogError]:
         """The topics as registered by now."""
-        found: dict[str, Future[Described | LogError]] = {name: Future() for name in topics}
-        threading.Thread(target=self._fill, args=(found,), name="kafka-registry", daemon=True).start()
-        return Pending(found, lambda future: future.result(), self)
+        names = list(topics)
+        future = in_thread("kafka-registry", lambda: self._found(names))
+        return Pending([future], future.result)
 
     def close(self) -> None:
         """End the session, or leave that to the thread that uses it."""
@@ -111,18 +120,17 @@ class TopicRegistry:
         if store is not None:
             store.close()
 
-    def _fill(self, wanted: dict[str, Future[Described | LogError]]) -> None:
+    def _found(self, names: list[str]) -> dict[str, Described | LogError]:
         found: dict[str, Described | LogError]
         with self._lock:
             try:
-                found = self._read(list(wanted))
+                found = self._read(names)
             except Exception as error:  # noqa: BLE001  without an answer records stay unconfirmed
                 self._end_session()
-                found = dict.fromkeys(wanted, Unanswered(str(error)))
+                found = dict.fromkeys(names, Unanswered(str(error)))
         if self._is_closed:
             self.close()
-        for name, answer in found.items():
-            wanted[name].set_result(answer)
+        return found
 
     def _read(self, names: list[str]) -> dict[str, Described | LogError]:
         absent = Unanswered(f"no broker of Kafka is registered in {self._brokers.ids}")
