@@ -45,8 +45,7 @@ from ..membership.contributor import StatefulContributor
 from ..membership.member import ConsumerMember
 from ..membership.offsets import CommittedOffsets, Record
 from ..membership.start_position import find_nowhere
-from ..sealing.folder_claim import chroot_of, claim
-from ..sealing.segment_files import SegmentFolder
+from ..sealing.segment_files import SegmentFolder, chroot_of, claim
 from .states import State, StateFiles
 
 if TYPE_CHECKING:

@@ -38,9 +38,8 @@ from ...membership.offsets import Consumption
 from ...membership.registration import opener_of
 from ...membership.start_position import Starts
 from ...metrics import ConsumerMetrics
-from ...sealing.folder_claim import ClaimedFiles
 from ...sealing.sealer import Sealer, SlotRegion
-from ...sealing.segment_files import SegmentFolder
+from ...sealing.segment_files import ClaimedFiles, SegmentFolder
 from ..gc_tuning import fewer_collections, spare_modules
 from .config import SlotSpec
 
