@@ -90,6 +90,7 @@ class ConsumerOperator(Callbacks):
     :param operator_driven: at a checkpoint, records in the message queue are deferred until it has ended; without it,
         they are processed before, for at most `PROCESS_FIRST_S`.
     :param source: see `Consumer`, as all others.
+    :ivar consumer: the event thread's consumer, for inspection; only that thread may poll or close it.
     :raises UsageError: when the configuration names no region.
     """
 
@@ -115,13 +116,13 @@ class ConsumerOperator(Callbacks):
         self._defers = typed("operator_driven", operator_driven, bool)
         self._runtime = runtime or ThreadRuntime(recorder_of(config, "consumer"))
         metrics = metrics or ConsumerMetrics()
-        self._consumer = Consumer(config, subscription, self, source, open_store, self._runtime, metrics, assignors)
+        self.consumer = Consumer(config, subscription, self, source, open_store, self._runtime, metrics, assignors)
         self._most = config.max_poll_records if config.max_poll_records > 0 else UNBOUNDED_POLL
         self._messages = MessageQueue(
             self._runtime,
             POLLS_QUEUED * self._most,
             config.buffer_memory,
-            lambda: self._consumer.member.may_fetch,
+            lambda: self.consumer.member.may_fetch,
         )
         metrics.of(config.group, config.consumer).reads_queue(lambda: len(self._messages))
         self._events: Queue[Callable[[], None]] = self._runtime.queue()
@@ -143,12 +144,7 @@ class ConsumerOperator(Callbacks):
     @property
     def state(self) -> str:
         """The member's state, in the seed's words; RESET_PENDING from the call of `request_reset` on."""
-        return RESET_PENDING if self._is_reset_asked else self._consumer.region.state
-
-    @property
-    def consumer(self) -> Consumer:
-        """The event thread's consumer, for inspection; only that thread may poll or close it."""
-        return self._consumer
+        return RESET_PENDING if self._is_reset_asked else self.consumer.region.state
 
     @property
     def queued(self) -> int:
@@ -174,7 +170,7 @@ class ConsumerOperator(Callbacks):
         :raises Closed: when the operator has ended.
         """
         self._check_open()
-        self._events.put(self._consumer.request_checkpoint)
+        self._events.put(self.consumer.request_checkpoint)
 
     def request_reset(self, reason: str) -> None:
         """Reset the whole region to its last checkpoint. Returns at once; no record is processed until then, and no
@@ -228,7 +224,7 @@ class ConsumerOperator(Callbacks):
             self._is_started = self._is_closed = True
             self._messages.close()
             self._ended.set()
-            self._consumer.close()
+            self.consumer.close()
         elif _inside.get() is not self:
             self._await_end(timeout_s)
             self._is_closed = True
@@ -293,7 +289,7 @@ class ConsumerOperator(Callbacks):
             self._error = self._error or error
         try:
             self._defers = True
-            self._consumer.close(save=self._error is None)
+            self.consumer.close(save=self._error is None)
         except BaseException as error:  # noqa: BLE001
             self._error = self._error or error
         finally:
@@ -312,7 +308,7 @@ class ConsumerOperator(Callbacks):
             return
         try:
             may_fetch = now >= self._fetch_at and self._messages.has_room(self._most)
-            polled = self._consumer.poll(POLL_MS, self._most if may_fetch else 0)
+            polled = self.consumer.poll(POLL_MS, self._most if may_fetch else 0)
         except AssignmentFailed as failure:
             log.warning("assignment failed: consumer=%s reason=%s", self._config.consumer, failure)
             return
@@ -321,7 +317,7 @@ class ConsumerOperator(Callbacks):
             self._fetch_at = now + TRY_AGAIN_S
             return
         self._messages.put(polled)
-        if not self._consumer.region.is_in_checkpoint:
+        if not self.consumer.region.is_in_checkpoint:
             self._defer_at = float("inf")
             self._messages.allow(DRAIN)
 
@@ -331,7 +327,7 @@ class ConsumerOperator(Callbacks):
     def _reset_after(self, resets: int, reason: str) -> None:
         """Any reset later than `resets`, the number of them at a request, answers the request."""
         if resets == self._resets:
-            self._consumer.request_reset(reason)
+            self.consumer.request_reset(reason)
 
     def _is_carried_out(self, event: Callable[[], None]) -> bool:
         """Carry out a request; False when it must be tried again."""

@@ -226,6 +226,7 @@ class RegionMember(StatefulContributor):
 
     :param application: its `on_drain`, `on_checkpoint` and `on_reset` are called, see `Callbacks`; the state that it
         gives has the offsets of all running partitions.
+    :ivar is_ready: whether the application has its state of the present reset.
     :ivar resets: number of states restored.
     """
 
@@ -234,7 +235,7 @@ class RegionMember(StatefulContributor):
         self._application = application
         self._files = StateFiles(context.config.checkpoint_dir, context.config.region)
         self._cut = self.reading(CommittedOffsets(context.runtime, self._group, find_nowhere))
-        self._is_ready = False
+        self.is_ready = False
         self._start = ""
         self._throttled_until = float("-inf")
         self._next_take = float("-inf")
@@ -253,20 +254,15 @@ class RegionMember(StatefulContributor):
             return DRAINED
         if self._cut.order is None:
             return SUBSCRIBED
-        if not self._is_ready:
+        if not self.is_ready:
             return RESET_PENDING
         return RESET_COMPLETE if self._runtime.monotonic() < self._throttled_until else RECEIVING
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether the application has its state of the present reset."""
-        return self._is_ready
 
     @property
     def may_take(self) -> bool:
         """Whether records may be taken in: the state is restored, and no checkpoint waits."""
         now = self._runtime.monotonic()
-        if not self._is_ready or self.is_in_checkpoint:
+        if not self.is_ready or self.is_in_checkpoint:
             return False
         if now >= self._throttled_until:
             return True
@@ -280,7 +276,7 @@ class RegionMember(StatefulContributor):
     def ordered(self, channel: Channel, order: Order) -> None:
         """See `StatefulContributor`."""
         self._cut.begin(order, reloads=bool(channel.running))
-        self._is_ready = False
+        self.is_ready = False
         self._start = ""
 
     def is_applied(self, channel: Channel, name: str, command: Command) -> bool:
@@ -301,7 +297,7 @@ class RegionMember(StatefulContributor):
     def stopped(self) -> None:
         """See `Contributor`."""
         super().stopped()
-        self._is_ready = False
+        self.is_ready = False
         # If their release is withdrawn, running partitions begin again from the cut.
         self._cut.begin(self._cut.order, reloads=self._cut.order is not None)
 
@@ -317,7 +313,7 @@ class RegionMember(StatefulContributor):
 
     def _may_contribute(self, channel: Channel, order: Order) -> bool:
         is_current = channel.region is not None and (channel.region.reset, channel.region.ready) == (order.reset,) * 2
-        return self._is_ready and is_current
+        return self.is_ready and is_current
 
     def _contribution(self, store: Store, fenced: FencedChannel, order: Order) -> Contribution | None:
         """None while the application has not finished."""
@@ -352,7 +348,7 @@ class RegionMember(StatefulContributor):
         if self._draining_for and self._has_finished(self._draining_for):
             self._wake.set()  # the command is applied again
         channel, order = fenced.channel, self._cut.order
-        if order is None or channel.region is None or channel.region.reset != order.reset or self._is_ready:
+        if order is None or channel.region is None or channel.region.reset != order.reset or self.is_ready:
             return
         if not self._start and channel.region.ready != order.reset:
             return  # the start has stopped between two multis: it is continued first
@@ -368,7 +364,7 @@ class RegionMember(StatefulContributor):
         if channel.region.ready != order.reset:
             after = replace(channel, region=Progress(order.reset, order.reset, channel.region.drained))
             fenced.commit(after, [Delete(self._group.command(self._config.consumer, self._start))])
-        self._is_ready = True
+        self.is_ready = True
         self.resets += 1
         now = self._runtime.monotonic()
         self._throttled_until = now + THROTTLED_S if order.reset > 1 else now

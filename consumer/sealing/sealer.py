@@ -24,7 +24,7 @@ from coordinator.zk.znodes.regions import Contribution, Order
 from coordinator.zk.znodes.segments import SEAL_INTERVAL_MS, Missing, SealedRange, Segment
 
 from ..errors import ForeignFolder, UnknownMemberId
-from ..fetching.fetcher import Fetcher
+from ..fetching.polling import Fetcher
 from ..membership.call_guard import MemberContext
 from ..membership.channel import FencedChannel
 from ..membership.contributor import Contributor

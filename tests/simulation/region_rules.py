@@ -68,7 +68,7 @@ def _moves_offsets(original: Any) -> Any:
 
     def tend(self: Any, store: Any, fenced: Any) -> None:
         original(self, store, fenced)
-        if self._is_ready and not self._paused_for:
+        if self.is_ready and not self._paused_for:
             running = fenced.channel.running
             positions = self._application._polling.positions
             now = {part: position.offset for part, position in positions.items() if part in running}

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumer.errors import SegmentError
-from consumer.fetching.fetcher import Fetcher
+from consumer.fetching.polling import Fetcher
 from consumer.logs import LogError, checked_file, open_log
 from consumer.logs.base import LOG_SCHEMA
 from consumer.logs.checked_file import CheckedFile, write_checked

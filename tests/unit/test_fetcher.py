@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from consumer.fetching.fetcher import LONGEST_WAIT_S, LOOK_FOR_DATA_S, PENDING_S, Fetcher, Looks
+from consumer.fetching.polling import LONGEST_WAIT_S, LOOK_FOR_DATA_S, PENDING_S, Fetcher, Looks
 from consumer.logs import FetchLimits, LogError, OffsetOutOfRange
 from consumer.logs.base import Fetched, PullSource
 from consumer.logs.embedded.log import EmbeddedLog, topic_folder

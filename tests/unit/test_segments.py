@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from consumer.errors import SegmentError
-from consumer.fetching.fetcher import Fetcher
+from consumer.fetching.polling import Fetcher
 from consumer.logs.base import LOG_SCHEMA, Fetched, OffsetOutOfRange
 from consumer.sealing.sealer import SealConfig, Sealer
 from consumer.sealing.segment_files import BATCH_BYTES, SegmentFolder, arranged, incarnation_of, segment_file

@@ -262,8 +262,7 @@ class Chain:
             raise _unreadable(path, first, error) from error
 
     def _move_end(self, last: LogFile) -> None:
-        path = self._folder / file_name(last.first)
-        self._last = (path, _identity(path))
+        self._last = (last.path, _identity(last.path))
         self.open_file = last
         self._end = last.end
         self._next = self._folder / file_name(last.end)
