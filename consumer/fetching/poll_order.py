@@ -1,7 +1,7 @@
 """The order in which a poll returns buffered records, when its limits exclude some: KIP-41's two orders.
 
-Both are pure. The first function gets, for each partition in the order of turns, its number of buffered records, and the
-number to return. The second names the partitions that go to the end of that order, where empty ones return, too.
+Both are pure. The first function gets, of each partition in the order of turns, its number of buffered records,
+and the number to return. The second names the partitions that go to the end of that order, where empty ones return too.
 Limits, with n partitions that have records, independent of new records:
 
 - greedy: each poll serves the partition at the head, which is drained by it or goes to the end. So every
