@@ -70,9 +70,10 @@ class Looks:
 class Fetcher:
     """The positions of one consumer. A revoked partition is removed with its fetched records.
 
-    :param region: the consistent region of plain consumers that the group is in; empty without one.
+    :param auto_offset_reset: `earliest`, `latest`, or `none`: without a jump, `refuse_out_of_range` raises.
+    :param region: the consistent region of plain consumers that the group is in, in which positions are never reset;
+        empty without one.
     :param source: the source of the records; that of the log when it is None.
-    :ivar out_of_range: partitions whose position is out of range; they wait for `jump`.
     """
 
     def __init__(
@@ -84,7 +85,11 @@ class Fetcher:
         source: Source | None = None,
     ) -> None:
         self._meter = meter or unread()
-        self.out_of_range = OutOfRangePartitions(log, self._meter, auto_offset_reset, region)
+        self._log = log
+        self._reset = NONE if region else auto_offset_reset
+        self._region = region
+        self._jumps: dict[TopicPartition, Jump] = {}
+        self._refused: dict[TopicPartition, OffsetOutOfRange] = {}
         self._source = source or log.source()
         self._positions: dict[TopicPartition, Position] = {}
         self._suspended: PartitionSet = frozenset()
@@ -101,6 +106,16 @@ class Fetcher:
         return dict(self._complaints)
 
     @property
+    def out_of_range(self) -> Set[TopicPartition]:
+        """Partitions whose position is out of range. They are not fetched until their jump was taken."""
+        return self._jumps.keys() | self._refused.keys()
+
+    @property
+    def jumps(self) -> Mapping[TopicPartition, Jump]:
+        """The jumps to take, with `jump` or `rewind`."""
+        return dict(self._jumps)
+
+    @property
     def is_pending(self) -> bool:
         """See `Source`."""
         return self._source.is_pending
@@ -113,7 +128,7 @@ class Fetcher:
     def end(self, partitions: PartitionSet | Iterable[TopicPartition]) -> None:
         """Stop fetching these."""
         partitions = list(partitions)
-        self.out_of_range.forget(partitions)
+        self._forget_jumps(partitions)
         self._suspended -= frozenset(partitions)
         for partition in partitions:
             self._positions.pop(partition, None)
@@ -130,15 +145,21 @@ class Fetcher:
 
     def rewind(self, partition: TopicPartition, offset: int) -> None:
         """Continue at `offset`: later fetched records were dropped."""
-        self.out_of_range.forget([partition])
+        self._forget_jumps([partition])
         position = self._positions[partition] = self._positions[partition]._replace(offset=offset)
         if partition not in self._suspended:
             self._source.assign({partition: position})
 
     def jump(self) -> None:
         """Reset the positions that are out of range, by `auto_offset_reset`."""
-        for partition, jump in self.out_of_range.jumps.items():
+        for partition, jump in self.jumps.items():
             self.rewind(partition, jump.after)
+
+    def _forget_jumps(self, partitions: Iterable[TopicPartition]) -> None:
+        """These have another position by now, or are not fetched any more."""
+        for partition in partitions:
+            self._jumps.pop(partition, None)
+            self._refused.pop(partition, None)
 
     def fetch(self, max_bytes: int, wanted: Collection[TopicPartition] | None = None) -> list[Fetch]:
         """The available records, one fetch of a partition at most; see `Source.poll`."""
@@ -172,59 +193,20 @@ class Fetcher:
                 self._log_problem(partition, str(problem))
 
     def _note_out_of_range(self, partition: TopicPartition, error: OffsetOutOfRange) -> None:
-        if partition in self.out_of_range.partitions:
+        """The log does not have the next offset: resolve the reset position."""
+        if partition in self.out_of_range:
             return
-        position = self._positions[partition]
-        try:
-            self.out_of_range.note(partition, position.topic_id, position.offset, error)
-            if partition not in self.out_of_range.jumps:
-                self._log_problem(partition, str(error))
-        except (CoordinatorError, OSError) as problem:
-            self._log_problem(partition, str(problem))
-
-    def _log_problem(self, partition: TopicPartition, problem: str) -> None:
-        if self._complaints.get(partition) != problem:
-            self._complaints[partition] = problem
-            log.error("partition fetch failed: partition=%s problem=%s", partition, problem)
-
-
-class OutOfRangePartitions:
-    """Partitions whose next offset is out of range. They are not fetched until their jump was taken.
-
-    :param reset: `earliest`, `latest`, or `none`: without a jump, `refuse` raises.
-    :param region: the consistent region of plain consumers that the group is in: positions are never reset in one.
-    """
-
-    def __init__(self, source: Log, meter: Meter, reset: str = EARLIEST, region: str = "") -> None:
-        self._log = source
-        self._meter = meter
-        self._reset = NONE if region else reset
-        self._region = region
-        self._jumps: dict[TopicPartition, Jump] = {}
-        self._refused: dict[TopicPartition, OffsetOutOfRange] = {}
-
-    @property
-    def partitions(self) -> Set[TopicPartition]:
-        """All of them."""
-        return self._jumps.keys() | self._refused.keys()
-
-    @property
-    def jumps(self) -> Mapping[TopicPartition, Jump]:
-        """The jumps to take, followed by `forget`."""
-        return dict(self._jumps)
-
-    def note(self, partition: TopicPartition, topic_id: str, offset: int, error: OffsetOutOfRange) -> None:
-        """The log does not have `offset`: resolve the reset position.
-
-        :raises LogError: when the log does not answer; the next fetch notes it again.
-        """
+        topic_id, offset = self._positions[partition]
         if self._reset == NONE:
             self._refused[partition] = error
-            return
+            return self._log_problem(partition, str(error))
         find = self._log.latest if self._reset == LATEST else self._log.earliest
-        after = find(partition.topic, topic_id, partition.partition)
-        if after == offset:
-            raise error  # the log's offsets are inconsistent, or have just changed: fetch again
+        try:
+            after = find(partition.topic, topic_id, partition.partition)
+        except (CoordinatorError, OSError) as problem:  # the next fetch notes it again
+            return self._log_problem(partition, str(problem))
+        if after == offset:  # the log's offsets are inconsistent, or have just changed: fetch again
+            return self._log_problem(partition, str(error))
         self._jumps[partition] = Jump(topic_id, offset, after)
         self._meter.offset_reset()
         log.warning(
@@ -232,7 +214,7 @@ class OutOfRangePartitions:
             partition, offset, after, self._reset, error,
         )  # fmt: skip
 
-    def refuse(self, partitions: Set[TopicPartition]) -> None:
+    def refuse_out_of_range(self, partitions: Set[TopicPartition]) -> None:
         """
         :raises OffsetOutOfRange: when one of these is out of range, and there is no jump; the message has a remedy.
         """
@@ -252,11 +234,10 @@ class OutOfRangePartitions:
             "`groups reset-offsets`, and a reset of the region if other groups are in it"
         )
 
-    def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """These have another position by now, or are not fetched any more."""
-        for partition in partitions:
-            self._jumps.pop(partition, None)
-            self._refused.pop(partition, None)
+    def _log_problem(self, partition: TopicPartition, problem: str) -> None:
+        if self._complaints.get(partition) != problem:
+            self._complaints[partition] = problem
+            log.error("partition fetch failed: partition=%s problem=%s", partition, problem)
 
 
 def fetcher_of(config: ConsumerConfig, opened: Log, meter: Meter | None, clock: Callable[[], float]) -> Fetcher:
@@ -397,11 +378,11 @@ class Polling:
     def _reset_out_of_range(self) -> None:
         """Only for partitions without buffered records: earlier records are returned first."""
         out_of_range = self._fetcher.out_of_range
-        if not out_of_range.partitions:
+        if not out_of_range:
             return
-        alone = out_of_range.partitions - self._buffer.left(out_of_range.partitions).keys()
-        out_of_range.refuse(alone)
-        if jumps := {partition: jump for partition, jump in out_of_range.jumps.items() if partition in alone}:
+        alone = out_of_range - self._buffer.left(out_of_range).keys()
+        self._fetcher.refuse_out_of_range(alone)
+        if jumps := {partition: jump for partition, jump in self._fetcher.jumps.items() if partition in alone}:
             self._on_reset(jumps)
             for partition, jump in jumps.items():
                 self.seek(partition, jump.after)

@@ -12,12 +12,16 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 from fastcrc import crc32
+
+from coordinator.zk import below
 
 MARK = b"zk_group.checksums"
 """In the schema's metadata: the file has checksums. So none that lost them is taken for one of an earlier release."""
@@ -171,6 +175,17 @@ class _Sink(io.RawIOBase):
         self.size += len(data)
         self._sink.write(data)
         return len(data)
+
+
+def mapped(root: str | Path, parts: Sequence[str]) -> pa.Buffer:
+    """The bytes of a local file, memory-mapped; no link leads to it."""
+    descriptor = below.open_file(root, parts)
+    try:
+        # By the descriptor, not the path, which may be a link by now. Close frees both; the buffer keeps the mapping.
+        with pa.memory_map(f"/dev/fd/{descriptor}") as source:
+            return source.read_buffer(source.size())
+    finally:
+        os.close(descriptor)
 
 
 def _table_crc32c(metadata: Mapping[bytes, bytes], table: bytes) -> int:

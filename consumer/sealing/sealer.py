@@ -134,8 +134,8 @@ class Sealer:
         room = self._config.seal_bytes - self._open.nbytes
         if self.paused or not self._may_fetch() or self._segments.pending is not None or room <= 0:
             return 0
-        self._fetcher.out_of_range.refuse(self._fetcher.out_of_range.partitions)
-        if self._fetcher.out_of_range.jumps and not self._jump():
+        self._fetcher.refuse_out_of_range(self._fetcher.out_of_range)
+        if self._fetcher.jumps and not self._jump():
             return 0
         checked = self._runtime.monotonic()
         if not self._may_fetch():
@@ -154,7 +154,7 @@ class Sealer:
         part of it: no segment has them, and the channel has not moved over them."""
         if self._runtime.monotonic() < self._not_before or (self.is_open and not self.seal()):
             return False
-        jumps = self._fetcher.out_of_range.jumps
+        jumps = self._fetcher.jumps
         try:
             self._open.forget(jumps)
             running = channel_of(self._membership).running

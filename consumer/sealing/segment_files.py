@@ -13,7 +13,6 @@ The folders `[segments_dir]/[group]` and `[checkpoint_dir]/[region]` each belong
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import re
 from collections import deque
@@ -38,7 +37,7 @@ from coordinator.zk.znodes.segments import SealedRange, Segment
 
 from ..errors import ForeignFolder, SegmentError
 from ..logs.base import LOG_SCHEMA
-from ..logs.checked_file import CheckedFile, DamagedBatch, write_checked
+from ..logs.checked_file import CheckedFile, DamagedBatch, mapped, write_checked
 
 BATCH_BYTES = 1 << 20
 """Arrow memory of a batch in a file, about; a batch of half to twice this is written unchanged.
@@ -417,17 +416,13 @@ class SegmentFolder:
         """All of a file; a local one is memory-mapped."""
         path = self.path(file)
         if self._is_local:
-            descriptor = below.open_file(self._root, file.split("/"))
-            try:
-                _check_size(os.fstat(descriptor).st_size, size)
-                return pa.py_buffer(mmap.mmap(descriptor, size, prot=mmap.PROT_READ))
-            finally:
-                os.close(descriptor)
-        with self._fs.open_input_file(path) as source:  # one request: one for each batch would take a round trip each
-            _check_size(source.size(), size)
-            data = source.read_buffer(size)
-            _check_size(data.size, size)
-            return data
+            data = mapped(self._root, file.split("/"))
+        else:
+            with self._fs.open_input_file(path) as source:  # one request: each batch would take a round trip
+                _check_size(source.size(), size)
+                data = source.read_buffer(size)
+        _check_size(data.size, size)
+        return data
 
 
 def _check_size(actual: int, size: int) -> None:

@@ -192,7 +192,7 @@ def test_out_of_range_offset_is_logged_counted_and_reset_without_blocking_others
     fetcher.begin({BROKEN: Position("id", before), WHOLE: Position("id", 40)})
 
     first = fetcher.fetch(1 << 20)
-    jumps = fetcher.out_of_range.jumps
+    jumps = fetcher.jumps
     fetcher.jump()
     second = fetcher.fetch(1 << 20)
 
@@ -211,9 +211,9 @@ def test_out_of_range_with_reset_none_raises_after_fetched_records_are_returned(
     assert [fetch.partition for fetch in fetcher.fetch(1 << 20)] == [WHOLE]
     assert fetcher.complaints == {BROKEN: "offset 10 of t-0: there is 30 to 50"}
     with pytest.raises(OffsetOutOfRange, match=r"offset 10 of t-0: .*; auto_offset_reset is none, so t-0 waits: set"):
-        fetcher.out_of_range.refuse({BROKEN})
+        fetcher.refuse_out_of_range({BROKEN})
     fetcher.rewind(BROKEN, 30)
-    fetcher.out_of_range.refuse({BROKEN})
+    fetcher.refuse_out_of_range({BROKEN})
     assert [fetch.first for fetch in fetcher.fetch(1 << 20)] == [30]
 
 
@@ -222,9 +222,9 @@ def test_lost_offset_in_a_region_is_an_error_with_a_remedy_and_never_a_jump(rese
     fetcher = Fetcher(TimedLog(end=50, begin=30), None, reset, "r")
     fetcher.begin({BROKEN: Position("id", 10)})
 
-    assert not fetcher.fetch(1 << 20) and not fetcher.out_of_range.jumps
+    assert not fetcher.fetch(1 << 20) and not fetcher.jumps
     with pytest.raises(OffsetOutOfRange, match=r"offset 10 of t-0: .*t-0 waits: .* regions reset r --to") as raised:
-        fetcher.out_of_range.refuse({BROKEN})
+        fetcher.refuse_out_of_range({BROKEN})
     assert "auto_offset_reset" not in str(raised.value)
 
 
@@ -255,5 +255,5 @@ def test_log_without_a_known_beginning_is_queried_again(caplog: pytest.LogCaptur
     fetcher.begin({BROKEN: Position("id", 10)})
 
     assert fetcher.fetch(1 << 20) == []
-    assert (fetcher.complaints, fetcher.out_of_range.jumps) == ({BROKEN: "the log is away"}, {})
+    assert (fetcher.complaints, fetcher.jumps) == ({BROKEN: "the log is away"}, {})
     assert "partition fetch failed: partition=t-0 problem=the log is away" in caplog.text

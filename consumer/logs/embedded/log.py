@@ -41,7 +41,7 @@ from ..base import (
     UnknownTopic,
     fitting_rows,
 )
-from ..checked_file import CheckedFile, DamagedBatch, write_checked
+from ..checked_file import CheckedFile, DamagedBatch, mapped, write_checked
 
 _STORED = ("key", "value", "timestamp", "timestampType", "headers")
 STORED_SCHEMA = pa.schema([LOG_SCHEMA.field(name) for name in _STORED])
@@ -132,17 +132,6 @@ def write_file(name: str, folder: int, batches: Sequence[pa.RecordBatch]) -> Non
 def _unreadable(path: Path, first: int, reason: object) -> LogError:
     line = str(reason).partition("\n")[0]
     return LogError(f"cannot read {path}, which holds the records from offset {first}: {line}")
-
-
-def _mapped(path: Path) -> pa.Buffer:
-    """The bytes of a file."""
-    descriptor = below.open_file(path.parents[3], path.parts[-4:])  # topic, topic id, partition, file
-    try:
-        # By the descriptor, not the path, which may be a link by now. Close frees both; the buffer keeps the mapping.
-        with pa.memory_map(f"/dev/fd/{descriptor}") as source:
-            return source.read_buffer(source.size())
-    finally:
-        os.close(descriptor)
 
 
 def _placed(batch: pa.RecordBatch, topic: str, partition: int, first: int) -> pa.RecordBatch:
@@ -247,7 +236,8 @@ class Chain:
         """
         path = self._folder / file_name(first)
         try:
-            stored = CheckedFile(_mapped(path), STORED_SCHEMA)
+            data = mapped(path.parents[3], path.parts[-4:])  # topic, topic id, partition, file
+            stored = CheckedFile(data, STORED_SCHEMA)
             metadata, rows = stored.metadata, sum(stored.rows)
             if _ROWS not in metadata or _NEWEST not in metadata:
                 raise ValueError("it is no file of this log")
