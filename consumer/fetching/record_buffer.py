@@ -244,20 +244,16 @@ def _slices(batches: Iterable[_Batch], rows: int) -> Iterator[pa.RecordBatch]:
 
 
 def records_of(fetch: Fetch) -> list[Record]:
-    """A fetch's rows as records."""
+    """A fetch's rows as records, read column by column: rows as dictionaries take twice as long."""
+    topic, number = repeat(fetch.partition.topic), repeat(fetch.partition.partition)
     records: list[Record] = []
     for batch in fetch.batches:
-        records.extend(_records_in(fetch.partition, batch))
+        offsets, stamp_types, keys, values = (
+            batch.column(name).to_pylist() for name in ("offset", "timestampType", "key", "value")
+        )
+        columns = (topic, number, offsets, _stamps(batch), stamp_types, keys, values, _headers(batch))
+        records.extend(map(_record, zip(*columns, strict=False)))
     return records
-
-
-def _records_in(partition: TopicPartition, batch: pa.RecordBatch) -> Iterator[Record]:
-    """The rows of `batch`, read column by column: rows as dictionaries take twice as long."""
-    offsets, stamp_types, keys, values = (
-        batch.column(name).to_pylist() for name in ("offset", "timestampType", "key", "value")
-    )
-    columns = (repeat(partition.topic), repeat(partition.partition), offsets, _stamps(batch), stamp_types)
-    return map(_record, zip(*columns, keys, values, _headers(batch), strict=False))
 
 
 def _stamps(batch: pa.RecordBatch) -> list[int]:

@@ -54,36 +54,6 @@ def in_thread(name: str, find: Callable[[], T]) -> Future[T]:
     return future
 
 
-class BrokerLookup:
-    """Looks the servers up beside fetching: ZooKeeper may take seconds to answer, or fail. Not for several threads.
-
-    :param find: returns the servers, or raises; may be slow.
-    :ivar not_before: the time of the next lookup.
-    """
-
-    def __init__(self, find: Callable[[], str]) -> None:
-        self._find = find
-        self._lookup: Future[str] | None = None
-        self.not_before = float("-inf")
-
-    def found(self, now: float, wait_s: float | None = LOOKUP_S) -> str | None:
-        """The result of a lookup, which is started when one is due; None without a new result.
-
-        :param wait_s: seconds to wait for a started lookup; None waits until it ends.
-        :raises CoordinatorError: the lookup's.
-        """
-        if self._lookup is None:
-            if now < self.not_before:
-                return None
-            self.not_before = now + FIND_AGAIN_S
-            self._lookup = in_thread("kafka-lookup", self._find)
-            wait([self._lookup], wait_s)
-        if not self._lookup.done():
-            return None
-        ended, self._lookup = self._lookup, None
-        return ended.result()
-
-
 class TopicRegistry:
     """Topics as brokers in ZooKeeper mode have registered them: their ids are known there while no controller answers.
 
@@ -253,7 +223,9 @@ class Connection:
         self.lock = threading.RLock()
         self.closed = threading.Event()
         self.health = Health()
-        self._lookup = BrokerLookup(find)
+        self._find = find
+        self._lookup: Future[str] | None = None
+        self._lookup_after = float("-inf")
         self._options = options
         self.current: KafkaClient | None = None
         self._refused: tuple[float, LogError] | None = None
@@ -303,7 +275,7 @@ class Connection:
         """Close the client, with all records that it has prefetched; the next call of `client` opens another one."""
         with self.lock:
             client, self.current = self.current, None
-            self._lookup.not_before = float("-inf")
+            self._lookup_after = float("-inf")
             if client is not None:
                 client.close()
 
@@ -316,7 +288,7 @@ class Connection:
 
     def _open(self, now: float, wait_s: float | None = LOOKUP_S) -> None:
         try:
-            servers = self._lookup.found(now, wait_s)
+            servers = self._found(now, wait_s)
         except CoordinatorError as error:
             if self.current is None:
                 self.health.all_down("", str(error), now)
@@ -325,3 +297,22 @@ class Connection:
             self.discard()
             registry = None if self._registry is None else self._registry.describe
             self.current = KafkaClient(servers, self._options, registry)
+
+    def _found(self, now: float, wait_s: float | None) -> str | None:
+        """The servers that a lookup has found, which is started when one is due; None without a new result.
+
+        It runs beside fetching: ZooKeeper may take seconds to answer, or fail.
+
+        :param wait_s: seconds to wait for a started lookup; None waits until it ends.
+        :raises CoordinatorError: the lookup's.
+        """
+        if self._lookup is None:
+            if now < self._lookup_after:
+                return None
+            self._lookup_after = now + FIND_AGAIN_S
+            self._lookup = in_thread("kafka-lookup", self._find)
+            wait([self._lookup], wait_s)
+        if not self._lookup.done():
+            return None
+        ended, self._lookup = self._lookup, None
+        return ended.result()
