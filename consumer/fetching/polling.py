@@ -78,19 +78,19 @@ class Fetcher:
 
     def __init__(
         self,
-        log: Log,
+        opened: Log,
         meter: Meter | None = None,
         auto_offset_reset: str = EARLIEST,
         region: str = "",
         source: Source | None = None,
     ) -> None:
         self._meter = meter or unread()
-        self._log = log
+        self._log = opened
         self._reset = NONE if region else auto_offset_reset
         self._region = region
         self._jumps: dict[TopicPartition, Jump] = {}
         self._refused: dict[TopicPartition, OffsetOutOfRange] = {}
-        self._source = source or log.source()
+        self._source = source or opened.source()
         self._positions: dict[TopicPartition, Position] = {}
         self._suspended: PartitionSet = frozenset()
         self._complaints: dict[TopicPartition, str] = {}

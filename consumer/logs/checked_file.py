@@ -283,5 +283,4 @@ def _field(view: memoryview, table: int, index: int) -> int:
 
 
 def _number(view: memoryview, at: int, form: str) -> int:
-    number: int = struct.unpack_from(form, view, at)[0]
-    return number
+    return int(struct.unpack_from(form, view, at)[0])

@@ -299,13 +299,11 @@ class SegmentFolder:
         :raises OSError: when it cannot be removed.
         """
         path = self.path(file)
-        try:
+        with suppress(FileNotFoundError):
             if self._is_local:
                 below.unlink(self._root, file.split("/"))
             else:
                 self._fs.delete_file(path)
-        except FileNotFoundError:
-            return
 
     def folders(self, parent: str) -> list[str]:
         """The names of the folders in a folder.

@@ -77,7 +77,7 @@ def test_a_segment_is_written_read_listed_and_removed(folder: SegmentFolder, buc
     assert folder.url == bucket
     assert folder.sizes([file, segment_file("written", "c", "abc", 2)]) == [size, None]
     assert [found.file for found in folder.list("written")] == [file]
-    assert pa.Table.from_batches(SegmentFolder(folder.url).read(file, size, 10)).num_rows == 10
+    assert pa.Table.from_batches(records_in(SegmentFolder(folder.url), file, size, 10)).num_rows == 10
     folder.remove(file)
     folder.remove(file)
     assert folder.list("written") == []

@@ -27,6 +27,7 @@ from consumer.types import Position
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.segments import Missing, SealedRange, Segment
 from tests.support.files_without_checksums import LOG_FILE, SEGMENT
+from tests.support.sealed import records_in
 
 TOPIC, ID = "flights", "id"
 LARGE = 1 << 30
@@ -282,7 +283,7 @@ def test_a_damaged_segment_fails_with_its_file_its_offsets_and_both_sums(tmp_pat
     ):
         next(found)
     with pytest.raises(SegmentError, match=f"{path} cannot be read: CRC32C "):
-        list(SegmentFolder(segment.segment.segments_dir).read(FILE, segment.segment.size, 2001))
+        list(records_in(SegmentFolder(segment.segment.segments_dir), FILE, segment.segment.size, 2001))
 
 
 def test_rows_of_a_segment_are_named_by_their_offsets() -> None:

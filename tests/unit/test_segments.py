@@ -448,7 +448,7 @@ def test_a_write_that_fails_leaves_nothing_under_the_name(tmp_path: Path) -> Non
 @pytest.mark.parametrize("file", ["../g/c/a.arrow", "/etc/passwd", "g//a.arrow", "g/c/.."])
 def test_path_outside_the_folder_is_refused(tmp_path: Path, file: str) -> None:
     with pytest.raises(SegmentError, match="no path of a segment"):
-        list(SegmentFolder(str(tmp_path)).read(file, 1, 1))
+        list(records_in(SegmentFolder(str(tmp_path)), file, 1, 1))
 
 
 def test_a_damaged_file_is_refused_and_named(tmp_path: Path) -> None:
