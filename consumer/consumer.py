@@ -20,11 +20,9 @@ from .assignment.registry import client_assignment
 from .config import ConsumerConfig, Subscription
 from .control import Control
 from .errors import CommitFailed, UnknownMemberId
-from .fetching.fetcher import LOOK_FOR_DATA_S
-from .fetching.lag import lag_readers
-from .fetching.polling import AutoCommit, Polling, fetcher_of
-from .fetching.records import Record as Record
-from .fetching.records import records_of as records_of
+from .fetching.polling import LOOK_FOR_DATA_S, AutoCommit, Lag, Polling, fetcher_of
+from .fetching.record_buffer import Record as Record
+from .fetching.record_buffer import records_of as records_of
 from .history import recorder_of
 from .logs import Log, OffsetOutOfRange, open_log
 from .membership.call_guard import MemberContext, exclusive, shared
@@ -121,7 +119,7 @@ class Consumer(Control):
             self._may_fetch,
         )
         self._auto_commit = AutoCommit(config, self._runtime, self.commit)
-        self._meter.reads_log(*lag_readers(self._log, self._polling, self._runtime))
+        Lag(self._log, self._polling, self._runtime).reported(self._meter)
         self._meter.reads_buffer(lambda: self._polling.retained, lambda: len(self._polling.paused))
         self._callbacks = callbacks or Callbacks()
         opener = open_store or opener_of(config, "consumer")

@@ -12,7 +12,7 @@ from coordinator.zk.znodes.records import OffsetRecord
 
 from .config import ConsumerConfig, Subscription
 from .fetching.polling import Polling
-from .logs import Log, OffsetAndTimestamp, UnknownTopic, knows_topics
+from .logs import Log, OffsetAndTimestamp, UnknownTopic
 from .membership.call_guard import CallGuard, exclusive, shared
 from .membership.member import ConsumerMember
 from .types import Position
@@ -222,7 +222,7 @@ class Control:
             try:
                 answers[partition] = ask(partition.topic, self._topic_id(partition), partition.partition)
             except UnknownTopic:
-                if knows_topics(self._log):
+                if self._log.knows_topics:
                     raise
                 answers[partition] = of_nothing
         return answers

@@ -13,7 +13,7 @@ from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import Brokers, GroupPaths
 from coordinator.zk.znodes.records import MAX_TOPIC_BYTES, Channel, OffsetRecord, Topic
 
-from ..logs import Log, TopicIdPartition, ends_of
+from ..logs import Log, TopicIdPartition
 from ..types import Offsets
 
 
@@ -61,7 +61,7 @@ class LeaderLookup:
     def end_offsets(self, partitions: Collection[TopicPartition]) -> Offsets:
         """The offset that the next record of each will have."""
         places = {TopicIdPartition(part.topic, self._id(part), part.partition): part for part in partitions}
-        ends = ends_of(self._log, places)
+        ends = self._log.latest_of(places)
         return {places[place]: end for place, end in ends.items() if isinstance(end, int)}
 
     def beginning_offsets(self, partitions: Collection[TopicPartition]) -> Offsets:

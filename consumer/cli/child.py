@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.errors import DrainFailed, ProcessFailed
-from consumer.fetching.records import Record
+from consumer.fetching.record_buffer import Record
 from consumer.operator import ConsumerOperator, Processor
 from consumer.operator.states import State
 from coordinator.zk.errors import BadData, CoordinatorError, MissingProgram

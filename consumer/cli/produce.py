@@ -16,8 +16,8 @@ import click
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from consumer.logs.columns import MAX_RECORD_BYTES, MAX_TIMESTAMP_MS, Headers
-from consumer.logs.embedded.producer import Producer, TopicsInStore
+from consumer.logs.base import MAX_TIMESTAMP_MS
+from consumer.logs.embedded.producer import MAX_RECORD_BYTES, Headers, Producer, TopicsInStore
 from coordinator.zk.errors import BadData, CoordinatorError, UsageError
 from coordinator.zk.process.cli import brokers_option, env_option, opened, report, zk_option
 from coordinator.zk.runtime import ThreadRuntime

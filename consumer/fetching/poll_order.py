@@ -1,7 +1,7 @@
 """The order in which a poll returns buffered records, when its limits exclude some: KIP-41's two orders.
 
-Both are pure. `pick` gets, for each partition in the order of turns, its number of buffered records, and the number to
-return; `behind` names the partitions that go to the end of that order, where empty partitions return, too.
+Both are pure. The first function gets, of each partition in the order of turns, its number of buffered records,
+and the number to return. The second names the partitions that go to the end of that order, where empty ones return too.
 Limits, with n partitions that have records, independent of new records:
 
 - greedy: each poll serves the partition at the head, which is drained by it or goes to the end. So every
@@ -18,8 +18,8 @@ A, none of B and one record a poll, `total` fetches B again after A's thousandth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from coordinator.zk.znodes.partitions import TopicPartition
 
@@ -85,17 +85,7 @@ def behind_after_proportional(picked: Sequence[tuple[Key, int]], left: Mapping[K
     return [key for key, rows in picked if rows == largest and left.get(key)]
 
 
-class PollOrder(NamedTuple):
-    """One of the two."""
-
-    pick: Callable[[Iterable[tuple[TopicPartition, int]], int], list[tuple[TopicPartition, int]]]
-    behind: Callable[[Sequence[tuple[TopicPartition, int]], Mapping[TopicPartition, int]], list[TopicPartition]]
-
-
-ORDERS = {
-    GREEDY: PollOrder(greedy, behind_after_greedy),
-    PROPORTIONAL: PollOrder(proportional, behind_after_proportional),
-}
+ORDERS = {GREEDY: (greedy, behind_after_greedy), PROPORTIONAL: (proportional, behind_after_proportional)}
 
 
 # ---- the partitions that are fetched while records are buffered: the two heuristics of KIP-41
@@ -125,5 +115,4 @@ def share(
     return {partition for partition in fetchable if waiting.get(partition, 0) < each}
 
 
-Heuristic = Callable[[Mapping[TopicPartition, int], Collection[TopicPartition], int, int], Collection[TopicPartition]]
-HEURISTICS: dict[str, Heuristic] = {TOTAL: total, SHARE: share}
+HEURISTICS = {TOTAL: total, SHARE: share}

@@ -1,32 +1,248 @@
-"""The fetching part of `poll`: it fetches when needed, and chooses the records to return (KIP-41); auto commits."""
+"""Fetching: positions of the assigned partitions, and their records as the log's source returns them.
+
+The fetching part of `poll` fetches when needed, and chooses the records to return (KIP-41). Auto commits; lag.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 
+from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 
 from ..config import ConsumerConfig
 from ..errors import CommitFailed
-from ..logs import FetchLimits, Log, source_of
-from ..metrics import Meter
+from ..logs import FetchLimits, Log, OffsetOutOfRange, Source, TopicIdPartition, UnknownTopic
+from ..membership.start_position import EARLIEST, LATEST, NONE
+from ..metrics import Meter, unread
 from ..types import Fetch, Jump, Position
-from .fetcher import Fetcher, Looks
 from .poll_order import HEURISTICS, ORDERS, UNBOUNDED
-from .record_buffer import Buffer
-from .records import Record, records_of
+from .record_buffer import Buffer, Record, records_of
 
 log = logging.getLogger(__name__)
+
+LOOK_FOR_DATA_S = 0.02
+"""Minimum interval between fetches from an empty log."""
+
+PENDING_S = 0.002
+"""Interval between fetches while received records wait for something."""
+
+LONGEST_WAIT_S = 1.0
+"""Maximum backoff, however long the last fetch took: a log that hung for a minute must not pause fetching for nine."""
 
 FETCH_S = 0.005
 """Time limit of a fetch that has records: opening the files of a thousand partitions takes a second."""
 
+READ_AGAIN_S = 5.0
+
+
+class Looks:
+    """The backoff after empty fetches: short, but fetches take at most a tenth of the time.
+
+    A fetch costs some microseconds a partition. Without the backoff, a thousand idle partitions would keep a CPU busy.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._next = float("-inf")
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds until the next fetch; 0 when the backoff is over."""
+        return max(0.0, self._next - self._runtime.monotonic())
+
+    def at_once(self) -> None:
+        """End the backoff: something has changed."""
+        self._next = float("-inf")
+
+    def note(self, began: float, is_empty: bool, is_pending: bool = False) -> None:
+        """Count a fetch that began at `began`.
+
+        :param is_pending: see `Source`.
+        """
+        now = self._runtime.monotonic()
+        wait_s = PENDING_S if is_pending else min(LONGEST_WAIT_S, max(LOOK_FOR_DATA_S, 9 * (now - began)))
+        self._next = now + wait_s if is_empty else now
+
+
+class Fetcher:
+    """The positions of one consumer. A revoked partition is removed with its fetched records.
+
+    :param auto_offset_reset: `earliest`, `latest`, or `none`: without a jump, `refuse_out_of_range` raises.
+    :param region: the consistent region of plain consumers that the group is in, in which positions are never reset;
+        empty without one.
+    :param source: the source of the records; that of the log when it is None.
+    """
+
+    def __init__(
+        self,
+        opened: Log,
+        meter: Meter | None = None,
+        auto_offset_reset: str = EARLIEST,
+        region: str = "",
+        source: Source | None = None,
+    ) -> None:
+        self._meter = meter or unread()
+        self._log = opened
+        self._reset = NONE if region else auto_offset_reset
+        self._region = region
+        self._jumps: dict[TopicPartition, Jump] = {}
+        self._refused: dict[TopicPartition, OffsetOutOfRange] = {}
+        self._source = source or opened.source()
+        self._positions: dict[TopicPartition, Position] = {}
+        self._suspended: PartitionSet = frozenset()
+        self._complaints: dict[TopicPartition, str] = {}
+
+    @property
+    def positions(self) -> Mapping[TopicPartition, Position]:
+        """Partition -> its fetch position."""
+        return dict(self._positions)
+
+    @property
+    def complaints(self) -> dict[TopicPartition, str]:
+        """Partitions that cannot be fetched now, each with the reason."""
+        return dict(self._complaints)
+
+    @property
+    def out_of_range(self) -> Set[TopicPartition]:
+        """Partitions whose position is out of range. They are not fetched until their jump was taken."""
+        return self._jumps.keys() | self._refused.keys()
+
+    @property
+    def jumps(self) -> Mapping[TopicPartition, Jump]:
+        """The jumps to take, with `jump` or `rewind`."""
+        return dict(self._jumps)
+
+    @property
+    def is_pending(self) -> bool:
+        """See `Source`."""
+        return self._source.is_pending
+
+    def begin(self, starts: Mapping[TopicPartition, Position]) -> None:
+        """Fetch these partitions too."""
+        self._positions.update(starts)
+        self._source.assign(starts)
+
+    def end(self, partitions: PartitionSet | Iterable[TopicPartition]) -> None:
+        """Stop fetching these."""
+        partitions = list(partitions)
+        self._forget_jumps(partitions)
+        self._suspended -= frozenset(partitions)
+        for partition in partitions:
+            self._positions.pop(partition, None)
+            self._complaints.pop(partition, None)
+        self._source.release(partitions)
+
+    def suspend(self, partitions: PartitionSet) -> None:
+        """Suspend fetching of exactly these: what was fetched stays, and the others are fetched."""
+        if partitions == self._suspended:
+            return
+        self._source.release(partitions - self._suspended)
+        resumed, self._suspended = self._suspended - partitions, partitions
+        self._source.assign({partition: self._positions[partition] for partition in resumed})
+
+    def rewind(self, partition: TopicPartition, offset: int) -> None:
+        """Continue at `offset`: later fetched records were dropped."""
+        self._forget_jumps([partition])
+        position = self._positions[partition] = self._positions[partition]._replace(offset=offset)
+        if partition not in self._suspended:
+            self._source.assign({partition: position})
+
+    def jump(self) -> None:
+        """Reset the positions that are out of range, by `auto_offset_reset`."""
+        for partition, jump in self.jumps.items():
+            self.rewind(partition, jump.after)
+
+    def _forget_jumps(self, partitions: Iterable[TopicPartition]) -> None:
+        """These have another position by now, or are not fetched any more."""
+        for partition in partitions:
+            self._jumps.pop(partition, None)
+            self._refused.pop(partition, None)
+
+    def fetch(self, max_bytes: int, wanted: Collection[TopicPartition] | None = None) -> list[Fetch]:
+        """The available records, one fetch of a partition at most; see `Source.poll`."""
+        fetches = [fetch for fetch in self._source.poll(max_bytes, wanted) if self._continues(fetch)]
+        for fetch in fetches:
+            self._positions[fetch.partition] = Position(fetch.topic_id, fetch.next)
+            self._meter.fetched(fetch.rows, fetch.nbytes)
+        problems = self._source.problems
+        if self._complaints or problems:
+            self._note(problems)
+        return fetches
+
+    def _continues(self, fetch: Fetch) -> bool:
+        """Whether a fetch begins at the position; one that does not would leave a gap, or duplicates."""
+        position = self._positions.get(fetch.partition)
+        if position == (fetch.topic_id, fetch.first):
+            return True
+        log.error("fetch discarded: partition=%s first=%d position=%s", fetch.partition, fetch.first, position)
+        if position is not None:
+            self._source.assign({fetch.partition: position})
+        return False
+
+    def _note(self, problems: Mapping[TopicPartition, CoordinatorError | OSError]) -> None:
+        """Log each partition's problem once; it does not stop the others. An unknown topic has no records yet."""
+        for partition in self._complaints.keys() - problems.keys():
+            del self._complaints[partition]
+        for partition, problem in problems.items():
+            if isinstance(problem, OffsetOutOfRange):
+                self._note_out_of_range(partition, problem)
+            elif not isinstance(problem, UnknownTopic):
+                self._log_problem(partition, str(problem))
+
+    def _note_out_of_range(self, partition: TopicPartition, error: OffsetOutOfRange) -> None:
+        """The log does not have the next offset: resolve the reset position."""
+        if partition in self.out_of_range:
+            return
+        topic_id, offset = self._positions[partition]
+        if self._reset == NONE:
+            self._refused[partition] = error
+            return self._log_problem(partition, str(error))
+        find = self._log.latest if self._reset == LATEST else self._log.earliest
+        try:
+            after = find(partition.topic, topic_id, partition.partition)
+        except (CoordinatorError, OSError) as problem:  # the next fetch notes it again
+            return self._log_problem(partition, str(problem))
+        if after == offset:  # the log's offsets are inconsistent, or have just changed: fetch again
+            return self._log_problem(partition, str(error))
+        self._jumps[partition] = Jump(topic_id, offset, after)
+        self._meter.offset_reset()
+        log.warning(
+            "offset out of range: partition=%s offset=%d goes_on_at=%d auto_offset_reset=%s reason=%s",
+            partition, offset, after, self._reset, error,
+        )  # fmt: skip
+
+    def refuse_out_of_range(self, partitions: Set[TopicPartition]) -> None:
+        """
+        :raises OffsetOutOfRange: when one of these is out of range, and there is no jump; the message has a remedy.
+        """
+        for partition in sorted(self._refused.keys() & partitions):
+            raise OffsetOutOfRange(f"{self._refused[partition]}; {self._remedy(partition)}")
+
+    def _remedy(self, partition: TopicPartition) -> str:
+        if not self._region:
+            return (
+                f"auto_offset_reset is none, so {partition} waits: set an offset with "
+                "`zk-coordinator groups reset-offsets`, or choose earliest or latest"
+            )
+        return (
+            f"a consistent region never jumps, so {partition} waits: restore the log, or go back to a checkpoint whose "
+            f"offsets it has (`zk-coordinator regions reset {self._region} --to NUMBER`, or `--to-initial`); where it "
+            f"has those of none, stop the group, then `regions remove-group {self._region} GROUP`, "
+            "`groups reset-offsets`, and a reset of the region if other groups are in it"
+        )
+
+    def _log_problem(self, partition: TopicPartition, problem: str) -> None:
+        if self._complaints.get(partition) != problem:
+            self._complaints[partition] = problem
+            log.error("partition fetch failed: partition=%s problem=%s", partition, problem)
+
 
 def fetcher_of(config: ConsumerConfig, opened: Log, meter: Meter | None, clock: Callable[[], float]) -> Fetcher:
     """The fetcher of a consumer, with its limits of a fetch."""
-    source = source_of(opened, FetchLimits(config.max_partition_fetch_bytes, FETCH_S), clock)
+    source = opened.source(FetchLimits(config.max_partition_fetch_bytes, FETCH_S, clock))
     return Fetcher(opened, meter, config.auto_offset_reset, config.region, source)
 
 
@@ -55,7 +271,7 @@ class Polling:
         self._may_fetch = may_fetch
         self._buffer = Buffer()
         self._paused: PartitionSet = frozenset()
-        self._order = ORDERS[config.poll_order]
+        self._pick, self._behind = ORDERS[config.poll_order]
         self._prefetch_rule = HEURISTICS[config.prefetch]
         self._looks = Looks(runtime)
         self._prefetches = Looks(runtime)
@@ -162,22 +378,22 @@ class Polling:
     def _reset_out_of_range(self) -> None:
         """Only for partitions without buffered records: earlier records are returned first."""
         out_of_range = self._fetcher.out_of_range
-        if not out_of_range.partitions:
+        if not out_of_range:
             return
-        alone = out_of_range.partitions - self._buffer.left(out_of_range.partitions).keys()
-        out_of_range.refuse(alone)
-        if jumps := {partition: jump for partition, jump in out_of_range.jumps.items() if partition in alone}:
+        alone = out_of_range - self._buffer.left(out_of_range).keys()
+        self._fetcher.refuse_out_of_range(alone)
+        if jumps := {partition: jump for partition, jump in self._fetcher.jumps.items() if partition in alone}:
             self._on_reset(jumps)
             for partition, jump in jumps.items():
                 self.seek(partition, jump.after)
 
     def _take(self, max_records: int | None) -> list[Fetch]:
         bounds = [bound for bound in (max_records, self._config.max_poll_records) if bound is not None and bound > 0]
-        picked = self._order.pick(self._buffer.there(self._paused), min(bounds, default=UNBOUNDED))
+        picked = self._pick(self._buffer.there(self._paused), min(bounds, default=UNBOUNDED))
         fetches = self._buffer.take(picked, self._config.fetch_max_bytes)
         taken = [(fetch.partition, fetch.rows) for fetch in fetches]
         left = self._buffer.left(fetch.partition for fetch in fetches)
-        self._buffer.put_behind(self._order.behind(taken, left))
+        self._buffer.put_behind(self._behind(taken, left))
         return fetches
 
     def _prefetch(self) -> None:
@@ -240,3 +456,52 @@ class AutoCommit:
         except CommitFailed as error:
             log.warning("auto commit failed: consumer=%s reason=%s", self._consumer, error)
         self._last = self._runtime.monotonic()
+
+
+class Lag:
+    """Records between the position and the end of the log, over the assigned partitions: Kafka's records-lag.
+
+    A slot's position is that after fetched records, a consumer's after returned ones. Computed in the thread that reads
+    metrics (logs are thread-safe), at most once in `READ_AGAIN_S`: the consumer's own thread never waits for it. A
+    partition whose end cannot be read is left out.
+    """
+
+    def __init__(self, source: Log, fetcher: Fetcher | Polling, runtime: Runtime) -> None:
+        self._log = source
+        self._fetcher = fetcher
+        self._runtime = runtime
+        self._read_at = float("-inf")
+        self._lags: dict[TopicPartition, int] = {}
+
+    def reported(self, meter: Meter) -> None:
+        """Report it as metrics, with the partitions that cannot be fetched, and the log's outages."""
+        failing, outages = lambda: len(self._fetcher.complaints), lambda: self._log.outages
+        meter.reads_log(lambda: self.total, lambda: self.most, failing, outages, lambda: self.of_each)
+
+    @property
+    def total(self) -> int:
+        """Over all partitions."""
+        return sum(self.of_each.values())
+
+    @property
+    def most(self) -> int:
+        """Of the partition with the largest lag."""
+        return max(self.of_each.values(), default=0)
+
+    @property
+    def of_each(self) -> Mapping[TopicPartition, int]:
+        """Of each partition."""
+        now = self._runtime.monotonic()
+        if now - self._read_at >= READ_AGAIN_S:
+            self._read_at = now
+            positions = {
+                TopicIdPartition(topic, position.topic_id, partition): position.offset
+                for (topic, partition), position in self._fetcher.positions.items()
+            }
+            ends = self._log.latest_of(positions)  # the fetcher logs the problem of one without an end
+            self._lags = {
+                TopicPartition(place.topic, place.partition): max(0, end - positions[place])
+                for place, end in ends.items()
+                if isinstance(end, int)
+            }
+        return self._lags

@@ -2,7 +2,7 @@
 
 Records that stay after a poll are packed: copied from the log's batch, which may be a slice of a large file, into one
 separate buffer for each batch, without constant columns. So the buffer's reported size is its memory, however long the
-application does not poll.
+application does not poll. The application's records are built from Arrow columns only when they are returned.
 """
 
 from __future__ import annotations
@@ -10,14 +10,36 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import repeat
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from coordinator.zk.znodes.partitions import TopicPartition
 
-from ..logs.columns import POOL, fitting_rows
+from ..logs.base import POOL, fitting_rows
 from ..types import Fetch, Position
-from .records import COLUMNS
+
+COLUMNS = ("offset", "timestamp", "timestampType", "key", "value", "headers")
+"""The columns of a record; topic and partition are the fetch's."""
+
+
+class Record(NamedTuple):
+    """One record, as it was fetched. `timestamp_ms` is milliseconds since the epoch."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+_record = partial(tuple.__new__, Record)
+"""`Record._make` without a Python call for each record, which takes as long as all other steps."""
 
 
 @dataclass(slots=True)
@@ -219,3 +241,31 @@ def _slices(batches: Iterable[_Batch], rows: int) -> Iterator[pa.RecordBatch]:
         part = batch.rows.slice(batch.taken, rows)
         rows -= part.num_rows
         yield part
+
+
+def records_of(fetch: Fetch) -> list[Record]:
+    """A fetch's rows as records, read column by column: rows as dictionaries take twice as long."""
+    topic, number = repeat(fetch.partition.topic), repeat(fetch.partition.partition)
+    records: list[Record] = []
+    for batch in fetch.batches:
+        offsets, stamp_types, keys, values = (
+            batch.column(name).to_pylist() for name in ("offset", "timestampType", "key", "value")
+        )
+        columns = (topic, number, offsets, _stamps(batch), stamp_types, keys, values, _headers(batch))
+        records.extend(map(_record, zip(*columns, strict=False)))
+    return records
+
+
+def _stamps(batch: pa.RecordBatch) -> list[int]:
+    """Times as numbers: datetimes would need a time zone database, which small images lack."""
+    column = batch.column("timestamp").view(pa.int64())
+    if column.null_count:
+        return [-1 if stamp_us is None else stamp_us // 1000 for stamp_us in column.to_pylist()]
+    return [stamp_us // 1000 for stamp_us in column.to_pylist()]
+
+
+def _headers(batch: pa.RecordBatch) -> Iterable[tuple[tuple[str, Any], ...]]:
+    column = batch.column("headers") if "headers" in batch.schema.names else None
+    if column is None or column.null_count == len(column):
+        return repeat(())
+    return [tuple((item["key"], item["value"]) for item in headers or ()) for headers in column.to_pylist()]

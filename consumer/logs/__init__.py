@@ -20,10 +20,6 @@ from .base import OffsetOutOfRange as OffsetOutOfRange
 from .base import Source as Source
 from .base import TopicIdPartition as TopicIdPartition
 from .base import UnknownTopic as UnknownTopic
-from .base import ends_of as ends_of
-from .base import knows_topics as knows_topics
-from .base import outages_of as outages_of
-from .base import source_of as source_of
 from .embedded.log import EmbeddedLog
 from .kafka.options import KafkaPlace as KafkaPlace
 from .kafka.options import open_kafka

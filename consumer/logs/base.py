@@ -6,9 +6,10 @@ With the source over a log whose partitions are fetched one by one, in turns.
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping
 from math import inf
-from typing import NamedTuple, Protocol, cast, runtime_checkable
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -38,6 +39,13 @@ LOG_SCHEMA = pa.schema(
 """
 
 
+POOL = pa.jemalloc_memory_pool() if "jemalloc" in pa.supported_memory_backends() else pa.default_memory_pool()
+"""The memory pool of pending records. mimalloc, the default, takes up to a half more for exactly sized blocks."""
+
+MAX_TIMESTAMP_MS = 253_402_300_799_999
+"""The end of the year 9999, the limit of Spark's and Python's dates."""
+
+
 class LogError(CoordinatorError):
     """A log cannot be read or written; the message names the file and the offsets."""
 
@@ -64,12 +72,46 @@ class OffsetAndTimestamp(NamedTuple):
     timestamp: int
 
 
+class FetchLimits(NamedTuple):
+    """Limits of one fetch besides its bytes.
+
+    :ivar max_partition_bytes: Arrow memory of one partition's records, where each partition is fetched by itself.
+    :ivar max_s: seconds after which a fetch that has records ends.
+    :ivar clock: monotonic seconds, where each partition is fetched by itself.
+    """
+
+    max_partition_bytes: int = 1 << 31
+    max_s: float = inf
+    clock: Callable[[], float] = time.monotonic
+
+
+NO_LIMITS = FetchLimits()
+UNBOUNDED = 1 << 31
+
+
+class TopicIdPartition(NamedTuple):
+    """A partition of a topic with an id."""
+
+    topic: str
+    topic_id: str
+    partition: int
+
+
 class Log(Protocol):
     """A log of topics. A topic is a name and an id: recreated under its name it is another topic.
+
+    :ivar knows_topics: whether a topic unknown to it may exist: a broker that has just started knows none.
+    :ivar outages: number of outages of its servers.
 
     Every method raises `UnknownTopic` when the log has no such topic, and `LogError` when its data cannot be read.
     Safe to call from several threads.
     """
+
+    knows_topics: bool = False
+
+    @property
+    def outages(self) -> int:
+        return 0
 
     def earliest(self, topic: str, topic_id: str, partition: int) -> int:
         """The offset of the oldest record; `latest` when there is none."""
@@ -82,6 +124,19 @@ class Log(Protocol):
 
     def record_of_time(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> OffsetAndTimestamp | None:
         """The first record of `timestamp_ms` (since the epoch) or later; None without one."""
+
+    def latest_of(self, places: Iterable[TopicIdPartition]) -> dict[TopicIdPartition, int | CoordinatorError]:
+        """The `latest` of each partition, or what it raised."""
+        found: dict[TopicIdPartition, int | CoordinatorError] = {}
+        for place in places:
+            try:
+                found[place] = self.latest(*place)
+            except (CoordinatorError, OSError) as error:
+                found[place] = error if isinstance(error, CoordinatorError) else CoordinatorError(str(error))
+        return found
+
+    def source(self, limits: FetchLimits = NO_LIMITS) -> Source:
+        """The source of one reader; a log that prefetches has one at a time."""
 
     def close(self) -> None:
         """Free all resources. Batches that were returned stay valid."""
@@ -116,6 +171,9 @@ class Source(Protocol):
 class PullLog(Log, Protocol):
     """A log whose partitions are fetched one by one."""
 
+    def source(self, limits: FetchLimits = NO_LIMITS) -> Source:
+        return PullSource(self, limits)
+
     def fetch(
         self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int, max_records: int
     ) -> Fetched:
@@ -128,85 +186,14 @@ class PullLog(Log, Protocol):
         """
 
 
-@runtime_checkable
-class Pushes(Protocol):
-    """A log that prefetches the records of all assigned partitions."""
-
-    def source(self, limits: FetchLimits) -> Source:
-        """The source of one reader; a log has one at a time."""
-
-
-class FetchLimits(NamedTuple):
-    """Limits of one fetch besides its bytes.
-
-    :ivar max_partition_bytes: Arrow memory of one partition's records, where each partition is fetched by itself.
-    :ivar max_s: seconds after which a fetch that has records ends.
-    """
-
-    max_partition_bytes: int = 1 << 31
-    max_s: float = inf
-
-
-class TopicIdPartition(NamedTuple):
-    """A partition of a topic with an id."""
-
-    topic: str
-    topic_id: str
-    partition: int
-
-
-@runtime_checkable
-class AnswersForMany(Protocol):
-    """A log that looks up the ends of many partitions in one request."""
-
-    def latest_of(self, places: Iterable[TopicIdPartition]) -> dict[TopicIdPartition, int | CoordinatorError]:
-        """The `latest` of each, or what it would raise."""
-
-
-def knows_topics(source: Log) -> bool:
-    """Whether a topic unknown to a log may exist: a broker that has just started knows none."""
-    return bool(getattr(source, "knows_topics", False))
-
-
-def outages_of(source: Log) -> int:
-    """Number of outages of a log's servers; 0 for a log without servers."""
-    return int(getattr(source, "outages", 0))
-
-
-def ends_of(source: Log, places: Iterable[TopicIdPartition]) -> dict[TopicIdPartition, int | CoordinatorError]:
-    """The `latest` of each partition, or what it raised; one question where the log can answer so."""
-    if isinstance(source, AnswersForMany):
-        return source.latest_of(places)
-    found: dict[TopicIdPartition, int | CoordinatorError] = {}
-    for place in places:
-        try:
-            found[place] = source.latest(*place)
-        except (CoordinatorError, OSError) as error:
-            found[place] = error if isinstance(error, CoordinatorError) else CoordinatorError(str(error))
-    return found
-
-
-UNBOUNDED = 1 << 31
-NO_LIMITS = FetchLimits()
-
-
-def source_of(opened: Log, limits: FetchLimits = NO_LIMITS, clock: Callable[[], float] = time.monotonic) -> Source:
-    """The source of one reader of a log.
-
-    :param clock: monotonic seconds.
-    """
-    return opened.source(limits) if isinstance(opened, Pushes) else PullSource(cast(PullLog, opened), limits, clock)
-
-
 class PullSource(Source):
     """Fetches assigned partitions in the order in which they had records last."""
 
     is_pending = False
 
-    def __init__(self, log: PullLog, limits: FetchLimits, clock: Callable[[], float]) -> None:
+    def __init__(self, log: PullLog, limits: FetchLimits) -> None:
         self._log = log
         self._limits = limits
-        self._clock = clock
         self._positions: dict[TopicPartition, Position] = {}
         self._problems: dict[TopicPartition, CoordinatorError | OSError] = {}
 
@@ -222,11 +209,11 @@ class PullSource(Source):
 
     def poll(self, max_bytes: int, wanted: Collection[TopicPartition] | None = None) -> list[Fetch]:
         """See `Source`. Records that were fetched before an unexpected error are fetched again."""
-        until = self._clock() + self._limits.max_s
+        until = self._limits.clock() + self._limits.max_s
         fetches = list[Fetch]()
         unknown: set[tuple[str, str]] = set()  # topics without data: one partition answers for all
         for partition, position in self._positions.items():
-            if max_bytes <= 0 or (fetches and self._clock() >= until):
+            if max_bytes <= 0 or (fetches and self._limits.clock() >= until):
                 break
             topic_id, offset = position
             topic = (partition.topic, topic_id)
@@ -251,3 +238,21 @@ class PullSource(Source):
     @property
     def problems(self) -> Mapping[TopicPartition, CoordinatorError | OSError]:
         return self._problems
+
+
+def no_headers(rows: int) -> pa.Array:
+    """Null for each row.
+
+    The children of `pa.nulls` are as long as the array, and stay whole in every batch that is cut from it.
+    """
+    nothing = [pa.py_buffer(bytes(rows // 8 + 1)), pa.py_buffer(bytes(4 * (rows + 1)))]
+    return pa.Array.from_buffers(HEADERS, rows, nothing, rows, children=[pa.nulls(0, HEADERS.value_type)])
+
+
+def fitting_rows(batch: pa.RecordBatch, max_bytes: int, max_records: int) -> int:
+    """Number of rows of `batch`, from its first, within `max_bytes` and `max_records`."""
+    most: int = max(0, min(batch.num_rows, max_records))
+    if batch.slice(0, most).nbytes <= max_bytes:
+        return most
+    fitting: int = bisect_right(range(1, most + 1), max_bytes, key=lambda rows: batch.slice(0, rows).nbytes)
+    return fitting

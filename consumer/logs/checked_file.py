@@ -10,13 +10,18 @@ neither the place of a batch in a file nor its compression, so both are read her
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 from fastcrc import crc32
+
+from coordinator.zk import below
 
 MARK = b"zk_group.checksums"
 """In the schema's metadata: the file has checksums. So none that lost them is taken for one of an earlier release."""
@@ -135,56 +140,52 @@ def write_checked(
     """
     metadata = {**(metadata or {}), MARK: ALGORITHM}
     summed = _Sink(sink)
+    buffered = io.BufferedWriter(summed, _LARGE)  # small pieces together: Arrow writes a batch in some thirty
     parts: list[tuple[int, int, int]] = []
-    with pa.ipc.new_file(pa.PythonFile(summed, mode="w"), schema.with_metadata(metadata)) as writer:
+    with pa.ipc.new_file(pa.PythonFile(buffered, mode="w"), schema.with_metadata(metadata)) as writer:
         for batch in batches:
             writer.write_batch(batch)
-            parts.append((summed.size, batch.num_rows, summed.take()))
+            buffered.flush()
+            parts.append((summed.size, batch.num_rows, summed.crc32c))
+            summed.crc32c = 0
         table = json.dumps(parts, separators=(",", ":")).encode()
         custom = {_BATCHES: table, _CRC32C: b"%08x" % _table_crc32c(metadata, table)}
         nothing = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
         writer.write_batch(nothing, custom_metadata=custom)
-    summed.flush()
+    buffered.flush()
     return summed.size
 
 
-class _Sink:
-    """Passes bytes on to another sink, small pieces together: Arrow writes a batch in some thirty.
+class _Sink(io.RawIOBase):
+    """Passes bytes on to another sink.
 
-    :ivar size: their number.
+    :ivar size: their number.  :ivar crc32c: of those since it was set to 0.
     """
 
     def __init__(self, sink: Any) -> None:
         self._sink = sink
-        self._pending: list[Any] = []
-        self._crc32c = 0
+        self.crc32c = 0
         self.size = 0
-        self.closed = False
+
+    def writable(self) -> bool:
+        return True
 
     def write(self, data: Any) -> int:
+        self.crc32c = _crc32c(data, self.crc32c)
         self.size += len(data)
-        if len(data) < _LARGE:
-            self._pending.append(data)
-        else:
-            self.flush()
-            self._pass(data)
+        self._sink.write(data)
         return len(data)
 
-    def flush(self) -> None:
-        """Pass on all that waits."""
-        if self._pending:
-            self._pass(b"".join(self._pending))
-            self._pending.clear()
 
-    def take(self) -> int:
-        """The CRC32C of the bytes since the last call."""
-        self.flush()
-        taken, self._crc32c = self._crc32c, 0
-        return taken
-
-    def _pass(self, data: Any) -> None:
-        self._crc32c = _crc32c(data, self._crc32c)
-        self._sink.write(data)
+def mapped(root: str | Path, parts: Sequence[str]) -> pa.Buffer:
+    """The bytes of a local file, memory-mapped; no link leads to it."""
+    descriptor = below.open_file(root, parts)
+    try:
+        # By the descriptor, not the path, which may be a link by now. Close frees both; the buffer keeps the mapping.
+        with pa.memory_map(f"/dev/fd/{descriptor}") as source:
+            return source.read_buffer(source.size())
+    finally:
+        os.close(descriptor)
 
 
 def _table_crc32c(metadata: Mapping[bytes, bytes], table: bytes) -> int:
@@ -282,5 +283,4 @@ def _field(view: memoryview, table: int, index: int) -> int:
 
 
 def _number(view: memoryview, at: int, form: str) -> int:
-    number: int = struct.unpack_from(form, view, at)[0]
-    return number
+    return int(struct.unpack_from(form, view, at)[0])

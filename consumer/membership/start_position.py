@@ -23,7 +23,7 @@ from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import BegunRecord
 
 from ..errors import NoOffsetForPartition
-from ..logs import Log, UnknownTopic, knows_topics
+from ..logs import Log, UnknownTopic
 
 BEGINNING, END, COMMITTED = "beginning", "end", "committed"
 EARLIEST, LATEST, NONE = "earliest", "latest", "none"
@@ -150,7 +150,7 @@ class Starts:
                 return self._log.offset_for_timestamp(*where, place.timestamp_ms)
             return self._log.latest(*where) if place.name == END else self._log.earliest(*where)
         except UnknownTopic:
-            if knows_topics(self._log):
+            if self._log.knows_topics:
                 raise  # a recorded 0 would be permanent
             return 0
 

@@ -7,9 +7,11 @@ process thread calls the application. So a record may take any time: the members
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
+from itertools import repeat
 from types import TracebackType
 
 from coordinator.zk.errors import CoordinatorError, UsageError
@@ -22,12 +24,11 @@ from ..assignment.base import ClientAssignor
 from ..config import ConsumerConfig, Subscription
 from ..consumer import Callbacks, Consumer
 from ..errors import AssignmentFailed, Closed, ProcessFailed
-from ..fetching.records import Record
+from ..fetching.record_buffer import Record
 from ..history import recorder_of
 from ..logs import Log, OffsetOutOfRange
 from ..membership.call_guard import CLOSED, LOOK_S, CallGuard
 from ..metrics import ConsumerMetrics
-from .messages import DRAIN, RESET, MessageQueue
 from .region import RESET_PENDING
 from .states import State
 
@@ -43,11 +44,19 @@ PROCESS_FIRST_S = 3.0
 """Time limit for processing queued records before a checkpoint. The rest is deferred: with slow processing, a full
 message queue takes longer than `drain_timeout_ms`, and no checkpoint would ever complete. Well below `SAVE_S`, too: a
 member that leaves waits no longer than that for the checkpoint of all."""
+DRAIN = "a checkpoint is taken"
+RESET = "a reset was requested"
+FAILED = "processing has failed"
+"""Reasons to withhold the permit."""
+
+LOOK_AGAIN_S = 0.05
 TRY_AGAIN_S = 1.0
 CLOSE_S = 60.0
 
 _inside: ContextVar[object] = ContextVar("inside", default=None)
 """The operator that owns this thread."""
+
+Message = tuple[TopicPartition, Record]
 
 
 class Processor:
@@ -81,6 +90,7 @@ class ConsumerOperator(Callbacks):
     :param operator_driven: at a checkpoint, records in the message queue are deferred until it has ended; without it,
         they are processed before, for at most `PROCESS_FIRST_S`.
     :param source: see `Consumer`, as all others.
+    :ivar consumer: the event thread's consumer, for inspection; only that thread may poll or close it.
     :raises UsageError: when the configuration names no region.
     """
 
@@ -106,13 +116,13 @@ class ConsumerOperator(Callbacks):
         self._defers = typed("operator_driven", operator_driven, bool)
         self._runtime = runtime or ThreadRuntime(recorder_of(config, "consumer"))
         metrics = metrics or ConsumerMetrics()
-        self._consumer = Consumer(config, subscription, self, source, open_store, self._runtime, metrics, assignors)
+        self.consumer = Consumer(config, subscription, self, source, open_store, self._runtime, metrics, assignors)
         self._most = config.max_poll_records if config.max_poll_records > 0 else UNBOUNDED_POLL
         self._messages = MessageQueue(
             self._runtime,
             POLLS_QUEUED * self._most,
             config.buffer_memory,
-            lambda: self._consumer.member.may_fetch,
+            lambda: self.consumer.member.may_fetch,
         )
         metrics.of(config.group, config.consumer).reads_queue(lambda: len(self._messages))
         self._events: Queue[Callable[[], None]] = self._runtime.queue()
@@ -134,12 +144,7 @@ class ConsumerOperator(Callbacks):
     @property
     def state(self) -> str:
         """The member's state, in the seed's words; RESET_PENDING from the call of `request_reset` on."""
-        return RESET_PENDING if self._is_reset_asked else self._consumer.region.state
-
-    @property
-    def consumer(self) -> Consumer:
-        """The event thread's consumer, for inspection; only that thread may poll or close it."""
-        return self._consumer
+        return RESET_PENDING if self._is_reset_asked else self.consumer.region.state
 
     @property
     def queued(self) -> int:
@@ -165,7 +170,7 @@ class ConsumerOperator(Callbacks):
         :raises Closed: when the operator has ended.
         """
         self._check_open()
-        self._events.put(self._consumer.request_checkpoint)
+        self._events.put(self.consumer.request_checkpoint)
 
     def request_reset(self, reason: str) -> None:
         """Reset the whole region to its last checkpoint. Returns at once; no record is processed until then, and no
@@ -219,7 +224,7 @@ class ConsumerOperator(Callbacks):
             self._is_started = self._is_closed = True
             self._messages.close()
             self._ended.set()
-            self._consumer.close()
+            self.consumer.close()
         elif _inside.get() is not self:
             self._await_end(timeout_s)
             self._is_closed = True
@@ -284,7 +289,7 @@ class ConsumerOperator(Callbacks):
             self._error = self._error or error
         try:
             self._defers = True
-            self._consumer.close(save=self._error is None)
+            self.consumer.close(save=self._error is None)
         except BaseException as error:  # noqa: BLE001
             self._error = self._error or error
         finally:
@@ -303,7 +308,7 @@ class ConsumerOperator(Callbacks):
             return
         try:
             may_fetch = now >= self._fetch_at and self._messages.has_room(self._most)
-            polled = self._consumer.poll(POLL_MS, self._most if may_fetch else 0)
+            polled = self.consumer.poll(POLL_MS, self._most if may_fetch else 0)
         except AssignmentFailed as failure:
             log.warning("assignment failed: consumer=%s reason=%s", self._config.consumer, failure)
             return
@@ -312,7 +317,7 @@ class ConsumerOperator(Callbacks):
             self._fetch_at = now + TRY_AGAIN_S
             return
         self._messages.put(polled)
-        if not self._consumer.region.is_in_checkpoint:
+        if not self.consumer.region.is_in_checkpoint:
             self._defer_at = float("inf")
             self._messages.allow(DRAIN)
 
@@ -322,7 +327,7 @@ class ConsumerOperator(Callbacks):
     def _reset_after(self, resets: int, reason: str) -> None:
         """Any reset later than `resets`, the number of them at a request, answers the request."""
         if resets == self._resets:
-            self._consumer.request_reset(reason)
+            self.consumer.request_reset(reason)
 
     def _is_carried_out(self, event: Callable[[], None]) -> bool:
         """Carry out a request; False when it must be tried again."""
@@ -360,3 +365,142 @@ class ConsumerOperator(Callbacks):
         self._messages.clear()
 
     on_partitions_lost = on_partitions_revoked
+
+
+class MessageQueue:
+    """Records that were polled and not processed yet, and the processed offset of each partition (seed 002).
+
+    The event thread adds polled records. The process thread takes one record at a time, and has the permit until it has
+    processed that record. A cut or a reset by the event thread waits at most for that one record.
+
+    :param capacity: maximum records.
+    :param memory: maximum bytes of their keys and values; one poll may exceed it.
+    :param may_process: whether the partitions are still assigned; checked before each record.
+    """
+
+    def __init__(self, runtime: Runtime, capacity: int, memory: int, may_process: Callable[[], bool]) -> None:
+        self._capacity = capacity
+        self._memory = memory
+        self._may_process = may_process
+        self._changed = runtime.condition()
+        self._records: deque[Message] = deque()
+        self._nbytes = 0
+        self._offsets: dict[TopicPartition, int] = {}
+        self._withheld: set[str] = set()
+        self._is_busy = False
+        self._is_awaited = False
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        """Queued records. Thread-safe."""
+        return len(self._records)
+
+    # ---- the process thread
+
+    def take(self, processed: Message | None = None) -> Message | None:
+        """The next record, with the permit to process it; waits for both. None once it is closed.
+
+        :param processed: the previous record: its offset is saved, and its permit returned.
+        """
+        with self._changed:
+            if processed is not None:
+                partition, record = processed
+                self._offsets[partition] = record.offset + 1
+                self._give_back()
+            while not self._is_closed:
+                if not self._records or self._withheld:
+                    self._changed.wait()
+                elif not self._may_process():
+                    self._changed.wait(LOOK_AGAIN_S)
+                else:
+                    self._is_busy = True
+                    message = self._records.popleft()
+                    self._nbytes -= _nbytes(message[1])
+                    return message
+        return None
+
+    def failed(self) -> None:
+        """Processing failed: the permit is returned, and no other granted."""
+        with self._changed:
+            self._withheld.add(FAILED)
+            self._give_back()
+
+    def _give_back(self) -> None:
+        self._is_busy = False
+        if self._is_awaited:
+            self._changed.notify_all()
+
+    # ---- any thread
+
+    def withhold(self, why: str) -> None:
+        """Grant no permit until `allow`."""
+        with self._changed:
+            self._withheld.add(why)
+
+    # ---- the event thread
+
+    def has_room(self, records: int) -> bool:
+        """Whether there is room for so many records."""
+        return len(self._records) + records <= self._capacity and self._nbytes < self._memory
+
+    def put(self, polled: Mapping[TopicPartition, Sequence[Record]]) -> None:
+        """Add polled records."""
+        if not polled:
+            return
+        with self._changed:
+            for partition, records in polled.items():
+                self._records.extend(zip(repeat(partition), records))
+                self._nbytes += sum(map(_nbytes, records))
+            self._changed.notify_all()
+
+    def is_drained(self, is_deferred: bool) -> bool:
+        """Whether no record is being processed, and none is queued; or, deferred, queued records stay.
+
+        After a failed record or a reset request, no cut of the present state may be taken.
+        """
+        with self._changed:
+            if is_deferred:
+                self._withheld.add(DRAIN)
+            if self._is_busy or self._withheld - {DRAIN}:
+                return False
+            return is_deferred or not self._records
+
+    def allow(self, why: str) -> None:
+        """Withdraw a reason: continue with queued records."""
+        with self._changed:
+            if why in self._withheld:
+                self._withheld.discard(why)
+                self._changed.notify_all()
+
+    @property
+    def offsets(self) -> dict[TopicPartition, int]:
+        """Partition -> the offset after the last record that was processed."""
+        with self._changed:
+            return dict(self._offsets)
+
+    def clear(self) -> None:
+        """Drop all records; the record in process is finished first, and not counted."""
+        with self._changed:
+            self._records.clear()
+            self._nbytes = 0
+            self._is_awaited = True
+            while self._is_busy:
+                self._changed.wait()
+            self._is_awaited = False
+            self._offsets.clear()
+
+    def restart(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """After a reset: begin at `offsets`."""
+        self.clear()
+        with self._changed:
+            self._offsets.update(offsets)
+
+    def close(self) -> None:
+        """No record is processed any more."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+
+def _nbytes(record: Record) -> int:
+    return len(record.key or b"") + len(record.value or b"")

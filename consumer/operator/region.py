@@ -8,21 +8,25 @@ before its state is restored. Everything here is called inside `poll`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from coordinator.zk.batching import ensure
 from coordinator.zk.errors import BadData, CoordinatorError, Refused, StoreError
 from coordinator.zk.runtime import Runtime
-from coordinator.zk.store import Create, Delete, SetData, Store
+from coordinator.zk.store import Create, Delete, Operation, SetData, Store
 from coordinator.zk.znodes.commands import Command
+from coordinator.zk.znodes.cuts import contributions
+from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import RegionPaths, checkpoint_number
-from coordinator.zk.znodes.records import Channel
+from coordinator.zk.znodes.records import Channel, OffsetRecord
 from coordinator.zk.znodes.regions import (
     CHECKPOINT,
     COMPLETED,
     FAIL,
     FAILED,
+    INITIAL,
     RESET,
     CheckpointEnd,
     Contribution,
@@ -32,22 +36,27 @@ from coordinator.zk.znodes.regions import (
     is_replaced,
 )
 
+from ..config import ConsumerConfig
 from ..errors import DrainFailed
 from ..membership.call_guard import MemberContext
 from ..membership.channel import FencedChannel
+from ..membership.claims import PARTITIONS_A_STEP, chunks
 from ..membership.contributor import StatefulContributor
 from ..membership.member import ConsumerMember
 from ..membership.offsets import CommittedOffsets, Record
 from ..membership.start_position import find_nowhere
-from ..sealing.folder_claim import chroot_of, claim
-from ..sealing.segment_files import SegmentFolder
-from .cut import CutReader
-from .states import StateFiles
+from ..sealing.segment_files import SegmentFolder, chroot_of, claim
+from .states import State, StateFiles
 
 if TYPE_CHECKING:
     from ..consumer import Consumer
 
 log = logging.getLogger(__name__)
+
+READ_AT_ONCE = 25
+GIVE_UP_READING_S = 15.0
+"""A cut that is unreadable for this long fails the region, or for half of `max_poll_interval_ms` if that is less (seed
+002): the start stays in the channel meanwhile, and for a whole one the member would be evicted and begin again."""
 
 REQUEST_TRIES = 10
 
@@ -69,11 +78,155 @@ DRAINING = "DRAINING"
 DRAINED = "DRAINED"
 
 
+Fail = Callable[[Store, str, Record], None]
+"""Called with the reason that the region cannot continue."""
+
+
+class CutReader:
+    """Where a member begins, over all its incarnations: offsets and states of its start's cut.
+
+    :param offsets: resolves where the group begins with partitions that have never run.
+    :param fail: reports to the region that this member cannot continue.
+    :ivar order: of the last start applied; None before the first.
+    :ivar reloads: whether running partitions begin again from the cut although their offsets are known.
+    """
+
+    def __init__(
+        self, config: ConsumerConfig, runtime: Runtime, files: StateFiles, offsets: CommittedOffsets, fail: Fail
+    ) -> None:
+        self._config = config
+        self._runtime = runtime
+        self._files = files
+        self._offsets = offsets
+        self._fail = fail
+        self._paths = RegionPaths(config.region)
+        self._give_up_s = min(GIVE_UP_READING_S, config.max_poll_interval_ms / 2000)
+        self._cut: dict[str, Contribution] | None = None
+        self._failing_since: float | None = None
+        self.order: Order | None = None
+        self.reloads = False
+
+    def begin(self, order: Order | None, reloads: bool) -> None:
+        """Read the cut of `order` from now on; None when the incarnation is over."""
+        self.order, self.reloads = order, reloads
+        self._cut = self._failing_since = None
+
+    def read(self, store: Store, channel: Channel, partitions: Iterable[TopicPartition], record: Record) -> Channel:
+        """`channel` with the offsets of `partitions`: of the cut, else the initial ones, which are resolved once.
+
+        :raises StoreError: when ZooKeeper did not answer.
+        """
+        order = self.order
+        if order is None or channel.region is None or order.reset != channel.region.reset:
+            return channel  # another start follows
+        requested = frozenset(partitions)
+        try:
+            offsets = self._offsets_of(self._contributions(store, order), channel, requested)
+            offsets |= self._initial(store, channel, requested - offsets.keys(), record)
+        except BadData as error:
+            self.unreadable(store, error, record)
+            return channel
+        self.reloads = self.reloads and len(offsets) < len(requested)
+        return replace(channel, running={**channel.running, **offsets})
+
+    def state(self, store: Store, channel: Channel, order: Order) -> State:
+        """The states of running partitions.
+
+        :raises BadData: when one cannot be read.
+        """
+        partitions: dict[TopicPartition, bytes] = {}
+        member, inherited = b"", {}
+        for name, given in self._contributions(store, order).items():
+            where = self._paths.contribution(order.checkpoint, self._config.group, name)
+            topics = {topic for topic, topic_id in given.topics.items() if channel.topics.get(topic) == topic_id}
+            mine = frozenset(part for part in given.offsets if part in channel.running and part.topic in topics)
+            state = self._files.get(where, given, mine)
+            partitions |= state.partitions
+            if name == self._config.consumer:
+                member = state.member
+            elif name in order.inherited and state.member:
+                inherited[name] = state.member
+        return State(partitions, member, inherited)
+
+    def unreadable(self, store: Store, error: BadData, record: Record) -> None:
+        """An unreadable cut is tried again for a while; then the region fails, with a remedy."""
+        now = self._runtime.monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+            log.error("checkpoint unreadable: consumer=%s problem=%s", self._config.consumer, error)
+        if now - self._failing_since >= self._give_up_s:
+            self._failing_since = now
+            remedy = f"restore it, or `zk-coordinator regions reset {self._paths.region} --to` another checkpoint"
+            self._fail(store, f"{error}; {remedy}", record)
+
+    def _contributions(self, store: Store, order: Order) -> dict[str, Contribution]:
+        """The contributions of a start: with its partitions, its own, and of members that are gone."""
+        if self._cut is None:
+            names = sorted({*order.sources, *order.inherited}) if order.checkpoint != INITIAL else []
+            group, sequence = self._config.group, order.checkpoint
+            self._cut = dict(contributions(store, self._paths, sequence, group, names, READ_AT_ONCE))
+        return self._cut
+
+    def _offsets_of(
+        self, cut: Mapping[str, Contribution], channel: Channel, partitions: PartitionSet
+    ) -> dict[TopicPartition, int]:
+        offsets = {}
+        for given in cut.values():
+            for part, offset in given.offsets.items():
+                if part in partitions and given.topics.get(part.topic) == channel.topics.get(part.topic):
+                    offsets[part] = offset
+                elif part in partitions:
+                    log.warning("checkpoint offset dropped, topic recreated: partition=%s", part)
+        return offsets
+
+    def _initial(
+        self, store: Store, channel: Channel, partitions: PartitionSet, record: Record
+    ) -> dict[TopicPartition, int]:
+        """Where the group began with partitions that the cut does not have; recorded before any fetch."""
+        if not partitions:
+            return {}
+        ordered = sorted(partitions)
+        paths = [self._paths.initial_offset(self._config.group, *part) for part in ordered]
+        offsets: dict[TopicPartition, int] = {}
+        fresh: dict[TopicPartition, int | None] = {}
+        for part, path, node in zip(ordered, paths, store.get_many(paths), strict=True):
+            initial = OffsetRecord.parse(path, node.data) if node is not None else None
+            if initial is not None and initial.topic_id == channel.topics.get(part.topic):
+                offsets[part] = initial.offset
+            else:
+                fresh[part] = node.stat.version if node is not None else None
+        begun = self._offsets.read(store, channel, fresh, record) if fresh else channel
+        starts = {part: start for part in fresh if (start := begun.running.get(part)) is not None}
+        if starts:
+            self._record(store, channel, starts, fresh, record)
+        return offsets | starts
+
+    def _record(
+        self,
+        store: Store,
+        channel: Channel,
+        offsets: Mapping[TopicPartition, int],
+        versions: Mapping[TopicPartition, int | None],
+        record: Record,
+    ) -> None:
+        group, paths = self._config.group, self._paths
+        topics = sorted({part.topic for part in offsets})
+        ensure(store, [f"{paths.initial}/{group}", *(paths.initial_of(group, topic) for topic in topics)])
+        for batch in chunks(offsets, 2 * PARTITIONS_A_STEP):
+            written: list[Operation] = []
+            for part in batch:
+                path, version = paths.initial_offset(group, *part), versions[part]
+                data = OffsetRecord(offsets[part], channel.topics.get(part.topic, ""), 0).to_bytes()
+                written.append(Create(path, data) if version is None else SetData(path, data, version))
+            record(written)
+
+
 class RegionMember(StatefulContributor):
     """The stateful part of one member, over all its incarnations.
 
     :param application: its `on_drain`, `on_checkpoint` and `on_reset` are called, see `Callbacks`; the state that it
         gives has the offsets of all running partitions.
+    :ivar is_ready: whether the application has its state of the present reset.
     :ivar resets: number of states restored.
     """
 
@@ -82,7 +235,7 @@ class RegionMember(StatefulContributor):
         self._application = application
         self._files = StateFiles(context.config.checkpoint_dir, context.config.region)
         self._cut = self.reading(CommittedOffsets(context.runtime, self._group, find_nowhere))
-        self._is_ready = False
+        self.is_ready = False
         self._start = ""
         self._throttled_until = float("-inf")
         self._next_take = float("-inf")
@@ -101,20 +254,15 @@ class RegionMember(StatefulContributor):
             return DRAINED
         if self._cut.order is None:
             return SUBSCRIBED
-        if not self._is_ready:
+        if not self.is_ready:
             return RESET_PENDING
         return RESET_COMPLETE if self._runtime.monotonic() < self._throttled_until else RECEIVING
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether the application has its state of the present reset."""
-        return self._is_ready
 
     @property
     def may_take(self) -> bool:
         """Whether records may be taken in: the state is restored, and no checkpoint waits."""
         now = self._runtime.monotonic()
-        if not self._is_ready or self.is_in_checkpoint:
+        if not self.is_ready or self.is_in_checkpoint:
             return False
         if now >= self._throttled_until:
             return True
@@ -128,7 +276,7 @@ class RegionMember(StatefulContributor):
     def ordered(self, channel: Channel, order: Order) -> None:
         """See `StatefulContributor`."""
         self._cut.begin(order, reloads=bool(channel.running))
-        self._is_ready = False
+        self.is_ready = False
         self._start = ""
 
     def is_applied(self, channel: Channel, name: str, command: Command) -> bool:
@@ -149,7 +297,7 @@ class RegionMember(StatefulContributor):
     def stopped(self) -> None:
         """See `Contributor`."""
         super().stopped()
-        self._is_ready = False
+        self.is_ready = False
         # If their release is withdrawn, running partitions begin again from the cut.
         self._cut.begin(self._cut.order, reloads=self._cut.order is not None)
 
@@ -165,7 +313,7 @@ class RegionMember(StatefulContributor):
 
     def _may_contribute(self, channel: Channel, order: Order) -> bool:
         is_current = channel.region is not None and (channel.region.reset, channel.region.ready) == (order.reset,) * 2
-        return self._is_ready and is_current
+        return self.is_ready and is_current
 
     def _contribution(self, store: Store, fenced: FencedChannel, order: Order) -> Contribution | None:
         """None while the application has not finished."""
@@ -200,7 +348,7 @@ class RegionMember(StatefulContributor):
         if self._draining_for and self._has_finished(self._draining_for):
             self._wake.set()  # the command is applied again
         channel, order = fenced.channel, self._cut.order
-        if order is None or channel.region is None or channel.region.reset != order.reset or self._is_ready:
+        if order is None or channel.region is None or channel.region.reset != order.reset or self.is_ready:
             return
         if not self._start and channel.region.ready != order.reset:
             return  # the start has stopped between two multis: it is continued first
@@ -216,7 +364,7 @@ class RegionMember(StatefulContributor):
         if channel.region.ready != order.reset:
             after = replace(channel, region=Progress(order.reset, order.reset, channel.region.drained))
             fenced.commit(after, [Delete(self._group.command(self._config.consumer, self._start))])
-        self._is_ready = True
+        self.is_ready = True
         self.resets += 1
         now = self._runtime.monotonic()
         self._throttled_until = now + THROTTLED_S if order.reset > 1 else now

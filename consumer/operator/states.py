@@ -15,8 +15,7 @@ from coordinator.zk.znodes.regions import MAX_STATE_BYTES, Contribution, StateFi
 from coordinator.zk.znodes.sync import decoded, encoded
 
 from ..logs.checked_file import refuse_compressed_stream
-from ..sealing.folder_claim import claim
-from ..sealing.segment_files import SegmentFolder
+from ..sealing.segment_files import SegmentFolder, claim
 
 SCHEMA = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("state", pa.binary())])
 MEMBER = ("", -1)

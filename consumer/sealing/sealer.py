@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -24,15 +24,14 @@ from coordinator.zk.znodes.regions import Contribution, Order
 from coordinator.zk.znodes.segments import SEAL_INTERVAL_MS, Missing, SealedRange, Segment
 
 from ..errors import ForeignFolder, UnknownMemberId
-from ..fetching.fetcher import Fetcher
+from ..fetching.polling import Fetcher
 from ..membership.call_guard import MemberContext
 from ..membership.channel import FencedChannel
 from ..membership.contributor import Contributor
 from ..membership.member import ConsumerMember
 from ..metrics import Meter, unread
 from ..types import Fetch, Position
-from .folder_claim import ClaimedFiles
-from .segment_files import segment_file
+from .segment_files import ClaimedFiles, segment_file
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +60,7 @@ class SealConfig(Values):
         require(1 <= self.fetch_max_bytes <= 1 << 30, "fetch_max_bytes must be from 1 to 1073741824")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SealCounts:
     """Counters since the start.
 
@@ -135,8 +134,8 @@ class Sealer:
         room = self._config.seal_bytes - self._open.nbytes
         if self.paused or not self._may_fetch() or self._segments.pending is not None or room <= 0:
             return 0
-        self._fetcher.out_of_range.refuse(self._fetcher.out_of_range.partitions)
-        if self._fetcher.out_of_range.jumps and not self._jump():
+        self._fetcher.refuse_out_of_range(self._fetcher.out_of_range)
+        if self._fetcher.jumps and not self._jump():
             return 0
         checked = self._runtime.monotonic()
         if not self._may_fetch():
@@ -155,7 +154,7 @@ class Sealer:
         part of it: no segment has them, and the channel has not moved over them."""
         if self._runtime.monotonic() < self._not_before or (self.is_open and not self.seal()):
             return False
-        jumps = self._fetcher.out_of_range.jumps
+        jumps = self._fetcher.jumps
         try:
             self._open.forget(jumps)
             running = channel_of(self._membership).running
@@ -283,9 +282,9 @@ class Sealer:
         return channel
 
     def _sealed(self, segment: Segment) -> None:
-        done = self.counts
-        totals = {"segments": done.segments + 1, "rows": done.rows + segment.rows, "bytes": done.bytes + segment.size}
-        self.counts = replace(done, **totals)
+        self.counts.segments += 1
+        self.counts.rows += segment.rows
+        self.counts.bytes += segment.size
         self._meter.sealed(self._segments.finish(), segment.rows, segment.size)
         self._backoff_s, self._not_before = FIRST_BACKOFF_S, float("-inf")
         if self.problem is not None:
@@ -297,7 +296,7 @@ class Sealer:
     def _fail(self, error: Exception) -> None:
         """Log it once; the backoff grows."""
         self._meter.seal_failed()
-        self.counts = replace(self.counts, failed=self.counts.failed + 1)
+        self.counts.failed += 1
         self._not_before = self._runtime.monotonic() + self._backoff_s
         self._backoff_s = min(LONGEST_BACKOFF_S, 2 * self._backoff_s)
         if self.problem != str(error):
@@ -316,7 +315,7 @@ class Sealer:
                 self._fetcher.rewind(partition, offset)
         if dropped:
             self._meter.dropped(dropped)
-            self.counts = replace(self.counts, refetched=self.counts.refetched + dropped)
+            self.counts.refetched += dropped
             log.warning("open segment discarded: consumer=%s records=%d reason=%s", self._consumer, dropped, reason)
         self._segments.drop()
 

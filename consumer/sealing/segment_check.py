@@ -19,8 +19,7 @@ from coordinator.zk.znodes.records import parsed_channel
 from coordinator.zk.znodes.segments import Segment
 
 from ..errors import SegmentError
-from .folder_claim import chroot_of, refusal
-from .segment_files import SegmentFolder, is_remote, may_be_sealed
+from .segment_files import SegmentFolder, chroot_of, is_remote, may_be_sealed, refusal
 
 WHERE = ("topic", "partition")
 

@@ -6,11 +6,13 @@ folder, which is a local path or any URI that pyarrow has a file system for. How
 - local (a path, `file://`): written under another name, synced, moved into place, the folder synced.
 - an object store (`s3://`, `gs://`, `abfs://`): one object, which appears complete when its upload has ended.
 - any other (`hdfs://`): written under its own name. A file is read only after its segment is sealed, which is later.
+
+The folders `[segments_dir]/[group]` and `[checkpoint_dir]/[region]` each belong to one chroot, which claims them.
 """
 
 from __future__ import annotations
 
-import mmap
+import errno
 import os
 import re
 from collections import deque
@@ -23,14 +25,19 @@ import pyarrow as pa
 from pyarrow import fs
 
 from coordinator.zk import below
-from coordinator.zk.errors import UsageError
+from coordinator.zk.batching import ensure
+from coordinator.zk.errors import AccessDenied, BadData, StoreError, UsageError
+from coordinator.zk.runtime import Runtime
+from coordinator.zk.store import DENIED, Store, StoreFactory
+from coordinator.zk.znodes.json_fields import Fields, compact
 from coordinator.zk.znodes.names import is_name, shown
+from coordinator.zk.znodes.paths import CONSUMERS
 from coordinator.zk.znodes.records import Channel
 from coordinator.zk.znodes.segments import SealedRange, Segment
 
-from ..errors import SegmentError
+from ..errors import ForeignFolder, SegmentError
 from ..logs.base import LOG_SCHEMA
-from ..logs.checked_file import CheckedFile, DamagedBatch, write_checked
+from ..logs.checked_file import CheckedFile, DamagedBatch, mapped, write_checked
 
 BATCH_BYTES = 1 << 20
 """Arrow memory of a batch in a file, about; a batch of half to twice this is written unchanged.
@@ -39,7 +46,13 @@ Spark is fastest with batches of 1 to 2 MB, and hardly slower with half of that:
 
 SUFFIX = ".arrow"
 MARKER = "~chroot"
-"""Names the chroot of a folder (`folder_claim`); no consumer and no checkpoint can have this name."""
+"""Names the chroot of a folder; no consumer and no checkpoint can have this name."""
+MAX_MARKER_BYTES = 512
+FIRST_AGAIN_S = 1.0
+CLAIM_AGAIN_S = 60.0
+"""A marker that was read so long ago is read again before a write: an operator may have removed it."""
+
+_CHROOT = re.compile(r"([0-9a-f]{1,16})-[0-9a-f]{1,16}")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _LOCAL_URL = re.compile(r"(?i)file:")
 _SECRET = re.compile(r"(?i)secret|password|token|signature|access_?key|account_?key")
@@ -143,14 +156,11 @@ def arranged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     pending: list[pa.RecordBatch] = []
     size = 0
     for piece, more in (piece for batch in batches for piece in _pieces(batch)):
-        if pending and size + more > 2 * BATCH_BYTES:
+        if pending and (size >= BATCH_BYTES // 2 or size + more > 2 * BATCH_BYTES):
             yield from _joined(pending)
             pending, size = [], 0
         pending.append(piece)
         size += more
-        if size >= BATCH_BYTES // 2:
-            yield from _joined(pending)
-            pending, size = [], 0
     if pending:
         yield from _joined(pending)
 
@@ -209,12 +219,8 @@ class SegmentFolder:
 
         :raises OSError: when it cannot be read.
         """
-        path = f"{self.path(folder)}/{MARKER}"
         try:
-            if self._is_local:
-                with os.fdopen(below.open_file(self._root, [folder, MARKER]), "rb") as source:
-                    return source.read(most)
-            with self._fs.open_input_file(path) as source:
+            with self._opened(f"{folder}/{MARKER}", f"{self.path(folder)}/{MARKER}") as source:
                 return bytes(source.read(most))
         except FileNotFoundError:
             return None
@@ -259,10 +265,15 @@ class SegmentFolder:
         :raises OSError: when it is missing.
         :raises ValueError: when its size is not `size`.
         """
-        path = self.path(file)
-        with _opened(self._root, file) if self._is_local else self._fs.open_input_file(path) as source:
+        with self._opened(file, self.path(file)) as source:
             _check_size(source.size(), size)
             return bytes(source.read(size))
+
+    def _opened(self, file: str, path: str) -> Any:
+        """A file to read; no link leads to a local one."""
+        if self._is_local:
+            return pa.PythonFile(os.fdopen(below.open_file(self._root, file.split("/")), "rb"), mode="r")
+        return self._fs.open_input_file(path)
 
     def _durably(self, file: str, fill: Callable[[Any], int]) -> int:
         path = self.path(file)
@@ -288,13 +299,11 @@ class SegmentFolder:
         :raises OSError: when it cannot be removed.
         """
         path = self.path(file)
-        try:
+        with suppress(FileNotFoundError):
             if self._is_local:
                 below.unlink(self._root, file.split("/"))
             else:
                 self._fs.delete_file(path)
-        except FileNotFoundError:
-            return
 
     def folders(self, parent: str) -> list[str]:
         """The names of the folders in a folder.
@@ -350,19 +359,10 @@ class SegmentFolder:
         files = [info for info in infos if info.type == fs.FileType.File and incarnation_of(info.path)]
         return [FoundFile(info.path.removeprefix(root), info.mtime.timestamp()) for info in files]
 
-    def read(self, file: str, size: int, rows: int) -> Iterator[pa.RecordBatch]:
-        """The batches of a file, each checked before it is returned; a local file is memory-mapped.
-
-        :raises SegmentError: when it is missing, is not `size` bytes with `rows` records, or is damaged.
-        """
-        contents = self.contents(file, size, rows)
-        with self._named(file):
-            yield from map(contents.read, range(len(contents.rows)))
-
     def records(self, segment: Segment) -> Iterator[pa.RecordBatch]:
-        """The same of a segment; each batch has the offsets that the segment has there.
+        """The batches of a segment's file, each with the offsets that the segment has there.
 
-        :raises SegmentError: as `read`, with the offsets; and when the file is of another segment.
+        :raises SegmentError: as `contents` and `unplaced`, and when the file is of another segment.
         """
         contents = self.contents(segment.file, segment.size, segment.rows)
         first, places = 0, deque(_places(segment))
@@ -373,7 +373,7 @@ class SegmentFolder:
             yield batch
 
     def unplaced(self, segment: Segment, contents: CheckedFile) -> Iterator[pa.RecordBatch]:
-        """The batches of a segment's file, with unchecked offsets.
+        """The batches of a segment's file, each checked before it is returned, with unchecked offsets.
 
         :raises SegmentError: when one is damaged, with the offsets that it should have.
         """
@@ -387,7 +387,7 @@ class SegmentFolder:
                 yield batch
 
     def contents(self, file: str, size: int, rows: int) -> CheckedFile:
-        """An open file. Its batches are not read yet.
+        """An open file; a local one is memory-mapped. Its batches are not read yet.
 
         :raises SegmentError: when it is missing, or is not `size` bytes with `rows` records.
         """
@@ -414,22 +414,13 @@ class SegmentFolder:
         """All of a file; a local one is memory-mapped."""
         path = self.path(file)
         if self._is_local:
-            descriptor = below.open_file(self._root, file.split("/"))
-            try:
-                _check_size(os.fstat(descriptor).st_size, size)
-                return pa.py_buffer(mmap.mmap(descriptor, size, prot=mmap.PROT_READ))
-            finally:
-                os.close(descriptor)
-        with self._fs.open_input_file(path) as source:  # one request: one for each batch would take a round trip each
-            _check_size(source.size(), size)
-            data = source.read_buffer(size)
-            _check_size(data.size, size)
-            return data
-
-
-def _opened(root: str, file: str) -> Any:
-    """A local file, which no link leads to."""
-    return pa.PythonFile(os.fdopen(below.open_file(root, file.split("/")), "rb"), mode="r")
+            data = mapped(self._root, file.split("/"))
+        else:
+            with self._fs.open_input_file(path) as source:  # one request: each batch would take a round trip
+                _check_size(source.size(), size)
+                data = source.read_buffer(size)
+        _check_size(data.size, size)
+        return data
 
 
 def _check_size(actual: int, size: int) -> None:
@@ -450,3 +441,124 @@ def _refuse_credentials(place: str) -> None:
             "segments_dir has credentials, and the znodes of segments would publish them: leave them out, and "
             "give them to driver and executors by their environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)"
         )
+
+
+def chroot_of(store: Store) -> str:
+    """The identity of a chroot: czxid and creation time of `/consumers`, which is never removed.
+
+    Recreated groups and a restored backup keep it; an ensemble that was made new has another one.
+
+    :raises StoreError: when ZooKeeper did not answer, or an ACL refuses to read `/consumers`.
+    """
+    node = store.get(CONSUMERS)
+    if node is None:
+        ensure(store, [CONSUMERS])
+        node = store.get(CONSUMERS)
+    if node is None:
+        raise StoreError(f"{CONSUMERS} is missing")
+    if node.data == DENIED:
+        raise AccessDenied(CONSUMERS)
+    return f"{node.stat.czxid:x}-{node.stat.ctime_ms:x}"
+
+
+def claim(files: SegmentFolder, folder: str, chroot: str, option: str) -> bool:
+    """Make sure that a folder belongs to `chroot`. The first caller writes the marker; whether this was one.
+
+    Two chroots may have a group or a region of the same name. Without a claim, the sweep of each removes the other's
+    files: its own znodes name none of them. `docs/files.md` specifies the marker.
+
+    :param folder: a group or region, below `files`.
+    :param chroot: from `chroot_of`.
+    :param option: the option that named `files`, for the message.
+    :raises ForeignFolder: when it belongs to another chroot, or its marker is invalid.
+    :raises OSError: when the marker cannot be read or written.
+    """
+    where = f"{files.path(folder)}/{MARKER}"
+    data = files.marker(folder, MAX_MARKER_BYTES + 1)
+    is_first = data is None
+    if data is None:
+        files.mark(folder, compact({"chroot": chroot}) + b"\n")
+        data = files.marker(folder, MAX_MARKER_BYTES + 1)
+    if data is None:
+        raise FileNotFoundError(errno.ENOENT, "a marker that was just written is missing", where)
+    if reason := _difference(files, folder, data, chroot):
+        raise ForeignFolder(
+            f"{reason}: give another {option}, or, when no other chroot uses the folder any more, remove {where}"
+        )
+    return is_first
+
+
+def refusal(files: SegmentFolder, folder: str, chroot: str) -> str | None:
+    """Why a folder is not this chroot's; None when it is, or when it has no marker.
+
+    :raises OSError: when the marker cannot be read.
+    """
+    data = files.marker(folder, MAX_MARKER_BYTES + 1)
+    return _difference(files, folder, data, chroot) if data is not None else None
+
+
+def _difference(files: SegmentFolder, folder: str, data: bytes, chroot: str) -> str | None:
+    place = files.path(folder)
+    try:
+        owner = Fields.parse(f"{place}/{MARKER}", data, MAX_MARKER_BYTES).text("chroot")
+    except BadData as error:
+        return f"folder {place} may belong to another chroot ({error})"
+    if owner == chroot:
+        return None
+    match = _CHROOT.fullmatch(owner)
+    known = f", whose {CONSUMERS} has cZxid 0x{match[1]}" if match else ""
+    return f"folder {place} belongs to another chroot{known}"
+
+
+class ClaimedFiles:
+    """A group's files for its sealer: none is written before the folder is claimed for the chroot of the session.
+
+    :ivar url: see `SegmentFolder`.
+    """
+
+    def __init__(self, files: SegmentFolder, group: str, runtime: Runtime) -> None:
+        self._files = files
+        self._group = group
+        self._runtime = runtime
+        self._chroot = ""
+        self._claimed_at = float("-inf")
+        self.url = files.url
+
+    def opening(self, open_store: StoreFactory) -> StoreFactory:
+        """Opens sessions and claims the folder, so that no partition is assigned where none can be sealed.
+
+        Opening raises `ForeignFolder` when the folder belongs to another chroot. Where the marker cannot be read or
+        written, the next `write` raises.
+        """
+
+        def opened() -> Store:
+            store = open_store()
+            try:
+                self._chroot, self._claimed_at = chroot_of(store), float("-inf")
+                with suppress(OSError):
+                    self._claim()
+            except BaseException:
+                store.close()
+                raise
+            return store
+
+        return opened
+
+    def write(self, file: str, batches: Iterator[pa.RecordBatch]) -> int:
+        """See `SegmentFolder`.
+
+        :raises ForeignFolder: when the folder belongs to another chroot.
+        """
+        if self._runtime.monotonic() - self._claimed_at >= CLAIM_AGAIN_S:
+            self._claim()
+        return self._files.write(file, batches)
+
+    def remove(self, file: str) -> None:
+        """See `SegmentFolder`."""
+        self._files.remove(file)
+
+    def _claim(self) -> None:
+        is_first = claim(self._files, self._group, self._chroot, "segments_dir")
+        # Where files can be replaced, another chroot may have been first in the same moment.
+        again_s = min(FIRST_AGAIN_S, CLAIM_AGAIN_S) if is_first else CLAIM_AGAIN_S
+        self._claimed_at = self._runtime.monotonic() + again_s - CLAIM_AGAIN_S

@@ -376,7 +376,7 @@ def _log_ends(
     """
     if source is None:
         return {}
-    from consumer.logs import TopicIdPartition, UnknownTopic, ends_of
+    from consumer.logs import TopicIdPartition, UnknownTopic
 
     shown = [partition for group in groups for partition in group.partitions]
     places = {
@@ -384,7 +384,7 @@ def _log_ends(
     }
     begun = {(*s.partition, s.topic_id) for s in shown if s.offset}
     found: dict[Where, int] = {}
-    for place, end in ends_of(source, sorted(places)).items():
+    for place, end in source.latest_of(sorted(places)).items():
         where = (place.topic, place.partition, place.topic_id)
         if isinstance(end, int):
             found[where] = end

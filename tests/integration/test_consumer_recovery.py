@@ -24,6 +24,7 @@ from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import OffsetRecord
 from coordinator.zk.znodes.segments import Segment
 from tests.support.memlog import MemoryLog
+from tests.support.sealed import records_in
 from tests.support.stores import FrontStore
 from tests.support.wait import eventually
 from tests.support.world import World, expire, parts
@@ -98,7 +99,7 @@ class SealingSlot:
         return Counter(
             (row["partition"], row["offset"])
             for segment in self.segments()
-            for batch in self._folder.read(segment.file, segment.size, segment.rows)
+            for batch in records_in(self._folder, segment.file, segment.size, segment.rows)
             for row in batch.to_pylist()
         )
 

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from consumer.cli import main
 from consumer.cli.child import Child, ChildFailed, ChildProcessor
-from consumer.fetching.records import Record
+from consumer.fetching.record_buffer import Record
 from consumer.logs.embedded.producer import Producer, TopicsInStore
 from consumer.operator.states import State
 from coordinator.zk.embedded.processes import command_line

@@ -17,8 +17,8 @@ import pytest
 
 from consumer.logs import open_log
 from consumer.logs.base import LOG_SCHEMA
-from consumer.logs.columns import STORED_SCHEMA, stored_batches
-from consumer.logs.embedded.producer import Appender, Producer, partition_of
+from consumer.logs.embedded.log import STORED_SCHEMA
+from consumer.logs.embedded.producer import Appender, Producer, partition_of, stored_batches
 from consumer.sealing.segment_files import SegmentFolder
 from coordinator.zk.znodes.records import Topic
 from tests.support.pages import ROOT, rows

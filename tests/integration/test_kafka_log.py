@@ -20,7 +20,6 @@ from consumer.logs import (
     OffsetOutOfRange,
     TopicIdPartition,
     UnknownTopic,
-    ends_of,
     open_log,
 )
 from consumer.logs.kafka.client import KafkaClient
@@ -396,7 +395,7 @@ def test_the_ends_of_many_partitions_are_one_question(kafka: Kafka, monkeypatch:
 
     with kafka.log() as log:
         places = [TopicIdPartition(one, ids[one], number) for number in range(3)]
-        ends = ends_of(log, [*places, TopicIdPartition(other, ids[other], 0), TopicIdPartition("no-such", "x", 0)])
+        ends = log.latest_of([*places, TopicIdPartition(other, ids[other], 0), TopicIdPartition("no-such", "x", 0)])
 
     assert asked == [5]
     assert [ends[place] for place in places] == [0, 0, 4]

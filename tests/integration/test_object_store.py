@@ -12,8 +12,7 @@ import pyarrow as pa
 import pytest
 
 from consumer.errors import ForeignFolder, SegmentError
-from consumer.sealing.folder_claim import claim
-from consumer.sealing.segment_files import SegmentFolder, segment_file
+from consumer.sealing.segment_files import SegmentFolder, claim, segment_file
 from consumer.spark.fetchers.orphan_sweep import ORPHAN_AFTER_S, sweep
 from consumer.spark.source.offset import SourceOffset
 from consumer.spark.source.rewind import PROVIDER, PROVIDERS, CheckpointFiles
@@ -27,6 +26,7 @@ from coordinator.zk.znodes.segments import Segment
 from tests.support.memlog import MemoryLog
 from tests.support.object_store import CREDENTIALS, object_store
 from tests.support.region import Counting, checkpoint, contributions, exact, region, running
+from tests.support.sealed import records_in
 from tests.support.world import World, a_world
 
 pytestmark = pytest.mark.real_zookeeper("the object store is a process")
@@ -77,7 +77,7 @@ def test_a_segment_is_written_read_listed_and_removed(folder: SegmentFolder, buc
     assert folder.url == bucket
     assert folder.sizes([file, segment_file("written", "c", "abc", 2)]) == [size, None]
     assert [found.file for found in folder.list("written")] == [file]
-    assert pa.Table.from_batches(SegmentFolder(folder.url).read(file, size, 10)).num_rows == 10
+    assert pa.Table.from_batches(records_in(SegmentFolder(folder.url), file, size, 10)).num_rows == 10
     folder.remove(file)
     folder.remove(file)
     assert folder.list("written") == []
@@ -96,22 +96,22 @@ def test_a_folder_of_the_store_belongs_to_the_first_chroot_that_claims_it(folder
 def test_file_that_is_missing_or_of_another_size_is_reported(folder: SegmentFolder) -> None:
     file = segment_file("said", "c", "abc", 1)
     with pytest.raises(SegmentError, match="is missing"):
-        list(folder.read(file, 10, 10))
+        list(records_in(folder, file, 10, 10))
     size = folder.write(file, batches())
     with pytest.raises(SegmentError, match=f"has {size} bytes and should have {size - 1}"):
-        list(folder.read(file, size - 1, 10))
+        list(records_in(folder, file, size - 1, 10))
 
 
 def test_a_flipped_bit_is_found_by_the_checksum_of_its_batch(folder: SegmentFolder) -> None:
     file = segment_file("flipped", "c", "abc", 1)
     size = folder.write(file, batches())
     whole = folder.read_bytes(file, size)
-    assert sum(batch.num_rows for batch in folder.read(file, size, 10)) == 10
+    assert sum(batch.num_rows for batch in records_in(folder, file, size, 10)) == 10
 
     folder.write_bytes(file, whole.replace(b"t-0-7", b"t-0-6"))
 
     with pytest.raises(SegmentError, match=r"flipped/c/.* cannot be read: CRC32C [0-9a-f]{8}, and [0-9a-f]{8} was wr"):
-        list(folder.read(file, size, 10))
+        list(records_in(folder, file, size, 10))
 
 
 def test_file_of_a_failed_write_is_removed(folder: SegmentFolder) -> None:

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from consumer.logs import open_log
-from consumer.logs.columns import stored_batches
-from consumer.logs.embedded.producer import Appender
+from consumer.logs.embedded.producer import Appender, stored_batches
 from tests.support.wait import eventually
 
 ID = "0kqJ7XyNT_aWnRk5bWq8Zg"
@@ -33,7 +32,7 @@ ENDLESS = """
 import time
 from consumer.logs.embedded.producer import Appender
 from consumer.logs.embedded.log import Chain
-from consumer.logs.columns import stored_batches
+from consumer.logs.embedded.producer import stored_batches
 
 end = Chain.end
 
@@ -86,7 +85,7 @@ def test_a_producer_that_dies_over_the_link_has_written_all_or_nothing(
 import os, signal
 from pathlib import Path
 from consumer.logs.embedded.producer import Appender
-from consumer.logs.columns import stored_batches
+from consumer.logs.embedded.producer import stored_batches
 link = os.link
 def die(source, target, **folders):
     if {moment!r} == "after":

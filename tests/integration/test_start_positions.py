@@ -11,9 +11,8 @@ from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer
 from consumer.errors import NoOffsetForPartition
 from consumer.logs import Log, OffsetOutOfRange
-from consumer.logs.columns import stored_batches
 from consumer.logs.embedded.log import EmbeddedLog, topic_folder
-from consumer.logs.embedded.producer import Appender
+from consumer.logs.embedded.producer import Appender, stored_batches
 from consumer.sealing.segment_files import SegmentFolder
 from consumer.spark.fetchers.config import SlotConfig, SlotSpec
 from consumer.spark.fetchers.pool_znode import PoolPost

@@ -12,8 +12,7 @@ from click.testing import CliRunner
 
 from consumer.config import Subscription
 from consumer.errors import DrainFailed, ForeignFolder
-from consumer.sealing.folder_claim import chroot_of, claim
-from consumer.sealing.segment_files import MARKER
+from consumer.sealing.segment_files import MARKER, chroot_of, claim
 from consumer.spark.fetchers.config import SlotConfig, SlotSpec
 from consumer.spark.fetchers.orphan_sweep import ORPHAN_AFTER_S, sweep
 from consumer.spark.fetchers.slot import Slot
@@ -125,7 +124,7 @@ def other_slot(world: World, root: Path) -> Slot:
 def test_a_slot_whose_folder_was_taken_over_stops_sealing(
     worlds: list[World], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("consumer.sealing.folder_claim.CLAIM_AGAIN_S", 0.0)
+    monkeypatch.setattr("consumer.sealing.segment_files.CLAIM_AGAIN_S", 0.0)
     first, second = worlds
     bench, root = SlotBench(first, tmp_path / "segments"), tmp_path / "segments"
     try:

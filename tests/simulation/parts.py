@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from consumer.logs.base import LOG_SCHEMA, Fetched, LogError, OffsetOutOfRange, UnknownTopic
+from consumer.logs.base import LOG_SCHEMA, Fetched, LogError, OffsetOutOfRange, PullLog, UnknownTopic
 from consumer.sealing.segment_files import FoundFile, SegmentFolder
 from coordinator.zk.znodes.segments import Segment
 from tests.simulation.scheduler import STARTED_MS, Scheduler
@@ -59,7 +59,7 @@ class Production:
         return int(self.rate * self.every_s * int((now - self.began) / self.every_s + self.phase)) - self.lacking
 
 
-class SimLog:
+class SimLog(PullLog):
     """The log that every fetcher reads: its ends rise with the clock.
 
     :ivar broken_until: reads fail until then.  :ivar slow_until: each read takes `slow_s` until then.

@@ -19,8 +19,7 @@ import coordinator.regions.plan
 import coordinator.regions.region_reader
 import coordinator.regions.turns
 from consumer.membership.contributor import Contributor
-from consumer.operator.cut import CutReader
-from consumer.operator.region import RegionMember
+from consumer.operator.region import CutReader, RegionMember
 from coordinator.planning.reconciliation import Waiting
 from coordinator.regions.region_reader import RegionReader
 from coordinator.regions.turns import Regions, RegionTurns
@@ -68,7 +67,7 @@ def _moves_offsets(original: Any) -> Any:
 
     def tend(self: Any, store: Any, fenced: Any) -> None:
         original(self, store, fenced)
-        if self._is_ready and not self._paused_for:
+        if self.is_ready and not self._paused_for:
             running = fenced.channel.running
             positions = self._application._polling.positions
             now = {part: position.offset for part, position in positions.items() if part in running}

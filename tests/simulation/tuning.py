@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 import consumer.consumer
-import consumer.fetching.fetcher
+import consumer.fetching.polling
 import consumer.membership.client_assignment
 import consumer.membership.command_drain
 import consumer.membership.contributor
@@ -88,7 +88,7 @@ def tuned(profile: Profile, disk: SharedDisk) -> Iterator[None]:
     changes = [
         patch.object(consumer.spark.fetchers.slot, "LOOK_FOR_DATA_S", LOOKS_S),
         patch.object(consumer.consumer, "LOOK_FOR_DATA_S", LOOKS_S),
-        patch.object(consumer.fetching.fetcher, "LOOK_FOR_DATA_S", LOOKS_S),
+        patch.object(consumer.fetching.polling, "LOOK_FOR_DATA_S", LOOKS_S),
         patch.object(consumer.spark.fetchers.orphan_sweep, "ORPHAN_AFTER_S", ORPHAN_AFTER_S),
         patch.object(coordinator.rebalance.group_reader, "UNKNOWN_LEASE_MS", UNKNOWN_LEASE_MS),
         patch.object(coordinator.planning.asking, "LONGEST_BACKOFF_S", LONGEST_BACKOFF_S),

@@ -6,7 +6,7 @@ import resource
 
 import pyarrow as pa
 
-from consumer.logs.columns import POOL
+from consumer.logs.base import POOL
 
 
 def allocated_bytes() -> int:

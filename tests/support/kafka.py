@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from consumer.logs import KafkaPlace, Log, open_log, source_of
+from consumer.logs import KafkaPlace, Log, open_log
 from consumer.logs.kafka.requests import topic_id_text
 from consumer.types import Position
 from coordinator.zk.embedded.kafka import Broker, KafkaConfig, fetch_kafka
@@ -186,7 +186,7 @@ class Reader:
     """The source of a log, and the next offset of each partition that it was asked for."""
 
     def __init__(self, log: Log) -> None:
-        self.source = source_of(log)
+        self.source = log.source()
         self.next: dict[PartitionKey, int] = {}
         self._ids: dict[str, str] = {}
 

@@ -131,7 +131,7 @@ def sealed(world: World, group: str, folder: SegmentFolder) -> list[tuple[int, b
 def rows_of(world: World, group: str, folder: SegmentFolder) -> Iterator[dict[str, Any]]:
     """The sealed records, in the order of the seals."""
     for segment in segments(world, group):
-        for batch in folder.read(segment.file, segment.size, segment.rows):
+        for batch in folder.records(segment):
             yield from batch.to_pylist()
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from consumer.logs.base import LOG_SCHEMA, Fetched, OffsetOutOfRange
+from consumer.logs.base import LOG_SCHEMA, Fetched, OffsetOutOfRange, PullLog
 
 
-class MemoryLog:
+class MemoryLog(PullLog):
     """Every partition of every topic holds the records `<topic>-<partition>-<offset>`, up to `end`."""
 
     def __init__(self, end: int = 0) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Callbacks, Consumer
-from consumer.fetching.records import Record
+from consumer.fetching.record_buffer import Record
 from consumer.metrics import ConsumerMetrics
 from consumer.operator import ConsumerOperator, Processor
 from consumer.operator.states import State

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,6 +21,13 @@ from tests.support.memlog import MemoryLog
 from tests.support.terms import a_term
 
 RULES = SegmentRules(Bounds(1000, 1 << 30), Retention(0, 0), 500, 7 * 86_400_000, sweep_interval_ms=0)
+
+
+def records_in(folder: SegmentFolder, file: str, size: int, rows: int) -> Iterator[pa.RecordBatch]:
+    """The batches of a segment's file."""
+    contents = folder.contents(file, size, rows)
+    with folder._named(file):
+        yield from map(contents.read, range(len(contents.rows)))
 
 
 class SealedGroup:

@@ -6,12 +6,11 @@ from collections import defaultdict
 
 import pyarrow as pa
 
-from consumer.logs.base import LOG_SCHEMA, Fetched, LogError, OffsetOutOfRange
-from consumer.logs.columns import fitting_rows
+from consumer.logs.base import LOG_SCHEMA, Fetched, LogError, OffsetOutOfRange, PullLog, fitting_rows
 from tests.unit.manual import ManualRuntime
 
 
-class SizedLog:
+class SizedLog(PullLog):
     """Records of partitions of one topic.
 
     :ivar fetched: the partition of each fetch, also of those that brought nothing.

@@ -100,7 +100,7 @@ class SlotBench:
         """Partition -> every offset in a sealed file, in the order of the seals."""
         found: dict[int, list[int]] = {}
         for segment in self.segments():
-            for batch in self.folder.read(segment.file, segment.size, segment.rows):
+            for batch in self.folder.records(segment):
                 for row in batch.to_pylist():
                     found.setdefault(row["partition"], []).append(row["offset"])
         return found

@@ -11,9 +11,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from consumer.logs import FetchLimits, LogError
-from consumer.logs.kafka.client import END, OUT_OF_RANGE, Columns, Signal
-from consumer.logs.kafka.health import BrokerStats
+from consumer.logs import LogError
+from consumer.logs.kafka.client import END, OUT_OF_RANGE, BrokerStats, Columns, Signal
 from consumer.logs.kafka.requests import EARLIEST, NO_TOPIC, Described, Unanswered, refused
 from consumer.logs.kafka.source import KafkaLog
 from consumer.types import Fetch, Position
@@ -278,7 +277,7 @@ class Reader:
     def __init__(self, kafka: Brokers, log: KafkaLog | None = None) -> None:
         self.kafka = kafka
         self.log = log or kafka.log()
-        self.source = self.log.source(FetchLimits())
+        self.source = self.log.source()
         self.positions: dict[TopicPartition, Position] = {}
         self.most = 0
 

@@ -14,13 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumer.errors import SegmentError
-from consumer.fetching.fetcher import Fetcher
+from consumer.fetching.polling import Fetcher
 from consumer.logs import LogError, checked_file, open_log
 from consumer.logs.base import LOG_SCHEMA
 from consumer.logs.checked_file import CheckedFile, write_checked
-from consumer.logs.columns import STORED_SCHEMA, PendingRecords, stored_batches
-from consumer.logs.embedded.log import file_name
-from consumer.logs.embedded.producer import Appender
+from consumer.logs.embedded.log import STORED_SCHEMA, file_name
+from consumer.logs.embedded.producer import Appender, PendingRecords, stored_batches
 from consumer.sealing.segment_files import SegmentFolder, sealed_rows
 from consumer.spark.source.data_source import records
 from consumer.spark.source.segment_index import Sealed
@@ -28,6 +27,7 @@ from consumer.types import Position
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.segments import Missing, SealedRange, Segment
 from tests.support.files_without_checksums import LOG_FILE, SEGMENT
+from tests.support.sealed import records_in
 
 TOPIC, ID = "flights", "id"
 LARGE = 1 << 30
@@ -283,7 +283,7 @@ def test_a_damaged_segment_fails_with_its_file_its_offsets_and_both_sums(tmp_pat
     ):
         next(found)
     with pytest.raises(SegmentError, match=f"{path} cannot be read: CRC32C "):
-        list(SegmentFolder(segment.segment.segments_dir).read(FILE, segment.segment.size, 2001))
+        list(records_in(SegmentFolder(segment.segment.segments_dir), FILE, segment.segment.size, 2001))
 
 
 def test_rows_of_a_segment_are_named_by_their_offsets() -> None:

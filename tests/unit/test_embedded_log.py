@@ -25,9 +25,8 @@ from consumer.logs import (
     open_log,
 )
 from consumer.logs.base import LOG_SCHEMA
-from consumer.logs.columns import PendingRecords, stored_batches
 from consumer.logs.embedded.log import EmbeddedLog, file_name, remove_topic
-from consumer.logs.embedded.producer import ABANDONED_AFTER_S, Appender, sweep
+from consumer.logs.embedded.producer import ABANDONED_AFTER_S, Appender, PendingRecords, stored_batches, sweep
 from coordinator.zk.below import opened_folder
 from coordinator.zk.errors import UsageError
 
@@ -55,7 +54,7 @@ def values(log: Log, offset: int, max_bytes: int = LARGE, max_records: int = LAR
 FIRST_FETCH = """
 import sys
 from consumer.consumer import records_of
-from consumer.fetching.fetcher import Fetch
+from consumer.types import Fetch
 from consumer.logs import open_log
 from consumer.sealing.segment_files import SegmentFolder
 from coordinator.zk.znodes.partitions import TopicPartition
@@ -68,7 +67,7 @@ fetched = log.fetch(topic, topic_id, 0, 0, 1000, 1000)
 fetch = Fetch(TopicPartition(topic, 0), topic_id, 0, fetched.next_offset, fetched.batches)
 assert fetch.nbytes and [record.value for record in records_of(fetch)] == [b"a", b"b"]
 size = folder.write("g/file", fetched.batches)
-assert [batch.num_rows for batch in folder.read("g/file", size, 2)] == [2]
+assert folder.contents("g/file", size, 2).read(0).num_rows == 2
 print(*sorted(set(sys.modules) - before))
 """
 

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from consumer.fetching.fetcher import LONGEST_WAIT_S, LOOK_FOR_DATA_S, PENDING_S, Fetcher, Looks
+from consumer.fetching.polling import LONGEST_WAIT_S, LOOK_FOR_DATA_S, PENDING_S, Fetcher, Looks
 from consumer.logs import FetchLimits, LogError, OffsetOutOfRange
 from consumer.logs.base import Fetched, PullSource
-from consumer.logs.columns import stored_batches
 from consumer.logs.embedded.log import EmbeddedLog, topic_folder
-from consumer.logs.embedded.producer import Appender
+from consumer.logs.embedded.producer import Appender, stored_batches
 from consumer.membership.offsets import SLOW_RETRY_S, CommittedOffsets
 from consumer.membership.start_position import OffsetSpec, StartOffset
 from consumer.metrics import ConsumerMetrics
@@ -172,7 +171,7 @@ def test_fetch_that_does_not_begin_at_the_position_is_discarded_and_repeated(fir
 
     repeated: list[bool] = []
     log = TimedLog(end=50)
-    fetcher = Fetcher(log, source=OutOfPlace(log, FetchLimits(), lambda: 0.0))
+    fetcher = Fetcher(log, source=OutOfPlace(log, FetchLimits()))
     fetcher.begin({WHOLE: Position("id", 30)})
 
     assert fetcher.fetch(1 << 20) == []
@@ -193,7 +192,7 @@ def test_out_of_range_offset_is_logged_counted_and_reset_without_blocking_others
     fetcher.begin({BROKEN: Position("id", before), WHOLE: Position("id", 40)})
 
     first = fetcher.fetch(1 << 20)
-    jumps = fetcher.out_of_range.jumps
+    jumps = fetcher.jumps
     fetcher.jump()
     second = fetcher.fetch(1 << 20)
 
@@ -212,9 +211,9 @@ def test_out_of_range_with_reset_none_raises_after_fetched_records_are_returned(
     assert [fetch.partition for fetch in fetcher.fetch(1 << 20)] == [WHOLE]
     assert fetcher.complaints == {BROKEN: "offset 10 of t-0: there is 30 to 50"}
     with pytest.raises(OffsetOutOfRange, match=r"offset 10 of t-0: .*; auto_offset_reset is none, so t-0 waits: set"):
-        fetcher.out_of_range.refuse({BROKEN})
+        fetcher.refuse_out_of_range({BROKEN})
     fetcher.rewind(BROKEN, 30)
-    fetcher.out_of_range.refuse({BROKEN})
+    fetcher.refuse_out_of_range({BROKEN})
     assert [fetch.first for fetch in fetcher.fetch(1 << 20)] == [30]
 
 
@@ -223,9 +222,9 @@ def test_lost_offset_in_a_region_is_an_error_with_a_remedy_and_never_a_jump(rese
     fetcher = Fetcher(TimedLog(end=50, begin=30), None, reset, "r")
     fetcher.begin({BROKEN: Position("id", 10)})
 
-    assert not fetcher.fetch(1 << 20) and not fetcher.out_of_range.jumps
+    assert not fetcher.fetch(1 << 20) and not fetcher.jumps
     with pytest.raises(OffsetOutOfRange, match=r"offset 10 of t-0: .*t-0 waits: .* regions reset r --to") as raised:
-        fetcher.out_of_range.refuse({BROKEN})
+        fetcher.refuse_out_of_range({BROKEN})
     assert "auto_offset_reset" not in str(raised.value)
 
 
@@ -256,5 +255,5 @@ def test_log_without_a_known_beginning_is_queried_again(caplog: pytest.LogCaptur
     fetcher.begin({BROKEN: Position("id", 10)})
 
     assert fetcher.fetch(1 << 20) == []
-    assert (fetcher.complaints, fetcher.out_of_range.jumps) == ({BROKEN: "the log is away"}, {})
+    assert (fetcher.complaints, fetcher.jumps) == ({BROKEN: "the log is away"}, {})
     assert "partition fetch failed: partition=t-0 problem=the log is away" in caplog.text

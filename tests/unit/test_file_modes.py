@@ -14,9 +14,8 @@ import pytest
 
 from consumer.errors import SegmentError
 from consumer.logs.base import LOG_SCHEMA, LogError
-from consumer.logs.columns import stored_batches
 from consumer.logs.embedded.log import EmbeddedLog
-from consumer.logs.embedded.producer import Appender
+from consumer.logs.embedded.producer import Appender, stored_batches
 from consumer.operator.states import State, StateFiles
 from consumer.sealing.segment_files import SegmentFolder
 from coordinator.zk.below import check_writable, folder_mode, unlink_segment
@@ -24,6 +23,7 @@ from coordinator.zk.errors import UsageError
 from coordinator.zk.process.history_recorder import HistoryFile
 from coordinator.zk.znodes.regions import MAX_STATE_BYTES
 from tests.support.ci import in_ci
+from tests.support.sealed import records_in
 
 FILE = "g/c1/abc-0000000001.arrow"
 NOTHING = pa.RecordBatch.from_pylist([], schema=LOG_SCHEMA)
@@ -186,7 +186,7 @@ def test_a_team_reads_and_removes_what_its_executors_write(storage: Path) -> Non
         folder.write(FILE.replace("1.", "2."), [NOTHING])
 
     with acting_as(DRIVER, STAFF, TEAM):
-        assert list(folder.read(FILE, size, 0)) == []
+        assert list(records_in(folder, FILE, size, 0)) == []
         with pytest.raises(PermissionError), (storage / FILE).open("ab"):
             pass
         assert len(folder.list("g")) == 2
@@ -216,7 +216,7 @@ def test_another_team_neither_reads_nor_writes_nor_removes(storage: Path) -> Non
             with pytest.raises(PermissionError):
                 refused()
         with pytest.raises(SegmentError, match="Permission denied"):
-            list(folder.read(FILE, size, 0))
+            list(records_in(folder, FILE, size, 0))
 
     assert [path.name for path in (storage / "g" / "c1").iterdir()] == ["abc-0000000001.arrow"]
 

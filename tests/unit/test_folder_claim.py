@@ -19,8 +19,16 @@ import pytest
 from consumer.errors import ForeignFolder
 from consumer.operator.region import RegionMember
 from consumer.operator.states import State, StateFiles
-from consumer.sealing.folder_claim import CLAIM_AGAIN_S, MAX_MARKER_BYTES, ClaimedFiles, chroot_of, claim, refusal
-from consumer.sealing.segment_files import MARKER, SegmentFolder
+from consumer.sealing.segment_files import (
+    CLAIM_AGAIN_S,
+    MARKER,
+    MAX_MARKER_BYTES,
+    ClaimedFiles,
+    SegmentFolder,
+    chroot_of,
+    claim,
+    refusal,
+)
 from consumer.spark.fetchers.pool import FetcherPool
 from coordinator.zk.errors import AccessDenied, ConnectionLost
 from coordinator.zk.store import DENIED, Node, Stat, Store

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumer.logs.base import LOG_SCHEMA
-from consumer.logs.columns import MAX_TIMESTAMP_MS
+from consumer.logs.base import LOG_SCHEMA, MAX_TIMESTAMP_MS
 from consumer.logs.kafka import client
 from consumer.logs.kafka.client import Columns, runs
 

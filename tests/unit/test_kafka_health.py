@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from consumer.logs.kafka.health import BrokerStats, Health, Place, parsed_stats
+from consumer.logs.kafka.client import BrokerStats, Place, parsed_stats
+from consumer.logs.kafka.connection import Health
 
 A, B = ("t", 0), ("t", 1)
 

@@ -14,8 +14,7 @@ import pytest
 
 from consumer.config import ConsumerConfig
 from consumer.control import Control
-from consumer.fetching.fetcher import Fetcher
-from consumer.fetching.polling import Polling
+from consumer.fetching.polling import Fetcher, Polling
 from consumer.logs import LogError, UnknownTopic
 from consumer.membership.call_guard import CallGuard
 from consumer.membership.start_position import StartRule, Starts

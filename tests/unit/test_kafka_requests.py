@@ -140,7 +140,7 @@ def answered(answers: Mapping[K, T]) -> Pending[K, T]:
     futures: dict[K, Future[T]] = {key: Future() for key in answers}
     for key, future in futures.items():
         future.set_result(answers[key])
-    return Pending(futures, lambda future: future.result(), None)
+    return Pending(futures.values(), lambda: {key: future.result() for key, future in futures.items()})
 
 
 class Counted(Questions):

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import KafkaError, Uuid
@@ -18,13 +19,14 @@ from confluent_kafka import KafkaError, Uuid
 from consumer.config import ConsumerConfig
 from consumer.logs.base import LogError, UnknownTopic
 from consumer.logs.kafka.client import KafkaClient
-from consumer.logs.kafka.connection import BrokerLookup
+from consumer.logs.kafka.connection import Connection
 from consumer.logs.kafka.options import bootstrap_servers, kafka_options, without_secrets
 from consumer.logs.kafka.requests import Described, Requests, topic_id_text
 from consumer.logs.kafka.topics import KnownTopic, TopicLookup, checked
 from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.process.config import load
 from coordinator.zk.znodes.brokers import addresses
+from tests.support.wait import eventually
 
 
 def test_options_pass_through_with_their_prefix_and_from_the_environment() -> None:
@@ -236,13 +238,15 @@ def test_lookup_whose_thread_could_not_be_started_is_retried(monkeypatch: pytest
     def fail(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    lookup = BrokerLookup(lambda: "a:1")
+    monkeypatch.setattr("consumer.logs.kafka.connection.KafkaClient", Mock())
+    connection = Connection(lambda: "a:1", {})
+    connection.discard()
     with monkeypatch.context() as patched, pytest.raises(RuntimeError):
         patched.setattr(threading.Thread, "start", fail)
-        lookup.found(10.0)
+        connection.client(10.0)
 
-    assert lookup.found(11.0) is None
-    assert lookup.found(21.0, None) == "a:1"
+    assert connection.client(11.0) is None
+    eventually(lambda: connection.client(21.0) is not None, 10, "the brokers are looked up")
 
 
 BROKEN = "ssl://h:1/bootstrap: SSL handshake failed: error:0A00010B:SSL routines::wrong version number"

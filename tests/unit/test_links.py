@@ -12,9 +12,8 @@ import pytest
 
 from consumer.errors import SegmentError
 from consumer.logs.base import LOG_SCHEMA, LogError
-from consumer.logs.columns import stored_batches
 from consumer.logs.embedded.log import EmbeddedLog, remove_topic
-from consumer.logs.embedded.producer import Appender
+from consumer.logs.embedded.producer import Appender, stored_batches
 from consumer.operator.states import State, StateFiles
 from consumer.sealing.segment_check import SegmentCheck
 from consumer.sealing.segment_files import SegmentFolder
@@ -25,6 +24,7 @@ from coordinator.zk.process.history_recorder import HistoryFile
 from coordinator.zk.znodes.records import Topic
 from coordinator.zk.znodes.regions import MAX_STATE_BYTES
 from coordinator.zk.znodes.segments import Segment, local_file
+from tests.support.sealed import records_in
 
 FILE = "c1/abc-0000000001.arrow"
 NOTHING = pa.RecordBatch.from_pylist([], schema=LOG_SCHEMA)
@@ -94,7 +94,7 @@ def test_readers_and_verify_read_no_file_behind_a_link(linked: Path) -> None:
 
     assert folder.sizes([f"evil/{FILE}"]) == [None]
     with pytest.raises(SegmentError, match="a link is in the way"):
-        list(folder.read(f"evil/{FILE}", size, 0))
+        list(records_in(folder, f"evil/{FILE}", size, 0))
     with pytest.raises(OSError, match="a link is in the way"):
         folder.read_bytes(f"evil/{FILE}", size)
     segment = Segment(f"evil/{FILE}", str(linked), 0, size, (), "c1", "abc", 1)
@@ -149,7 +149,7 @@ def test_folder_that_is_itself_reached_through_a_link_is_used(shared: Path, tmp_
     assert [found.file for found in folder.list("victim")] == [f"victim/{FILE}"]
     size = folder.sizes([f"victim/{FILE}"])[0]
     assert size is not None
-    assert list(folder.read(f"victim/{FILE}", size, 0)) == []
+    assert list(records_in(folder, f"victim/{FILE}", size, 0)) == []
     folder.remove(f"victim/{FILE}")
     assert folder.list("victim") == []
 

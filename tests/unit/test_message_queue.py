@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from consumer.fetching.records import Record
-from consumer.operator.messages import DRAIN, RESET, Message, MessageQueue
+from consumer.fetching.record_buffer import Record
+from consumer.operator.consumer_operator import DRAIN, RESET, Message, MessageQueue
 from coordinator.zk.znodes.partitions import TopicPartition
 from tests.unit.manual import Forever, ManualRuntime
 

@@ -14,8 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from consumer.config import ConsumerConfig
-from consumer.fetching.fetcher import Fetcher
-from consumer.fetching.lag import READ_AGAIN_S, Lag, lag_readers
+from consumer.fetching.polling import READ_AGAIN_S, Fetcher, Lag
 from consumer.logs import LogError
 from consumer.metrics import MOST_PARTITIONS, ConsumerMetrics
 from consumer.spark.fetchers.config import SlotConfig
@@ -432,7 +431,7 @@ def test_lag_is_exported_per_held_partition_up_to_a_limit() -> None:
     ends = {number: 10 + number for number in range(MOST_PARTITIONS + 2)}
     log, runtime, metrics = LogWithEnds(ends), ManualRuntime(), ConsumerMetrics()
     fetcher, meter = Fetcher(log), metrics.of("g", "c1")
-    meter.reads_log(*lag_readers(log, fetcher, runtime))
+    Lag(log, fetcher, runtime).reported(meter)
 
     def lags() -> dict[int, float]:
         family = next(f for f in metrics.registry.collect() if f.name == "zk_group_consumer_partition_records_lag")

@@ -11,8 +11,7 @@ import pytest
 
 from consumer.config import ConsumerConfig
 from consumer.fetching.polling import Polling, fetcher_of
-from consumer.fetching.record_buffer import Buffer, packed
-from consumer.fetching.records import records_of
+from consumer.fetching.record_buffer import Buffer, packed, records_of
 from consumer.logs import OffsetOutOfRange
 from consumer.logs.base import LOG_SCHEMA
 from consumer.types import Fetch, Jump, Position

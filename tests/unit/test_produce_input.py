@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from consumer.cli import main
 from consumer.cli.output import shown_record
 from consumer.cli.produce import record_of_json
-from consumer.fetching.records import Record
+from consumer.fetching.record_buffer import Record
 from coordinator.zk.errors import BadData
 
 

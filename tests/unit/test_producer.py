@@ -11,9 +11,8 @@ import pytest
 
 from consumer.errors import Inherited
 from consumer.logs import LogError, UnknownTopic, open_log
-from consumer.logs.columns import MAX_RECORD_BYTES, stored_batches
 from consumer.logs.embedded.log import file_name
-from consumer.logs.embedded.producer import Appender, Producer, murmur2, partition_of
+from consumer.logs.embedded.producer import MAX_RECORD_BYTES, Appender, Producer, murmur2, partition_of, stored_batches
 from coordinator.zk.errors import UsageError
 from coordinator.zk.znodes.records import Topic
 

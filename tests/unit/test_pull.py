@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from consumer.logs import FetchLimits, LogError, UnknownTopic, source_of
+from consumer.logs import FetchLimits, LogError, UnknownTopic
 from consumer.logs.base import NO_LIMITS, Fetched, Log
 from consumer.types import Position
 from coordinator.zk.znodes.partitions import TopicPartition
@@ -36,7 +36,7 @@ class BadLog(SizedLog):
 
 class Reader:
     def __init__(self, log: Log, limits: FetchLimits = NO_LIMITS, runtime: ManualRuntime | None = None) -> None:
-        self.source = source_of(log, limits, (runtime or ManualRuntime()).monotonic)
+        self.source = log.source(limits._replace(clock=(runtime or ManualRuntime()).monotonic))
 
     def assign(self, *partitions: int, topic: str = "t", topic_id: str = "id", offset: int = 0) -> None:
         self.source.assign({TopicPartition(topic, number): Position(topic_id, offset) for number in partitions})

@@ -52,7 +52,7 @@ def test_records_are_throttled_for_a_second_after_a_reset_and_held_at_a_checkpoi
     member = a_member(runtime)
     assert not member.may_take
 
-    member._is_ready = True
+    member.is_ready = True
     member._throttled_until = runtime.monotonic() + 1.0
     taken = []
     for _ in range(20):

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from consumer.errors import SegmentError
-from consumer.fetching.fetcher import Fetcher
+from consumer.fetching.polling import Fetcher
 from consumer.logs.base import LOG_SCHEMA, Fetched, OffsetOutOfRange
 from consumer.sealing.sealer import SealConfig, Sealer
 from consumer.sealing.segment_files import BATCH_BYTES, SegmentFolder, arranged, incarnation_of, segment_file
@@ -25,6 +25,7 @@ from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import Channel
 from coordinator.zk.znodes.segments import Segment
 from tests.support.memlog import MemoryLog
+from tests.support.sealed import records_in
 from tests.support.timedlog import TimedLog
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -134,7 +135,7 @@ class Bench:
         """Every record in a sealed segment, as the files have it."""
         found: dict[TopicPartition, list[int]] = {}
         for segment in self.member.sealed:
-            for batch in self.files.read(segment.file, segment.size, segment.rows):
+            for batch in records_in(self.files, segment.file, segment.size, segment.rows):
                 for row in batch.to_pylist():
                     found.setdefault(TopicPartition(row["topic"], row["partition"]), []).append(row["offset"])
         return found
@@ -426,7 +427,7 @@ def test_a_folder_is_a_path_or_a_url(tmp_path: Path, url: str) -> None:
     size = folder.write("g/c/a-0000000001.arrow", iter([batch(3, 10)]))
     assert folder.url == str(tmp_path)
     assert folder.sizes(["g/c/a-0000000001.arrow", "g/c/none.arrow"]) == [size, None]
-    assert sum(item.num_rows for item in folder.read("g/c/a-0000000001.arrow", size, 3)) == 3
+    assert sum(item.num_rows for item in records_in(folder, "g/c/a-0000000001.arrow", size, 3)) == 3
 
 
 def test_folder_with_a_scheme_unknown_to_pyarrow_is_refused() -> None:
@@ -447,7 +448,7 @@ def test_a_write_that_fails_leaves_nothing_under_the_name(tmp_path: Path) -> Non
 @pytest.mark.parametrize("file", ["../g/c/a.arrow", "/etc/passwd", "g//a.arrow", "g/c/.."])
 def test_path_outside_the_folder_is_refused(tmp_path: Path, file: str) -> None:
     with pytest.raises(SegmentError, match="no path of a segment"):
-        list(SegmentFolder(str(tmp_path)).read(file, 1, 1))
+        list(records_in(SegmentFolder(str(tmp_path)), file, 1, 1))
 
 
 def test_a_damaged_file_is_refused_and_named(tmp_path: Path) -> None:
@@ -458,13 +459,13 @@ def test_a_damaged_file_is_refused_and_named(tmp_path: Path) -> None:
     for damaged in (whole[:-10], whole[:100], b"", b"x" * size, whole + b"x"):
         path.write_bytes(damaged)
         with pytest.raises(SegmentError, match=file):
-            list(folder.read(file, size, 3))
+            list(records_in(folder, file, size, 3))
     path.write_bytes(whole)
     with pytest.raises(SegmentError, match="1 records too few"):
-        list(folder.read(file, size, 4))
+        list(records_in(folder, file, size, 4))
     path.unlink()
     with pytest.raises(SegmentError, match="is missing"):
-        list(folder.read(file, size, 3))
+        list(records_in(folder, file, size, 3))
 
 
 def test_file_name_contains_its_incarnation() -> None:

@@ -16,8 +16,8 @@ from consumer.cli import main as consumer_main
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer, checked
 from consumer.group import GroupMember
-from consumer.logs.columns import MAX_TIMESTAMP_MS, PendingRecords, stored_batches
-from consumer.logs.embedded.producer import Producer
+from consumer.logs.base import MAX_TIMESTAMP_MS
+from consumer.logs.embedded.producer import PendingRecords, Producer, stored_batches
 from coordinator.admin.reset_offsets import ResetRequest, parse_plans
 from coordinator.cli import main as coordinator_main
 from coordinator.zk.errors import UsageError

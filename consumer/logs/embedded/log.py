@@ -21,7 +21,6 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -30,9 +29,21 @@ import pyarrow.compute as pc
 from coordinator.zk import below
 from coordinator.zk.znodes.names import checked_name
 
-from ..base import LOG_SCHEMA, TIMESTAMP, Fetched, Log, LogError, OffsetAndTimestamp, OffsetOutOfRange, UnknownTopic
-from ..checked_file import CheckedFile, DamagedBatch, write_checked
-from ..columns import STORED_SCHEMA, fitting_rows
+from ..base import (
+    LOG_SCHEMA,
+    TIMESTAMP,
+    Fetched,
+    LogError,
+    OffsetAndTimestamp,
+    OffsetOutOfRange,
+    PullLog,
+    UnknownTopic,
+    fitting_rows,
+)
+from ..checked_file import CheckedFile, DamagedBatch, mapped, write_checked
+
+_STORED = ("key", "value", "timestamp", "timestampType", "headers")
+STORED_SCHEMA = pa.schema([LOG_SCHEMA.field(name) for name in _STORED])
 
 _FILES_A_FETCH = 64
 """Maximum number of files that one fetch opens, to return quickly from a log of very small files."""
@@ -66,21 +77,23 @@ def file_name(first: int) -> str:
     return f"{first:020d}{SUFFIX}"
 
 
-@dataclass(frozen=True, slots=True)
-class LogFile:
-    """A mapped file.
+class LogFile(CheckedFile):
+    """A mapped file, whose first record has offset `first`. Its batches are not read yet.
 
+    :ivar end: the offset after its last record.
     :ivar newest_us: its latest timestamp, in microseconds since the epoch.
-    :ivar stored: batches of `STORED_SCHEMA` in the mapped memory.
     """
 
-    path: Path
-    topic: str
-    partition: int
-    first: int
-    end: int
-    newest_us: int
-    stored: CheckedFile
+    def __init__(self, path: Path, topic: str, partition: int, first: int) -> None:
+        super().__init__(mapped(path.parents[3], path.parts[-4:]), STORED_SCHEMA)  # topic, topic id, partition, file
+        rows = sum(self.rows)
+        if _ROWS not in self.metadata or _NEWEST not in self.metadata:
+            raise ValueError("it is no file of this log")
+        if rows != int(self.metadata[_ROWS]) or rows == 0:
+            raise ValueError(f"it holds {rows} records and should hold {int(self.metadata[_ROWS])}")
+        self.path, self.first, self.end = path, first, first + rows
+        self.newest_us = int(self.metadata[_NEWEST])
+        self._topic, self._partition = topic, partition
 
     def batches(self, offset: int) -> Iterator[pa.RecordBatch]:
         """The rows from `offset` on, as `LOG_SCHEMA`. Each batch is checked when it is read first.
@@ -90,15 +103,16 @@ class LogFile:
         :raises LogError: when a batch is damaged; the ones before it have been returned.
         """
         first = self.first
-        for index, rows in enumerate(self.stored.rows):
+        for index, rows in enumerate(self.rows):
             skipped = max(0, offset - first)
             if skipped < rows:
-                yield _placed(self._read(index, first).slice(skipped), self.topic, self.partition, first + skipped)
+                batch = self._read_at(index, first).slice(skipped)
+                yield _placed(batch, self._topic, self._partition, first + skipped)
             first += rows
 
-    def _read(self, index: int, first: int) -> pa.RecordBatch:
+    def _read_at(self, index: int, first: int) -> pa.RecordBatch:
         try:
-            return self.stored.read(index)
+            return self.read(index)
         except DamagedBatch as error:
             reason = f"offsets {first} to {first + error.rows - 1} are damaged, with {error}"
             raise _unreadable(self.path, self.first, reason) from error
@@ -120,17 +134,6 @@ def write_file(name: str, folder: int, batches: Sequence[pa.RecordBatch]) -> Non
 def _unreadable(path: Path, first: int, reason: object) -> LogError:
     line = str(reason).partition("\n")[0]
     return LogError(f"cannot read {path}, which holds the records from offset {first}: {line}")
-
-
-def _mapped(path: Path) -> pa.Buffer:
-    """The bytes of a file."""
-    descriptor = below.open_file(path.parents[3], path.parts[-4:])  # topic, topic id, partition, file
-    try:
-        # By the descriptor, not the path, which may be a link by now. Close frees both; the buffer keeps the mapping.
-        with pa.memory_map(f"/dev/fd/{descriptor}") as source:
-            return source.read_buffer(source.size())
-    finally:
-        os.close(descriptor)
 
 
 def _placed(batch: pa.RecordBatch, topic: str, partition: int, first: int) -> pa.RecordBatch:
@@ -235,13 +238,7 @@ class Chain:
         """
         path = self._folder / file_name(first)
         try:
-            stored = CheckedFile(_mapped(path), STORED_SCHEMA)
-            metadata, rows = stored.metadata, sum(stored.rows)
-            if _ROWS not in metadata or _NEWEST not in metadata:
-                raise ValueError("it is no file of this log")
-            if rows != int(metadata[_ROWS]) or rows == 0:
-                raise ValueError(f"it holds {rows} records and should hold {int(metadata[_ROWS])}")
-            return LogFile(path, self._topic, self._partition, first, first + rows, int(metadata[_NEWEST]), stored)
+            return LogFile(path, self._topic, self._partition, first)
         except FileNotFoundError as error:
             if is_listed:
                 raise LogError(f"{path} was removed while it was being read") from error
@@ -250,8 +247,7 @@ class Chain:
             raise _unreadable(path, first, error) from error
 
     def _move_end(self, last: LogFile) -> None:
-        path = self._folder / file_name(last.first)
-        self._last = (path, _identity(path))
+        self._last = (last.path, _identity(last.path))
         self.open_file = last
         self._end = last.end
         self._next = self._folder / file_name(last.end)
@@ -293,7 +289,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return stat.st_ino, stat.st_mtime_ns
 
 
-class EmbeddedLog(Log):
+class EmbeddedLog(PullLog):
     """Reads the embedded log under `log_dir`. Any number of producers may append meanwhile."""
 
     def __init__(self, log_dir: Path) -> None:

@@ -7,6 +7,7 @@ which takes 0.4 s and 40 MB of each process.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -18,9 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..base import HEADERS, LOG_SCHEMA, TIMESTAMP
-from ..columns import MAX_TIMESTAMP_MS, POOL, no_headers
-from .health import BrokerStats, parsed_stats
+from ..base import HEADERS, LOG_SCHEMA, MAX_TIMESTAMP_MS, POOL, TIMESTAMP, no_headers
 from .options import DEFAULTS
 from .requests import UNKNOWN_TOPIC, DescribesTopics, Requests
 
@@ -39,7 +38,14 @@ _KINDS = {
 
 MAX_COLUMN_BYTES = (1 << 31) - 1
 
+SILENT_S = 5.0
+"""Seconds without any answer to a pending request, besides `fetch.wait.max.ms`: then a broker is down."""
+
+_BROKERS = '"brokers":'
+
 Headers = list[tuple[str, bytes | None]]
+Place = tuple[str, int]
+"""A topic and a partition's number."""
 
 
 class Signal(NamedTuple):
@@ -50,6 +56,42 @@ class Signal(NamedTuple):
     partition: int
     offset: int
     text: str
+
+
+class BrokerStats(NamedTuple):
+    """A broker in one event of librdkafka's statistics.
+
+    One that hangs stays `UP` there: it is silent when a request waits and nothing was received for long. One that
+    metadata does not have any more is not in it at all.
+
+    :ivar silent_s: seconds for which a request has waited longer than it should.
+    :ivar leads: the partitions that librdkafka requests from it.
+    :ivar is_unused: whether there is no connection because none was needed.
+    """
+
+    address: str
+    is_connected: bool
+    silent_s: float
+    leads: frozenset[Place]
+    is_unused: bool = False
+
+    @property
+    def is_up(self) -> bool:
+        return self.is_connected and self.silent_s < SILENT_S
+
+
+def parsed_stats(text: str, fetch_wait_s: float) -> list[BrokerStats]:
+    """The brokers in librdkafka's statistics. The partitions' part, which may be megabytes, is not parsed."""
+    brokers, _ = json.JSONDecoder().raw_decode(text, text.index(_BROKERS) + len(_BROKERS))
+    return [_broker(each, fetch_wait_s) for each in brokers.values() if each["source"] in ("learned", "configured")]
+
+
+def _broker(stats: Mapping[str, Any], fetch_wait_s: float) -> BrokerStats:
+    idle_s = min(stats["txidle"], stats["rxidle"]) / 1e6  # it may have been idle before the request
+    silent_s = idle_s - fetch_wait_s if stats["waitresp_cnt"] else 0.0
+    leads = frozenset((each["topic"], each["partition"]) for each in stats["toppars"].values())
+    is_unused = stats["source"] == "learned" and stats["state"] == "INIT" and not leads
+    return BrokerStats(stats["nodename"], stats["state"] == "UP", max(0.0, silent_s), leads, is_unused)
 
 
 class KafkaClient(Requests):

@@ -1,14 +1,16 @@
-"""The connection to Kafka that a log's lookups and its source share: the brokers' addresses, and the current client.
+"""The connection to Kafka that a log's lookups and its source share: the current client, and the brokers' health.
 
 What ZooKeeper knows of Kafka is looked up in threads: its brokers, and its topics while no controller answers.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
+from typing import TypeVar
 
 from coordinator.zk.errors import BadData, CoordinatorError
 from coordinator.zk.store import Store
@@ -16,9 +18,12 @@ from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
 
 from ..base import LogError
-from .client import KafkaClient
-from .health import Health
+from .client import SILENT_S, BrokerStats, KafkaClient, Place
 from .requests import NO_TOPIC, Described, Pending, Unanswered, refused
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 FIND_AGAIN_S = 10.0
 
@@ -31,43 +36,22 @@ CREDENTIALS_RETRY_S = 30.0
 ABSENT_S = 2.0
 """Seconds until brokers are looked for again where none was registered: those without ZooKeeper never are."""
 
+UNAVAILABLE_S = 5.0
+"""Seconds after which the leader of a partition is reported: a restart, or the end of a connection, may be shorter."""
 
-class BrokerLookup:
-    """Looks the servers up beside fetching: ZooKeeper may take seconds to answer, or fail. Not for several threads.
 
-    :param find: returns the servers, or raises; may be slow.
-    :ivar not_before: the time of the next lookup.
-    """
+def in_thread(name: str, find: Callable[[], T]) -> Future[T]:
+    """Call `find` in a thread of its own."""
+    future: Future[T] = Future()
 
-    def __init__(self, find: Callable[[], str]) -> None:
-        self._find = find
-        self._lookup: Future[str] | None = None
-        self.not_before = float("-inf")
-
-    def found(self, now: float, wait_s: float | None = LOOKUP_S) -> str | None:
-        """The result of a lookup, which is started when one is due; None without a new result.
-
-        :param wait_s: seconds to wait for a started lookup; None waits until it ends.
-        :raises CoordinatorError: the lookup's.
-        """
-        if self._lookup is None:
-            if now < self.not_before:
-                return None
-            self.not_before = now + FIND_AGAIN_S
-            lookup: Future[str] = Future()
-            threading.Thread(target=self._look, args=(lookup,), name="kafka-lookup", daemon=True).start()
-            self._lookup = lookup
-            wait([lookup], wait_s)
-        if not self._lookup.done():
-            return None
-        ended, self._lookup = self._lookup, None
-        return ended.result()
-
-    def _look(self, lookup: Future[str]) -> None:
+    def run() -> None:
         try:
-            lookup.set_result(self._find())
-        except BaseException as error:  # noqa: BLE001  re-raised by `found`
-            lookup.set_exception(error)
+            future.set_result(find())
+        except BaseException as error:  # noqa: BLE001  re-raised by `result`
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
 
 
 class TopicRegistry:
@@ -88,9 +72,9 @@ class TopicRegistry:
 
     def describe(self, topics: Iterable[str]) -> Pending[str, Described | LogError]:
         """The topics as registered by now."""
-        found: dict[str, Future[Described | LogError]] = {name: Future() for name in topics}
-        threading.Thread(target=self._fill, args=(found,), name="kafka-registry", daemon=True).start()
-        return Pending(found, lambda future: future.result(), self)
+        names = list(topics)
+        future = in_thread("kafka-registry", lambda: self._found(names))
+        return Pending([future], future.result)
 
     def close(self) -> None:
         """End the session, or leave that to the thread that uses it."""
@@ -106,18 +90,17 @@ class TopicRegistry:
         if store is not None:
             store.close()
 
-    def _fill(self, wanted: dict[str, Future[Described | LogError]]) -> None:
+    def _found(self, names: list[str]) -> dict[str, Described | LogError]:
         found: dict[str, Described | LogError]
         with self._lock:
             try:
-                found = self._read(list(wanted))
+                found = self._read(names)
             except Exception as error:  # noqa: BLE001  without an answer records stay unconfirmed
                 self._end_session()
-                found = dict.fromkeys(wanted, Unanswered(str(error)))
+                found = dict.fromkeys(names, Unanswered(str(error)))
         if self._is_closed:
             self.close()
-        for name, answer in found.items():
-            wanted[name].set_result(answer)
+        return found
 
     def _read(self, names: list[str]) -> dict[str, Described | LogError]:
         absent = Unanswered(f"no broker of Kafka is registered in {self._brokers.ids}")
@@ -144,6 +127,85 @@ class TopicRegistry:
         return found
 
 
+class Health:
+    """Outages of all brokers, and of leaders of partitions, from librdkafka's statistics: each is logged once, and its
+    end once. Times are those of one monotonic clock, in seconds.
+
+    :ivar outages: number of outages of all brokers.
+    :ivar since: begin of the current one; None without one.
+    :ivar unavailable: assigned partitions whose leader is unavailable while others are up -> its address; "" for none.
+    :ivar leaders: the address of each partition's leader, also as metadata names it; "" for none.
+    """
+
+    def __init__(self) -> None:
+        self.outages = 0
+        self.since: float | None = None
+        self.unavailable: Mapping[Place, str] = {}
+        self.leaders: dict[Place, str] = {}
+        self._waiting: dict[Place, float] = {}
+
+    def all_down(self, servers: str, reason: str, now: float) -> None:
+        """No broker is up, or none is known."""
+        self.restart()
+        if self.since is None:
+            self.since = now
+            self.outages += 1
+            log.warning(
+                "all Kafka brokers down, retrying: servers=%s outages=%d reason=%s", servers, self.outages, reason
+            )
+
+    def end_outage(self, servers: str, now: float) -> None:
+        """A broker is up."""
+        if self.since is not None:
+            log.info("Kafka brokers available: servers=%s away_s=%.1f", servers, now - self.since)
+            self.since = None
+
+    def restart(self) -> None:
+        """Another client has no connections yet."""
+        self.unavailable, self._waiting = {}, {}
+
+    def update(
+        self,
+        servers: str,
+        brokers: Sequence[BrokerStats],
+        assigned: Collection[Place],
+        reasons: Mapping[str, str],
+        now: float,
+    ) -> None:
+        """Apply one event.
+
+        :param assigned: the partitions that are fetched.
+        :param reasons: the last error of each address.
+        """
+        silent = {each.address: each.silent_s for each in brokers if each.silent_s >= SILENT_S}
+        reasons = {**reasons, **{address: f"no answer for {silent_s:.0f} s" for address, silent_s in silent.items()}}
+        up = [broker for broker in brokers if broker.is_up]
+        if not up and assigned and not any(broker.is_unused for broker in brokers):
+            return self.all_down(servers, next(iter(reasons.values()), "not connected"), now)
+        if up:
+            self.end_outage(servers, now)
+        named = {place: broker.address for broker in brokers for place in broker.leads}
+        led = {place for broker in up for place in broker.leads}
+        self.leaders = {place: named.get(place) or self.leaders.get(place, "") for place in assigned}
+        self._waiting = {
+            place: self._waiting.get(place, now - silent.get(self.leaders[place], 0.0))
+            for place in assigned
+            if place not in led
+        }
+        before = set(self.unavailable.values())
+        late = (place for place, since in self._waiting.items() if now - since >= UNAVAILABLE_S)
+        self.unavailable = {place: self.leaders[place] for place in late}
+        after = set(self.unavailable.values())
+        for address in sorted(after - before):
+            reason = reasons.get(address, "not connected") if address else "the partition has no leader"
+            log.warning("Kafka broker unavailable, retrying: broker=%s reason=%s", address or "none", reason)
+        for address in sorted(before - after):
+            if any(broker.address == address for broker in up):
+                log.info("Kafka broker available: broker=%s", address)
+            else:
+                log.info("Kafka broker replaced by other leaders: broker=%s", address or "none")
+
+
 class Connection:
     """The current client. Whoever uses it holds `lock`, except for requests, which any thread may send.
 
@@ -161,7 +223,9 @@ class Connection:
         self.lock = threading.RLock()
         self.closed = threading.Event()
         self.health = Health()
-        self._lookup = BrokerLookup(find)
+        self._find = find
+        self._lookup: Future[str] | None = None
+        self._lookup_after = float("-inf")
         self._options = options
         self.current: KafkaClient | None = None
         self._refused: tuple[float, LogError] | None = None
@@ -211,7 +275,7 @@ class Connection:
         """Close the client, with all records that it has prefetched; the next call of `client` opens another one."""
         with self.lock:
             client, self.current = self.current, None
-            self._lookup.not_before = float("-inf")
+            self._lookup_after = float("-inf")
             if client is not None:
                 client.close()
 
@@ -224,7 +288,7 @@ class Connection:
 
     def _open(self, now: float, wait_s: float | None = LOOKUP_S) -> None:
         try:
-            servers = self._lookup.found(now, wait_s)
+            servers = self._found(now, wait_s)
         except CoordinatorError as error:
             if self.current is None:
                 self.health.all_down("", str(error), now)
@@ -233,3 +297,22 @@ class Connection:
             self.discard()
             registry = None if self._registry is None else self._registry.describe
             self.current = KafkaClient(servers, self._options, registry)
+
+    def _found(self, now: float, wait_s: float | None) -> str | None:
+        """The servers that a lookup has found, which is started when one is due; None without a new result.
+
+        It runs beside fetching: ZooKeeper may take seconds to answer, or fail.
+
+        :param wait_s: seconds to wait for a started lookup; None waits until it ends.
+        :raises CoordinatorError: the lookup's.
+        """
+        if self._lookup is None:
+            if now < self._lookup_after:
+                return None
+            self._lookup_after = now + FIND_AGAIN_S
+            self._lookup = in_thread("kafka-lookup", self._find)
+            wait([self._lookup], wait_s)
+        if not self._lookup.done():
+            return None
+        ended, self._lookup = self._lookup, None
+        return ended.result()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -97,24 +96,20 @@ class Unanswered(LogError):
 class Pending(Generic[K, T]):
     """Pending results. An error is a value: one partition's does not hide the others'.
 
-    :param asked: the client that was asked: its futures never end once it is deleted.
+    :param results: reads them; refers to the client that was asked, whose futures never end once it is deleted.
     """
 
-    def __init__(self, futures: Mapping[K, Future[Any]], read: Callable[[Future[Any]], T], asked: object) -> None:
+    def __init__(self, futures: Collection[Future[Any]], results: Callable[[], dict[K, T]]) -> None:
         self._futures = futures
-        self._read = read
-        self._asked = asked
+        self.results = results
 
     @property
     def is_done(self) -> bool:
-        return all(future.done() for future in self._futures.values())
+        return all(future.done() for future in self._futures)
 
     def wait(self, timeout_s: float) -> bool:
         """Wait at most `timeout_s` seconds; returns whether all results have arrived."""
-        return not wait(self._futures.values(), timeout_s).not_done
-
-    def results(self) -> dict[K, T]:
-        return {key: self._read(future) for key, future in self._futures.items()}
+        return not wait(self._futures, timeout_s).not_done
 
 
 DescribesTopics = Callable[[Iterable[str]], Pending[str, Described | LogError]]
@@ -164,7 +159,7 @@ class Requests:
     def _asked_controller(self, names: list[str]) -> Pending[str, Described | LogError]:
         asked = self._asking()
         futures = asked.describe_topics(ck.TopicCollection(names), request_timeout=LOOKUP_TIMEOUT_S)
-        return Pending(futures, lambda future: self._described(future, asked), asked)
+        return Pending(futures.values(), lambda: {name: self._described(each, asked) for name, each in futures.items()})
 
     def look_for_controller(self) -> None:
         """Ask any broker for metadata, for requests that wait for the controller. Blocks for `LOOK_TIMEOUT_S`.
@@ -205,7 +200,7 @@ class Requests:
             self.is_accepted = True
             return read(found)
 
-        return Pending({(part.topic, part.partition): future for part, future in futures.items()}, answer, asked)
+        return Pending(futures.values(), lambda: {(p.topic, p.partition): answer(each) for p, each in futures.items()})
 
     def cluster(self, timeout_s: float = REQUEST_TIMEOUT_S) -> tuple[str, list[str]]:
         """The cluster's id, and every visible topic, without Kafka's internal ones.
@@ -353,13 +348,10 @@ class Requests:
 def topic_id_text(found: Any) -> str:
     """A topic's id in Kafka's and ZooKeeper's form; empty for none.
 
-    librdkafka's own text has `+` and `/` where Kafka's has `-` and `_`.
+    librdkafka's own text has `+` and `/` where Kafka's has `-` and `_`, and is all `A` for none.
     """
-    if found is None:
-        return ""
-    halves = (found.get_most_significant_bits() or 0, found.get_least_significant_bits() or 0)
-    data = b"".join((half % 2**64).to_bytes(8, "big") for half in halves)
-    return urlsafe_b64encode(data).rstrip(b"=").decode() if any(data) else ""
+    text = "" if found is None else str(found).replace("+", "-").replace("/", "_")
+    return text if text.strip("A") else ""
 
 
 def _spec(what: int) -> Any:

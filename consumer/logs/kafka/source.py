@@ -15,7 +15,7 @@ from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.znodes.partitions import TopicPartition
 
 from ...types import Fetch, Position
-from ..base import FetchLimits, Log, LogError, OffsetAndTimestamp, OffsetOutOfRange, Source, TopicIdPartition
+from ..base import NO_LIMITS, FetchLimits, Log, LogError, OffsetAndTimestamp, OffsetOutOfRange, Source, TopicIdPartition
 from .client import END, UNKNOWN, Columns, KafkaClient, Signal, runs
 from .connection import Connection, TopicRegistry
 from .partition import RETRY_S, STARVED_S, Failure, FairShare, FetchState, Partition, UnconfirmedQueue
@@ -406,7 +406,7 @@ class KafkaLog(Log):
 
     @property
     def outages(self) -> int:
-        """Number of outages of all brokers, as a source has seen them."""
+        """As in `Log`: of all brokers, as a source has seen them."""
         return self._connection.health.outages
 
     def earliest(self, topic: str, topic_id: str, partition: int) -> int:
@@ -423,11 +423,10 @@ class KafkaLog(Log):
         return self._lookups.record_of_time(topic, topic_id, partition, max(0, timestamp_ms))
 
     def latest_of(self, places: Iterable[TopicIdPartition]) -> dict[TopicIdPartition, int | CoordinatorError]:
-        """See `AnswersForMany`: one request for each broker that leads some."""
+        """As in `Log`: one request for each broker that leads some."""
         return self._bulk_lookups.many(places, LATEST)
 
-    def source(self, limits: FetchLimits) -> KafkaSource:
-        """See `Pushes`."""
+    def source(self, limits: FetchLimits = NO_LIMITS) -> KafkaSource:
         return KafkaSource(self._connection, self._lookups, limits)
 
     def close(self) -> None:

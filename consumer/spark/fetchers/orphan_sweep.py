@@ -12,8 +12,7 @@ from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import parsed_channel
 from coordinator.zk.znodes.segments import Segment
 
-from ...sealing.folder_claim import chroot_of, claim
-from ...sealing.segment_files import FoundFile, SegmentFolder, may_be_sealed
+from ...sealing.segment_files import FoundFile, SegmentFolder, chroot_of, claim, may_be_sealed
 
 log = logging.getLogger(__name__)
 

@@ -28,8 +28,7 @@ from coordinator.zk.znodes.segments import Pool, SegmentsRecord
 
 from ...assignment.registry import client_assignment
 from ...errors import TURNED_AWAY, AssignmentFailed, FencedInstanceId
-from ...fetching.fetcher import PENDING_S, Fetcher, Looks
-from ...fetching.lag import lag_readers
+from ...fetching.polling import PENDING_S, Fetcher, Lag, Looks
 from ...history import recorder_of
 from ...logs import Log, embedded_folder, open_log
 from ...membership.call_guard import MemberContext
@@ -38,9 +37,8 @@ from ...membership.offsets import Consumption
 from ...membership.registration import opener_of
 from ...membership.start_position import Starts
 from ...metrics import ConsumerMetrics
-from ...sealing.folder_claim import ClaimedFiles
 from ...sealing.sealer import Sealer, SlotRegion
-from ...sealing.segment_files import SegmentFolder
+from ...sealing.segment_files import ClaimedFiles, SegmentFolder
 from ..gc_tuning import fewer_collections, spare_modules
 from .config import SlotSpec
 
@@ -145,7 +143,7 @@ class Slot:
         self._directions = Directions(spec, runtime)
         claimed = ClaimedFiles(files or SegmentFolder(spec.config.segments_dir), config.group, runtime)
         fetcher = Fetcher(source, self._meter, config.auto_offset_reset)
-        self._meter.reads_log(*lag_readers(source, fetcher, runtime))
+        Lag(source, fetcher, runtime).reported(self._meter)
         self.sealer = Sealer(spec.config.seal_config(), config.consumer, runtime, fetcher, claimed, self._meter)
         starts = Starts(source, config.start_rule)
         context = MemberContext(config, runtime, self._meter)

@@ -15,8 +15,8 @@ from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.ranges import is_partition
 from coordinator.zk.znodes.records import OffsetRecord, parsed_channel
 
-from ...fetching.lag import READ_AGAIN_S
-from ...logs import Log, TopicIdPartition, ends_of
+from ...fetching.polling import READ_AGAIN_S
+from ...logs import Log, TopicIdPartition
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ def progress_of(source: Log, positions: Mapping[TopicIdPartition, int]) -> Mappi
     """
     ends: dict[str, dict[str, int]] = {}
     lag = 0
-    for place, end in sorted(ends_of(source, sorted(positions)).items(), key=lambda item: item[0]):
+    for place, end in sorted(source.latest_of(sorted(positions)).items(), key=lambda item: item[0]):
         if isinstance(end, int):
             ends.setdefault(place.topic, {})[str(place.partition)] = end
             lag += max(0, end - positions[place])

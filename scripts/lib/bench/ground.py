@@ -19,7 +19,7 @@ from confluent_kafka import Producer as KafkaClient
 from demo.processes import spark_home
 from pyspark.sql import SparkSession
 
-from consumer.logs.columns import STORED_SCHEMA
+from consumer.logs.embedded.log import STORED_SCHEMA
 from consumer.logs.embedded.producer import Appender
 from consumer.spark import register
 from coordinator.admin.topics import create_topic

@@ -13,7 +13,7 @@ from statistics import mean
 from typing import Any
 
 from consumer.config import ConsumerConfig
-from consumer.logs.columns import stored_batches
+from consumer.logs.embedded.producer import stored_batches
 
 from .figures import machine
 from .group import ThreadMember, eventually

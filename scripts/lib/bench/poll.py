@@ -24,8 +24,7 @@ from common import start_node
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer
 from consumer.fetching.poll_order import HEURISTICS, ORDERS
-from consumer.logs.columns import stored_batches
-from consumer.logs.embedded.producer import Appender
+from consumer.logs.embedded.producer import Appender, stored_batches
 from coordinator.admin.topics import create_topic
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.session.kazoo_store import open_kazoo

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from consumer.config import Subscription
-from consumer.logs.base import LOG_SCHEMA, Fetched
+from consumer.logs.base import LOG_SCHEMA, Fetched, PullLog
 from consumer.sealing.segment_files import SegmentFolder
 from consumer.spark.fetchers.config import SlotConfig, SlotSpec
 from consumer.spark.fetchers.pool_znode import PoolPost
@@ -30,7 +30,7 @@ TIMEOUT_S = 120.0
 RECORD_EVERY_S = 0.05
 
 
-class TrickleLog:
+class TrickleLog(PullLog):
     """A log in which every partition gets a record each 50 ms while `flows`."""
 
     def __init__(self) -> None:
