@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from coordinator.zk.batching import batches
 from coordinator.zk.errors import BadData, Refused, StoreError, UsageError
 from coordinator.zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS, Check, Create, Delete, Operation, SetData, Store
+from coordinator.zk.update import batches
 from coordinator.zk.znodes.commands import ASSIGN, Command
 from coordinator.zk.znodes.names import error_text, shown
 from coordinator.zk.znodes.paths import ANSWER, MEMBER_PREFIX, GroupPaths

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from coordinator.zk.batching import ensure
 from coordinator.zk.errors import (
     AccessDenied,
     BadData,
@@ -30,7 +29,7 @@ from coordinator.zk.lease import LEASE_SHARE, Heard, Lease, LeaseLog
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import MAX_OPERATIONS, Create, Delete, Node, Operation, SetData, Store, StoreFactory
-from coordinator.zk.update import Failure, retried
+from coordinator.zk.update import Failure, ensure, retried
 from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import Brokers, GroupPaths, parents_of
 from coordinator.zk.znodes.records import (

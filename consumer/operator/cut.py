@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from coordinator.zk.batching import ensure
 from coordinator.zk.errors import BadData
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Create, Operation, SetData, Store
+from coordinator.zk.update import ensure
 from coordinator.zk.znodes.cuts import contributions
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import RegionPaths

@@ -13,10 +13,10 @@ from contextlib import suppress
 
 import pyarrow as pa
 
-from coordinator.zk.batching import ensure
 from coordinator.zk.errors import AccessDenied, BadData, StoreError
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import DENIED, Store, StoreFactory
+from coordinator.zk.update import ensure
 from coordinator.zk.znodes.json_fields import Fields, compact
 from coordinator.zk.znodes.paths import CONSUMERS
 

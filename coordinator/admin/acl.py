@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
-from ..zk.batching import ensure
 from ..zk.errors import CoordinatorError, UsageError
-from ..zk.security.policy import AclPolicy
-from ..zk.security.rights import ADMIN, WORLD, acl_of, group_of, letters_of
+from ..zk.security.policy import ADMIN, WORLD, AclPolicy, acl_of, group_of, letters_of
 from ..zk.store import Acl, AclEntry, AclStore
+from ..zk.update import ensure
 from ..zk.znodes.names import is_name
 from ..zk.znodes.paths import ACL_POLICY, CONSUMERS, GROUPS, NODES, REGIONS, ROOT, Brokers, GroupPaths
 from . import acl_policy

@@ -7,12 +7,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from ..zk.batching import ensure
 from ..zk.errors import AccessDenied, BadData, CoordinatorError, OutcomeUnknown, Refused, UsageError
-from ..zk.security.policy import AclPolicy
-from ..zk.security.rights import ALL, CREATE, acl_of
+from ..zk.security.policy import ALL, CREATE, AclPolicy, acl_of
 from ..zk.store import DENIED, AclEntry, AclStore, Check, Create, Delete, Node, Operation, SetData
-from ..zk.update import Change, Failure, retried, update
+from ..zk.update import Change, Failure, ensure, retried, update
 from ..zk.znodes.group_state import GroupState
 from ..zk.znodes.json_fields import readable
 from ..zk.znodes.names import checked_name, names_below

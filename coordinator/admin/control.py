@@ -8,17 +8,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from ..zk.batching import ensure
 from ..zk.errors import CoordinatorError, Refused, Retryable, UsageError
 from ..zk.runtime import Runtime
 from ..zk.store import Check, Create, Delete, Node, Operation, SetData, Store, Watch
-from ..zk.update import Change, Failure, commit_once, retried, update
+from ..zk.update import Change, Failure, commit_once, ensure, retried, update
 from ..zk.znodes.group_state import DEAD, GroupState
 from ..zk.znodes.json_fields import MAX_ZNODE_BYTES, readable
 from ..zk.znodes.names import is_name, shown
-from ..zk.znodes.operator_requests import LONGEST_REASON, NOTHING_PAUSED, Pause, PausedRecord, TurnRequest
 from ..zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, PAUSED, GroupPaths
-from ..zk.znodes.records import CoordinatorRecord, EpochRecord
+from ..zk.znodes.records import (
+    LONGEST_REASON,
+    NOTHING_PAUSED,
+    CoordinatorRecord,
+    EpochRecord,
+    Pause,
+    PausedRecord,
+    TurnRequest,
+)
 
 T = TypeVar("T")
 

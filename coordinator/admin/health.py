@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from ..zk.znodes.group_state import COMPLETING, FAILED, PREPARING, STABLE, partitions_of
-from ..zk.znodes.operator_requests import Pause
 from ..zk.znodes.partitions import PartitionSet, TopicPartition, range_texts
 from ..zk.znodes.paths import COORDINATOR
+from ..zk.znodes.records import Pause
 from ..zk.znodes.regions import ABORTED, RESETTING, RUNNING
 from ..zk.znodes.regions import FAILED as REGION_FAILED
 from .groups import unreadable

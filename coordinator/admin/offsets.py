@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..zk.batching import batches, ensure
 from ..zk.errors import CoordinatorError, OutcomeUnknown, Refused, UsageError
 from ..zk.store import MAX_OPERATIONS, Create, Delete, Node, Operation, SetData, Store
-from ..zk.update import Failure, retried
+from ..zk.update import Failure, batches, ensure, retried
 from ..zk.znodes.json_fields import readable
 from ..zk.znodes.names import is_name, names_below
 from ..zk.znodes.partitions import RESET, Discontinuity, TopicPartition

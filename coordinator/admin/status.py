@@ -9,8 +9,17 @@ from ..zk.security.policy import AclPolicy
 from ..zk.store import DENIED, Store
 from ..zk.znodes import paths as znodes
 from ..zk.znodes.group_state import Rebalance
-from ..zk.znodes.operator_requests import NOTHING_PAUSED, PausedRecord, TurnRequest
-from ..zk.znodes.records import STATIC, CoordinatorRecord, EpochRecord, NodeRecord, Topic, TurnTimes
+from ..zk.znodes.records import (
+    NOTHING_PAUSED,
+    STATIC,
+    CoordinatorRecord,
+    EpochRecord,
+    NodeRecord,
+    PausedRecord,
+    Topic,
+    TurnRequest,
+    TurnTimes,
+)
 from ..zk.znodes.segments import SegmentsRecord
 from ..zk.znodes.sync import CLIENT
 from ..zk.znodes.topic_filter import TopicFilter

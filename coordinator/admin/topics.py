@@ -9,10 +9,9 @@ import base64
 import uuid
 from dataclasses import dataclass
 
-from ..zk.batching import batches, ensure
 from ..zk.errors import BadData, Refused, TooLarge, UsageError
 from ..zk.store import Create, Delete, Node, SetData, Store
-from ..zk.update import Failure, commit_once, retried
+from ..zk.update import Failure, batches, commit_once, ensure, retried
 from ..zk.znodes.json_fields import Fields, readable
 from ..zk.znodes.names import checked_name, is_name, shown
 from ..zk.znodes.paths import Brokers

@@ -10,9 +10,8 @@ from typing import Any, TypeVar
 
 import click
 
-from coordinator.zk.process.cli import Seconds, printable
-from coordinator.zk.process.tables import echo_alarm
-from coordinator.zk.znodes.operator_requests import LONGEST_BY, PausedRecord
+from coordinator.zk.process.cli import Seconds, echo_alarm, printable
+from coordinator.zk.znodes.records import LONGEST_BY, PausedRecord
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

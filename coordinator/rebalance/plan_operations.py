@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from ..planning.membership import End
 from ..planning.plan import ASK_ZNODES_A_TURN, Plan
 from ..planning.snapshot import SeatView, SentCommand, Snapshot
-from ..zk.batching import batches
 from ..zk.errors import RebalanceFailed
 from ..zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS, Check, Create, Delete, Operation, SetData, operation_bytes
+from ..zk.update import batches
 from ..zk.znodes.commands import Command
 from ..zk.znodes.group_state import GroupState
 from ..zk.znodes.partitions import TopicPartition

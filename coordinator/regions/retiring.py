@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from ..zk.batching import ROOM, batches, clear_below
 from ..zk.errors import BadData
 from ..zk.store import Check, Delete, Operation, Store
+from ..zk.update import ROOM, batches, clear_below
 from ..zk.znodes.group_state import GroupState
 from ..zk.znodes.names import names_below
 from ..zk.znodes.paths import GROUPS, GroupPaths, RegionPaths

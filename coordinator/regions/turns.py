@@ -10,9 +10,9 @@ from ..term.bad_data import Findings
 from ..term.metrics import OF_AN_APPLICATION, OF_AN_OPERATOR
 from ..term.pace import Pace
 from ..term.term import Term
-from ..zk.batching import ROOM, batches
 from ..zk.errors import AccessDenied, BadData, RebalanceFailed, Refused, WriteDenied
 from ..zk.store import MAX_COMMIT_BYTES, Check, Create, Delete, Operation, SetData
+from ..zk.update import ROOM, batches
 from ..zk.znodes.paths import GroupPaths, RegionPaths
 from ..zk.znodes.regions import (
     ABANDONED,

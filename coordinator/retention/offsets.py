@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from ..term.bad_data import Findings
 from ..term.reading import FirstSeen
 from ..term.term import Term
-from ..zk.batching import batches
 from ..zk.errors import AccessDenied, BadData
 from ..zk.store import Delete, Node, Operation, SetData
+from ..zk.update import batches
 from ..zk.znodes.group_state import GroupState
 from ..zk.znodes.names import is_name, names_below
 from ..zk.znodes.paths import Brokers, GroupPaths

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 
-from ..zk.first_lines import FirstLines
-from ..zk.runtime import Runtime
+from ..zk.runtime import FirstLines, Runtime
 from ..zk.znodes.names import MAX_NAME, is_name, shown
 from ..zk.znodes.paths import GROUPS
 from .metrics import CoordinatorMetrics

@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass, field
 
-from ..zk.hosts import checked_hosts
 from ..zk.process.config import LOOPBACK, require
 from ..zk.security.access import ZooKeeperAccess
+from ..zk.values import checked_hosts
 from ..zk.znodes.names import checked_name
 
 MIN_SESSION_MS = 100

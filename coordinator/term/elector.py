@@ -12,7 +12,6 @@ import logging
 from contextlib import suppress
 from typing import NamedTuple
 
-from ..zk.batching import ensure
 from ..zk.errors import (
     BadData,
     NotAuthorized,
@@ -25,7 +24,7 @@ from ..zk.errors import (
 )
 from ..zk.runtime import Event, Runtime
 from ..zk.store import DENIED, Create, Node, Operation, SessionState, SetData, Store, StoreFactory
-from ..zk.update import commit_once
+from ..zk.update import commit_once, ensure
 from ..zk.znodes.json_fields import MAX_CONTINUED
 from ..zk.znodes.paths import (
     ACL_POLICY,

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from coordinator.zk.errors import CoordinatorError, OutcomeUnknown, Refused
-from coordinator.zk.process.history_recorder import recorder_in
-from coordinator.zk.runtime import Runtime, ThreadRuntime
+from coordinator.zk.runtime import Runtime, ThreadRuntime, recorder_in
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, Delete, Node, Operation, SetData, Store
 from coordinator.zk.znodes.commands import START_FETCHER, Command

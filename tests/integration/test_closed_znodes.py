@@ -16,7 +16,7 @@ from coordinator.retention.offsets import OffsetCollector
 from coordinator.service import CoordinatorService
 from coordinator.term.elector import listed
 from coordinator.zk.errors import AccessDenied, BadData, StoreError
-from coordinator.zk.security.rights import READ, WORLD
+from coordinator.zk.security.policy import READ, WORLD
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import DENIED, Acl, AclEntry, AclStore, Create, Delete, SetData
 from coordinator.zk.wire import OPEN_ACL

@@ -14,8 +14,7 @@ from coordinator.admin.acl_policy import create_group, group_policies, read_poli
 from coordinator.admin.delete_group import delete_group
 from coordinator.admin.inactive_group import GroupIdNotFound
 from coordinator.zk.errors import CoordinatorError
-from coordinator.zk.security.policy import AclPolicy
-from coordinator.zk.security.rights import WORLD, acl_of
+from coordinator.zk.security.policy import WORLD, AclPolicy, acl_of
 from coordinator.zk.store import Acl, AclEntry, AclStore, Create, SetData
 from coordinator.zk.znodes.paths import CONSUMERS, Brokers, GroupPaths
 from tests.support.made_group import MadeGroup

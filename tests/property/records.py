@@ -9,7 +9,6 @@ from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.znodes.group_state import GROUP_STATES, GroupState, Mark, Rebalance, Target
 from coordinator.zk.znodes.names import MAX_NAME
-from coordinator.zk.znodes.operator_requests import Pause, PausedRecord, TurnRequest
 from coordinator.zk.znodes.partitions import Discontinuity, PartitionSet, TopicPartition
 from coordinator.zk.znodes.records import (
     BegunRecord,
@@ -18,9 +17,12 @@ from coordinator.zk.znodes.records import (
     EpochRecord,
     OffsetRecord,
     OwnerRecord,
+    Pause,
+    PausedRecord,
     Registration,
     Seat,
     Topic,
+    TurnRequest,
 )
 from coordinator.zk.znodes.regions import (
     KINDS,

@@ -15,7 +15,6 @@ from coordinator.zk.znodes import ranges
 from coordinator.zk.znodes.commands import Command
 from coordinator.zk.znodes.group_state import GroupState, Rebalance, Target
 from coordinator.zk.znodes.names import MAX_NAME, checked_name, is_name, shown
-from coordinator.zk.znodes.operator_requests import PausedRecord, TurnRequest
 from coordinator.zk.znodes.partitions import (
     PartitionRanges,
     TopicPartition,
@@ -31,9 +30,11 @@ from coordinator.zk.znodes.records import (
     EpochRecord,
     OffsetRecord,
     OwnerRecord,
+    PausedRecord,
     Registration,
     Seat,
     Topic,
+    TurnRequest,
     parsed_channel,
 )
 from coordinator.zk.znodes.regions import Checkpoint, CheckpointEnd, Contribution, Region, RegionRequest

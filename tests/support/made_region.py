@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from coordinator.zk.batching import batches, ensure
 from coordinator.zk.store import Check, Create, Delete, Node, Operation, SetData, Store, Watch
+from coordinator.zk.update import batches, ensure
 from coordinator.zk.znodes.commands import DRAIN, START_FETCHER, Command
 from coordinator.zk.znodes.paths import GroupPaths, RegionPaths, contribution_name
 from coordinator.zk.znodes.records import Channel, parsed_channel

@@ -20,8 +20,8 @@ from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.session.kazoo_store import KazooStore, kazoo_factory, open_kazoo
 from coordinator.zk.store import Create
 from coordinator.zk.znodes.commands import ASSIGN, Command
-from coordinator.zk.znodes.operator_requests import TurnRequest
 from coordinator.zk.znodes.paths import DRILL, TURN_TIMES, Brokers, GroupPaths, RegionPaths
+from coordinator.zk.znodes.records import TurnRequest
 from coordinator.zk.znodes.regions import CHECKPOINT, RegionRequest
 from coordinator.zk.znodes.sync import SyncRequest
 from tests.support.clients import connected

@@ -14,9 +14,16 @@ from coordinator.admin.regions import ShownCheckpoint, ShownRegion
 from coordinator.admin.status import GroupStatus, Status
 from coordinator.zk.znodes.commands import START_FETCHER, Command
 from coordinator.zk.znodes.group_state import COMPLETING, FAILED, PREPARING, STABLE, GroupState, Mark, Rebalance, Target
-from coordinator.zk.znodes.operator_requests import Pause, PausedRecord, TurnRequest
 from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.records import Channel, CoordinatorRecord, Registration, Topic
+from coordinator.zk.znodes.records import (
+    Channel,
+    CoordinatorRecord,
+    Pause,
+    PausedRecord,
+    Registration,
+    Topic,
+    TurnRequest,
+)
 from coordinator.zk.znodes.regions import CheckpointEnd, Region
 from coordinator.zk.znodes.segments import SegmentsRecord
 

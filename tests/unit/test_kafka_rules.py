@@ -24,7 +24,7 @@ from consumer.logs.kafka.requests import Described, Requests, topic_id_text
 from consumer.logs.kafka.topics import KnownTopic, TopicLookup, checked
 from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.process.config import load
-from coordinator.zk.znodes.brokers import addresses
+from coordinator.zk.znodes.records import addresses
 
 
 def test_options_pass_through_with_their_prefix_and_from_the_environment() -> None:

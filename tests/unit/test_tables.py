@@ -9,7 +9,7 @@ from rich.cells import cell_len
 
 from coordinator.cli.groups import LIST
 from coordinator.cli.history import COLUMNS
-from coordinator.zk.process.tables import fitting, table_text
+from coordinator.zk.process.cli import fitting, table_text
 from tests.support.terminal import on_terminal
 
 REASON = "the members share no strategy that is installed on this node"

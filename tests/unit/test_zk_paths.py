@@ -19,8 +19,15 @@ from consumer.membership.client_assignment import ROOM
 from coordinator.planning.asking import ROOM_BYTES
 from coordinator.planning.target import OWNER_PATHS_A_SESSION
 from coordinator.zk import znodes
-from coordinator.zk.security.policy import LONGEST_IDENTITY, MOST_BYTES, MOST_IDENTITIES, AclPolicy
-from coordinator.zk.security.rights import RIGHTS, Readers, Rights
+from coordinator.zk.security.policy import (
+    LONGEST_IDENTITY,
+    MOST_BYTES,
+    MOST_IDENTITIES,
+    RIGHTS,
+    AclPolicy,
+    Readers,
+    Rights,
+)
 from coordinator.zk.store import MAX_COMMIT_BYTES
 from coordinator.zk.znodes.commands import (
     ASSIGN,
@@ -34,7 +41,6 @@ from coordinator.zk.znodes.commands import (
 from coordinator.zk.znodes.forms import Record
 from coordinator.zk.znodes.group_state import STABLE, ClientSide, Evicted, GroupState, Mark, Rebalance, Target
 from coordinator.zk.znodes.json_fields import MAX_ZNODE_BYTES, Fields
-from coordinator.zk.znodes.operator_requests import Pause, PausedRecord, TurnRequest
 from coordinator.zk.znodes.partitions import Discontinuity, TopicPartition
 from coordinator.zk.znodes.paths import (
     ACL_POLICY,
@@ -56,9 +62,12 @@ from coordinator.zk.znodes.records import (
     NodeRecord,
     OffsetRecord,
     OwnerRecord,
+    Pause,
+    PausedRecord,
     Registration,
     Seat,
     Topic,
+    TurnRequest,
     TurnTimes,
 )
 from coordinator.zk.znodes.regions import (

@@ -35,10 +35,19 @@ from coordinator.zk.embedded.directory import (
     wait_until,
     write_atomically,
 )
-from coordinator.zk.embedded.java import JVM_FLAGS, SERVER_JARS, SERVER_MAIN, class_path, java, zkcli, zkcli_command
-from coordinator.zk.embedded.processes import command_line, has_ended, stands_still
-from coordinator.zk.security.access import ZooKeeperAccess
-from coordinator.zk.security.tls import secured
+from coordinator.zk.embedded.processes import (
+    JVM_FLAGS,
+    SERVER_JARS,
+    SERVER_MAIN,
+    class_path,
+    command_line,
+    has_ended,
+    java,
+    stands_still,
+    zkcli,
+    zkcli_command,
+)
+from coordinator.zk.security.access import ZooKeeperAccess, secured
 
 __all__ = [
     "Ensemble",

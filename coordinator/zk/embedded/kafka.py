@@ -32,7 +32,7 @@ from coordinator.zk.embedded.directory import (
     write_atomically,
 )
 from coordinator.zk.embedded.ensemble import Server
-from coordinator.zk.embedded.java import class_path, java
+from coordinator.zk.embedded.processes import class_path, java
 from coordinator.zk.errors import MissingProgram
 
 KAFKA_MAIN = "kafka.Kafka"

@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from ..environment import PREFIX as PREFIX
-from ..environment import variables
 from ..errors import UsageError
-from ..values import shown
+from ..values import PREFIX as PREFIX
+from ..values import shown, variables
 
 T = TypeVar("T")
 LOOPBACK = "127.0.0.1"

@@ -23,8 +23,7 @@ from kazoo.protocol.states import Callback, KeeperState
 from kazoo.retry import ForceRetryError
 
 from ..errors import AuthenticationFailed, ZooKeeperUnreachable
-from ..security.access import Credentials
-from ..security.tls import TlsFiles, mismatch, refusal_of, secured
+from ..security.access import Credentials, TlsFiles, mismatch, refusal_of, secured
 from ..store import TreeEvent, TreeWatch, Watch
 from ..wire import TREE_EVENTS, AddTreeWatch
 
