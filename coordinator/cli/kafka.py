@@ -16,7 +16,8 @@ from coordinator.admin.groups import Reading, existing_group
 from coordinator.admin.sync_topics import LEFT_ALONE, Change, readable_topics, sync_topics
 from coordinator.zk.errors import CoordinatorError, UsageError
 from coordinator.zk.process import cli
-from coordinator.zk.process.config_options import log_options, log_to_stderr
+from coordinator.zk.process.cli import log_options
+from coordinator.zk.process.log_format import log_to_stderr
 from coordinator.zk.runtime import ENDINGS, ThreadRuntime, on_signals
 from coordinator.zk.znodes.paths import Brokers
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass, field
 
-from ..zk.process.config import LOOPBACK, require
 from ..zk.security.access import ZooKeeperAccess
-from ..zk.values import checked_hosts
+from ..zk.values import LOOPBACK, checked_hosts, require
 from ..zk.znodes.names import checked_name
 
 MIN_SESSION_MS = 100

@@ -15,7 +15,7 @@ from coordinator.cli import main as coordinator_main
 from coordinator.term.config import CoordinatorConfig
 from coordinator.zk import values
 from coordinator.zk.errors import UsageError
-from coordinator.zk.process.config import load
+from coordinator.zk.values import load
 from tests.unit.test_config import refused
 
 LINKS = {

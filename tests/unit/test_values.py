@@ -18,9 +18,8 @@ from consumer.spark.fetchers.pool import slot_config, subscription_of
 from consumer.spark.source.options import SourceConfig
 from coordinator.term.config import CoordinatorConfig
 from coordinator.zk.errors import UsageError
-from coordinator.zk.process.config import load
 from coordinator.zk.security.access import ZooKeeperAccess
-from coordinator.zk.values import Values, typed
+from coordinator.zk.values import Values, load, typed
 from tests.support.memlog import MemoryLog
 
 GIVEN: dict[type[Values], dict[str, Any]] = {

@@ -21,19 +21,25 @@ from typing import Self
 
 from coordinator.zk.embedded.directory import (
     HOST,
-    EnsembleConfig,
-    EnsembleError,
+    Identities,
     Ports,
     choose_ports,
     create,
     describe,
-    has_ensemble,
-    identities_of,
     is_free,
     read_state,
     server_directory,
     wait_until,
     write_atomically,
+)
+from coordinator.zk.embedded.directory import (
+    EnsembleConfig as EnsembleConfig,
+)
+from coordinator.zk.embedded.directory import (
+    EnsembleError as EnsembleError,
+)
+from coordinator.zk.embedded.directory import (
+    has_ensemble as has_ensemble,
 )
 from coordinator.zk.embedded.processes import (
     JVM_FLAGS,
@@ -44,25 +50,11 @@ from coordinator.zk.embedded.processes import (
     has_ended,
     java,
     stands_still,
-    zkcli,
-    zkcli_command,
+)
+from coordinator.zk.embedded.processes import (
+    zkcli_command as zkcli_command,
 )
 from coordinator.zk.security.access import ZooKeeperAccess, secured
-
-__all__ = [
-    "Ensemble",
-    "EnsembleConfig",
-    "EnsembleError",
-    "Server",
-    "ServerStatus",
-    "four_letter_word",
-    "has_ensemble",
-    "mode_in",
-    "modes_are_healthy",
-    "zkcli",
-    "zkcli_command",
-]
-
 
 LONGEST_ANSWER = 64 << 10
 """Bytes read of a reply to a four letter word; the peer may be no ZooKeeper."""
@@ -261,7 +253,7 @@ class Ensemble:
             )
         if base_port is not None and ports[0].client != base_port:
             raise EnsembleError(f"{self.directory} holds an ensemble on port {ports[0].client}, not {base_port}")
-        self.identities = identities_of(self.directory, self.config)
+        self.identities = Identities(self.directory, self.config.tls, self.config.auth)
         self.servers = tuple(
             Server(
                 number,

@@ -35,7 +35,6 @@ from coordinator.zk.embedded.ensemble import Server
 from coordinator.zk.embedded.processes import class_path, java
 from coordinator.zk.errors import MissingProgram
 
-KAFKA_MAIN = "kafka.Kafka"
 READY_TIMEOUT_S = 60.0
 
 
@@ -65,7 +64,7 @@ class Broker(Server):
     :raises EnsembleError: when the directory contains a broker of another configuration.
     """
 
-    main = KAFKA_MAIN
+    main = "kafka.Kafka"
 
     def __init__(self, directory: Path, config: KafkaConfig | None = None, base_port: int | None = None) -> None:
         directory = directory.expanduser().resolve()
@@ -117,7 +116,7 @@ class Broker(Server):
         super().stop(timeout_s)
 
     def _class_path(self) -> str:
-        return kafka_class_path()
+        return f"{class_path(LOGGING_JARS)}:{fetch_kafka()}/*"
 
     def __enter__(self) -> Self:
         try:
@@ -233,14 +232,6 @@ def cache_directory() -> Path:
     return Path(cache).expanduser() / "zk-group-coordinator"
 
 
-def kafka_class_path() -> str:
-    """The broker's class path; missing jars are fetched.
-
-    :raises MissingProgram: when they cannot be fetched.
-    """
-    return f"{class_path(LOGGING_JARS)}:{fetch_kafka()}/*"
-
-
 def fetch_kafka() -> Path:
     """The folder with the broker's jars (46 MB), as `fetched`."""
     artifact = Artifact(f"Kafka {KAFKA_VERSION}", "org.apache.kafka", "kafka_2.13", KAFKA_VERSION)
@@ -258,7 +249,7 @@ def fetched(artifact: Artifact, folder: Path) -> Path:
     if folder.is_dir():
         return folder
     cache_directory().mkdir(parents=True, exist_ok=True)
-    with _lock(), _scratch() as scratch:
+    with _scratch() as scratch:
         if not folder.is_dir():
             _run_ivy(artifact, scratch, folder)
             (scratch / "lib").rename(folder)  # atomic: the folder is complete or absent
@@ -303,19 +294,14 @@ def _cannot(artifact: Artifact, folder: Path, reason: str) -> str:
 
 
 @contextmanager
-def _lock() -> Iterator[None]:
+def _scratch() -> Iterator[Path]:
+    """A temporary folder beside the jars' folder, for an incomplete set, under a lock."""
+    scratch = cache_directory() / "kafka.new"
     with (cache_directory() / "kafka.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-@contextmanager
-def _scratch() -> Iterator[Path]:
-    """A temporary folder beside the jars' folder, for an incomplete set."""
-    scratch = cache_directory() / "kafka.new"
-    shutil.rmtree(scratch, ignore_errors=True)  # left by a killed process; the lock is held
-    scratch.mkdir(parents=True)
-    try:
-        yield scratch
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)  # left by a killed process
+        scratch.mkdir(parents=True)
+        try:
+            yield scratch
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)

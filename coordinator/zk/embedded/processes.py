@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -102,26 +101,6 @@ def zkcli_command(hosts: str, *args: str, flags: Sequence[str] = ()) -> list[str
     """
     command = [java(), "-Xmx64m", *JVM_FLAGS, *flags, "-Dlog4j2.level=ERROR", "-cp", class_path(CLI_JARS)]
     return [*command, CLI_MAIN, "-server", hosts, *args]
-
-
-def zkcli(
-    hosts: str, *args: str, timeout_s: float = 30.0, flags: Sequence[str] = ()
-) -> subprocess.CompletedProcess[str]:
-    """Run one command of ZooKeeper's own client, as `zkcli(hosts, "ls", "/")`, and return its output.
-
-    Its return code is 1 for a znode that does not exist.
-
-    :raises MissingProgram: when there is no java, or no PySpark.
-    :raises subprocess.TimeoutExpired: after `timeout_s`.
-    """
-    return subprocess.run(
-        zkcli_command(hosts, *args, flags=flags),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
 
 
 def java() -> str:

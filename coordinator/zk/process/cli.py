@@ -5,6 +5,7 @@ No value in a table is truncated: on a narrow terminal columns are hidden and li
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import math
@@ -17,7 +18,7 @@ from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TextIO, TypeVar, cast
+from typing import Any, TextIO, TypeVar, cast, get_type_hints
 
 import click
 from rich.cells import cell_len
@@ -26,18 +27,19 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import CoordinatorError, UsageError
-from ..security.access import ZooKeeperAccess, variables_in
+from ..security.access import ACCESS_HELPS, ZooKeeperAccess, variables_in
 from ..session.kazoo_store import open_kazoo
 from ..store import AclStore
+from ..values import PREFIX, load
 from ..znodes.names import printable as printable
 from ..znodes.names import shown
 from ..znodes.paths import Brokers
-from .config import PREFIX, load
-from .log_format import redacted
+from .log_format import TEXT, redacted
 
 log = logging.getLogger(__name__)
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+T = TypeVar("T")
 
 SESSION_TIMEOUT_MS = 10_000
 CONNECT_TIMEOUT_S = 10.0
@@ -503,3 +505,66 @@ def _total(widths: Sequence[int], shown: Sequence[int]) -> int:
 def _is_asked_wide() -> bool:
     context = click.get_current_context(silent=True)
     return context is not None and bool(context.meta.get(WIDE))
+
+
+_CLICK_TYPES: dict[Any, Any] = {
+    int: int, str: str, str | int: str, float: float, bool: bool, tuple[str, ...]: str
+}  # fmt: skip
+
+
+def config_options(kind: type[Any], helps: Mapping[str, str]) -> Callable[[Command], Command]:
+    """`--config FILE` and one option for each plain field of `kind`, without defaults: `built` fills those in.
+
+    :param helps: field -> one line of help; for those of `ZooKeeperAccess` there is one.
+    """
+    hints = get_type_hints(kind)
+    lines = {**ACCESS_HELPS, **helps}
+
+    def decorate(command: Command) -> Command:
+        # Fields of `ZooKeeperAccess`, which are keywords only, after the configuration's own.
+        for field in reversed(sorted(dataclasses.fields(kind), key=lambda each: bool(each.kw_only))):
+            if hints[field.name] not in _CLICK_TYPES:
+                continue
+            value = ",".join(field.default) if isinstance(field.default, tuple) else field.default
+            option = f"--{field.name.replace('_', '-')}"
+            if hints[field.name] is bool:
+                value, option = str(field.default).lower(), f"{option}/--no-{option[2:]}"
+            default = "" if value in (dataclasses.MISSING, "") else f"  [default: {value}]"
+            command = click.option(
+                option,
+                field.name,
+                type=_CLICK_TYPES[hints[field.name]],
+                default=None,
+                help=f"{lines.get(field.name, '')}{default}  [env: {PREFIX}{field.name.upper()}]".strip(),
+            )(command)
+        file = click.option("--config", type=click.Path(path_type=Path), help="A TOML file with options by name.")
+        return file(command)
+
+    return decorate
+
+
+def built(kind: type[T], options: Mapping[str, Any]) -> T:
+    """The configuration from a command's options (including `config`), the environment and the file.
+
+    :raises UsageError: when a value is invalid, or a required one is missing.
+    """
+    return load(kind, options, options.get("config"), is_command=True)
+
+
+def log_options(command: Command) -> Command:
+    """`--log-level` and `--log-format`, passed to the command as `log_level` and `log_format`."""
+    level = _choice("level", ["debug", "info", "warning", "error"], "info", "Lowest level that is logged on stderr.")
+    form = _choice("format", [TEXT, JSON], TEXT, "logfmt, or one JSON object per line.")
+    return level(form(command))
+
+
+def _choice(name: str, values: list[str], default: str, line: str) -> Callable[[Command], Command]:
+    return click.option(
+        f"--log-{name}",
+        type=click.Choice(values),
+        default=default,
+        show_default=True,
+        envvar=f"{PREFIX}LOG_{name.upper()}",
+        show_envvar=True,
+        help=line,
+    )

@@ -35,7 +35,6 @@ from ..errors import (
     WriteDenied,
     ZooKeeperUnreachable,
 )
-from ..outages import OutageLog, QuietLog
 from ..runtime import ThreadRuntime
 from ..security.access import TlsFiles, ZooKeeperAccess, access_at_open
 from ..security.policy import AclSource
@@ -61,7 +60,16 @@ from ..store import (
 )
 from ..values import checked_hosts
 from ..wire import MOST_PATHS, MOST_UNANSWERED, NO_AUTH, NO_NODE, Failure, Multi, MultiRead, pipelined, stat_of
-from .kazoo_client import AUTHENTICATION, CONNECT_TRIES, CREDENTIALS_REFUSED, Handler, OneSession, wrapped
+from .kazoo_client import (
+    AUTHENTICATION,
+    CONNECT_TRIES,
+    CREDENTIALS_REFUSED,
+    Handler,
+    OneSession,
+    OutageLog,
+    QuietLog,
+    wrapped,
+)
 
 log = logging.getLogger(__name__)
 
