@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -148,7 +148,7 @@ def read_state(directory: Path) -> tuple[EnsembleConfig, list[Ports]]:
     :raises EnsembleError: when there is none, or its file cannot be read.
     """
     with state_in(directory / "ensemble.json", "an ensemble") as state:
-        return EnsembleConfig(**state["config"]), [ports_in(its) for its in state["ports"]]
+        return known(EnsembleConfig, state["config"]), [known(Ports, its) for its in state["ports"]]
 
 
 @contextmanager
@@ -163,12 +163,12 @@ def state_in(path: Path, owner: str) -> Iterator[dict[str, Any]]:
         raise EnsembleError(f"{path} cannot be read as {owner}'s state: {error!r}") from error
 
 
-def ports_in(state: Mapping[str, int]) -> Ports:
-    """A server's ports; other fields are those of earlier releases.
+def known(kind: type[T], state: Mapping[str, Any]) -> T:
+    """`kind` from its fields in a state; other fields are those of earlier releases.
 
-    :raises KeyError: when one is missing.
+    :raises TypeError: when one is missing.
     """
-    return Ports(state["client"], state["quorum"], state["election"])
+    return kind(**{field.name: state[field.name] for field in fields(kind) if field.name in state})  # type: ignore[arg-type]
 
 
 def describe(config: EnsembleConfig) -> str:
