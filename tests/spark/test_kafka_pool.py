@@ -100,7 +100,8 @@ def test_dataframe_holds_exactly_kafkas_records_after_a_broker_restart(
         try:
             has_come(kafka, sink, topic, 1000)
             write(kafka, topic, 50)
-            kafka.broker.restart()
+            kafka.broker.stop()
+            kafka.broker.start()
             kafka.broker.wait_ready()
             kafka.wait_ready()
             write(kafka, topic, 100)

@@ -180,11 +180,6 @@ class Server:
         """SIGCONT after `pause`."""
         self._signal(signal.SIGCONT)
 
-    def restart(self) -> None:
-        """Stop and start; returns before the server serves again."""
-        self.stop()
-        self.start()
-
     def ask(self, word: str = "srvr", timeout_s: float = 1.0) -> str:
         """What the server answers to a four letter word; empty when it does not within `timeout_s`."""
         return four_letter_word(HOST, self.port, word, timeout_s, self._access)

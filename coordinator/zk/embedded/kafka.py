@@ -76,7 +76,6 @@ class Broker(Server):
             raise EnsembleError(f"{directory} holds a broker on port {ports.client}, not {base_port}")
         super().__init__(self.config.broker_id, directory / "broker", ports, self.config.heap_mb)
         self._configuration = self.directory / "server.properties"
-        self._data = self.directory / "data"
 
     @classmethod
     def load(cls, directory: Path) -> Self:
