@@ -15,10 +15,9 @@ from typing import Protocol
 from coordinator.zk.errors import BadData, Refused, StoreError, UsageError
 from coordinator.zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS, Check, Create, Delete, Operation, SetData, Store
 from coordinator.zk.update import batches
-from coordinator.zk.znodes.commands import ASSIGN, Command
 from coordinator.zk.znodes.names import error_text, shown
 from coordinator.zk.znodes.paths import ANSWER, MEMBER_PREFIX, GroupPaths
-from coordinator.zk.znodes.records import Channel, Registration
+from coordinator.zk.znodes.records import ASSIGN, Channel, Command, Registration
 from coordinator.zk.znodes.sync import (
     MAX_ANSWER_BYTES,
     MAX_GROUP_METADATA_BYTES,

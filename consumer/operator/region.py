@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 from coordinator.zk.errors import BadData, CoordinatorError, Refused, StoreError
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Create, Delete, SetData, Store
-from coordinator.zk.znodes.commands import Command
 from coordinator.zk.znodes.paths import RegionPaths, checkpoint_number
-from coordinator.zk.znodes.records import Channel
+from coordinator.zk.znodes.records import Channel, Command
 from coordinator.zk.znodes.regions import (
     CHECKPOINT,
     COMPLETED,

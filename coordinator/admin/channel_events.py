@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ..zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
 from ..zk.znodes.partitions import range_texts
 from ..zk.znodes.paths import sequence
-from ..zk.znodes.records import Channel, Registration
+from ..zk.znodes.records import START_FETCHER, STOP_FETCHER, Channel, Command, Registration
 
 COMMAND, ACKNOWLEDGED, WITHDRAWN, REMOVED = "command", "acknowledged", "withdrawn", "removed"
 REGISTERED, ENDED, MISSED = "registered", "ended", "missed"

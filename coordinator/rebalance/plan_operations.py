@@ -11,11 +11,10 @@ from ..planning.snapshot import SeatView, SentCommand, Snapshot
 from ..zk.errors import RebalanceFailed
 from ..zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS, Check, Create, Delete, Operation, SetData, operation_bytes
 from ..zk.update import batches
-from ..zk.znodes.commands import Command
 from ..zk.znodes.group_state import GroupState
 from ..zk.znodes.partitions import TopicPartition
 from ..zk.znodes.paths import GroupPaths, RegionPaths
-from ..zk.znodes.records import BegunRecord, Channel
+from ..zk.znodes.records import BegunRecord, Channel, Command
 from ..zk.znodes.regions import ABORTED, CheckpointEnd, ended_checkpoint
 
 Unit = list[Operation]

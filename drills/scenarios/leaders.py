@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from coordinator.zk.znodes.commands import ASSIGN
 from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import ASSIGN
 from coordinator.zk.znodes.sync import Ask
 
 from ..base.settings import Settings

@@ -14,8 +14,8 @@ from functools import partial
 
 from coordinator.admin.groups import Reading
 from coordinator.admin.regions import read_contributions, request
-from coordinator.zk.znodes.commands import DRAIN, START_FETCHER, STOP_FETCHER
 from coordinator.zk.znodes.paths import RegionPaths
+from coordinator.zk.znodes.records import DRAIN, START_FETCHER, STOP_FETCHER
 from coordinator.zk.znodes.regions import (
     ABANDONED,
     COMPLETED,

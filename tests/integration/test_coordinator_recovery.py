@@ -24,9 +24,8 @@ from coordinator.zk.runtime import Event, Task, ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Check, Create, Node, Operation, Store, Watch
 from coordinator.zk.update import ensure
-from coordinator.zk.znodes.commands import STOP_FETCHER
 from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, GroupPaths
-from coordinator.zk.znodes.records import CoordinatorRecord, EpochRecord
+from coordinator.zk.znodes.records import STOP_FETCHER, CoordinatorRecord, EpochRecord
 from coordinator.zk.znodes.segments import Query, Segment
 from drills.faults.packets import EXISTS
 from drills.faults.proxy import Proxy

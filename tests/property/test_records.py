@@ -12,7 +12,6 @@ import pytest
 from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.znodes import ranges
-from coordinator.zk.znodes.commands import Command
 from coordinator.zk.znodes.group_state import GroupState, Rebalance, Target
 from coordinator.zk.znodes.names import MAX_NAME, checked_name, is_name, shown
 from coordinator.zk.znodes.partitions import (
@@ -26,6 +25,7 @@ from coordinator.zk.znodes.partitions import (
 )
 from coordinator.zk.znodes.records import (
     BegunRecord,
+    Command,
     CoordinatorRecord,
     EpochRecord,
     OffsetRecord,

@@ -10,10 +10,9 @@ from coordinator.zk.errors import Refused
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, Delete, SetData, Store
 from coordinator.zk.update import ensure
-from coordinator.zk.znodes.commands import START_FETCHER, Command
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import Channel, OwnerRecord, Registration, parsed_channel
+from coordinator.zk.znodes.records import START_FETCHER, Channel, Command, OwnerRecord, Registration, parsed_channel
 
 
 class Liar:

@@ -12,11 +12,12 @@ from coordinator.admin.health import HealthFinding, findings, summary
 from coordinator.admin.queries import SILENT, ShownQuery
 from coordinator.admin.regions import ShownCheckpoint, ShownRegion
 from coordinator.admin.status import GroupStatus, Status
-from coordinator.zk.znodes.commands import START_FETCHER, Command
 from coordinator.zk.znodes.group_state import COMPLETING, FAILED, PREPARING, STABLE, GroupState, Mark, Rebalance, Target
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import (
+    START_FETCHER,
     Channel,
+    Command,
     CoordinatorRecord,
     Pause,
     PausedRecord,

@@ -29,15 +29,6 @@ from coordinator.zk.security.policy import (
     Rights,
 )
 from coordinator.zk.store import MAX_COMMIT_BYTES
-from coordinator.zk.znodes.commands import (
-    ASSIGN,
-    ASSIGNMENT_FAILED,
-    MAX_REASON,
-    OPTIONS,
-    START_FETCHER,
-    STOP_FETCHER,
-    Command,
-)
 from coordinator.zk.znodes.forms import Record
 from coordinator.zk.znodes.group_state import STABLE, ClientSide, Evicted, GroupState, Mark, Rebalance, Target
 from coordinator.zk.znodes.json_fields import MAX_ZNODE_BYTES, Fields
@@ -54,9 +45,16 @@ from coordinator.zk.znodes.paths import (
     ask_name,
 )
 from coordinator.zk.znodes.records import (
+    ASSIGN,
+    ASSIGNMENT_FAILED,
+    MAX_REASON,
+    OPTIONS,
+    START_FETCHER,
+    STOP_FETCHER,
     WHITE_LIST,
     BegunRecord,
     Channel,
+    Command,
     CoordinatorRecord,
     EpochRecord,
     NodeRecord,

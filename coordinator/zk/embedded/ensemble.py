@@ -32,15 +32,9 @@ from coordinator.zk.embedded.directory import (
     wait_until,
     write_atomically,
 )
-from coordinator.zk.embedded.directory import (
-    EnsembleConfig as EnsembleConfig,
-)
-from coordinator.zk.embedded.directory import (
-    EnsembleError as EnsembleError,
-)
-from coordinator.zk.embedded.directory import (
-    has_ensemble as has_ensemble,
-)
+from coordinator.zk.embedded.directory import EnsembleConfig as EnsembleConfig
+from coordinator.zk.embedded.directory import EnsembleError as EnsembleError
+from coordinator.zk.embedded.directory import has_ensemble as has_ensemble
 from coordinator.zk.embedded.processes import (
     JVM_FLAGS,
     SERVER_JARS,
@@ -51,9 +45,7 @@ from coordinator.zk.embedded.processes import (
     java,
     stands_still,
 )
-from coordinator.zk.embedded.processes import (
-    zkcli_command as zkcli_command,
-)
+from coordinator.zk.embedded.processes import zkcli_command as zkcli_command
 from coordinator.zk.security.access import ZooKeeperAccess, secured
 
 LONGEST_ANSWER = 64 << 10

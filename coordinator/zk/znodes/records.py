@@ -1,7 +1,7 @@
-"""The znodes of topics, brokers, the coordinator and consumers, and operators' requests: one frozen record per kind.
+"""The znodes of topics, brokers, the coordinator, consumers with their commands, and operators: a frozen record each.
 
-`parse` takes the path (for messages) and the data, and raises `BadData`. Commands are in `commands.py`, group states in
-`group_state.py`, segments and queries in `segments.py`; `zk_paths.md` describes each field.
+`parse` takes the path (for messages) and the data, and raises `BadData`. Group states are in `group_state.py`, segments
+and queries in `segments.py`; `zk_paths.md` describes each field.
 """
 
 from __future__ import annotations
@@ -9,24 +9,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from ..errors import BadData
 from ..store import Store
-from . import forms, ranges
+from . import forms, ranges, regions
 from .forms import Form, Record
+from .group_state import MAX_OWNED, OWNERSHIP
 from .json_fields import Fields, changed, compact
 from .names import is_name
-from .partitions import (
-    CAUSE,
-    LOST,
-    NONE,
-    Discontinuities,
-    Discontinuity,
-    PartitionSet,
-    TopicPartition,
-)
+from .partitions import CAUSE, LOST, NONE, Discontinuities, Discontinuity, PartitionSet, TopicPartition, united
 from .paths import Brokers
 from .regions import PATTERN_PREFIX, Progress, RegionMembership
 from .sync import CLIENT, CONSUMER, ClientProtocols
@@ -495,3 +488,59 @@ NOTHING_PAUSED = PausedRecord()
 @dataclass(frozen=True, slots=True)
 class TurnRequest(Pause):
     """`groups/[group]/request`: an operator's request for a turn; removed after the turn."""
+
+
+STOP_FETCHER = "stop-fetcher"
+START_FETCHER = "start-fetcher"
+ASSIGN = "assign"
+ASSIGNMENT_FAILED = "assignment-failed"
+DRAIN = "drain"
+OPTIONS = (STOP_FETCHER, START_FETCHER, ASSIGN, ASSIGNMENT_FAILED, DRAIN)
+_OPTION = forms.text(default="").checked(OPTIONS.__contains__, f"{', '.join(OPTIONS[:-1])} or {OPTIONS[-1]}")
+MAX_REASON = 1000
+
+
+class Order(NamedTuple):
+    """Position of a command among those of its channel."""
+
+    epoch: int
+    generation: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Command(Record):
+    """One command, as in seed 000. Epoch, generation and incarnation are additions: they identify a stale one.
+
+    :ivar threads: for `start-fetcher`, thread -> partitions: the consumer's complete assignment.
+    :ivar partitions: for `stop-fetcher`, the partitions to revoke; empty means all.
+    :ivar topics: the ids of its topics.
+    :ivar ask: of `assign` and `assignment-failed`, and of a start whose target is the answer to one.
+    :ivar reason: of `assignment-failed`.
+    :ivar region: of a start and of `drain` in a consistent region.
+    """
+
+    FIRST = ("option", "ownershipMap", "partitions", "topics", "ask", "reason", "region")
+
+    option: Annotated[str, _OPTION]
+    epoch: Annotated[int, forms.count()]
+    generation: Annotated[int, forms.count()]
+    incarnation: Annotated[str, forms.text(64)]
+    threads: Annotated[Mapping[str, PartitionSet], OWNERSHIP] = field(default_factory=dict)
+    partitions: Annotated[PartitionSet, forms.partitions(MAX_OWNED).optional] = NONE
+    topics: Annotated[Mapping[str, str], forms.TEXTS] = field(default_factory=dict)
+    ask: Annotated[str, forms.text(64).optional] = ""
+    reason: Annotated[str, forms.text(MAX_REASON).optional] = ""
+    region: Annotated[regions.Order | None, forms.inner(regions.Order).optional] = None
+
+    @property
+    def started(self) -> PartitionSet:
+        """All partitions of a `start-fetcher`."""
+        return united(self.threads.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """Its fields, without those that its option has no use for."""
+        unused = {"partitions"} if self.option == START_FETCHER else {"ownershipMap"}
+        if self.option not in (START_FETCHER, STOP_FETCHER):
+            unused.add("topics")
+        return {key: value for key, value in Record.to_json(self).items() if key not in unused}
