@@ -11,7 +11,7 @@ from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.security.access import ZooKeeperAccess
 from coordinator.zk.values import LOOPBACK, Values, checked_hosts, require
-from coordinator.zk.znodes.names import checked_name, is_name
+from coordinator.zk.znodes.paths import checked_name, is_name
 from coordinator.zk.znodes.records import PATTERNS
 from coordinator.zk.znodes.topic_filter import TopicFilter
 

@@ -15,8 +15,7 @@ from typing import Protocol
 from coordinator.zk.errors import BadData, Refused, StoreError, UsageError
 from coordinator.zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS, Check, Create, Delete, Operation, SetData, Store
 from coordinator.zk.update import batches
-from coordinator.zk.znodes.names import error_text, shown
-from coordinator.zk.znodes.paths import ANSWER, MEMBER_PREFIX, GroupPaths
+from coordinator.zk.znodes.paths import ANSWER, MEMBER_PREFIX, GroupPaths, error_text, shown
 from coordinator.zk.znodes.records import ASSIGN, Channel, Command, Registration
 from coordinator.zk.znodes.sync import (
     MAX_ANSWER_BYTES,

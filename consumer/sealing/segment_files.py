@@ -24,7 +24,7 @@ from pyarrow import fs
 
 from coordinator.zk import below
 from coordinator.zk.errors import UsageError
-from coordinator.zk.znodes.names import is_name, shown
+from coordinator.zk.znodes.paths import is_name, shown
 from coordinator.zk.znodes.records import Channel
 from coordinator.zk.znodes.segments import SealedRange, Segment
 

@@ -11,8 +11,7 @@ from ..zk.errors import CoordinatorError, UsageError
 from ..zk.security.policy import ADMIN, WORLD, AclPolicy, acl_of, group_of, letters_of
 from ..zk.store import Acl, AclEntry, AclStore
 from ..zk.update import ensure
-from ..zk.znodes.names import is_name
-from ..zk.znodes.paths import ACL_POLICY, CONSUMERS, GROUPS, NODES, REGIONS, ROOT, Brokers, GroupPaths
+from ..zk.znodes.paths import ACL_POLICY, CONSUMERS, GROUPS, NODES, REGIONS, ROOT, Brokers, GroupPaths, is_name
 from . import acl_policy
 from .topics import ensure_parents
 

@@ -13,8 +13,7 @@ from ..zk.store import DENIED, AclEntry, AclStore, Check, Create, Delete, Node, 
 from ..zk.update import Change, Failure, ensure, retried, update
 from ..zk.znodes.group_state import GroupState
 from ..zk.znodes.json_fields import readable
-from ..zk.znodes.names import checked_name, names_below
-from ..zk.znodes.paths import ACL_POLICY, CONSUMERS, GROUPS, GroupPaths
+from ..zk.znodes.paths import ACL_POLICY, CONSUMERS, GROUPS, GroupPaths, checked_name, names_below
 
 PROBE: Final = "acl-probe-"
 """How a znode below `/consumers` begins that shows whether a client is an operator."""

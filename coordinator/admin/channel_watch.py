@@ -14,8 +14,7 @@ from ..zk.errors import BadData, CoordinatorError, Retryable, SessionLost
 from ..zk.runtime import Queue, Runtime
 from ..zk.store import Node, SessionState, TreeEvent, TreeStore
 from ..zk.znodes.json_fields import readable
-from ..zk.znodes.names import is_name, names_below, shown
-from ..zk.znodes.paths import COMMAND_PREFIX, GroupPaths
+from ..zk.znodes.paths import COMMAND_PREFIX, GroupPaths, is_name, names_below, shown
 from ..zk.znodes.records import Channel, Command, Registration, parsed_channel
 from . import channel_events
 from .channel_events import ChannelEvent, SeenCommand

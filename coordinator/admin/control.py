@@ -14,8 +14,7 @@ from ..zk.store import Check, Create, Delete, Node, Operation, SetData, Store, W
 from ..zk.update import Change, Failure, commit_once, ensure, retried, update
 from ..zk.znodes.group_state import DEAD, GroupState
 from ..zk.znodes.json_fields import MAX_ZNODE_BYTES, readable
-from ..zk.znodes.names import is_name, shown
-from ..zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, PAUSED, GroupPaths
+from ..zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, PAUSED, GroupPaths, is_name, shown
 from ..zk.znodes.records import (
     LONGEST_REASON,
     NOTHING_PAUSED,

@@ -14,9 +14,8 @@ from ..zk.errors import CoordinatorError
 from ..zk.store import Check, Create, Delete, Node, Operation, Store
 from ..zk.znodes.group_state import DEAD, EMPTY, GroupState
 from ..zk.znodes.json_fields import readable
-from ..zk.znodes.names import is_name
 from ..zk.znodes.partitions import TopicPartition
-from ..zk.znodes.paths import GroupPaths
+from ..zk.znodes.paths import GroupPaths, is_name
 from ..zk.znodes.records import Channel, Seat, parsed_channel
 from .groups import existing, partitions_below
 

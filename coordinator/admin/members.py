@@ -14,8 +14,7 @@ from ..zk.store import Node, SetData, Store
 from ..zk.update import Change, update
 from ..zk.znodes.group_state import GroupState, Mark
 from ..zk.znodes.json_fields import changed
-from ..zk.znodes.names import names_below, shown
-from ..zk.znodes.paths import GroupPaths
+from ..zk.znodes.paths import GroupPaths, names_below, shown
 from .control import await_turn, checked_request, request_turn
 from .groups import Reading, checked_group
 

@@ -10,8 +10,7 @@ from ..zk.store import Create, SetData, Store
 from ..zk.update import Failure, retried
 from ..zk.znodes import regions
 from ..zk.znodes.group_state import GroupState
-from ..zk.znodes.names import is_name, shown
-from ..zk.znodes.paths import REGIONS, GroupPaths, RegionPaths, checkpoint_number
+from ..zk.znodes.paths import REGIONS, GroupPaths, RegionPaths, checkpoint_number, is_name, shown
 from ..zk.znodes.regions import RegionRequest, is_replaced
 from .groups import Reading
 

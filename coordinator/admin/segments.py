@@ -7,8 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from ..zk.errors import BadData
-from ..zk.znodes.names import is_name
-from ..zk.znodes.paths import SEGMENT_PREFIX, GroupPaths, segment_name, sequence
+from ..zk.znodes.paths import SEGMENT_PREFIX, GroupPaths, is_name, segment_name, sequence
 from ..zk.znodes.segments import Segment, SegmentsRecord
 from .groups import Reading, ShownGroup, existing
 

@@ -13,8 +13,7 @@ from typing import Protocol
 from ..zk.errors import BadData, CoordinatorError, Refused, UsageError
 from ..zk.store import Create, Delete, Node, Operation, SetData, Store
 from ..zk.znodes.json_fields import Fields, changed
-from ..zk.znodes.names import is_name, names_below, shown
-from ..zk.znodes.paths import Brokers
+from ..zk.znodes.paths import Brokers, is_name, names_below, shown
 from ..zk.znodes.records import MAX_TOPIC_BYTES, Topic
 from .groups import existing
 from .topics import ensure_parents

@@ -13,8 +13,7 @@ from ..zk.errors import BadData, Refused, TooLarge, UsageError
 from ..zk.store import Create, Delete, Node, SetData, Store
 from ..zk.update import Failure, batches, commit_once, ensure, retried
 from ..zk.znodes.json_fields import Fields, readable
-from ..zk.znodes.names import checked_name, is_name, shown
-from ..zk.znodes.paths import Brokers
+from ..zk.znodes.paths import Brokers, checked_name, is_name, shown
 from ..zk.znodes.records import Topic
 from .groups import existing
 

@@ -14,9 +14,8 @@ from ..zk.store import Operation, SetData, Store
 from ..zk.update import Failure, retried
 from ..zk.znodes.cuts import GroupCut, contributions, read_cut
 from ..zk.znodes.json_fields import readable
-from ..zk.znodes.names import is_name, names_below
 from ..zk.znodes.partitions import TopicPartition
-from ..zk.znodes.paths import REGIONS, GroupPaths, RegionPaths
+from ..zk.znodes.paths import REGIONS, GroupPaths, RegionPaths, is_name, names_below
 from ..zk.znodes.records import OffsetRecord
 from ..zk.znodes.regions import CONSUMERS, INITIAL, Region
 from .groups import existing, partitions_below

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ..zk.znodes.names import shown
 from ..zk.znodes.partitions import PartitionSet, TopicPartition, united
+from ..zk.znodes.paths import shown
 from ..zk.znodes.ranges import encode
 from ..zk.znodes.records import Topic
 from ..zk.znodes.sync import CONSUMER, Answer, Ask, MemberAnswer

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ..assignors import Assignor
 from ..zk.errors import RebalanceFailed
-from ..zk.znodes.names import shown
+from ..zk.znodes.paths import shown
 from ..zk.znodes.sync import CONSUMER, MAX_GROUP_METADATA_BYTES, MAX_METADATA_BYTES, ClientProtocols
 
 ESTABLISHED, RETURNING, NEWCOMER = range(3)

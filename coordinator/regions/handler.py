@@ -11,8 +11,7 @@ from ..term.term import Term
 from ..zk.errors import AccessDenied, BadData
 from ..zk.store import Watch
 from ..zk.znodes.group_state import STABLE, GroupState
-from ..zk.znodes.names import is_name
-from ..zk.znodes.paths import REGIONS, RegionPaths
+from ..zk.znodes.paths import REGIONS, RegionPaths, is_name
 from ..zk.znodes.regions import Region
 from .plan import RegionRules
 from .turns import RegionTurns

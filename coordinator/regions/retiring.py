@@ -8,8 +8,7 @@ from ..zk.errors import BadData
 from ..zk.store import Check, Delete, Operation, Store
 from ..zk.update import ROOM, batches, clear_below
 from ..zk.znodes.group_state import GroupState
-from ..zk.znodes.names import names_below
-from ..zk.znodes.paths import GROUPS, GroupPaths, RegionPaths
+from ..zk.znodes.paths import GROUPS, GroupPaths, RegionPaths, names_below
 from ..zk.znodes.regions import COMPLETED
 
 ZNODES_A_TURN = 2_000

@@ -11,8 +11,7 @@ from ..term.server_clock import ServerClock
 from ..term.term import Term
 from ..zk.errors import AccessDenied, BadData
 from ..zk.store import Delete, Node
-from ..zk.znodes.names import names_below
-from ..zk.znodes.paths import GroupPaths
+from ..zk.znodes.paths import GroupPaths, names_below
 from ..zk.znodes.records import parsed_channel
 
 log = logging.getLogger(__name__)

@@ -13,8 +13,7 @@ from ..term.server_clock import ServerClock
 from ..term.term import Term
 from ..zk.errors import BadData
 from ..zk.store import Delete, Listing, Node, SetData
-from ..zk.znodes.names import is_name
-from ..zk.znodes.paths import GroupPaths
+from ..zk.znodes.paths import GroupPaths, is_name
 from ..zk.znodes.segments import QUERY_ABSENCE_S, Query
 
 log = logging.getLogger(__name__)

@@ -6,8 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator
 
 from ..zk.runtime import FirstLines, Runtime
-from ..zk.znodes.names import MAX_NAME, is_name, shown
-from ..zk.znodes.paths import GROUPS
+from ..zk.znodes.paths import GROUPS, MAX_NAME, is_name, shown
 from .metrics import CoordinatorMetrics
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ..zk.security.access import ZooKeeperAccess
 from ..zk.values import LOOPBACK, checked_hosts, require
-from ..zk.znodes.names import checked_name
+from ..zk.znodes.paths import checked_name
 
 MIN_SESSION_MS = 100
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.znodes.group_state import GROUP_STATES, GroupState, Mark, Rebalance, Target
-from coordinator.zk.znodes.names import MAX_NAME
 from coordinator.zk.znodes.partitions import Discontinuity, PartitionSet, TopicPartition
+from coordinator.zk.znodes.paths import MAX_NAME
 from coordinator.zk.znodes.records import (
     START_FETCHER,
     STOP_FETCHER,

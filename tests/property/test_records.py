@@ -13,7 +13,6 @@ from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.znodes import ranges
 from coordinator.zk.znodes.group_state import GroupState, Rebalance, Target
-from coordinator.zk.znodes.names import MAX_NAME, checked_name, is_name, shown
 from coordinator.zk.znodes.partitions import (
     PartitionRanges,
     TopicPartition,
@@ -23,6 +22,7 @@ from coordinator.zk.znodes.partitions import (
     topics_of,
     united,
 )
+from coordinator.zk.znodes.paths import MAX_NAME, checked_name, is_name, shown
 from coordinator.zk.znodes.records import (
     BegunRecord,
     Command,

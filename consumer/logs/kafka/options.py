@@ -17,8 +17,7 @@ from coordinator.zk.security.access import ZooKeeperAccess
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Store
 from coordinator.zk.values import PREFIX, variables
-from coordinator.zk.znodes.names import shown
-from coordinator.zk.znodes.paths import Brokers
+from coordinator.zk.znodes.paths import Brokers, shown
 from coordinator.zk.znodes.records import PLAINTEXT, registered_brokers
 
 from ..base import Log, LogError

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 
 from coordinator.zk.security.access import ZooKeeperAccess
 from coordinator.zk.values import LOOPBACK, require
-from coordinator.zk.znodes.names import checked_name
+from coordinator.zk.znodes.paths import checked_name
 from coordinator.zk.znodes.segments import SEAL_INTERVAL_MS, slot_name
 
 from ...config import COORDINATOR_SIDE, ConsumerConfig, Subscription

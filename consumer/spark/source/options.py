@@ -17,7 +17,7 @@ from coordinator.zk.errors import UsageError
 from coordinator.zk.security.access import ZooKeeperAccess, spark_options
 from coordinator.zk.values import checked_hosts, require
 from coordinator.zk.znodes.cuts import checkpoint_named
-from coordinator.zk.znodes.names import checked_name, shown
+from coordinator.zk.znodes.paths import checked_name, shown
 
 from .segment_index import is_segment
 

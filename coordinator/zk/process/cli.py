@@ -31,9 +31,8 @@ from ..security.access import ACCESS_HELPS, ZooKeeperAccess, variables_in
 from ..session.kazoo_store import open_kazoo
 from ..store import AclStore
 from ..values import PREFIX, load
-from ..znodes.names import printable as printable
-from ..znodes.names import shown
-from ..znodes.paths import Brokers
+from ..znodes.paths import Brokers, shown
+from ..znodes.paths import printable as printable
 from .log_format import TEXT, redacted
 
 log = logging.getLogger(__name__)

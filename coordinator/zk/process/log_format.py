@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import NamedTuple
 
-from ..znodes.names import printable
+from ..znodes.paths import printable
 
 TEXT = "text"
 JSON = "json"

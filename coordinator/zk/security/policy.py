@@ -20,7 +20,6 @@ from ..runtime import ThreadRuntime
 from ..store import DENIED, Acl, AclEntry, AclStore, Create, Node, Operation
 from ..wire import OPEN_ACL
 from ..znodes.json_fields import Fields, compact
-from ..znodes.names import is_name, names_below, shown
 from ..znodes.paths import (
     ACL_POLICY,
     CONSUMERS,
@@ -36,6 +35,9 @@ from ..znodes.paths import (
     Brokers,
     GroupPaths,
     RegionPaths,
+    is_name,
+    names_below,
+    shown,
 )
 
 log = logging.getLogger(__name__)

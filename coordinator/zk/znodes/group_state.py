@@ -10,8 +10,8 @@ from typing import Annotated, Any
 from . import forms, ranges
 from .forms import Form, Record
 from .json_fields import Fields, compact
-from .names import is_name
 from .partitions import PartitionSet, TopicPartition, partition_set, range_texts, united
+from .paths import is_name
 from .regions import GroupRegion
 
 EMPTY = "Empty"

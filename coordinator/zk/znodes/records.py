@@ -18,9 +18,8 @@ from . import forms, ranges, regions
 from .forms import Form, Record
 from .group_state import MAX_OWNED, OWNERSHIP
 from .json_fields import Fields, changed, compact
-from .names import is_name
 from .partitions import CAUSE, LOST, NONE, Discontinuities, Discontinuity, PartitionSet, TopicPartition, united
-from .paths import Brokers
+from .paths import Brokers, is_name
 from .regions import PATTERN_PREFIX, Progress, RegionMembership
 from .sync import CLIENT, CONSUMER, ClientProtocols
 

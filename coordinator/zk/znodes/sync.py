@@ -19,8 +19,8 @@ from . import forms
 from .forms import Form, Record
 from .group_state import MAX_OWNED, ownership_json, read_ownership
 from .json_fields import MAX_ZNODE_BYTES, Fields, compact
-from .names import is_name
 from .partitions import PartitionSet
+from .paths import is_name
 from .ranges import encode
 
 CONSUMER = "consumer"
