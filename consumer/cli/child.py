@@ -19,11 +19,11 @@ from coordinator.zk.errors import BadData, CoordinatorError, MissingProgram
 from coordinator.zk.process.cli import command_words
 from coordinator.zk.runtime import Event, Runtime
 from coordinator.zk.security.access import AUTH_VARIABLE
+from coordinator.zk.znodes.group_state import decoded
 from coordinator.zk.znodes.json_fields import Fields
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import shown
 from coordinator.zk.znodes.ranges import MAX_PARTITION
-from coordinator.zk.znodes.sync import decoded
 
 from .output import shown_record, text_or_base64
 

@@ -9,13 +9,13 @@ from typing import NamedTuple
 from ..zk.errors import CoordinatorError, OutcomeUnknown, Refused, UsageError
 from ..zk.store import MAX_OPERATIONS, Create, Delete, Node, Operation, SetData, Store
 from ..zk.update import Failure, batches, ensure, retried
+from ..zk.znodes.group_state import CLIENT
 from ..zk.znodes.json_fields import readable
 from ..zk.znodes.partitions import RESET, Discontinuity, TopicPartition
 from ..zk.znodes.paths import GroupPaths, RegionPaths, is_name, names_below
 from ..zk.znodes.records import STATIC, BegunRecord, OffsetRecord, Registration, Topic
 from ..zk.znodes.regions import CONSUMERS as REGION_OF_CONSUMERS
 from ..zk.znodes.regions import Region
-from ..zk.znodes.sync import CLIENT
 from ..zk.znodes.topic_filter import GroupFilters
 from .groups import existing, partitions_below
 from .inactive_group import INACTIVE, GroupIdNotFound, Standing, look

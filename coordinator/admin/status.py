@@ -8,7 +8,7 @@ from ..zk.errors import BadData
 from ..zk.security.policy import AclPolicy
 from ..zk.store import DENIED, Store
 from ..zk.znodes import paths as znodes
-from ..zk.znodes.group_state import Rebalance
+from ..zk.znodes.group_state import CLIENT, Rebalance
 from ..zk.znodes.records import (
     NOTHING_PAUSED,
     STATIC,
@@ -21,7 +21,6 @@ from ..zk.znodes.records import (
     TurnTimes,
 )
 from ..zk.znodes.segments import SegmentsRecord
-from ..zk.znodes.sync import CLIENT
 from ..zk.znodes.topic_filter import TopicFilter
 from .groups import Reading, ShownGroup, existing, read_group
 from .queries import ShownQuery, silent_queries

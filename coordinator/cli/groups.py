@@ -16,12 +16,11 @@ from coordinator.admin.topics import list_topics
 from coordinator.admin.verify import problems, unknown
 from coordinator.zk.errors import UsageError
 from coordinator.zk.process.cli import JSON, Cli, brokers_option, opened, output_option, printable, report, zk_option
-from coordinator.zk.znodes.group_state import COMPLETING, DEAD, EMPTY, FAILED, PREPARING
+from coordinator.zk.znodes.group_state import CLIENT, COMPLETING, CONSUMER, DEAD, EMPTY, FAILED, PREPARING
 from coordinator.zk.znodes.partitions import TopicPartition, by_topic
 from coordinator.zk.znodes.paths import COORDINATOR, GROUPS, TURN_TIMES, Brokers, RegionPaths
 from coordinator.zk.znodes.records import CoordinatorRecord, Registration, Topic, TurnTimes
 from coordinator.zk.znodes.regions import Region
-from coordinator.zk.znodes.sync import CLIENT, CONSUMER
 
 from .common import UNHEALTHY
 from .source import OpenLog, source_options

@@ -6,7 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 from coordinator.zk.security.policy import AclPolicy
-from coordinator.zk.znodes.group_state import GROUP_STATES, GroupState, Mark, Rebalance, Target
+from coordinator.zk.znodes.group_state import (
+    GROUP_STATES,
+    Answer,
+    Ask,
+    AskMember,
+    GroupState,
+    Mark,
+    MemberAnswer,
+    Rebalance,
+    SyncRequest,
+    Target,
+)
 from coordinator.zk.znodes.partitions import Discontinuity, PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import MAX_NAME
 from coordinator.zk.znodes.records import (
@@ -38,7 +49,6 @@ from coordinator.zk.znodes.regions import (
     StateFile,
 )
 from coordinator.zk.znodes.segments import Pool, Query, Rewind, SealedRange, Segment, SegmentsRecord
-from coordinator.zk.znodes.sync import Answer, Ask, AskMember, MemberAnswer, SyncRequest
 from tests.property.effort import Draw
 
 Build = Callable[[Draw], Any]

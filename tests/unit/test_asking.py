@@ -14,7 +14,17 @@ from coordinator.planning.plan import Plan, plan
 from coordinator.planning.snapshot import AskView, ChannelView, Member, SeatView, SentCommand, Snapshot, SyncRequestView
 from coordinator.rebalance.plan_operations import steps, with_state
 from coordinator.zk.store import Delete
-from coordinator.zk.znodes.group_state import ClientSide, GroupState, Mark, Target
+from coordinator.zk.znodes.group_state import (
+    Answer,
+    Ask,
+    AskMember,
+    ClientProtocols,
+    ClientSide,
+    GroupState,
+    Mark,
+    MemberAnswer,
+    Target,
+)
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import (
     ASSIGN,
@@ -27,7 +37,6 @@ from coordinator.zk.znodes.records import (
     Seat,
     Topic,
 )
-from coordinator.zk.znodes.sync import Answer, Ask, AskMember, ClientProtocols, MemberAnswer
 from tests.support.strategies import RANGE
 
 TOPIC = Topic("t", "id-t", (0, 1))

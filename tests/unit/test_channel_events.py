@@ -16,6 +16,7 @@ from coordinator.admin.channel_events import (
     removed,
     sent,
 )
+from coordinator.zk.znodes.group_state import ClientProtocols
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import (
     ASSIGN,
@@ -26,7 +27,6 @@ from coordinator.zk.znodes.records import (
     Command,
     Registration,
 )
-from coordinator.zk.znodes.sync import ClientProtocols
 
 PARTS = frozenset(TopicPartition("t", number) for number in (0, 1, 2, 7))
 NAME = "command-0000000004"

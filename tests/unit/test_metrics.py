@@ -33,7 +33,7 @@ from coordinator.term.metrics import CoordinatorMetrics
 from coordinator.term.request_queue import RequestQueue
 from coordinator.zk.errors import CoordinatorError, UsageError
 from coordinator.zk.process.metrics_server import TRY_AGAIN_S, MetricsServer
-from coordinator.zk.znodes.group_state import FAILED, STABLE, ClientSide, GroupState, Rebalance, Target
+from coordinator.zk.znodes.group_state import FAILED, STABLE, Ask, ClientSide, GroupState, Rebalance, Target
 from coordinator.zk.znodes.partitions import NONE, TopicPartition
 from coordinator.zk.znodes.records import (
     ASSIGN,
@@ -44,7 +44,6 @@ from coordinator.zk.znodes.records import (
     Command,
     Topic,
 )
-from coordinator.zk.znodes.sync import Ask
 from tests.support.memlog import MemoryLog
 from tests.unit.manual import ManualRuntime
 

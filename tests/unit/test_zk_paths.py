@@ -30,7 +30,26 @@ from coordinator.zk.security.policy import (
 )
 from coordinator.zk.store import MAX_COMMIT_BYTES
 from coordinator.zk.znodes.forms import Record
-from coordinator.zk.znodes.group_state import STABLE, ClientSide, Evicted, GroupState, Mark, Rebalance, Target
+from coordinator.zk.znodes.group_state import (
+    MAX_ANSWER_BYTES,
+    MAX_ANSWER_PARTITIONS,
+    MAX_GROUP_METADATA_BYTES,
+    MAX_MEMBER_STATE_BYTES,
+    MAX_METADATA_BYTES,
+    STABLE,
+    Answer,
+    Ask,
+    AskMember,
+    ClientProtocols,
+    ClientSide,
+    Evicted,
+    GroupState,
+    Mark,
+    MemberAnswer,
+    Rebalance,
+    SyncRequest,
+    Target,
+)
 from coordinator.zk.znodes.json_fields import MAX_ZNODE_BYTES, Fields
 from coordinator.zk.znodes.partitions import Discontinuity, TopicPartition
 from coordinator.zk.znodes.paths import (
@@ -82,19 +101,6 @@ from coordinator.zk.znodes.regions import (
     StateFile,
 )
 from coordinator.zk.znodes.segments import Missing, Pool, Query, Rewind, SealedRange, Segment, SegmentsRecord
-from coordinator.zk.znodes.sync import (
-    MAX_ANSWER_BYTES,
-    MAX_ANSWER_PARTITIONS,
-    MAX_GROUP_METADATA_BYTES,
-    MAX_MEMBER_STATE_BYTES,
-    MAX_METADATA_BYTES,
-    Answer,
-    Ask,
-    AskMember,
-    ClientProtocols,
-    MemberAnswer,
-    SyncRequest,
-)
 from tests.support.access_table import AccessRow, access_table
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "zk_paths.md").read_text()

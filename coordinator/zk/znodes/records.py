@@ -16,12 +16,11 @@ from ..errors import BadData
 from ..store import Store
 from . import forms, ranges, regions
 from .forms import Form, Record
-from .group_state import MAX_OWNED, OWNERSHIP
+from .group_state import CLIENT, CONSUMER, MAX_OWNED, OWNERSHIP, ClientProtocols
 from .json_fields import Fields, changed, compact
 from .partitions import CAUSE, LOST, NONE, Discontinuities, Discontinuity, PartitionSet, TopicPartition, united
 from .paths import Brokers, is_name
 from .regions import PATTERN_PREFIX, Progress, RegionMembership
-from .sync import CLIENT, CONSUMER, ClientProtocols
 
 log = logging.getLogger(__name__)
 
