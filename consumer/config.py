@@ -8,12 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from coordinator.zk.errors import BadData, UsageError
-from coordinator.zk.hosts import checked_hosts
-from coordinator.zk.process.config import LOOPBACK, require
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.security.access import ZooKeeperAccess
-from coordinator.zk.values import Values
-from coordinator.zk.znodes.names import checked_name, is_name
+from coordinator.zk.values import LOOPBACK, Values, checked_hosts, require
+from coordinator.zk.znodes.paths import checked_name, is_name
 from coordinator.zk.znodes.records import PATTERNS
 from coordinator.zk.znodes.topic_filter import TopicFilter
 

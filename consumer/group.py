@@ -16,9 +16,7 @@ from coordinator.zk.errors import UsageError
 from coordinator.zk.runtime import Runtime, ThreadRuntime
 from coordinator.zk.store import Store, StoreFactory
 from coordinator.zk.values import seconds
-from coordinator.zk.znodes.names import checked_name, shown
-from coordinator.zk.znodes.records import Channel
-from coordinator.zk.znodes.sync import (
+from coordinator.zk.znodes.group_state import (
     CONSUMER,
     MAX_METADATA_BYTES,
     Ask,
@@ -27,6 +25,8 @@ from coordinator.zk.znodes.sync import (
     decoded,
     encoded,
 )
+from coordinator.zk.znodes.paths import checked_name, shown
+from coordinator.zk.znodes.records import Channel
 
 from .config import CLIENT_SIDE, ConsumerConfig, Subscription
 from .errors import AssignmentFailed

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coordinator.zk.process.history_recorder import recorder_in
-from coordinator.zk.runtime import Recorder, Runtime
+from coordinator.zk.runtime import Recorder, Runtime, recorder_in
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import Channel
 

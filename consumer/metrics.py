@@ -14,8 +14,8 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 import coordinator
-from coordinator.zk.znodes.commands import OPTIONS
 from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.records import OPTIONS
 
 Family = TypeVar("Family", Gauge, Counter, Histogram)
 

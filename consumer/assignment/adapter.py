@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from coordinator import assignors
 from coordinator.assignors import Assignor, Subscriber, in_order
 from coordinator.zk.errors import BadData
-from coordinator.zk.znodes.names import shown
 from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import shown
 from coordinator.zk.znodes.topic_filter import GroupFilters
 
 from .base import Assignment, ClientAssignor, Cluster, Held

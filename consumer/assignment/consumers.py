@@ -12,12 +12,10 @@ from dataclasses import dataclass
 
 from coordinator.zk.errors import BadData, CoordinatorError, UsageError
 from coordinator.zk.store import Node, Store
-from coordinator.zk.znodes.group_state import GroupState
+from coordinator.zk.znodes.group_state import Answer, Ask, ClientProtocols, GroupState, MemberAnswer, decoded, encoded
 from coordinator.zk.znodes.json_fields import readable
-from coordinator.zk.znodes.names import is_name
-from coordinator.zk.znodes.paths import Brokers, ask_number
+from coordinator.zk.znodes.paths import Brokers, ask_number, is_name
 from coordinator.zk.znodes.records import STATIC, Channel, Registration, Topic, parsed_channel
-from coordinator.zk.znodes.sync import Answer, Ask, ClientProtocols, MemberAnswer, decoded, encoded
 from coordinator.zk.znodes.topic_filter import GroupFilters, TopicFilter
 
 from ..config import CLIENT_SIDE, Subscription

@@ -15,7 +15,7 @@ from typing import Any
 
 from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.znodes.json_fields import Fields, compact
-from coordinator.zk.znodes.names import MAX_NAME, is_name
+from coordinator.zk.znodes.paths import MAX_NAME, is_name
 from coordinator.zk.znodes.records import PATTERNS, STATIC
 from coordinator.zk.znodes.topic_filter import GroupFilters, TopicFilter
 

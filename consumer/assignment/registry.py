@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from coordinator.assignors.registry import BUILT_IN, NAME_RULE, Kind, Unusable, assignors, complete, load_offered
 from coordinator.zk.errors import UsageError
-from coordinator.zk.znodes.names import is_name, shown
+from coordinator.zk.znodes.paths import is_name, shown
 
 from ..config import CLIENT_SIDE, COORDINATOR_SIDE
 from ..logs import Log

@@ -13,17 +13,17 @@ from contextlib import suppress
 from consumer.config import ConsumerConfig, Subscription
 from consumer.errors import DrainFailed, ProcessFailed
 from consumer.fetching.record_buffer import Record
-from consumer.operator import ConsumerOperator, Processor
+from consumer.operator.consumer_operator import ConsumerOperator, Processor
 from consumer.operator.states import State
 from coordinator.zk.errors import BadData, CoordinatorError, MissingProgram
 from coordinator.zk.process.cli import command_words
 from coordinator.zk.runtime import Event, Runtime
 from coordinator.zk.security.access import AUTH_VARIABLE
+from coordinator.zk.znodes.group_state import decoded
 from coordinator.zk.znodes.json_fields import Fields
-from coordinator.zk.znodes.names import shown
 from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import shown
 from coordinator.zk.znodes.ranges import MAX_PARTITION
-from coordinator.zk.znodes.sync import decoded
 
 from .output import shown_record, text_or_base64
 

@@ -21,11 +21,10 @@ from consumer.logs.embedded.producer import MAX_RECORD_BYTES, Headers, Producer,
 from coordinator.zk.errors import BadData, CoordinatorError, UsageError
 from coordinator.zk.process.cli import brokers_option, env_option, opened, report, zk_option
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.znodes.group_state import decoded
 from coordinator.zk.znodes.json_fields import Fields
-from coordinator.zk.znodes.names import shown
-from coordinator.zk.znodes.paths import Brokers
+from coordinator.zk.znodes.paths import Brokers, shown
 from coordinator.zk.znodes.ranges import MAX_PARTITION
-from coordinator.zk.znodes.sync import decoded
 
 _CHUNK = 1 << 18
 _MOST_DIGITS = 1000

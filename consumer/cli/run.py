@@ -11,8 +11,8 @@ from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer
 from consumer.errors import AssignmentFailed, CommitFailed
 from coordinator.zk.errors import CoordinatorError, IncarnationOver, UsageError
-from coordinator.zk.process.cli import kafka_option
-from coordinator.zk.process.config_options import built, config_options, log_options, log_to_stderr
+from coordinator.zk.process.cli import built, config_options, kafka_option, log_options
+from coordinator.zk.process.log_format import log_to_stderr
 from coordinator.zk.runtime import ENDINGS, Event, Runtime, ThreadRuntime, on_signals
 from coordinator.zk.znodes.records import BLACK_LIST, STATIC, WHITE_LIST
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from coordinator.zk.errors import UsageError
-from coordinator.zk.znodes.names import shown
+from coordinator.zk.znodes.paths import shown
 
 from .base import FetchLimits as FetchLimits
 from .base import Log as Log

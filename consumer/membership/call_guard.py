@@ -15,8 +15,7 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from coordinator.zk.errors import CoordinatorError, UsageError
 from coordinator.zk.runtime import Event, Runtime, Thread, is_in_signal_handler
-from coordinator.zk.znodes.names import error_text
-from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.paths import GroupPaths, error_text
 
 from ..config import ConsumerConfig
 from ..errors import Closed, ConcurrentModification, refuse_inherited

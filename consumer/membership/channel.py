@@ -12,10 +12,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
-from coordinator.zk.batching import ensure
 from coordinator.zk.errors import BadData, IncarnationOver, OutcomeUnknown, Refused, StoreError
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Check, Node, Operation, SetData, Store
+from coordinator.zk.update import ensure
 from coordinator.zk.znodes.paths import GroupPaths, parents_of
 from coordinator.zk.znodes.records import Channel, parsed_channel
 

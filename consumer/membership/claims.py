@@ -9,10 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from coordinator.zk.store import MAX_OPERATIONS, Check, Create, Delete, Operation, SetData
-from coordinator.zk.znodes.commands import START_FETCHER, Command
 from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import Channel, OwnerRecord
+from coordinator.zk.znodes.records import START_FETCHER, Channel, Command, OwnerRecord
 from coordinator.zk.znodes.regions import Progress
 
 PARTITIONS_A_STEP = (MAX_OPERATIONS - 10) // 2

@@ -12,14 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from coordinator.zk.batching import batches
 from coordinator.zk.errors import BadData, Refused, StoreError, UsageError
 from coordinator.zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS, Check, Create, Delete, Operation, SetData, Store
-from coordinator.zk.znodes.commands import ASSIGN, Command
-from coordinator.zk.znodes.names import error_text, shown
-from coordinator.zk.znodes.paths import ANSWER, MEMBER_PREFIX, GroupPaths
-from coordinator.zk.znodes.records import Channel, Registration
-from coordinator.zk.znodes.sync import (
+from coordinator.zk.update import batches
+from coordinator.zk.znodes.group_state import (
     MAX_ANSWER_BYTES,
     MAX_GROUP_METADATA_BYTES,
     MAX_MEMBER_STATE_BYTES,
@@ -32,6 +28,8 @@ from coordinator.zk.znodes.sync import (
     decoded,
     decoded_bytes,
 )
+from coordinator.zk.znodes.paths import ANSWER, MEMBER_PREFIX, GroupPaths, error_text, shown
+from coordinator.zk.znodes.records import ASSIGN, Channel, Command, Registration
 
 from ..config import Subscription
 from ..errors import AssignmentFailed

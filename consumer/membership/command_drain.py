@@ -11,12 +11,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from coordinator.zk.errors import BadData, Refused
-from coordinator.zk.first_lines import FirstLines
+from coordinator.zk.runtime import FirstLines
 from coordinator.zk.store import Delete, Store
-from coordinator.zk.znodes.commands import DRAIN, START_FETCHER, STOP_FETCHER, Command, Order
 from coordinator.zk.znodes.partitions import PartitionSet
 from coordinator.zk.znodes.paths import sequence
-from coordinator.zk.znodes.records import Channel
+from coordinator.zk.znodes.records import DRAIN, START_FETCHER, STOP_FETCHER, Channel, Command, Order
 
 from .call_guard import MemberContext
 from .channel import FencedChannel

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from coordinator.zk.store import Check, Create, Delete, Node, Store
-from coordinator.zk.znodes.commands import Command
 from coordinator.zk.znodes.json_fields import readable
 from coordinator.zk.znodes.paths import RegionPaths
-from coordinator.zk.znodes.records import Channel
+from coordinator.zk.znodes.records import Channel, Command
 from coordinator.zk.znodes.regions import COMPLETED, ENDS, Checkpoint, Contribution, Order, Progress, Region
 
 from .call_guard import MemberContext

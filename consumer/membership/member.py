@@ -21,8 +21,8 @@ from coordinator.zk.errors import (
     UsageError,
 )
 from coordinator.zk.store import Operation, Store, StoreFactory
-from coordinator.zk.znodes.names import error_text
 from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import error_text
 from coordinator.zk.znodes.records import Channel
 
 from ..config import Subscription

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from coordinator.zk.batching import ensure
 from coordinator.zk.errors import (
     AccessDenied,
     BadData,
@@ -30,7 +29,8 @@ from coordinator.zk.lease import LEASE_SHARE, Heard, Lease, LeaseLog
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import MAX_OPERATIONS, Create, Delete, Node, Operation, SetData, Store, StoreFactory
-from coordinator.zk.update import Failure, retried
+from coordinator.zk.update import Failure, ensure, retried
+from coordinator.zk.znodes.group_state import CLIENT
 from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import Brokers, GroupPaths, parents_of
 from coordinator.zk.znodes.records import (
@@ -44,7 +44,6 @@ from coordinator.zk.znodes.records import (
     parsed_channel,
 )
 from coordinator.zk.znodes.regions import CONSUMERS, SLOTS, RegionMembership
-from coordinator.zk.znodes.sync import CLIENT
 
 from ..config import COORDINATOR_SIDE, ConsumerConfig, Subscription
 from ..errors import FencedInstanceId

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from coordinator.zk.errors import UsageError
-from coordinator.zk.process.config import require
 from coordinator.zk.store import Node
-from coordinator.zk.values import epoch_ms, time_text
-from coordinator.zk.znodes.names import shown
+from coordinator.zk.values import epoch_ms, require, time_text
 from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import shown
 from coordinator.zk.znodes.records import BegunRecord
 
 from ..errors import NoOffsetForPartition

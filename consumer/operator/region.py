@@ -12,15 +12,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from coordinator.zk.batching import ensure
 from coordinator.zk.errors import BadData, CoordinatorError, Refused, StoreError
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Create, Delete, Operation, SetData, Store
-from coordinator.zk.znodes.commands import Command
+from coordinator.zk.update import ensure
 from coordinator.zk.znodes.cuts import contributions
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import RegionPaths, checkpoint_number
-from coordinator.zk.znodes.records import Channel, OffsetRecord
+from coordinator.zk.znodes.records import Channel, Command, OffsetRecord
 from coordinator.zk.znodes.regions import (
     CHECKPOINT,
     COMPLETED,

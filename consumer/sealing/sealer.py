@@ -14,10 +14,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from coordinator.zk.errors import IncarnationOver, Refused, Retryable, SessionLost, StoreError
-from coordinator.zk.process.config import require
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Create, Store
-from coordinator.zk.values import Values
+from coordinator.zk.values import Values, require
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.records import Channel
 from coordinator.zk.znodes.regions import Contribution, Order

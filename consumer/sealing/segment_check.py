@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.store import Store
-from coordinator.zk.znodes.names import is_name
-from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.paths import GroupPaths, is_name
 from coordinator.zk.znodes.records import parsed_channel
 from coordinator.zk.znodes.segments import Segment
 

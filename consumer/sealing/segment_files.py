@@ -25,13 +25,13 @@ import pyarrow as pa
 from pyarrow import fs
 
 from coordinator.zk import below
-from coordinator.zk.batching import ensure
 from coordinator.zk.errors import AccessDenied, BadData, StoreError, UsageError
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import DENIED, Store, StoreFactory
+from coordinator.zk.update import ensure
+from coordinator.zk.values import shown
 from coordinator.zk.znodes.json_fields import Fields, compact
-from coordinator.zk.znodes.names import is_name, shown
-from coordinator.zk.znodes.paths import CONSUMERS
+from coordinator.zk.znodes.paths import CONSUMERS, is_name
 from coordinator.zk.znodes.records import Channel
 from coordinator.zk.znodes.segments import SealedRange, Segment
 

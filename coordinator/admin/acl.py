@@ -8,16 +8,25 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from ..zk.batching import ensure
 from ..zk.errors import AccessDenied, BadData, CoordinatorError, OutcomeUnknown, Refused, UsageError
-from ..zk.security.policy import AclPolicy
-from ..zk.security.rights import ADMIN, ALL, CREATE, WORLD, acl_of, group_of, letters_of
+from ..zk.security.policy import ADMIN, ALL, CREATE, WORLD, AclPolicy, acl_of, group_of, letters_of
 from ..zk.store import DENIED, Acl, AclEntry, AclStore, Check, Create, Delete, Node, Operation, SetData
-from ..zk.update import Change, Failure, retried, update
+from ..zk.update import Change, Failure, ensure, retried, update
 from ..zk.znodes.group_state import GroupState
 from ..zk.znodes.json_fields import readable
-from ..zk.znodes.names import checked_name, is_name, names_below
-from ..zk.znodes.paths import ACL_POLICY, CONSUMERS, GROUPS, NODES, REGIONS, ROOT, Brokers, GroupPaths
+from ..zk.znodes.paths import (
+    ACL_POLICY,
+    CONSUMERS,
+    GROUPS,
+    NODES,
+    REGIONS,
+    ROOT,
+    Brokers,
+    GroupPaths,
+    checked_name,
+    is_name,
+    names_below,
+)
 from .topics import ensure_parents
 
 PROBE: Final = "acl-probe-"

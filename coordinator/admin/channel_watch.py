@@ -14,12 +14,11 @@ from typing import Any
 from ..zk.errors import BadData, CoordinatorError, Retryable, SessionLost
 from ..zk.runtime import Queue, Runtime
 from ..zk.store import Node, SessionState, TreeEvent, TreeStore
-from ..zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
+from ..zk.values import shown
 from ..zk.znodes.json_fields import readable
-from ..zk.znodes.names import is_name, names_below, shown
 from ..zk.znodes.partitions import range_texts
-from ..zk.znodes.paths import COMMAND_PREFIX, GroupPaths, sequence
-from ..zk.znodes.records import Channel, Registration, parsed_channel
+from ..zk.znodes.paths import COMMAND_PREFIX, GroupPaths, is_name, names_below, sequence
+from ..zk.znodes.records import START_FETCHER, STOP_FETCHER, Channel, Command, Registration, parsed_channel
 from .groups import existing
 
 COMMAND, ACKNOWLEDGED, WITHDRAWN, REMOVED = "command", "acknowledged", "withdrawn", "removed"

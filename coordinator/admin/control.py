@@ -9,17 +9,23 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from ..zk.batching import ensure
 from ..zk.errors import BadData, CoordinatorError, Refused, Retryable, UsageError
 from ..zk.runtime import Runtime
 from ..zk.store import Check, Create, Delete, Node, Operation, SetData, Store, Watch
-from ..zk.update import Change, Failure, commit_once, retried, update
+from ..zk.update import Change, Failure, commit_once, ensure, retried, update
+from ..zk.values import shown
 from ..zk.znodes.group_state import DEAD, GroupState, Mark
 from ..zk.znodes.json_fields import MAX_ZNODE_BYTES, changed, readable
-from ..zk.znodes.names import is_name, names_below, shown
-from ..zk.znodes.operator_requests import LONGEST_REASON, NOTHING_PAUSED, Pause, PausedRecord, TurnRequest
-from ..zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, PAUSED, GroupPaths
-from ..zk.znodes.records import CoordinatorRecord, EpochRecord
+from ..zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, PAUSED, GroupPaths, is_name, names_below
+from ..zk.znodes.records import (
+    LONGEST_REASON,
+    NOTHING_PAUSED,
+    CoordinatorRecord,
+    EpochRecord,
+    Pause,
+    PausedRecord,
+    TurnRequest,
+)
 from .groups import Reading, checked_group
 
 T = TypeVar("T")

@@ -18,11 +18,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..zk.batching import batches
 from ..zk.below import unlink_segment
 from ..zk.errors import BadData
 from ..zk.store import MAX_OPERATIONS, Check, Delete, Node, Operation, SetData, Store
-from ..zk.update import Failure, commit_once, retried
+from ..zk.update import Failure, batches, commit_once, retried
 from ..zk.znodes.json_fields import readable
 from ..zk.znodes.paths import GroupPaths
 from ..zk.znodes.segments import Query, Segment, SegmentsRecord, local_file

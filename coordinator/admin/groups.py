@@ -10,13 +10,11 @@ from ..planning.rebalance_history import in_order
 from ..zk.errors import AccessDenied, BadData, UsageError
 from ..zk.store import Node, Store
 from ..zk.znodes import paths as znodes
-from ..zk.znodes.commands import Command
-from ..zk.znodes.group_state import DEAD, GROUP_STATES, GroupState, Rebalance
-from ..zk.znodes.names import MAX_NAME, is_name, shown
+from ..zk.znodes.group_state import DEAD, GROUP_STATES, Ask, GroupState, Rebalance
 from ..zk.znodes.partitions import TopicPartition
+from ..zk.znodes.paths import MAX_NAME, is_name, shown
 from ..zk.znodes.ranges import is_partition
-from ..zk.znodes.records import Channel, OffsetRecord, OwnerRecord, Registration, Seat, Topic, parsed_channel
-from ..zk.znodes.sync import Ask
+from ..zk.znodes.records import Channel, Command, OffsetRecord, OwnerRecord, Registration, Seat, Topic, parsed_channel
 
 T = TypeVar("T")
 K = TypeVar("K")

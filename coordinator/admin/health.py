@@ -13,15 +13,24 @@ from ..zk.errors import BadData
 from ..zk.security.policy import AclPolicy
 from ..zk.store import DENIED, Store
 from ..zk.znodes import paths as znodes
-from ..zk.znodes.group_state import COMPLETING, FAILED, PREPARING, STABLE, Rebalance, partitions_of
-from ..zk.znodes.operator_requests import NOTHING_PAUSED, Pause, PausedRecord, TurnRequest
+from ..zk.znodes.group_state import CLIENT, COMPLETING, FAILED, PREPARING, STABLE, Rebalance, partitions_of
 from ..zk.znodes.partitions import PartitionSet, TopicPartition, range_texts
 from ..zk.znodes.paths import COORDINATOR
-from ..zk.znodes.records import STATIC, CoordinatorRecord, EpochRecord, NodeRecord, Topic, TurnTimes
+from ..zk.znodes.records import (
+    NOTHING_PAUSED,
+    STATIC,
+    CoordinatorRecord,
+    EpochRecord,
+    NodeRecord,
+    Pause,
+    PausedRecord,
+    Topic,
+    TurnRequest,
+    TurnTimes,
+)
 from ..zk.znodes.regions import ABORTED, RESETTING, RUNNING
 from ..zk.znodes.regions import FAILED as REGION_FAILED
 from ..zk.znodes.segments import SegmentsRecord
-from ..zk.znodes.sync import CLIENT
 from ..zk.znodes.topic_filter import TopicFilter
 from .groups import Reading, ShownGroup, existing, first_names, read_group, unreadable
 from .regions import OPEN, ShownRegion, read_region

@@ -12,19 +12,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..zk.batching import batches, ensure
 from ..zk.errors import CoordinatorError, OutcomeUnknown, Refused, UsageError
 from ..zk.store import MAX_OPERATIONS, Check, Create, Delete, Node, Operation, SetData, Store
-from ..zk.update import Failure, retried
-from ..zk.znodes.group_state import DEAD, EMPTY, GroupState
+from ..zk.update import Failure, batches, ensure, retried
+from ..zk.znodes.group_state import CLIENT, DEAD, EMPTY, GroupState
 from ..zk.znodes.json_fields import readable
-from ..zk.znodes.names import is_name, names_below
 from ..zk.znodes.partitions import RESET, Discontinuity, TopicPartition
-from ..zk.znodes.paths import GroupPaths, RegionPaths
+from ..zk.znodes.paths import GroupPaths, RegionPaths, is_name, names_below
 from ..zk.znodes.records import STATIC, BegunRecord, Channel, OffsetRecord, Registration, Seat, Topic, parsed_channel
 from ..zk.znodes.regions import CONSUMERS as REGION_OF_CONSUMERS
 from ..zk.znodes.regions import Region
-from ..zk.znodes.sync import CLIENT
 from ..zk.znodes.topic_filter import GroupFilters
 from .groups import existing, partitions_below
 from .reset_offsets import NewOffset, PartitionOffsets, Plan, ResetRequest, Scope, checked, chosen, missing, planned

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from ..zk.errors import CoordinatorError, OutcomeUnknown, Refused, StoreError, UsageError
 from ..zk.store import Create, Operation, SetData, Store
 from ..zk.update import Failure, retried
+from ..zk.values import shown
 from ..zk.znodes import regions
 from ..zk.znodes.cuts import GroupCut, contributions, read_cut
 from ..zk.znodes.group_state import GroupState
 from ..zk.znodes.json_fields import readable
-from ..zk.znodes.names import is_name, names_below, shown
 from ..zk.znodes.partitions import TopicPartition
-from ..zk.znodes.paths import REGIONS, GroupPaths, RegionPaths, checkpoint_number
+from ..zk.znodes.paths import REGIONS, GroupPaths, RegionPaths, checkpoint_number, is_name, names_below
 from ..zk.znodes.records import OffsetRecord
 from ..zk.znodes.regions import CONSUMERS, INITIAL, Region, RegionRequest, is_replaced
 from .groups import Reading, existing, partitions_below

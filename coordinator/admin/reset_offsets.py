@@ -13,8 +13,8 @@ from pathlib import Path
 from ..zk.errors import CoordinatorError, UsageError
 from ..zk.values import epoch_ms, whole
 from ..zk.znodes import ranges
-from ..zk.znodes.names import is_name, shown
 from ..zk.znodes.partitions import TopicPartition
+from ..zk.znodes.paths import is_name, shown
 from ..zk.znodes.records import Topic
 
 TO_OFFSET, TO_EARLIEST, TO_LATEST, TO_CURRENT = "to-offset", "to-earliest", "to-latest", "to-current"

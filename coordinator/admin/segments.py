@@ -11,8 +11,7 @@ from ..planning.backpressure import UNKNOWN, finished_by_all
 from ..zk.errors import UsageError
 from ..zk.store import Delete, Node, SetData, Store
 from ..zk.update import Change, update
-from ..zk.znodes.names import is_name
-from ..zk.znodes.paths import SEGMENT_PREFIX, GroupPaths, segment_name, sequence
+from ..zk.znodes.paths import SEGMENT_PREFIX, GroupPaths, is_name, segment_name, sequence
 from ..zk.znodes.segments import Query, Segment, SegmentsRecord
 from .groups import Reading, ShownGroup, checked_group, existing
 

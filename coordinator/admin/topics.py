@@ -12,13 +12,12 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..zk.batching import batches, ensure
 from ..zk.errors import BadData, Refused, TooLarge, UsageError
 from ..zk.store import Create, Delete, Node, Operation, SetData, Store
-from ..zk.update import Failure, commit_once, retried
+from ..zk.update import Failure, batches, commit_once, ensure, retried
+from ..zk.values import shown
 from ..zk.znodes.json_fields import Fields, changed, readable
-from ..zk.znodes.names import checked_name, is_name, names_below, shown
-from ..zk.znodes.paths import Brokers
+from ..zk.znodes.paths import Brokers, checked_name, is_name, names_below
 from ..zk.znodes.records import MAX_TOPIC_BYTES, Topic
 from .groups import existing
 

@@ -11,8 +11,9 @@ from types import MappingProxyType
 from typing import Protocol
 
 from coordinator.zk.errors import RebalanceFailed
-from coordinator.zk.znodes.names import error_text, shown
+from coordinator.zk.values import shown
 from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
+from coordinator.zk.znodes.paths import error_text
 
 Assignment = Mapping[str, Mapping[str, PartitionSet]]
 """Consumer -> thread -> partitions."""

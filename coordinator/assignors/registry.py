@@ -14,7 +14,7 @@ from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ..zk.znodes.names import error_text, is_name, shown
+from ..zk.znodes.paths import error_text, is_name, shown
 from . import Assignor
 from .eager import RangeAssignor, RoundRobinAssignor
 from .sticky import CooperativeStickyAssignor, StickyAssignor

@@ -10,13 +10,11 @@ import click
 from coordinator.admin import acl as admin
 from coordinator.zk.errors import AccessDenied, BadData, UsageError
 from coordinator.zk.process import cli
-from coordinator.zk.process.tables import echo_alarm
+from coordinator.zk.process.cli import echo_alarm
 from coordinator.zk.security.access import identities_of
-from coordinator.zk.security.policy import CLOSED, OPEN, SECURE, AclPolicy, checked_identities
-from coordinator.zk.security.rights import letters_of
+from coordinator.zk.security.policy import CLOSED, OPEN, SECURE, AclPolicy, checked_identities, letters_of
 from coordinator.zk.store import Acl, AclEntry, AclStore
-from coordinator.zk.znodes.names import is_name, shown
-from coordinator.zk.znodes.paths import Brokers
+from coordinator.zk.znodes.paths import Brokers, is_name, shown
 
 from .watching import UNHEALTHY
 

@@ -15,9 +15,9 @@ from coordinator.zk.errors import UsageError
 from coordinator.zk.process import cli
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER
-from coordinator.zk.znodes.names import is_name
 from coordinator.zk.znodes.partitions import range_texts
+from coordinator.zk.znodes.paths import is_name
+from coordinator.zk.znodes.records import START_FETCHER, STOP_FETCHER
 
 from .groups import notes_of
 from .watching import Shot, printed

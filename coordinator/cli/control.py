@@ -11,7 +11,7 @@ from coordinator.admin.groups import Reading
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.process.cli import printable
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.znodes.operator_requests import PausedRecord
+from coordinator.zk.znodes.records import PausedRecord
 
 from .watching import Shot, echo_paused, operator, printed, reason_option, timeout_option
 

@@ -21,7 +21,7 @@ from coordinator.zk.embedded.kafka import Broker, KafkaConfig, has_broker
 from coordinator.zk.errors import CoordinatorError, UsageError, ZooKeeperUnreachable
 from coordinator.zk.process.cli import Seconds
 from coordinator.zk.security.access import environment_of
-from coordinator.zk.znodes.names import checked_name, shown
+from coordinator.zk.znodes.paths import checked_name, shown
 
 from .watching import UNHEALTHY
 

@@ -18,12 +18,11 @@ from coordinator.admin.topics import list_topics
 from coordinator.admin.verify import problems, unknown
 from coordinator.zk.errors import UsageError
 from coordinator.zk.process import cli
-from coordinator.zk.znodes.group_state import COMPLETING, DEAD, EMPTY, FAILED, PREPARING, Rebalance
+from coordinator.zk.znodes.group_state import CLIENT, COMPLETING, CONSUMER, DEAD, EMPTY, FAILED, PREPARING, Rebalance
 from coordinator.zk.znodes.partitions import TopicPartition, by_topic
 from coordinator.zk.znodes.paths import COORDINATOR, GROUPS, TURN_TIMES, Brokers, RegionPaths
 from coordinator.zk.znodes.records import CoordinatorRecord, Registration, Topic, TurnTimes
 from coordinator.zk.znodes.regions import Region
-from coordinator.zk.znodes.sync import CLIENT, CONSUMER
 
 from .watching import UNHEALTHY, Shot, at, error_note, print_below, printed, show, watch_options, watched
 

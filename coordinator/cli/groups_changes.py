@@ -20,9 +20,8 @@ from coordinator.zk.process import cli
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.security.policy import checked_identities
 from coordinator.zk.store import Store
-from coordinator.zk.znodes.names import checked_name
 from coordinator.zk.znodes.partitions import range_texts
-from coordinator.zk.znodes.paths import Brokers
+from coordinator.zk.znodes.paths import Brokers, checked_name
 from coordinator.zk.znodes.records import Topic
 
 from .acl import checked_regions, members_option, regions_option

@@ -12,11 +12,11 @@ from coordinator.service import CoordinatorService
 from coordinator.term.config import CoordinatorConfig
 from coordinator.term.elector import listed
 from coordinator.term.metrics import CoordinatorMetrics
-from coordinator.zk.outages import OutageLog
-from coordinator.zk.process.config_options import built, config_options, log_options, log_to_stderr
-from coordinator.zk.process.history_recorder import recorder_in
+from coordinator.zk.process.cli import built, config_options, log_options
+from coordinator.zk.process.log_format import log_to_stderr
 from coordinator.zk.process.metrics_server import MetricsServer
-from coordinator.zk.runtime import ENDINGS, ThreadRuntime, on_signals
+from coordinator.zk.runtime import ENDINGS, ThreadRuntime, on_signals, recorder_in
+from coordinator.zk.session.kazoo_client import OutageLog
 from coordinator.zk.session.kazoo_store import kazoo_factory
 
 HELPS = {

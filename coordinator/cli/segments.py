@@ -13,8 +13,7 @@ from coordinator.admin.groups import Reading, existing_group, first_names
 from coordinator.admin.segments import ACTIVE, ShownQuery, read_queries, removal, remove_query
 from coordinator.zk.process.cli import env_option, row_objects
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.znodes.names import shown
-from coordinator.zk.znodes.paths import GROUPS, GroupPaths
+from coordinator.zk.znodes.paths import GROUPS, GroupPaths, shown
 from coordinator.zk.znodes.segments import Segment
 
 from .groups import notes_of

@@ -6,8 +6,7 @@ import click
 
 from coordinator.admin.groups import Reading, first_names
 from coordinator.admin.health import STUCK_AFTER_MS, HealthFinding, Status, findings, read_status, summary
-from coordinator.zk.process.cli import brokers_option, print_rows, printable, row_objects
-from coordinator.zk.process.tables import echo_alarm
+from coordinator.zk.process.cli import brokers_option, echo_alarm, print_rows, printable, row_objects
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import CoordinatorRecord, NodeRecord

@@ -16,8 +16,8 @@ from coordinator.admin.groups import Reading, ShownGroup, existing_group
 from coordinator.zk import below
 from coordinator.zk.errors import BadData, CoordinatorError, UsageError
 from coordinator.zk.process import cli
-from coordinator.zk.process.cli import Cli, brokers_option, env_option
-from coordinator.zk.process.config_options import log_options, log_to_stderr
+from coordinator.zk.process.cli import Cli, brokers_option, env_option, log_options
+from coordinator.zk.process.log_format import log_to_stderr
 from coordinator.zk.runtime import ENDINGS, ThreadRuntime, on_signals
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic

@@ -23,10 +23,10 @@ from rich.text import Text
 from coordinator.admin.groups import Reading
 from coordinator.zk.errors import Retryable
 from coordinator.zk.process import cli
+from coordinator.zk.process.cli import echo_alarm
 from coordinator.zk.process.log_format import redacted
-from coordinator.zk.process.tables import echo_alarm
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.znodes.operator_requests import LONGEST_BY, PausedRecord
+from coordinator.zk.znodes.records import LONGEST_BY, PausedRecord
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 EVERY_S = 2.0

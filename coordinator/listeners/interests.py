@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..zk.runtime import Runtime
+from ..zk.znodes.group_state import CLIENT
 from ..zk.znodes.records import STATIC, Registration
-from ..zk.znodes.sync import CLIENT
 from ..zk.znodes.topic_filter import GroupFilters, TopicFilter
 
 

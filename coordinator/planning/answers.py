@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ..zk.znodes.names import shown
+from ..zk.znodes.group_state import CONSUMER, Answer, Ask, MemberAnswer
 from ..zk.znodes.partitions import PartitionSet, TopicPartition, united
+from ..zk.znodes.paths import shown
 from ..zk.znodes.ranges import encode
 from ..zk.znodes.records import Topic
-from ..zk.znodes.sync import CONSUMER, Answer, Ask, MemberAnswer
 from .snapshot import AskView
 from .target import OWNER_PATHS_A_SESSION, owner_path_bytes
 

@@ -14,12 +14,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ..zk.store import MAX_COMMIT_BYTES
-from ..zk.znodes.commands import ASSIGN, ASSIGNMENT_FAILED, MAX_REASON, START_FETCHER, Command
-from ..zk.znodes.group_state import ClientSide, Target
+from ..zk.znodes.group_state import CONSUMER, SEAT_PREFIX, Answer, Ask, AskMember, ClientSide, Target
 from ..zk.znodes.json_fields import MAX_COUNT, shortened
 from ..zk.znodes.partitions import NONE, topics_of
-from ..zk.znodes.records import Registration
-from ..zk.znodes.sync import CONSUMER, SEAT_PREFIX, Answer, Ask, AskMember
+from ..zk.znodes.records import ASSIGN, ASSIGNMENT_FAILED, MAX_REASON, START_FETCHER, Command, Registration
 from .answers import outdated_topic, verdict_on
 from .group import Asking as Asking
 from .group import Group

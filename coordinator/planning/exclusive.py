@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from ..zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
 from ..zk.znodes.group_state import Mark, Target
 from ..zk.znodes.partitions import NONE
+from ..zk.znodes.records import START_FETCHER, STOP_FETCHER, Command
 from .membership import Membership, is_exclusive, lease_ms
 from .reconciliation import (
     Moves,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..zk.znodes.commands import Command
-from ..zk.znodes.group_state import ClientSide
+from ..zk.znodes.group_state import Ask, AskMember, ClientSide
 from ..zk.znodes.paths import ask_name, ask_number
-from ..zk.znodes.sync import Ask, AskMember
+from ..zk.znodes.records import Command
 from .membership import Membership
 from .snapshot import AskView, Snapshot, SyncRequestView
 from .target import Wanted

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..zk.znodes.commands import ASSIGNMENT_FAILED, Command
-from ..zk.znodes.group_state import Target
+from ..zk.znodes.group_state import CONSUMER, Target
 from ..zk.znodes.paths import ask_number
-from ..zk.znodes.sync import CONSUMER
+from ..zk.znodes.records import ASSIGNMENT_FAILED, Command
 from .group import Asking, Group
 from .membership import Membership
 from .snapshot import Snapshot

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..assignors import Assignor
-from ..zk.znodes.group_state import Mark
+from ..zk.znodes.group_state import CLIENT, CONSUMER, Mark
 from ..zk.znodes.partitions import NONE, PartitionSet
 from ..zk.znodes.records import (
     GROUP_MAX_SIZE_REACHED,
@@ -17,7 +17,6 @@ from ..zk.znodes.records import (
 )
 from ..zk.znodes.regions import CONSUMERS as REGION_OF_CONSUMERS
 from ..zk.znodes.regions import RegionMembership
-from ..zk.znodes.sync import CLIENT, CONSUMER
 from .snapshot import ChannelView, SeatView, Snapshot
 from .strategy import ESTABLISHED, NEWCOMER, RETURNING, Candidate, choose
 from .target import is_live

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 from ..assignors import Assignor
 from ..zk.errors import RebalanceFailed
-from ..zk.znodes.commands import Command
 from ..zk.znodes.group_state import COMPLETING, EMPTY, FAILED, PREPARING, STABLE, GroupState, Rebalance, Target, bounded
 from ..zk.znodes.json_fields import MAX_COUNT
 from ..zk.znodes.partitions import NONE, PartitionSet
+from ..zk.znodes.records import Command
 from ..zk.znodes.regions import CONSUMERS, GroupRegion
 from .asking import asking, without_asks
 from .exclusive import exclusive_moves, mark_replaced, with_sent

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ..zk.znodes.group_state import EMPTY, STABLE, Evicted, GroupState, Rebalance
+from ..zk.znodes.group_state import EMPTY, STABLE, Ask, Evicted, GroupState, Rebalance
 from ..zk.znodes.json_fields import shortened
-from ..zk.znodes.sync import Ask
 from .membership import End
 from .snapshot import Snapshot
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from ..zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
 from ..zk.znodes.partitions import NONE, PartitionSet, topics_of, united
+from ..zk.znodes.records import START_FETCHER, STOP_FETCHER, Command
 from .membership import Membership
 from .snapshot import ChannelView, SentCommand, Snapshot, wave_of
 from .target import Wanted

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ..zk.errors import RebalanceFailed
-from ..zk.znodes.commands import DRAIN, START_FETCHER, STOP_FETCHER, Command
 from ..zk.znodes.json_fields import MAX_CONTINUED, MAX_COUNT
 from ..zk.znodes.partitions import NONE, PartitionSet, TopicPartition, topics_of
+from ..zk.znodes.records import DRAIN, START_FETCHER, STOP_FETCHER, Command
 from ..zk.znodes.regions import CONSUMERS, FAILED, RESETTING, RUNNING, Order, Progress, Region
 from .membership import Membership
 from .reconciliation import (

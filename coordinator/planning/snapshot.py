@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..zk.znodes.commands import DRAIN, Command
-from ..zk.znodes.group_state import GroupState, Rebalance
+from ..zk.znodes.group_state import Answer, Ask, GroupState, MemberAnswer, Rebalance
 from ..zk.znodes.partitions import NONE, PartitionSet, TopicPartition, topics_of
-from ..zk.znodes.records import Channel, Registration, Seat, Topic
+from ..zk.znodes.records import DRAIN, Channel, Command, Registration, Seat, Topic
 from ..zk.znodes.regions import Region
-from ..zk.znodes.sync import Answer, Ask, MemberAnswer
 
 
 @dataclass(frozen=True, slots=True)

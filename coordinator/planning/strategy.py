@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from ..assignors import Assignor
 from ..zk.errors import RebalanceFailed
-from ..zk.znodes.names import shown
-from ..zk.znodes.sync import CONSUMER, MAX_GROUP_METADATA_BYTES, MAX_METADATA_BYTES, ClientProtocols
+from ..zk.znodes.group_state import CONSUMER, MAX_GROUP_METADATA_BYTES, MAX_METADATA_BYTES, ClientProtocols
+from ..zk.znodes.paths import shown
 
 ESTABLISHED, RETURNING, NEWCOMER = range(3)
 """Ranks of members: those with a target; static ones that come back to theirs; all others."""

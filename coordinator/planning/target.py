@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 
 from ..assignors import Assignor, Subscriber, assigned
 from ..zk.errors import BadData, RebalanceFailed
-from ..zk.znodes.group_state import Mark, Target, first_of, keys_of
+from ..zk.znodes.group_state import CLIENT, Mark, Target, first_of, keys_of
 from ..zk.znodes.json_fields import compact
 from ..zk.znodes.partitions import NONE, PartitionSet, TopicPartition
 from ..zk.znodes.paths import GroupPaths
 from ..zk.znodes.ranges import MAX_PARTITION
 from ..zk.znodes.records import STATIC, Registration, Topic
-from ..zk.znodes.sync import CLIENT
 from ..zk.znodes.topic_filter import GroupFilters
 from .snapshot import ChannelView, Member, Snapshot
 

@@ -15,20 +15,19 @@ from ..planning.snapshot import AskView, SyncRequestView
 from ..term.bad_data import Findings
 from ..zk.errors import BadData
 from ..zk.store import Listing, Node, Store
-from ..zk.znodes.group_state import ClientSide
-from ..zk.znodes.names import MAX_NAME, is_name, shown
-from ..zk.znodes.paths import MEMBER_PREFIX, GroupPaths, ask_number
-from ..zk.znodes.records import Topic
-from ..zk.znodes.sync import (
+from ..zk.znodes.group_state import (
     MAX_ANSWER_BYTES,
     MAX_MEMBER_STATE_BYTES,
     Answer,
     Ask,
+    ClientSide,
     MemberAnswer,
     SyncRequest,
     decoded,
     decoded_bytes,
 )
+from ..zk.znodes.paths import MAX_NAME, MEMBER_PREFIX, GroupPaths, ask_number, is_name, shown
+from ..zk.znodes.records import Topic
 
 T = TypeVar("T")
 Parse = Callable[[str, Node, Callable[[str, bytes], T]], T | None]

@@ -8,9 +8,8 @@ from ..planning.snapshot import ChannelView, SentCommand
 from ..term.bad_data import Findings
 from ..term.reading import FirstSeen, ParsedRecords
 from ..zk.store import Node, Store, Watch
-from ..zk.znodes.commands import Command
 from ..zk.znodes.paths import COMMAND_PREFIX, GroupPaths, sequence
-from ..zk.znodes.records import parsed_channel
+from ..zk.znodes.records import Command, parsed_channel
 
 
 class ChannelReader:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from ..planning.plan import Plan
 from ..planning.snapshot import ChannelView, Wave, wave_of
 from ..zk.runtime import Runtime
-from ..zk.znodes.commands import DRAIN, START_FETCHER, STOP_FETCHER, Command
 from ..zk.znodes.partitions import PartitionSet
+from ..zk.znodes.records import DRAIN, START_FETCHER, STOP_FETCHER, Command
 
 AT_ONCE = 2
 """So many stops, and so many starts, of one generation are sent to a member without a pause."""

@@ -24,14 +24,13 @@ from ..term.term import Term
 from ..zk.errors import AccessDenied, BadData
 from ..zk.lease import LEASE_SHARE
 from ..zk.store import DENIED, Node, Watch
-from ..zk.znodes.group_state import GroupState, Mark, Rebalance
+from ..zk.znodes.group_state import CONSUMER, GroupState, Mark, Rebalance
 from ..zk.znodes.json_fields import MAX_CONTINUED
 from ..zk.znodes.partitions import PartitionSet, TopicPartition
 from ..zk.znodes.paths import GroupPaths, history_generation
 from ..zk.znodes.ranges import is_partition
 from ..zk.znodes.records import OwnerRecord, Registration, Seat, Topic
 from ..zk.znodes.segments import Pool, slot_name
-from ..zk.znodes.sync import CONSUMER
 from .ask_reader import AskReader
 from .channel_reader import ChannelReader
 from .eviction_clock import EvictionClocks

@@ -9,11 +9,10 @@ from ..planning.snapshot import ChannelView, Member
 from ..planning.target import is_live
 from ..zk.errors import BadData
 from ..zk.store import Store
-from ..zk.znodes.group_state import GroupState
+from ..zk.znodes.group_state import CLIENT, GroupState
 from ..zk.znodes.partitions import PartitionSet, TopicPartition
 from ..zk.znodes.paths import GroupPaths
 from ..zk.znodes.records import OwnerRecord
-from ..zk.znodes.sync import CLIENT
 
 Life = tuple[str, str, str]
 """Consumer, incarnation, and the last command that it has applied: until the next one its owners stay as they are."""

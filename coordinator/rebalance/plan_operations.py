@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 from ..planning.membership import End
 from ..planning.plan import ASK_ZNODES_A_TURN, Plan
 from ..planning.snapshot import SeatView, SentCommand, Snapshot
-from ..zk.batching import batches
 from ..zk.errors import RebalanceFailed
 from ..zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS, Check, Create, Delete, Operation, SetData, operation_bytes
-from ..zk.znodes.commands import Command
+from ..zk.update import batches
 from ..zk.znodes.group_state import GroupState
 from ..zk.znodes.partitions import TopicPartition
 from ..zk.znodes.paths import GroupPaths, RegionPaths
-from ..zk.znodes.records import BegunRecord, Channel
+from ..zk.znodes.records import BegunRecord, Channel, Command
 from ..zk.znodes.regions import ABORTED, CheckpointEnd, ended_checkpoint
 
 Unit = list[Operation]

@@ -18,13 +18,12 @@ from ..planning.regional import RegionStep
 from ..planning.snapshot import ChannelView, SeatView, Snapshot
 from ..planning.target import is_live
 from ..term.term import Term
-from ..zk.batching import clear_below, ensure
 from ..zk.errors import BadData, RebalanceFailed, Refused, WriteDenied
 from ..zk.store import Check, Create, Delete, Operation, SetData, Watch
-from ..zk.znodes.commands import ASSIGN, ASSIGNMENT_FAILED, DRAIN, START_FETCHER, Command
+from ..zk.update import clear_below, ensure
 from ..zk.znodes.group_state import FAILED, GroupState
 from ..zk.znodes.paths import Brokers, GroupPaths, RegionPaths
-from ..zk.znodes.records import Topic
+from ..zk.znodes.records import ASSIGN, ASSIGNMENT_FAILED, DRAIN, START_FETCHER, Command, Topic
 from .group_reader import GroupReader
 from .plan_operations import steps, with_state
 

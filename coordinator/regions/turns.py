@@ -14,12 +14,11 @@ from ..term.metrics import OF_AN_APPLICATION, OF_AN_OPERATOR
 from ..term.pace import Pace
 from ..term.request_queue import Request, RequestQueue
 from ..term.term import Term
-from ..zk.batching import ROOM, batches, clear_below
 from ..zk.errors import AccessDenied, BadData, RebalanceFailed, Refused, WriteDenied
 from ..zk.store import MAX_COMMIT_BYTES, Check, Create, Delete, Operation, SetData, Store, Watch
+from ..zk.update import ROOM, batches, clear_below
 from ..zk.znodes.group_state import STABLE, GroupState
-from ..zk.znodes.names import is_name, names_below
-from ..zk.znodes.paths import GROUPS, REGIONS, GroupPaths, RegionPaths
+from ..zk.znodes.paths import GROUPS, REGIONS, GroupPaths, RegionPaths, is_name, names_below
 from ..zk.znodes.regions import (
     ABANDONED,
     ABORTED,

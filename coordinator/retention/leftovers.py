@@ -9,12 +9,11 @@ from ..term.bad_data import Findings
 from ..term.reading import FirstSeen
 from ..term.server_clock import ServerClock
 from ..term.term import Term
-from ..zk.batching import batches
 from ..zk.errors import AccessDenied, BadData
 from ..zk.store import Delete, Node, Operation, SetData
+from ..zk.update import batches
 from ..zk.znodes.group_state import GroupState
-from ..zk.znodes.names import is_name, names_below
-from ..zk.znodes.paths import Brokers, GroupPaths
+from ..zk.znodes.paths import Brokers, GroupPaths, is_name, names_below
 from ..zk.znodes.records import Registration, Seat, parsed_channel
 from ..zk.znodes.segments import Segment
 

@@ -36,8 +36,7 @@ from ..zk.errors import AccessDenied, BadData
 from ..zk.store import DENIED, Check, Delete, Listing, Node, Operation, SetData
 from ..zk.znodes.cuts import Cut, GroupCuts
 from ..zk.znodes.json_fields import readable
-from ..zk.znodes.names import is_name, names_below
-from ..zk.znodes.paths import SEGMENT_PREFIX, GroupPaths, sequence
+from ..zk.znodes.paths import SEGMENT_PREFIX, GroupPaths, is_name, names_below, sequence
 from ..zk.znodes.records import Registration
 from ..zk.znodes.segments import QUERY_ABSENCE_S, SEAL_INTERVAL_MS, Query, Segment, SegmentsRecord, local_file
 

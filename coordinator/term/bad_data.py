@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 
-from ..zk.first_lines import FirstLines
-from ..zk.runtime import Runtime
-from ..zk.znodes.names import MAX_NAME, is_name, shown
-from ..zk.znodes.paths import GROUPS
+from ..zk.runtime import FirstLines, Runtime
+from ..zk.znodes.paths import GROUPS, MAX_NAME, is_name, shown
 from .metrics import CoordinatorMetrics
 
 log = logging.getLogger(__name__)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass, field
 
-from ..zk.hosts import checked_hosts
-from ..zk.process.config import LOOPBACK, require
 from ..zk.security.access import ZooKeeperAccess
-from ..zk.znodes.names import checked_name
+from ..zk.values import LOOPBACK, checked_hosts, require
+from ..zk.znodes.paths import checked_name
 
 MIN_SESSION_MS = 100
 

@@ -12,30 +12,12 @@ import logging
 from contextlib import suppress
 from typing import NamedTuple
 
-from ..zk.batching import ensure
-from ..zk.errors import (
-    BadData,
-    NotAuthorized,
-    OutcomeUnknown,
-    Refused,
-    Retryable,
-    SessionLost,
-    StoreError,
-    WriteDenied,
-)
+from ..zk.errors import BadData, NotAuthorized, OutcomeUnknown, Refused, Retryable, SessionLost, StoreError, WriteDenied
 from ..zk.runtime import Event, Runtime
 from ..zk.store import DENIED, Create, Node, Operation, SessionState, SetData, Store, StoreFactory
-from ..zk.update import commit_once
+from ..zk.update import commit_once, ensure
 from ..zk.znodes.json_fields import MAX_CONTINUED
-from ..zk.znodes.paths import (
-    ACL_POLICY,
-    CONSUMERS,
-    COORDINATOR,
-    COORDINATOR_EPOCH,
-    GROUPS,
-    NODES,
-    node_path,
-)
+from ..zk.znodes.paths import ACL_POLICY, CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, NODES, node_path
 from ..zk.znodes.records import CoordinatorRecord, EpochRecord, NodeRecord
 
 log = logging.getLogger(__name__)

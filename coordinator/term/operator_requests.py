@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from ..zk.errors import BadData, OutcomeUnknown, Refused
 from ..zk.store import Delete, Node, Watch
-from ..zk.znodes.names import shown
-from ..zk.znodes.operator_requests import NOTHING_PAUSED, Pause, PausedRecord, TurnRequest
-from ..zk.znodes.paths import PAUSED, GroupPaths
+from ..zk.znodes.paths import PAUSED, GroupPaths, shown
+from ..zk.znodes.records import NOTHING_PAUSED, Pause, PausedRecord, TurnRequest
 from .term import Term
 
 log = logging.getLogger(__name__)

@@ -6,12 +6,11 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from ..zk.batching import clear_below
 from ..zk.errors import EpochOver, OutcomeUnknown, Refused
-from ..zk.first_lines import FirstLines
 from ..zk.lease import Lease
-from ..zk.runtime import Runtime
+from ..zk.runtime import FirstLines, Runtime
 from ..zk.store import MAX_OPERATIONS, Check, Create, Delete, Operation, SetData, Store
+from ..zk.update import clear_below
 from ..zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, TURN_TIMES, parents_of
 from .bad_data import Problems
 from .config import CoordinatorConfig

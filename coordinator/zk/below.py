@@ -7,14 +7,15 @@ is the operator's. Owners and modes are specified in `docs/security.md`.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import stat
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -80,6 +81,22 @@ def appended_file(name: str, folder: int) -> int:
         os.close(descriptor)
         raise PermissionError(errno.EPERM, "the file is none of this process's user, or has another name too", name)
     return descriptor
+
+
+class EventFile:
+    """Appends events to `[folder]/[name].jsonl`, one JSON line each, unbuffered: a killed process loses none.
+
+    :raises OSError: when the file cannot be written.
+    """
+
+    def __init__(self, folder: str, name: str) -> None:
+        with opened_folder(folder, [], makes=True) as parent:
+            self._file = appended_file(f"{name}.jsonl", parent)
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Append an event."""
+        line = json.dumps(event, separators=(",", ":"))
+        os.write(self._file, f"{line}\n".encode())  # one call per line: several threads may write
 
 
 def write_file(root: str | Path, parts: Sequence[str], fill: Callable[[IO[bytes]], int]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import signal
 import sys
@@ -11,7 +12,11 @@ import time
 import uuid
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
+
+from .below import EventFile
+from .errors import UsageError
+from .values import shown
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -88,6 +93,30 @@ class Runtime(Protocol):
 
 Recorder = Callable[[float, str, dict[str, Any]], None]
 """Records an event of this process: monotonic time, event, fields."""
+
+
+def recorder_in(history_dir: str, name: str, **start: str) -> Recorder | None:
+    """Records in `[history_dir]/[name]#[process id].jsonl`, as specified in `drills/checker/history.md`.
+
+    :param start: fields of its first event, `start`.
+    :returns: None when `history_dir` is empty.
+    :raises UsageError: when the file cannot be written.
+    """
+    if not history_dir:
+        return None
+    who = f"{name}#{os.getpid()}"
+    try:
+        file = EventFile(history_dir, who)
+    except OSError as error:
+        raise UsageError(f"no history can be written to {shown(history_dir)}: {error.strerror}") from error
+
+    def record(at: float, event: str, fields: dict[str, Any]) -> None:
+        if start:
+            file.add({"at": at, "who": who, "event": "start", **start})
+            start.clear()
+        file.add({"at": at, "who": who, "event": event, **fields})
+
+    return record
 
 
 class ThreadQueue(Queue[T]):
@@ -190,3 +219,39 @@ def on_signals(numbers: Iterable[signal.Signals], act: Callable[[signal.Signals]
             continue
         signal.signal(number, lambda number, frame: received.put(number))
     threading.Thread(target=carry_out, name="signals", daemon=True).start()
+
+
+MOST_LINES: Final = 10
+INTERVAL_S: Final = 60.0
+
+
+class FirstLines:
+    """Counts lines by kind. Kinds are the program's own: there are few."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._lock = runtime.lock()
+        self._began: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+
+    def take(self, kind: str) -> bool:
+        """Whether one more line of this kind may be written; otherwise it is counted."""
+        self.settle()
+        with self._lock:
+            self._began.setdefault(kind, self._runtime.monotonic())
+            self._counts[kind] = count = self._counts.get(kind, 0) + 1
+        if count == MOST_LINES + 1:
+            log.warning("further lines counted: kind=%s interval_s=%d", kind, INTERVAL_S)
+        return count <= MOST_LINES
+
+    def settle(self) -> None:
+        """Log the counts of the intervals that are over."""
+        now = self._runtime.monotonic()
+        with self._lock:
+            over = [kind for kind, began in self._began.items() if now - began >= INTERVAL_S]
+            counts = {kind: self._counts.pop(kind) - MOST_LINES for kind in over}
+            for kind in over:
+                del self._began[kind]
+        for kind, left_out in counts.items():
+            if left_out > 0:
+                log.warning("lines left out: kind=%s count=%d interval_s=%d", kind, left_out, INTERVAL_S)

@@ -1,19 +1,30 @@
-"""Values from outside: parsed as the types of their fields, or refused by their names."""
+"""Configuration and other values from outside: parsed as the types of their fields, or refused by their names.
+
+Configurations are frozen dataclasses built from options, the environment and a TOML file, in that order. Environment
+variables are `ZK_GROUP_` plus the field in capitals; a file has the fields at its top level.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
 import operator
 import os
 import re
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from numbers import Real
-from typing import Any, SupportsIndex, get_args, get_origin, get_type_hints
+from pathlib import Path
+from typing import Any, Final, NamedTuple, SupportsIndex, TypeVar, get_args, get_origin, get_type_hints
 
 from .errors import UsageError
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 MAX_NUMBER = 2**63 - 1
 """The largest offset, and the largest time in milliseconds since the epoch."""
@@ -178,3 +189,169 @@ def _named_texts(name: str, value: Any) -> dict[str, str]:
         else:
             raise UsageError(f"{name}.{key} must be a text or a number")
     return found
+
+
+PREFIX = "ZK_GROUP_"
+"""Of every variable: then the field's name in capitals."""
+
+_OF_SERVICE = re.compile(r".+_SERVICE_(?:HOST|PORT(?:_\w+)?)|.+_PORT_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?")
+_URL = re.compile(r"(?:tcp|udp|sctp)://\S+:\d+")
+
+
+def variables(names: Iterable[str], env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables among `names` that are set, without those that Kubernetes writes for a Service, with a warning.
+
+    It writes `ZK_GROUP_METRICS_PORT=tcp://10.0.0.1:9400`, `ZK_GROUP_METRICS_SERVICE_HOST` and so on into each pod, for
+    a Service `zk-group-metrics` (enableServiceLinks).
+    """
+    environment = os.environ if env is None else env
+    return {name: environment[name] for name in names if name in environment and not _is_link(name, environment[name])}
+
+
+def _is_link(name: str, value: str) -> bool:
+    is_link = bool(_OF_SERVICE.fullmatch(name)) or (name.endswith("_PORT") and bool(_URL.fullmatch(value)))
+    if is_link:
+        _warn(name)
+    return is_link
+
+
+@cache
+def _warn(name: str) -> None:
+    log.warning("environment variable ignored: variable=%s reason=%s", name, "Kubernetes writes it for a Service")
+
+
+DEFAULT_PORT: Final = 2181
+EXAMPLE: Final = "as in --zk zk1:2181,zk2:2181/groups"
+
+Address = tuple[str, int]
+
+
+def parsed_hosts(hosts: str) -> tuple[Sequence[Address], str]:
+    """The servers, and the chroot, "" for none. A server without a port has 2181. Blanks around each are left out.
+
+    :raises UsageError: when it is not `host:port,host:port/chroot`.
+    """
+    if not hosts.strip():
+        raise UsageError(f"--zk is empty: name the ZooKeeper servers, {EXAMPLE}")
+    servers, slash, rest = hosts.strip().partition("/")
+    if not servers.strip():
+        raise UsageError(f"--zk {hosts!a} names no server: the servers stand before the chroot, {EXAMPLE}")
+    if rest.startswith("/") and servers.endswith(":"):
+        raise UsageError(f"--zk {hosts!a} is a URL: give servers and chroot only, {EXAMPLE}")
+    return [_address(hosts, server.strip()) for server in servers.split(",")], _chroot(hosts, slash + rest)
+
+
+def checked_hosts(hosts: str) -> str:
+    """`hosts` as ZooKeeper's clients take it, without blanks; each server has its port.
+
+    :raises UsageError: when it is not a connect string.
+    """
+    servers, chroot = parsed_hosts(hosts)
+    addresses = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in servers)
+    return ",".join(addresses) + chroot
+
+
+def _address(hosts: str, server: str) -> Address:
+    host, colon, port = server.rpartition(":") if not server.endswith("]") else (server, "", "")
+    if not colon:
+        host, port = server, str(DEFAULT_PORT)
+    is_port = port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536
+    is_host = host and (":" not in host or (host[0] == "[" and host[-1] == "]"))
+    if not is_host or not is_port or any(not char.isprintable() or char in " @" for char in host):
+        raise UsageError(f"--zk {hosts!a}: {server!a} is not host:port, {EXAMPLE}")
+    return host.strip("[]"), int(port)
+
+
+def _chroot(hosts: str, chroot: str) -> str:
+    names = [name for name in chroot.split("/") if name]
+    if "," in chroot:
+        raise UsageError(f"--zk {hosts!a}: the chroot is given once, after all servers, without a comma, {EXAMPLE}")
+    if any(name in (".", "..") for name in names) or not chroot.isprintable():
+        raise UsageError(f"--zk {hosts!a}: the chroot is not a path as /a or /a/b, {EXAMPLE}")
+    if names[:1] == ["zookeeper"]:
+        raise UsageError("/zookeeper is reserved for ZooKeeper: use another chroot in --zk")
+    return "".join(f"/{name}" for name in names)
+
+
+LOOPBACK = "127.0.0.1"
+"""Default address of the metrics server, which has no authentication."""
+
+_NAMED = r"(?:^|--|name a ){0}\b"
+"""A field's name of one word as messages have it: first, as an option, or as the kind of a name."""
+
+
+class _Given(NamedTuple):
+    """A value, and where it comes from: a variable, a file's line or an option; empty for a keyword in Python."""
+
+    value: Any
+    source: str
+
+
+def load(
+    kind: type[T],
+    options: Mapping[str, Any],
+    file: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    is_command: bool = False,
+) -> T:
+    """Build `kind` from the values given; missing ones keep their defaults.
+
+    :param options: field -> value or None, keywords, or with `is_command` from the command line.
+    :raises UsageError: when a value has the wrong type, the file has an unknown name, or `kind` refuses the values; the
+        message has where the value comes from.
+    """
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    found: dict[str, _Given] = _from_file(file, names) if file else {}
+    for variable, text in variables((PREFIX + name.upper() for name in names), env).items():
+        found[variable.removeprefix(PREFIX).lower()] = _Given(text, variable)
+    for name, value in options.items():
+        if value is not None and name in names:
+            found[name] = _Given(value, _option(name) if is_command else "")
+    for field in fields(kind):  # type: ignore[arg-type]
+        is_needed = field.default is MISSING and field.default_factory is MISSING
+        if is_needed and field.name not in found:
+            raise UsageError(f"{field.name} is needed: give {_option(field.name)}, or set {PREFIX}{field.name.upper()}")
+    try:
+        return kind(**{name: given.value for name, given in found.items()})
+    except UsageError as error:
+        raise _with_sources(error, found) from error
+
+
+def _with_sources(error: UsageError, found: Mapping[str, _Given]) -> UsageError:
+    """`error`, and where the values that it names come from."""
+    forms = {name: (r"\b{0}\b" if "_" in name else _NAMED).format(name) for name in found}
+    named = [name for name, form in forms.items() if re.search(form, str(error))]
+    sources = [f"{name} from {found[name].source}" for name in named if found[name].source]
+    return UsageError(f"{error} ({', '.join(sources)})" if sources else str(error))
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _from_file(file: Path, names: list[str]) -> dict[str, _Given]:
+    try:
+        text = file.read_text()
+        values = tomllib.loads(text)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read the configuration {file}: {error}") from error
+    unknown = sorted(set(values) - set(names))
+    if unknown:
+        where = f"{shown(unknown[0])} in line {_line(text, unknown[0])}"
+        raise UsageError(f"{file} has an unknown option {where}; known are {', '.join(names)}")
+    return {name: _Given(value, f"{file}, line {_line(text, name)}") for name, value in values.items()}
+
+
+def _line(text: str, name: str) -> int:
+    """The line of a key at the top level of a TOML file."""
+    key = re.compile(rf"\s*(?:\[\s*)?[\"']?{re.escape(name)}(?![-\w])")
+    return next((number for number, line in enumerate(text.splitlines(), 1) if key.match(line)), 1)
+
+
+def require(condition: bool, rule: str) -> None:
+    """For `check`: raise when a rule is broken.
+
+    :raises UsageError: with `rule`, one sentence, when `condition` is False.
+    """
+    if not condition:
+        raise UsageError(rule)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, TypeVar
 
+from .errors import BadData
 from .store import Acl, AclEntry, Create, Delete, Node, Operation, SetData, Stat
 
 T = TypeVar("T")
@@ -30,6 +31,8 @@ _PERSISTENT_RECURSIVE = 1
 TREE_EVENTS = {1: "created", 2: "deleted", 3: "changed"}
 _HEADER = struct.Struct("!i?i")
 _INT = struct.Struct("!i")
+_LONG = struct.Struct("!q")
+_FLAG = struct.Struct("!?")
 _STAT = struct.Struct("!qqqqiiiqiiq")
 _HEADERS = {kind: _HEADER.pack(kind, False, -1) for kind in (_CREATE, _DELETE, _GET_DATA, _SET_DATA, _CHECK)}
 _END = _HEADER.pack(-1, True, -1)
@@ -177,3 +180,49 @@ def pipelined(send: Callable[[T], Any], requests: Sequence[T], most: int = MOST_
             yield waiting.popleft()
         waiting.append(send(request))
     yield from waiting
+
+
+class JuteReader:
+    """Reads values of jute, the format of ZooKeeper's packets and logs, from the front of a buffer.
+
+    Every call raises `BadData` at a premature end.
+    """
+
+    def __init__(self, data: bytes, start: int = 0) -> None:
+        self._data = data
+        self._at = start
+
+    def integer(self) -> int:
+        """32 bits."""
+        return int(self.values(_INT)[0])
+
+    def long(self) -> int:
+        """64 bits."""
+        return int(self.values(_LONG)[0])
+
+    def flag(self) -> bool:
+        """One byte."""
+        return bool(self.values(_FLAG)[0])
+
+    def buffer(self) -> bytes:
+        """Bytes with a length prefix; a negative length means none."""
+        return self._taken(max(0, self.integer()))
+
+    def text(self) -> str:
+        """A buffer as text; invalid UTF-8 as `\\xff`."""
+        return self.buffer().decode("utf-8", "backslashreplace")
+
+    def values(self, form: struct.Struct) -> tuple[Any, ...]:
+        """The fields of `form`."""
+        return form.unpack(self._taken(form.size))
+
+    def _taken(self, size: int) -> bytes:
+        if size > len(self._data) - self._at:
+            raise BadData("it is cut short")
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether all bytes were read."""
+        return self._at >= len(self._data)

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from coordinator.zk.lease import LEASE_SHARE
-from coordinator.zk.process.config import require
-from coordinator.zk.znodes.names import checked_name
+from coordinator.zk.values import require
+from coordinator.zk.znodes.paths import checked_name
 
 GROUP = "drill"
 POOL = "p"

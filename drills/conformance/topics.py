@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from coordinator.admin.topics import alter_topic, delete_topic
-from coordinator.zk.batching import ensure
 from coordinator.zk.store import Create, SetData
+from coordinator.zk.update import ensure
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import BegunRecord, OffsetRecord

@@ -11,11 +11,10 @@ from pathlib import Path
 
 from coordinator.zk.embedded.ensemble import four_letter_word
 from coordinator.zk.errors import BadData, Refused, Retryable, UsageError, ZooKeeperUnreachable
-from coordinator.zk.hosts import Address, parsed_hosts
-from coordinator.zk.security.access import ZooKeeperAccess
-from coordinator.zk.security.tls import secured
+from coordinator.zk.security.access import ZooKeeperAccess, secured
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import MAX_OPERATIONS, Delete, Store
+from coordinator.zk.values import Address, parsed_hosts
 
 from ..base.settings import Settings
 from ..base.waiting import wait_for

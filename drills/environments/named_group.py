@@ -10,7 +10,6 @@ from functools import partial
 
 from coordinator.zk.errors import Refused, UsageError
 from coordinator.zk.store import Create, Store
-from coordinator.zk.znodes.names import checked_name
 from coordinator.zk.znodes.paths import (
     CONSUMERS,
     COORDINATOR,
@@ -23,6 +22,7 @@ from coordinator.zk.znodes.paths import (
     Brokers,
     GroupPaths,
     RegionPaths,
+    checked_name,
 )
 
 from ..base.settings import REGION, Settings

@@ -8,10 +8,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from coordinator.zk.errors import BadData
-from coordinator.zk.znodes.commands import ASSIGNMENT_FAILED, Command
-from coordinator.zk.znodes.group_state import GroupState
+from coordinator.zk.znodes.group_state import Ask, GroupState
 from coordinator.zk.znodes.paths import GROUPS
-from coordinator.zk.znodes.sync import Ask
+from coordinator.zk.znodes.records import ASSIGNMENT_FAILED, Command
 
 from ..checker.replay.verdict import Event
 from .fetch_intervals import FetchInterval, PartitionName, holders

@@ -9,9 +9,9 @@ from statistics import median
 from typing import Any
 
 from coordinator.zk.errors import BadData
-from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.znodes.json_fields import Fields
 from coordinator.zk.znodes.paths import COORDINATOR, GROUPS
+from coordinator.zk.znodes.records import START_FETCHER, STOP_FETCHER, Command
 
 from ..checker.replay.verdict import Event
 from .asks import NO_ASKS, AskSummary, asked

@@ -5,7 +5,7 @@ Bodies only, without the four bytes of length. They are untrusted: a malformed o
 
 from __future__ import annotations
 
-from coordinator.zk.jute import JuteReader
+from coordinator.zk.wire import JuteReader
 
 CREATE, DELETE, EXISTS, GET_DATA, SET_DATA = 1, 2, 3, 4, 5
 SYNC, CHECK, MULTI, CLOSE_SESSION = 9, 13, 14, -11

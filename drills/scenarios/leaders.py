@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from coordinator.zk.znodes.commands import ASSIGN
+from coordinator.zk.znodes.group_state import Ask
 from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.sync import Ask
+from coordinator.zk.znodes.records import ASSIGN
 
 from ..base.settings import Settings
 from ..base.waiting import NotReached, wait_for

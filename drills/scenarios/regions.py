@@ -14,8 +14,9 @@ from functools import partial
 
 from coordinator.admin.groups import Reading
 from coordinator.admin.regions import read_contributions, request
-from coordinator.zk.znodes.commands import DRAIN, START_FETCHER, STOP_FETCHER
+from coordinator.zk.znodes.group_state import decoded
 from coordinator.zk.znodes.paths import RegionPaths
+from coordinator.zk.znodes.records import DRAIN, START_FETCHER, STOP_FETCHER
 from coordinator.zk.znodes.regions import (
     ABANDONED,
     COMPLETED,
@@ -27,7 +28,6 @@ from coordinator.zk.znodes.regions import (
     Region,
     RegionRequest,
 )
-from coordinator.zk.znodes.sync import decoded
 
 from ..base.settings import REGION, Settings
 from ..base.waiting import NotReached, wait_for

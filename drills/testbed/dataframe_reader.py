@@ -14,7 +14,7 @@ from queue import Empty, Queue
 from typing import Any
 
 from coordinator.zk.security.access import ZooKeeperAccess, spark_options
-from coordinator.zk.znodes.names import shown
+from coordinator.zk.znodes.paths import shown
 
 from ..base.processes import END_S, own_environment
 from ..base.signals import held

@@ -14,8 +14,7 @@ from coordinator.admin.acl import apply, create_group, read_policy
 from coordinator.admin.topics import create_topic
 from coordinator.zk.errors import UsageError
 from coordinator.zk.security.policy import AclPolicy
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.session.write_record import WRITES_DIR
+from coordinator.zk.session.kazoo_store import WRITES_DIR, open_kazoo
 from coordinator.zk.znodes.paths import Brokers
 
 from ..base.processes import Process, end_all

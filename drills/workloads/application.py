@@ -5,7 +5,7 @@ from __future__ import annotations
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Callbacks, Consumer
 from consumer.errors import CommitFailed, FencedInstanceId
-from coordinator.zk.process.config import load
+from coordinator.zk.values import load
 from coordinator.zk.znodes.json_fields import Fields
 from coordinator.zk.znodes.partitions import PartitionSet
 

@@ -9,7 +9,7 @@ from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer
 from consumer.errors import CommitFailed
 from coordinator.zk.errors import CoordinatorError
-from coordinator.zk.process.config import load
+from coordinator.zk.values import load
 from coordinator.zk.znodes.json_fields import Fields
 
 from .process import HangGate, emit, run, topics_of

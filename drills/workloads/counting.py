@@ -9,9 +9,9 @@ from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer
 from consumer.errors import FencedInstanceId
 from consumer.history import recorder_of
-from coordinator.zk.process.config import load
 from coordinator.zk.runtime import Runtime, ThreadRuntime
 from coordinator.zk.session.kazoo_store import KazooStore, open_kazoo
+from coordinator.zk.values import load
 from coordinator.zk.znodes.json_fields import Fields
 
 from .process import HangGate, emit, run, topics_of

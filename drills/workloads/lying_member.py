@@ -10,16 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from coordinator.zk.errors import CoordinatorError, OutcomeUnknown, Refused
-from coordinator.zk.process.history_recorder import recorder_in
-from coordinator.zk.runtime import Runtime, ThreadRuntime
+from coordinator.zk.runtime import Runtime, ThreadRuntime, recorder_in
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, Delete, Node, Operation, SetData, Store
-from coordinator.zk.znodes.commands import START_FETCHER, Command
 from coordinator.zk.znodes.json_fields import Fields
 from coordinator.zk.znodes.partitions import TopicPartition, nested, partition_set, range_texts
 from coordinator.zk.znodes.paths import Brokers, GroupPaths
 from coordinator.zk.znodes.ranges import decode
-from coordinator.zk.znodes.records import OwnerRecord, Topic
+from coordinator.zk.znodes.records import START_FETCHER, Command, OwnerRecord, Topic
 
 from .process import HangGate, emit, run, topics_of
 

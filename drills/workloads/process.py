@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.zk.process.config_options import log_to_stderr
+from coordinator.zk.process.log_format import log_to_stderr
 from coordinator.zk.runtime import on_signals
 from coordinator.zk.znodes.json_fields import Fields
 

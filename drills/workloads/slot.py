@@ -19,9 +19,9 @@ from consumer.logs import open_log
 from consumer.sealing.segment_files import SegmentFolder
 from consumer.spark.fetchers.config import SlotConfig, SlotSpec
 from consumer.spark.fetchers.slot import Slot
-from coordinator.zk.process.config import load
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
+from coordinator.zk.values import load
 from coordinator.zk.znodes.json_fields import Fields
 
 from . import assignor

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from consumer.spark.source.data_source import register
-from coordinator.zk.embedded.java import JVM_FLAGS
+from coordinator.zk.embedded.processes import JVM_FLAGS
 
 SHORT_LIVED = " ".join(JVM_FLAGS)
 """For short-lived JVMs, which do not benefit from full optimization."""

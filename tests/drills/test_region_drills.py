@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from coordinator.zk.znodes.group_state import encoded
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.regions import Contribution
-from coordinator.zk.znodes.sync import encoded
 from drills.checker import HELD
 from drills.checker.replay.sketches import NOTHING, Sketch, of_range
 from drills.scenarios.regions import REGIONS, compared, waits_for

@@ -13,8 +13,7 @@ import pytest
 from coordinator.admin.acl import apply, check, group_policies, read_policy, set_members
 from coordinator.zk.errors import CoordinatorError, NotAuthorized, UsageError, WriteDenied
 from coordinator.zk.security.access import digest_identity
-from coordinator.zk.security.policy import AclPolicy
-from coordinator.zk.security.rights import CREATE, READ, WORLD
+from coordinator.zk.security.policy import CREATE, READ, WORLD, AclPolicy
 from coordinator.zk.store import Acl, AclEntry, AclStore, Create, Operation
 from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.paths import ACL_POLICY, CONSUMERS, GROUPS, NODES, Brokers, GroupPaths

@@ -11,10 +11,10 @@ import pytest
 from coordinator.planning.backpressure import HURRY_BYTES, Bounds, Retention
 from coordinator.retention.segments import SegmentCollector, SegmentRules
 from coordinator.term.server_clock import ServerClock
-from coordinator.zk.batching import ensure
 from coordinator.zk.lease import Lease
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Create, Delete, Operation, SetData, Store
+from coordinator.zk.update import ensure
 from coordinator.zk.wire import OPEN_ACL
 from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GroupPaths
 from coordinator.zk.znodes.records import EpochRecord, Registration

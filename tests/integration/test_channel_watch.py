@@ -20,8 +20,8 @@ from coordinator.zk.security.access import ZooKeeperAccess
 from coordinator.zk.session.kazoo_store import KazooStore, open_kazoo
 from coordinator.zk.store import Node, TreeEvent
 from coordinator.zk.wire import AddTreeWatch
-from coordinator.zk.znodes.commands import STOP_FETCHER, Command
 from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import STOP_FETCHER, Command
 from drills.faults.proxy import Proxy
 from tests.support.cli import run
 from tests.support.hand import ManualStage

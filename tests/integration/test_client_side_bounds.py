@@ -13,9 +13,8 @@ from consumer.assignment.metadata import ConsumerMetadata
 from consumer.assignment.registry import client_assignors
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.store import Create
-from coordinator.zk.znodes.group_state import FAILED
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.sync import (
+from coordinator.zk.znodes.group_state import (
+    FAILED,
     MAX_ANSWER_BYTES,
     MAX_GROUP_METADATA_BYTES,
     MAX_MEMBER_STATE_BYTES,
@@ -23,6 +22,7 @@ from coordinator.zk.znodes.sync import (
     MemberAnswer,
     encoded,
 )
+from coordinator.zk.znodes.partitions import TopicPartition
 from tests.support.client_side import (
     PATHS,
     MadeLeader,

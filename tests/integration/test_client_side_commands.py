@@ -14,9 +14,8 @@ from consumer.assignment.base import Assignment, ClientAssignor, Cluster
 from consumer.assignment.registry import client_assignors
 from consumer.logs.embedded.producer import Producer
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.znodes.group_state import EMPTY
+from coordinator.zk.znodes.group_state import EMPTY, Ask, SyncRequest
 from coordinator.zk.znodes.paths import GROUPS, GroupPaths
-from coordinator.zk.znodes.sync import Ask, SyncRequest
 from tests.integration.test_channel_watch import watching
 from tests.support.cli import run, run_json, run_ok
 from tests.support.processes import consumer_process

@@ -17,9 +17,8 @@ from consumer.errors import InconsistentGroupProtocol
 from coordinator.service import CoordinatorService
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Create, Listing, Node, Operation, SetData, Store, StoreFactory, Watch
-from coordinator.zk.znodes.commands import ASSIGN, ASSIGNMENT_FAILED
-from coordinator.zk.znodes.group_state import STABLE
-from coordinator.zk.znodes.sync import CLIENT
+from coordinator.zk.znodes.group_state import CLIENT, STABLE
+from coordinator.zk.znodes.records import ASSIGN, ASSIGNMENT_FAILED
 from tests.support.client_side import PATHS, Hooked, Scripted, ThreadGate, asks
 from tests.support.memlog import MemoryLog
 from tests.support.next_release import NextRelease

@@ -17,7 +17,7 @@ from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Callbacks, Consumer
 from consumer.errors import Closed, CommitFailed, ConcurrentModification, Inherited
 from consumer.group import GroupMember
-from consumer.operator import ConsumerOperator, Processor
+from consumer.operator.consumer_operator import ConsumerOperator, Processor
 from consumer.operator.states import State
 from coordinator.zk.errors import UsageError
 from coordinator.zk.runtime import ThreadRuntime

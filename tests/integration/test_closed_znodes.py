@@ -16,11 +16,10 @@ from coordinator.retention.leftovers import OffsetCollector
 from coordinator.service import CoordinatorService
 from coordinator.term.elector import listed
 from coordinator.zk.errors import AccessDenied, BadData, StoreError
-from coordinator.zk.security.rights import READ, WORLD
+from coordinator.zk.security.policy import READ, WORLD
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import DENIED, Acl, AclEntry, AclStore, Create, Delete, SetData
 from coordinator.zk.wire import OPEN_ACL
-from coordinator.zk.znodes.commands import START_FETCHER, Command
 from coordinator.zk.znodes.group_state import FAILED, GroupState
 from coordinator.zk.znodes.paths import (
     CONSUMERS,
@@ -32,7 +31,7 @@ from coordinator.zk.znodes.paths import (
     GroupPaths,
     node_path,
 )
-from coordinator.zk.znodes.records import Channel, EpochRecord, NodeRecord, Registration
+from coordinator.zk.znodes.records import START_FETCHER, Channel, Command, EpochRecord, NodeRecord, Registration
 from tests.support.cli import run_json
 from tests.support.listening import Listening
 from tests.support.memlog import MemoryLog

@@ -13,7 +13,7 @@ from consumer.errors import DrainFailed, ProcessFailed
 from consumer.fetching.record_buffer import Record
 from consumer.logs import OffsetOutOfRange
 from consumer.membership.claims import PARTITIONS_A_STEP
-from consumer.operator import ConsumerOperator, Processor
+from consumer.operator.consumer_operator import ConsumerOperator, Processor
 from coordinator.zk.errors import OutcomeUnknown, UsageError
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory

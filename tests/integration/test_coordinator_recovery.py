@@ -19,14 +19,13 @@ from coordinator.rebalance.rebalancer import Rebalancer
 from coordinator.term.elector import Elector
 from coordinator.term.operator_requests import Asked
 from coordinator.term.term import Term
-from coordinator.zk.batching import ensure
 from coordinator.zk.errors import Refused, UsageError, ZooKeeperUnreachable
 from coordinator.zk.runtime import Event, Task, ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Check, Create, Node, Operation, Store, Watch
-from coordinator.zk.znodes.commands import STOP_FETCHER
+from coordinator.zk.update import ensure
 from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, GroupPaths
-from coordinator.zk.znodes.records import CoordinatorRecord, EpochRecord
+from coordinator.zk.znodes.records import STOP_FETCHER, CoordinatorRecord, EpochRecord
 from coordinator.zk.znodes.segments import Query, Segment
 from drills.faults.packets import EXISTS
 from drills.faults.proxy import Proxy

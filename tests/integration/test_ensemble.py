@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
 from kazoo.exceptions import KazooException
 
-from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig, EnsembleError, zkcli
+from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig, EnsembleError, zkcli_command
 from coordinator.zk.embedded.processes import stands_still
 from coordinator.zk.errors import MissingProgram, UsageError
 from tests.support.clients import connected, fresh_chroot
@@ -25,6 +26,13 @@ def test_each_test_has_an_empty_chroot_of_its_own(zk: str) -> None:
         client.create("/mine")
     with connected(fresh_chroot(zk.split("/")[0])) as client:
         assert client.get_children("/") == []
+
+
+def zkcli(hosts: str, *args: str) -> subprocess.CompletedProcess[str]:
+    """One command of ZooKeeper's own client."""
+    return subprocess.run(
+        zkcli_command(hosts, *args), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False
+    )
 
 
 def test_zookeepers_own_client_reads_written_data(zk: str) -> None:

@@ -10,10 +10,10 @@ import pytest
 
 from coordinator.admin.delete_group import delete_group
 from coordinator.admin.offsets import GroupNotEmpty, look
-from coordinator.zk.batching import ensure
 from coordinator.zk.errors import ConnectionLost, OutcomeUnknown
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, Operation, SetData, Store
+from coordinator.zk.update import ensure
 from coordinator.zk.znodes.group_state import EMPTY, PREPARING, STABLE, GroupState, Mark
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GROUPS, GroupPaths

@@ -11,8 +11,8 @@ from coordinator.rebalance.handlers import Handlers
 from coordinator.term.operator_requests import Asked
 from coordinator.zk.errors import ConnectionLost, StoreError
 from coordinator.zk.store import Create, Listing, Node, Operation, SetData, Store, Watch
-from coordinator.zk.znodes.operator_requests import TurnRequest
 from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import TurnRequest
 from tests.support.hand import Hand, ManualStage
 from tests.support.stores import FrontStore
 from tests.support.strategies import RANGE

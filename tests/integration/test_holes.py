@@ -17,10 +17,9 @@ from coordinator.zk.errors import EpochOver, IncarnationOver
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, Listing, Node, Operation, SetData, Watch
-from coordinator.zk.znodes.commands import Command
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
-from coordinator.zk.znodes.records import WHITE_LIST, OffsetRecord, Registration, Topic
+from coordinator.zk.znodes.records import WHITE_LIST, Command, OffsetRecord, Registration, Topic
 from tests.support.hand import ManualStage
 from tests.support.terms import a_term
 from tests.support.wait import eventually

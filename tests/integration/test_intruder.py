@@ -10,7 +10,7 @@ from kazoo import exceptions as kz
 from kazoo.security import ACL, Id, Permissions
 
 from coordinator.zk.embedded.ensemble import Ensemble
-from coordinator.zk.security.rights import RIGHTS, pattern_of
+from coordinator.zk.security.policy import RIGHTS, pattern_of
 from coordinator.zk.store import Stat
 from coordinator.zk.znodes.paths import ROOT, TURN_TIMES
 from tests.support.access_table import ALL, NONE, READERS, AccessRow, access_table

@@ -46,7 +46,8 @@ def test_records_are_delivered_once_while_the_broker_restarts_and_the_topic_grow
 
     for number in range(4):
         kafka.write(topic, numbered(300, 300), partition=number)
-    kafka.broker.restart()
+    kafka.broker.stop()
+    kafka.broker.start()
     kafka.broker.wait_ready()
     kafka.wait_ready()
     kafka.more_partitions(topic, 6)

@@ -290,7 +290,7 @@ def test_wrong_credentials_are_one_clear_error_and_right_ones_are_taken(kafka: K
     def opened(secret: str) -> Log:
         options = {"security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN", "sasl.username": user}
         place = KafkaPlace(options={**options, "kafka.sasl.password": secret})
-        return open_log(f"kafka://{kafka.broker.sasl_address}", place)
+        return open_log(f"kafka://{kafka.sasl_address}", place)
 
     wrong, right = opened("a guess of mallory"), opened(password)
     try:
@@ -311,7 +311,7 @@ def test_wrong_credentials_are_raised_by_queries_for_start_offsets(kafka: Kafka,
     topic_id = kafka.topic(topic)
     options = {"security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN", "sasl.username": "mallory"}
     place = KafkaPlace(options={**options, "sasl.password": "a guess"})
-    log = cast(KafkaLog, open_log(f"kafka://{kafka.broker.sasl_address}", place))
+    log = cast(KafkaLog, open_log(f"kafka://{kafka.sasl_address}", place))
 
     try:
         with pytest.raises(LogError, match="refuses the credentials") as raised:

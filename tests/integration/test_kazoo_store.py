@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from coordinator.zk.errors import ConnectionLost, Refused, SessionLost, StoreError
-from coordinator.zk.security.access import ZooKeeperAccess
-from coordinator.zk.security.tls import TlsFiles
+from coordinator.zk.security.access import TlsFiles, ZooKeeperAccess
 from coordinator.zk.session.kazoo_client import Handler
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Check, Create, Delete, SetData

@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from coordinator.zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS
-from coordinator.zk.znodes.commands import START_FETCHER
 from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import START_FETCHER
 from drills.faults.packets import CREATE, DELETE, SET_DATA
 from drills.faults.proxy import Proxy
 from tests.support.memlog import MemoryLog

@@ -11,10 +11,9 @@ import pytest
 
 from coordinator.zk.embedded.ensemble import Ensemble
 from coordinator.zk.store import Create
-from coordinator.zk.znodes.commands import START_FETCHER
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
-from coordinator.zk.znodes.records import EpochRecord, OffsetRecord
+from coordinator.zk.znodes.records import START_FETCHER, EpochRecord, OffsetRecord
 from drills.faults.packets import CREATE, DELETE, SET_DATA, SYNC, op_code
 from drills.faults.proxy import Loss, Proxy
 from tests.support.memlog import MemoryLog

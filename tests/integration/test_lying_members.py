@@ -12,10 +12,10 @@ import pytest
 from coordinator.zk.errors import Refused
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Create, Delete, SetData
-from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER
 from coordinator.zk.znodes.json_fields import MAX_COUNT
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import START_FETCHER, STOP_FETCHER
 from tests.support.hand import ManualStage
 from tests.support.liar import Liar
 from tests.support.memlog import MemoryLog

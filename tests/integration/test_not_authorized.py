@@ -28,9 +28,9 @@ from coordinator.zk.errors import (
     WriteDenied,
     ZooKeeperUnreachable,
 )
-from coordinator.zk.outages import LONGEST_BACKOFF_S, OutageLog
 from coordinator.zk.runtime import Event, ThreadRuntime
-from coordinator.zk.security.rights import READ
+from coordinator.zk.security.policy import READ
+from coordinator.zk.session.kazoo_client import LONGEST_BACKOFF_S, OutageLog
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import AclStore, Create, Node, Store, Watch
 from coordinator.zk.wire import OPEN_ACL

@@ -16,10 +16,10 @@ from consumer.sealing.segment_files import SegmentFolder, claim, segment_file
 from consumer.spark.fetchers.orphan_sweep import ORPHAN_AFTER_S, sweep
 from consumer.spark.source.offset import SourceOffset
 from consumer.spark.source.rewind import PROVIDER, PROVIDERS, CheckpointFiles
-from coordinator.zk.batching import ensure
 from coordinator.zk.errors import UsageError
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Create, Delete
+from coordinator.zk.update import ensure
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import Channel
 from coordinator.zk.znodes.segments import Segment

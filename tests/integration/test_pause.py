@@ -10,11 +10,11 @@ import pytest
 
 from coordinator.admin import control
 from coordinator.term.operator_requests import Asked
-from coordinator.zk.batching import ensure
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Node, Watch
-from coordinator.zk.znodes.operator_requests import Pause, PausedRecord
+from coordinator.zk.update import ensure
 from coordinator.zk.znodes.paths import PAUSED, GroupPaths
+from coordinator.zk.znodes.records import Pause, PausedRecord
 from tests.support.cli import run, run_json, run_ok
 from tests.support.hand import ManualStage
 from tests.support.stores import FrontStore

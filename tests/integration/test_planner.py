@@ -21,11 +21,11 @@ from consumer.spark.source.segment_index import Sealed
 from coordinator.planning.backpressure import Bounds, Retention
 from coordinator.retention.segments import SeenQueries, SegmentCollector, SegmentRules
 from coordinator.term.server_clock import ServerClock
-from coordinator.zk.batching import ensure
 from coordinator.zk.errors import BadData, OutcomeUnknown, Refused
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory, open_kazoo
 from coordinator.zk.store import Check, Create, Delete, Listing, Node, Operation, SetData, Store, Watch
+from coordinator.zk.update import ensure
 from coordinator.zk.znodes.partitions import LOST, RESET, Discontinuity, TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GroupPaths
 from coordinator.zk.znodes.records import EpochRecord

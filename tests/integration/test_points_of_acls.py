@@ -13,8 +13,7 @@ from coordinator.admin.acl import apply, check, create_group, group_policies, re
 from coordinator.admin.delete_group import delete_group
 from coordinator.admin.offsets import GroupIdNotFound
 from coordinator.zk.errors import CoordinatorError
-from coordinator.zk.security.policy import AclPolicy
-from coordinator.zk.security.rights import WORLD, acl_of
+from coordinator.zk.security.policy import WORLD, AclPolicy, acl_of
 from coordinator.zk.store import Acl, AclEntry, AclStore, Create, SetData
 from coordinator.zk.znodes.paths import CONSUMERS, Brokers, GroupPaths
 from tests.support.made_group import MadeGroup

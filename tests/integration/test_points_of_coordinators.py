@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pytest
 
 from coordinator.zk.store import Create, Delete
-from coordinator.zk.znodes.operator_requests import TurnRequest
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import Brokers, GroupPaths
+from coordinator.zk.znodes.records import TurnRequest
 from tests.support.memlog import MemoryLog
 from tests.support.points import Point, at_every_point, in_virtual_time
 from tests.support.wait import eventually, within

@@ -14,11 +14,11 @@ import pytest
 from coordinator.admin.control import lift, pause, remove_members
 from coordinator.admin.delete_group import delete_group
 from coordinator.admin.regions import remove_group
-from coordinator.zk.batching import ensure
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, Delete, SetData, Store
+from coordinator.zk.update import ensure
 from coordinator.zk.znodes.group_state import STABLE, Mark
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR, GroupPaths, RegionPaths

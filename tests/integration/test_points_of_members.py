@@ -15,9 +15,8 @@ from consumer.errors import FencedInstanceId
 from coordinator.admin.control import remove_seats
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Delete, Store, StoreFactory
-from coordinator.zk.znodes.operator_requests import TurnRequest
 from coordinator.zk.znodes.paths import COORDINATOR, GroupPaths
-from coordinator.zk.znodes.records import Seat
+from coordinator.zk.znodes.records import Seat, TurnRequest
 from tests.support.memlog import MemoryLog
 from tests.support.points import Point, at_every_point, in_virtual_time, reply_is_lost, request_is_lost, session_ends
 from tests.support.wait import eventually

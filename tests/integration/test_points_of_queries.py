@@ -15,10 +15,10 @@ from consumer.spark.source.options import SourceConfig
 from consumer.spark.source.planner import BatchPlanner, Planner
 from consumer.spark.source.query_znode import QueryRemoved, QueryTakenOver
 from consumer.spark.source.segment_index import LIST_AGAIN_S
-from coordinator.zk.data_watch import READ_AGAIN_S
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, Delete, SetData, Store
+from coordinator.zk.update import READ_AGAIN_S
 from coordinator.zk.znodes.paths import COORDINATOR_EPOCH
 from coordinator.zk.znodes.records import EpochRecord
 from coordinator.zk.znodes.segments import SegmentsRecord

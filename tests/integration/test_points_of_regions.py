@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from consumer.errors import Closed
-from consumer.operator import ConsumerOperator
+from consumer.operator.consumer_operator import ConsumerOperator
 from coordinator.zk.errors import Refused
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory

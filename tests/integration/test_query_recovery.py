@@ -17,10 +17,10 @@ from consumer.spark.fetchers.slot import Directions
 from consumer.spark.source.offset import SourceOffset
 from consumer.spark.source.options import SourceConfig
 from consumer.spark.source.planner import Planner
-from coordinator.zk.batching import ensure
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Create, SetData
+from coordinator.zk.update import ensure
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import Channel
 from coordinator.zk.znodes.segments import Query, SealedRange, Segment

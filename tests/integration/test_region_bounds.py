@@ -11,8 +11,8 @@ import pytest
 
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.store import Create, Delete
-from coordinator.zk.znodes.commands import DRAIN, START_FETCHER
 from coordinator.zk.znodes.group_state import STABLE
+from coordinator.zk.znodes.records import DRAIN, START_FETCHER
 from coordinator.zk.znodes.regions import CHECKPOINT, MAX_CHECKPOINT_BYTES, RESET, RESETTING, RUNNING, RegionRequest
 from tests.support.clients import fresh_chroot
 from tests.support.hand import Hand, ManualStage

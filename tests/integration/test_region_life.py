@@ -15,11 +15,11 @@ from consumer.config import ConsumerConfig
 from consumer.consumer import Callbacks
 from consumer.membership.call_guard import MemberContext
 from consumer.operator.region import RegionMember
-from coordinator.zk.batching import ensure
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.security.rights import CREATE, READ, WORLD
+from coordinator.zk.security.policy import CREATE, READ, WORLD
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import AclEntry, Create, Delete, Node, Operation, Store, Watch
+from coordinator.zk.update import ensure
 from coordinator.zk.wire import OPEN_ACL
 from coordinator.zk.znodes.group_state import FAILED
 from coordinator.zk.znodes.paths import GroupPaths

@@ -14,8 +14,8 @@ from coordinator.assignors.eager import RangeAssignor
 from coordinator.term.operator_requests import Asked
 from coordinator.zk.errors import EpochOver
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.znodes.operator_requests import TurnRequest
 from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import TurnRequest
 from tests.support.cli import run, run_json, run_ok
 from tests.support.hand import ManualStage
 from tests.support.terms import with_store

@@ -380,7 +380,8 @@ def test_processes_at_work_outlast_servers_that_know_other_users_for_a_while(tmp
         ):
             eventually(lambda: "registered: group=g consumer=c1" in consumer.said(), 60, "it is a member")
             users.write_text(re.sub(r'(user_team-a=)"\w+"', r'\1"another"', known))
-            server.restart()
+            server.stop()
+            server.start()
             for process in (node, consumer):
                 eventually(told_in(process, "ZooKeeper unavailable: client="), 60, "it has an outage")
                 eventually(told_in(process, WRONG), 60, "it is refused")
@@ -388,7 +389,8 @@ def test_processes_at_work_outlast_servers_that_know_other_users_for_a_while(tmp
             eventually(lambda: refused_by(server) >= before + 12, 60, "both have asked again")
             rate = 12 / (time.monotonic() - began)  # over seconds: `before` may be late on a busy machine
             users.write_text(known)
-            server.restart()
+            server.stop()
+            server.start()
 
             for process, event in ((node, "elected: node=a"), (consumer, "registered: group=g consumer=c1")):
                 eventually(told_in(process, event, 2), 60, "it goes on")

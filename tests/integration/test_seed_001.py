@@ -15,13 +15,13 @@ from consumer.config import Subscription
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Listing, Node, Watch
-from coordinator.zk.znodes.group_state import FAILED
-from coordinator.zk.znodes.partitions import PartitionSet
-from coordinator.zk.znodes.records import Topic
-from coordinator.zk.znodes.sync import (
+from coordinator.zk.znodes.group_state import (
+    FAILED,
     MAX_MEMBER_STATE_BYTES,
     MAX_METADATA_BYTES,
 )
+from coordinator.zk.znodes.partitions import PartitionSet
+from coordinator.zk.znodes.records import Topic
 from tests.support.client_side import (
     PATHS,
     Hooked,

@@ -17,10 +17,9 @@ from consumer.assignment.base import Assignment
 from coordinator.admin import control
 from coordinator.zk.errors import Refused, SessionLost
 from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.znodes.commands import ASSIGN, ASSIGNMENT_FAILED, STOP_FETCHER, Command
 from coordinator.zk.znodes.group_state import COMPLETING, FAILED, GroupState
 from coordinator.zk.znodes.paths import COORDINATOR, ask_name, ask_number
-from coordinator.zk.znodes.records import CoordinatorRecord
+from coordinator.zk.znodes.records import ASSIGN, ASSIGNMENT_FAILED, STOP_FETCHER, Command, CoordinatorRecord
 from tests.support.client_side import (
     PATHS,
     Given,

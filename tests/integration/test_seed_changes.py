@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordinator.zk.batching import ensure
+from coordinator.zk.update import ensure
 from coordinator.zk.znodes.group_state import EMPTY
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import BLACK_LIST, WHITE_LIST

@@ -6,21 +6,36 @@ from collections.abc import Callable
 from typing import Any
 
 from coordinator.zk.security.policy import AclPolicy
-from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
-from coordinator.zk.znodes.group_state import GROUP_STATES, GroupState, Mark, Rebalance, Target
-from coordinator.zk.znodes.names import MAX_NAME
-from coordinator.zk.znodes.operator_requests import Pause, PausedRecord, TurnRequest
+from coordinator.zk.znodes.group_state import (
+    GROUP_STATES,
+    Answer,
+    Ask,
+    AskMember,
+    GroupState,
+    Mark,
+    MemberAnswer,
+    Rebalance,
+    SyncRequest,
+    Target,
+)
 from coordinator.zk.znodes.partitions import Discontinuity, PartitionSet, TopicPartition
+from coordinator.zk.znodes.paths import MAX_NAME
 from coordinator.zk.znodes.records import (
+    START_FETCHER,
+    STOP_FETCHER,
     BegunRecord,
     Channel,
+    Command,
     CoordinatorRecord,
     EpochRecord,
     OffsetRecord,
     OwnerRecord,
+    Pause,
+    PausedRecord,
     Registration,
     Seat,
     Topic,
+    TurnRequest,
 )
 from coordinator.zk.znodes.regions import (
     KINDS,
@@ -34,7 +49,6 @@ from coordinator.zk.znodes.regions import (
     StateFile,
 )
 from coordinator.zk.znodes.segments import Pool, Query, Rewind, SealedRange, Segment, SegmentsRecord
-from coordinator.zk.znodes.sync import Answer, Ask, AskMember, MemberAnswer, SyncRequest
 from tests.property.effort import Draw
 
 Build = Callable[[Draw], Any]

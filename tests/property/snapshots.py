@@ -9,10 +9,9 @@ from coordinator.assignors.eager import RangeAssignor
 from coordinator.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
 from coordinator.planning.plan import plan
 from coordinator.planning.snapshot import ChannelView, Member, SentCommand, Snapshot
-from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.znodes.group_state import GroupState, Mark, Rebalance, Target
 from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition, by_topic
-from coordinator.zk.znodes.records import NO_CHANNEL, Channel, Registration, Topic
+from coordinator.zk.znodes.records import NO_CHANNEL, START_FETCHER, STOP_FETCHER, Channel, Command, Registration, Topic
 from tests.property.effort import Draw
 from tests.support.strategies import only
 

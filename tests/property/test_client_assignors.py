@@ -23,8 +23,8 @@ from coordinator.assignors import Subscriber
 from coordinator.planning.snapshot import ChannelView, Snapshot
 from coordinator.planning.target import wanted
 from coordinator.zk.znodes.group_state import GroupState, Target
-from coordinator.zk.znodes.names import is_name
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from coordinator.zk.znodes.paths import is_name
 from coordinator.zk.znodes.records import Channel, Registration, Topic
 from tests.property.effort import Draw, tried
 from tests.property.test_strategies import Group, group

@@ -18,11 +18,10 @@ import pytest
 from consumer.assignment.metadata import ConsumerMetadata
 from coordinator.planning.target import filters_of, threads_of
 from coordinator.zk.errors import BadData
-from coordinator.zk.znodes.commands import Command
 from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.json_fields import MAX_ZNODE_BYTES
 from coordinator.zk.znodes.partitions import TopicPartition, partition_set, range_texts, united
-from coordinator.zk.znodes.records import CLIENT, Channel, Registration, Topic
+from coordinator.zk.znodes.records import CLIENT, Channel, Command, Registration, Topic
 from tests.property.effort import Draw, tried
 from tests.property.records import RECORDS, Build
 from tests.property.test_records import FLOATS, PARSERS, TEXTS

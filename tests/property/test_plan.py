@@ -11,9 +11,9 @@ from coordinator.assignors import Assignor
 from coordinator.planning.plan import HISTORY_KEPT, Plan, plan
 from coordinator.planning.snapshot import Member, SentCommand, Snapshot
 from coordinator.planning.target import is_live
-from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER
 from coordinator.zk.znodes.group_state import EMPTY, GROUP_STATES, STABLE, GroupState, Mark
 from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
+from coordinator.zk.znodes.records import START_FETCHER, STOP_FETCHER
 from tests.property.effort import tried
 from tests.property.snapshots import EPOCH, GENERATION, turn
 from tests.support.strategies import only

@@ -12,10 +12,7 @@ import pytest
 from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.znodes import ranges
-from coordinator.zk.znodes.commands import Command
-from coordinator.zk.znodes.group_state import GroupState, Rebalance, Target
-from coordinator.zk.znodes.names import MAX_NAME, checked_name, is_name, shown
-from coordinator.zk.znodes.operator_requests import PausedRecord, TurnRequest
+from coordinator.zk.znodes.group_state import Answer, Ask, GroupState, MemberAnswer, Rebalance, SyncRequest, Target
 from coordinator.zk.znodes.partitions import (
     PartitionRanges,
     TopicPartition,
@@ -25,20 +22,23 @@ from coordinator.zk.znodes.partitions import (
     topics_of,
     united,
 )
+from coordinator.zk.znodes.paths import MAX_NAME, checked_name, is_name, shown
 from coordinator.zk.znodes.records import (
     BegunRecord,
+    Command,
     CoordinatorRecord,
     EpochRecord,
     OffsetRecord,
     OwnerRecord,
+    PausedRecord,
     Registration,
     Seat,
     Topic,
+    TurnRequest,
     parsed_channel,
 )
 from coordinator.zk.znodes.regions import Checkpoint, CheckpointEnd, Contribution, Region, RegionRequest
 from coordinator.zk.znodes.segments import Pool, Query, Segment, SegmentsRecord
-from coordinator.zk.znodes.sync import Answer, Ask, MemberAnswer, SyncRequest
 from tests.property.effort import ANY, Draw, tried
 from tests.property.records import RECORDS, Build, partitions, text
 from tests.support.next_release import as_next_release

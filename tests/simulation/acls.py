@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from coordinator.zk.security.rights import WORLD
+from coordinator.zk.security.policy import WORLD
 from coordinator.zk.store import DENIED, Acl, AclEntry, Node, Stat
 
 REFUSED: Final = Node(DENIED, Stat(0, 0, 0, 0, 0, 0, 0))

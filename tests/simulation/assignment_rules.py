@@ -17,10 +17,9 @@ from coordinator.listeners.listeners import Listeners
 from coordinator.planning.group import Group
 from coordinator.rebalance.ask_reader import AskReader
 from coordinator.zk.store import Check, Delete
-from coordinator.zk.znodes.commands import ASSIGN
+from coordinator.zk.znodes.group_state import Answer, MemberAnswer
 from coordinator.zk.znodes.paths import MEMBER_PREFIX, Brokers
-from coordinator.zk.znodes.records import Topic
-from coordinator.zk.znodes.sync import Answer, MemberAnswer
+from coordinator.zk.znodes.records import ASSIGN, Topic
 from tests.simulation.mutation import Mutation, Patch, constant, nothing, of, replaced
 
 asking = coordinator.planning.asking

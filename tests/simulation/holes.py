@@ -18,8 +18,8 @@ from coordinator.retention.leftovers import Collector
 from coordinator.term.request_queue import RequestQueue
 from coordinator.term.term import LeaseLapsed, Term
 from coordinator.zk.store import Delete
-from coordinator.zk.znodes.commands import START_FETCHER
 from coordinator.zk.znodes.partitions import NONE
+from coordinator.zk.znodes.records import START_FETCHER
 from tests.simulation.mutation import Patch, constant, nothing, replaced
 from tests.support.terms import with_store
 

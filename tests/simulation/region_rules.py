@@ -25,8 +25,8 @@ from coordinator.regions.region_reader import RegionReader
 from coordinator.regions.turns import Regions, RegionTurns
 from coordinator.zk.errors import Refused
 from coordinator.zk.store import Check, Create, SetData
-from coordinator.zk.znodes.commands import START_FETCHER
 from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import START_FETCHER
 from coordinator.zk.znodes.regions import Progress
 from tests.simulation.fences import NO_SWEEP
 from tests.simulation.links import COMMIT

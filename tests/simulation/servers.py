@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from coordinator.zk.security import rights
+from coordinator.zk.security import policy
 from coordinator.zk.store import Listing
 from coordinator.zk.wire import OPEN_ACL
 from tests.simulation.acls import REFUSED, allows
@@ -217,7 +217,7 @@ class SimulatedServer:
                 more = self._child_watches.pop(path, None)
                 links = {**links, **more} if links and more else links or more
             for link in links or ():
-                if acl is OPEN_ACL or allows(acl, rights.READ, link.client.identities):
+                if acl is OPEN_ACL or allows(acl, policy.READ, link.client.identities):
                     told.setdefault(link, []).append(event)
         for link, its in told.items():
             if link.is_open:

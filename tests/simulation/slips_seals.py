@@ -18,9 +18,9 @@ from coordinator.rebalance.rebalancer import Rebalancer
 from coordinator.retention.segments import SegmentCollector
 from coordinator.service import Coordinator
 from coordinator.term.request_queue import RequestQueue
-from coordinator.zk.batching import ensure
 from coordinator.zk.errors import Refused
 from coordinator.zk.store import Create, SessionState, SetData
+from coordinator.zk.update import ensure
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR
 from tests.simulation.callbacks import Watches

@@ -17,7 +17,7 @@ from coordinator.zk.errors import (
     WriteDenied,
     ZooKeeperUnreachable,
 )
-from coordinator.zk.security.source import AclSource
+from coordinator.zk.security.policy import AclSource
 from coordinator.zk.store import (
     Acl,
     AclStore,

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 )
 
 from coordinator.zk.security.access import ZooKeeperAccess, digest_identity
-from coordinator.zk.security.rights import ALL, WORLD
+from coordinator.zk.security.policy import ALL, WORLD
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Acl, AclEntry, AclStore, Check, Create, Delete, Operation, SetData
 from tests.property.effort import effort

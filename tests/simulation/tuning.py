@@ -26,7 +26,7 @@ import coordinator.planning.regional
 import coordinator.rebalance.group_reader
 import coordinator.rebalance.plan_operations
 import coordinator.term.elector
-import coordinator.zk.data_watch
+import coordinator.zk.update
 from consumer.membership.claims import chunks
 from consumer.membership.keeper import Keeper
 from coordinator.service import Coordinator
@@ -105,7 +105,7 @@ def tuned(profile: Profile, disk: SharedDisk) -> Iterator[None]:
             patch.object(Coordinator, "_sweep", _collects_only),
             patch.object(Keeper, "_look_again", _looks_at_nothing),
             patch.object(coordinator.term.elector, "_LOOK_AGAIN_S", NEVER_S),
-            patch.object(coordinator.zk.data_watch, "READ_AGAIN_S", NEVER_S),
+            patch.object(coordinator.zk.update, "READ_AGAIN_S", NEVER_S),
             patch.object(consumer.membership.contributor, "LOOK_AGAIN_S", NEVER_S),
         ]
     if profile.steps:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from coordinator.zk.errors import Refused, WriteDenied
-from coordinator.zk.security.rights import ADMIN, CREATE, DELETE, READ, WRITE
+from coordinator.zk.security.policy import ADMIN, CREATE, DELETE, READ, WRITE
 from coordinator.zk.store import Acl, Check, Create, Delete, Node, Operation, SetData, Stat
 from coordinator.zk.wire import OPEN_ACL
 from tests.simulation.acls import REFUSED, SetAcl, allows, kept, masked

@@ -11,7 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from consumer.spark import FetcherPool, register
+from consumer.spark import register
+from consumer.spark.fetchers.pool import FetcherPool
 from tests.support.kafka import USERS, Kafka
 from tests.support.spark import Delivered, pool, query, read
 from tests.support.wait import eventually
@@ -100,7 +101,8 @@ def test_dataframe_holds_exactly_kafkas_records_after_a_broker_restart(
         try:
             has_come(kafka, sink, topic, 1000)
             write(kafka, topic, 50)
-            kafka.broker.restart()
+            kafka.broker.stop()
+            kafka.broker.start()
             kafka.broker.wait_ready()
             kafka.wait_ready()
             write(kafka, topic, 100)

@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from consumer.sealing.segment_files import SegmentFolder
-from consumer.spark import FetcherPool
+from consumer.spark.fetchers.pool import FetcherPool
 from consumer.spark.ship_modules import ship
 from coordinator.zk.errors import CoordinatorError, UsageError
 from coordinator.zk.znodes.paths import GroupPaths

@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from consumer.logs.embedded.producer import Producer
 from consumer.spark import register
-from coordinator.zk.batching import ensure
 from coordinator.zk.store import Delete, SetData
+from coordinator.zk.update import ensure
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.segments import Query, Segment, SegmentsRecord
 from tests.support.applications import application, batches, delivered_exactly, total

@@ -15,7 +15,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 import consumer
-from consumer.spark import FetcherPool, register
+from consumer.spark import register
+from consumer.spark.fetchers.pool import FetcherPool
 
 Rows = list[tuple[int, int]]
 

@@ -24,12 +24,10 @@ from coordinator.zk.errors import SessionLost
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Create, Operation, SetData, Store
-from coordinator.zk.znodes.commands import ASSIGN, Command
-from coordinator.zk.znodes.group_state import STABLE, GroupState
+from coordinator.zk.znodes.group_state import CLIENT, STABLE, Ask, ClientProtocols, GroupState, encoded
 from coordinator.zk.znodes.partitions import PartitionSet
 from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import parsed_channel
-from coordinator.zk.znodes.sync import CLIENT, Ask, ClientProtocols, encoded
+from coordinator.zk.znodes.records import ASSIGN, Command, parsed_channel
 from tests.support.hand import SESSION_MS, Hand, ManualStage
 from tests.support.memlog import MemoryLog
 from tests.support.starts import from_the_beginning

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coordinator.zk.batching import ensure
 from coordinator.zk.store import Create, Delete, SetData, Store
+from coordinator.zk.update import ensure
 from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.paths import GroupPaths, RegionPaths
 from coordinator.zk.znodes.regions import ABORTED, COMPLETED, SLOTS, Checkpoint, CheckpointEnd, GroupRegion, Region

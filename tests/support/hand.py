@@ -24,11 +24,10 @@ from coordinator.term.term import Term
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Store
-from coordinator.zk.znodes.commands import Command
 from coordinator.zk.znodes.group_state import STABLE
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import STATIC, Registration, Topic
+from coordinator.zk.znodes.records import STATIC, Command, Registration, Topic
 from tests.support.starts import from_the_beginning
 from tests.support.strategies import RANGE, only
 from tests.support.terms import NO_DELAY

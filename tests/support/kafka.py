@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+import uuid
+from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -16,6 +18,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from consumer.logs import KafkaPlace, Log, open_log
 from consumer.logs.kafka.requests import topic_id_text
 from consumer.types import Position
+from coordinator.zk.embedded.directory import HOST, Ports, choose_ports
 from coordinator.zk.embedded.kafka import Broker, KafkaConfig, fetch_kafka
 from coordinator.zk.errors import CoordinatorError, MissingProgram
 from coordinator.zk.session.kazoo_store import open_kazoo
@@ -38,6 +41,7 @@ class Kafka:
     """A cluster with clients. Topics are the test's own: `name` gives a unique one.
 
     :ivar broker: its first broker, most often the only one.
+    :ivar sasl_address: of the listener with SASL.
     :ivar zk: the chroot in which it registers, as a group in the same chroot names it.
     """
 
@@ -45,6 +49,7 @@ class Kafka:
         self.broker = broker
         self.brokers = {each.id: each for each in (broker, *others)}
         self.zk = zk
+        self.sasl_address = ""
         self.servers = ",".join(each.address for each in self.brokers.values())
         self.url = f"kafka://{self.servers}"
         self.admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
@@ -172,12 +177,49 @@ def require_kafka() -> None:
         pytest.skip(str(error))
 
 
+def sasl_lines(ports: Ports, users: Mapping[str, str]) -> dict[str, str]:
+    """Lines of a broker's configuration: a second listener, with SASL/PLAIN, for users with these passwords."""
+    listeners = f"PLAINTEXT://{HOST}:{ports.client},SASL_PLAINTEXT://{HOST}:{ports.quorum}"
+    known = " ".join(f'user_{name}="{password}"' for name, password in users.items())
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    return {
+        "listeners": listeners,
+        "advertised.listeners": listeners,
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{module} required {known};",
+    }
+
+
+def kraft_lines(ports: Ports) -> dict[str, str]:
+    """Lines of a broker's configuration: its own controller instead of ZooKeeper, beside the listeners above."""
+    return {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@{HOST}:{ports.election}",
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT",
+        "listeners": f"{sasl_lines(ports, {})['listeners']},CONTROLLER://{HOST}:{ports.election}",
+    }
+
+
+def _short_uuid() -> str:
+    return urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+
+
 @contextmanager
 def a_kafka(folder: Path, zk: str = "", extra: Mapping[str, str] | None = None) -> Iterator[Kafka]:
     """A broker that registers in `zk`, in KRaft mode where that is empty. Skipped where none can be had; not in CI."""
     require_kafka()
-    with Broker(folder, KafkaConfig(zookeeper=zk, users=USERS, extra=extra or {})) as broker:
+    ports = choose_ports(1, None)[0]
+    lines = {**sasl_lines(ports, USERS), **({} if zk else kraft_lines(ports)), **(extra or {})}
+    made = Broker(folder, KafkaConfig(zookeeper=zk, extra=lines, broker_id=0 if zk else 1), ports.client)
+    if not zk:
+        storage = {"version": "1", "cluster.id": _short_uuid(), "node.id": "1", "directory.id": _short_uuid()}
+        # What `kafka-storage.sh format` writes.
+        (made.directory / "data" / "meta.properties").write_text("".join(f"{k}={v}\n" for k, v in storage.items()))
+    with made as broker:
         kafka = Kafka(broker, zk)
+        kafka.sasl_address = f"{HOST}:{ports.quorum}"
         kafka.wait_ready()
         yield kafka
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from coordinator.zk.embedded.directory import HOST, Ports, choose_ports
 from coordinator.zk.embedded.kafka import Broker, KafkaConfig
 from drills.faults.proxy import Proxy
-from tests.support.kafka import USERS, Kafka, require_kafka
+from tests.support.kafka import USERS, Kafka, require_kafka, sasl_lines
 
 BROKERS = (0, 2)
 """The ids."""
@@ -45,7 +45,7 @@ class TwoBrokers(Kafka):
     def set_password(self, broker_id: int, user: str, password: str) -> None:
         """Let a broker know a user by another password: it restarts."""
         broker = self.brokers[broker_id]
-        known = broker.config.users[user]
+        known = PASSWORDS[broker_id][user]
         path = broker.directory / "server.properties"
         text = path.read_text()
         assert f'user_{user}="{known}"' in text
@@ -82,8 +82,11 @@ def two_brokers(folder: Path, zk: str) -> Iterator[TwoBrokers]:
             config = KafkaConfig(
                 zookeeper=zk,
                 heap_mb=HEAP_MB,
-                users={**USERS, **PASSWORDS[number]},
-                extra={"zookeeper.session.timeout.ms": str(SESSION_MS), "advertised.listeners": advertised},
+                extra={
+                    **sasl_lines(ports, {**USERS, **PASSWORDS[number]}),
+                    "zookeeper.session.timeout.ms": str(SESSION_MS),
+                    "advertised.listeners": advertised,
+                },
                 broker_id=number,
             )
             broker = Broker(folder / f"broker-{number}", config, ports.client)

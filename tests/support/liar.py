@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from coordinator.zk.batching import ensure
 from coordinator.zk.errors import Refused
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, Delete, SetData, Store
-from coordinator.zk.znodes.commands import START_FETCHER, Command
+from coordinator.zk.update import ensure
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import Channel, OwnerRecord, Registration, parsed_channel
+from coordinator.zk.znodes.records import START_FETCHER, Channel, Command, OwnerRecord, Registration, parsed_channel
 
 
 class Liar:

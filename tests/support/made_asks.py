@@ -8,12 +8,21 @@ from dataclasses import replace
 from typing import Any
 
 from coordinator.zk.store import Create, Delete, Operation, SetData
-from coordinator.zk.znodes.commands import ASSIGN, ASSIGNMENT_FAILED, Command
-from coordinator.zk.znodes.group_state import COMPLETING, FAILED, ClientSide, GroupState
+from coordinator.zk.znodes.group_state import (
+    CLIENT,
+    COMPLETING,
+    FAILED,
+    Answer,
+    Ask,
+    AskMember,
+    ClientProtocols,
+    ClientSide,
+    GroupState,
+    MemberAnswer,
+)
 from coordinator.zk.znodes.json_fields import compact
 from coordinator.zk.znodes.paths import GroupPaths, ask_name
-from coordinator.zk.znodes.records import Registration, Seat
-from coordinator.zk.znodes.sync import CLIENT, Answer, Ask, AskMember, ClientProtocols, MemberAnswer
+from coordinator.zk.znodes.records import ASSIGN, ASSIGNMENT_FAILED, Command, Registration, Seat
 from tests.support.made_histories import Happening, History, Made, MadeLife, Shares, parted
 from tests.support.made_story import Enough
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from coordinator.zk.batching import batches, ensure
 from coordinator.zk.store import Create, Delete, SetData, Store
+from coordinator.zk.update import batches, ensure
 from coordinator.zk.znodes.group_state import EMPTY, GroupState, Target
 from coordinator.zk.znodes.partitions import TopicPartition, by_topic
 from coordinator.zk.znodes.paths import GroupPaths

@@ -14,12 +14,14 @@ from typing import Any
 
 from coordinator.zk.store import Check, Create, Delete, Operation, SetData
 from coordinator.zk.znodes import ranges
-from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.znodes.group_state import COMPLETING, STABLE, GroupState, Mark, Target
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition, by_topic, partition_set
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, Brokers, GroupPaths
 from coordinator.zk.znodes.records import (
+    START_FETCHER,
+    STOP_FETCHER,
     Channel,
+    Command,
     CoordinatorRecord,
     EpochRecord,
     OffsetRecord,

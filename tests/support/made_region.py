@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from coordinator.zk.batching import batches, ensure
 from coordinator.zk.store import Check, Create, Delete, Node, Operation, SetData, Store, Watch
-from coordinator.zk.znodes.commands import DRAIN, START_FETCHER, Command
+from coordinator.zk.update import batches, ensure
 from coordinator.zk.znodes.paths import GroupPaths, RegionPaths, contribution_name
-from coordinator.zk.znodes.records import Channel, parsed_channel
+from coordinator.zk.znodes.records import DRAIN, START_FETCHER, Channel, Command, parsed_channel
 from coordinator.zk.znodes.regions import Contribution, Progress, RegionMembership
 from tests.support.made_group import MadeGroup
 from tests.support.stores import FrontStore

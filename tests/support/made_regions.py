@@ -7,11 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from coordinator.zk.store import Check, Create, Delete, Operation
-from coordinator.zk.znodes.commands import DRAIN, Command
 from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths, RegionPaths
-from coordinator.zk.znodes.records import OffsetRecord, OwnerRecord
+from coordinator.zk.znodes.records import DRAIN, Command, OffsetRecord, OwnerRecord
 from coordinator.zk.znodes.regions import (
     ABORTED,
     COMPLETED,

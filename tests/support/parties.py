@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 
 from coordinator.cli import main
 from coordinator.zk.security.access import ZooKeeperAccess, digest_identity, identities_of
-from coordinator.zk.security.rights import ALL, WORLD
+from coordinator.zk.security.policy import ALL, WORLD
 from coordinator.zk.session.kazoo_store import KazooStore, open_kazoo
 from coordinator.zk.store import Acl, AclEntry
 

@@ -13,7 +13,7 @@ from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Callbacks, Consumer
 from consumer.fetching.record_buffer import Record
 from consumer.metrics import ConsumerMetrics
-from consumer.operator import ConsumerOperator, Processor
+from consumer.operator.consumer_operator import ConsumerOperator, Processor
 from consumer.operator.states import State
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.runtime import ThreadRuntime

@@ -11,9 +11,9 @@ from consumer.sealing.segment_files import SegmentFolder
 from coordinator.planning.backpressure import Bounds, Retention
 from coordinator.retention.segments import SegmentCollector, SegmentRules
 from coordinator.term.server_clock import ServerClock
-from coordinator.zk.batching import ensure
 from coordinator.zk.runtime import Runtime, ThreadRuntime
 from coordinator.zk.store import Create, Delete, SetData, Store
+from coordinator.zk.update import ensure
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import Channel
 from coordinator.zk.znodes.segments import Query, SealedRange, Segment

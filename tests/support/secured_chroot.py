@@ -18,11 +18,10 @@ from coordinator.zk.security.access import ZooKeeperAccess
 from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.session.kazoo_store import KazooStore, kazoo_factory, open_kazoo
 from coordinator.zk.store import Create
-from coordinator.zk.znodes.commands import ASSIGN, Command
-from coordinator.zk.znodes.operator_requests import TurnRequest
+from coordinator.zk.znodes.group_state import SyncRequest
 from coordinator.zk.znodes.paths import DRILL, TURN_TIMES, Brokers, GroupPaths, RegionPaths
+from coordinator.zk.znodes.records import ASSIGN, Command, TurnRequest
 from coordinator.zk.znodes.regions import CHECKPOINT, RegionRequest
-from coordinator.zk.znodes.sync import SyncRequest
 from tests.support.clients import connected
 from tests.support.memlog import MemoryLog
 from tests.support.region import Counting, region, running

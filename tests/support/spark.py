@@ -14,7 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from consumer.logs.embedded.producer import Producer
-from consumer.spark import FetcherPool, register
+from consumer.spark import register
+from consumer.spark.fetchers.pool import FetcherPool
 from tests.support.world import World
 
 SESSION_MS = 4000

@@ -17,7 +17,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from consumer.spark import FetcherPool, register
+from consumer.spark import register
+from consumer.spark.fetchers.pool import FetcherPool
 from coordinator.zk.runtime import on_signals
 
 

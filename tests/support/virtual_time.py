@@ -17,7 +17,7 @@ from unittest.mock import patch
 from coordinator.zk.errors import ZooKeeperUnreachable
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.security.access import ZooKeeperAccess, digest_identity
-from coordinator.zk.security.source import AclSource
+from coordinator.zk.security.policy import AclSource
 from coordinator.zk.session import kazoo_store
 from coordinator.zk.store import Store
 from tests.simulation.runtime import SimRuntime

@@ -20,16 +20,15 @@ from coordinator.assignors import Assignor
 from coordinator.service import CoordinatorService
 from coordinator.term.config import CoordinatorConfig
 from coordinator.term.metrics import CoordinatorMetrics
-from coordinator.zk.batching import ensure
 from coordinator.zk.errors import CoordinatorError, Refused
 from coordinator.zk.runtime import Task, ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory, open_kazoo
 from coordinator.zk.store import Create, Delete, SetData, Store
-from coordinator.zk.znodes.commands import Command
+from coordinator.zk.update import ensure
 from coordinator.zk.znodes.group_state import GroupState, Rebalance
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR, Brokers, GroupPaths
-from coordinator.zk.znodes.records import Channel, CoordinatorRecord, OffsetRecord, Topic, parsed_channel
+from coordinator.zk.znodes.records import Channel, Command, CoordinatorRecord, OffsetRecord, Topic, parsed_channel
 from tests.simulation.store import SimStore
 from tests.support.memlog import MemoryLog
 from tests.support.strategies import only

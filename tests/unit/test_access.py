@@ -25,8 +25,8 @@ from coordinator.zk.security.access import (
     access_at_open,
     check_private,
     read_credentials,
+    refusal_of,
 )
-from coordinator.zk.security.tls import refusal_of
 from coordinator.zk.session.kazoo_store import open_kazoo
 from tests.support.secured import MadeCA
 

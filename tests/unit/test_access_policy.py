@@ -10,9 +10,17 @@ from typing import Any, cast
 import pytest
 
 from coordinator.zk.errors import BadData, NotAuthorized, UsageError
-from coordinator.zk.security.policy import AclPolicy, checked_identities, is_identity
-from coordinator.zk.security.rights import RIGHTS, acl_of, group_of, letters_of, pattern_of
-from coordinator.zk.security.source import AclSource
+from coordinator.zk.security.policy import (
+    RIGHTS,
+    AclPolicy,
+    AclSource,
+    acl_of,
+    checked_identities,
+    group_of,
+    is_identity,
+    letters_of,
+    pattern_of,
+)
 from coordinator.zk.store import DENIED, Acl, AclEntry, AclStore, Create, Listing, Node, SetData, Stat, Watch
 from coordinator.zk.wire import OPEN_ACL
 from coordinator.zk.znodes.paths import ACL_POLICY, CONSUMERS, GROUPS, TURN_TIMES, GroupPaths, RegionPaths

@@ -14,11 +14,29 @@ from coordinator.planning.plan import Plan, plan
 from coordinator.planning.snapshot import AskView, ChannelView, Member, SeatView, SentCommand, Snapshot, SyncRequestView
 from coordinator.rebalance.plan_operations import steps, with_state
 from coordinator.zk.store import Delete
-from coordinator.zk.znodes.commands import ASSIGN, ASSIGNMENT_FAILED, START_FETCHER, STOP_FETCHER, Command
-from coordinator.zk.znodes.group_state import ClientSide, GroupState, Mark, Target
+from coordinator.zk.znodes.group_state import (
+    Answer,
+    Ask,
+    AskMember,
+    ClientProtocols,
+    ClientSide,
+    GroupState,
+    Mark,
+    MemberAnswer,
+    Target,
+)
 from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.records import Channel, Registration, Seat, Topic
-from coordinator.zk.znodes.sync import Answer, Ask, AskMember, ClientProtocols, MemberAnswer
+from coordinator.zk.znodes.records import (
+    ASSIGN,
+    ASSIGNMENT_FAILED,
+    START_FETCHER,
+    STOP_FETCHER,
+    Channel,
+    Command,
+    Registration,
+    Seat,
+    Topic,
+)
 from tests.support.strategies import RANGE
 
 TOPIC = Topic("t", "id-t", (0, 1))

@@ -16,10 +16,17 @@ from coordinator.admin.channel_watch import (
     removed,
     sent,
 )
-from coordinator.zk.znodes.commands import ASSIGN, ASSIGNMENT_FAILED, START_FETCHER, STOP_FETCHER, Command
+from coordinator.zk.znodes.group_state import ClientProtocols
 from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.records import Channel, Registration
-from coordinator.zk.znodes.sync import ClientProtocols
+from coordinator.zk.znodes.records import (
+    ASSIGN,
+    ASSIGNMENT_FAILED,
+    START_FETCHER,
+    STOP_FETCHER,
+    Channel,
+    Command,
+    Registration,
+)
 
 PARTS = frozenset(TopicPartition("t", number) for number in (0, 1, 2, 7))
 NAME = "command-0000000004"

@@ -20,11 +20,19 @@ from coordinator.zk.store import (
     SetData,
     operation_bytes,
 )
-from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.znodes.group_state import GroupState, Mark, Rebalance, Target
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GroupPaths
-from coordinator.zk.znodes.records import BegunRecord, Channel, OffsetRecord, Topic, parsed_channel
+from coordinator.zk.znodes.records import (
+    START_FETCHER,
+    STOP_FETCHER,
+    BegunRecord,
+    Channel,
+    Command,
+    OffsetRecord,
+    Topic,
+    parsed_channel,
+)
 from tests.property.tree import MemoryTree, MemoryTreeStore
 from tests.support.terms import a_term
 from tests.unit.manual import ManualRuntime

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinator.zk.store import Check, Create, Delete, SetData
-from coordinator.zk.znodes.commands import Command
 from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.records import Command
 from tests.support.made_histories import Made
 from tests.support.made_story import Enough, G, StoryHistory
 from tests.support.spoilt import changed, held, names, only, spoilt

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from coordinator.zk.store import Create, Delete, SetData
-from coordinator.zk.znodes.commands import ASSIGNMENT_FAILED, Command
+from coordinator.zk.znodes.group_state import MemberAnswer
 from coordinator.zk.znodes.paths import ask_name
-from coordinator.zk.znodes.sync import MemberAnswer
+from coordinator.zk.znodes.records import ASSIGNMENT_FAILED, Command
 from drills.checker import HELD, Verdicts, check
 from tests.support.made_asks import G, LedGroup, led, offer
 from tests.support.made_histories import edited, parted

@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 
 from coordinator.zk.store import Create, Delete, SetData
-from coordinator.zk.znodes.operator_requests import Pause, PausedRecord
 from coordinator.zk.znodes.paths import PAUSED, Brokers
-from coordinator.zk.znodes.records import Channel, Registration
+from coordinator.zk.znodes.records import Channel, Pause, PausedRecord, Registration
 from drills.checker import Verdicts
 from tests.support.made_histories import Made
 from tests.support.made_story import Enough, G, StoryHistory

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinator.zk.store import Create, Delete, Operation, SetData
-from coordinator.zk.znodes.operator_requests import Pause, PausedRecord
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, PAUSED
-from coordinator.zk.znodes.records import EpochRecord
+from coordinator.zk.znodes.records import EpochRecord, Pause, PausedRecord
 from coordinator.zk.znodes.segments import Query, SegmentsRecord
 from drills.checker import Verdicts
 from tests.support.made_story import Enough, G, StoryHistory

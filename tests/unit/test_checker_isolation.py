@@ -9,8 +9,8 @@ import pytest
 
 from coordinator.zk.store import Create
 from coordinator.zk.znodes.group_state import PREPARING, Mark
-from coordinator.zk.znodes.operator_requests import Pause, PausedRecord
 from coordinator.zk.znodes.paths import PAUSED
+from coordinator.zk.znodes.records import Pause, PausedRecord
 from drills.checker import Verdicts
 from tests.support.made_histories import Happening, parted
 from tests.support.made_story import Enough, StoryHistory

@@ -6,9 +6,8 @@ import json
 from collections.abc import Callable
 
 from coordinator.zk.store import Create
-from coordinator.zk.znodes.operator_requests import Pause, PausedRecord
 from coordinator.zk.znodes.paths import PAUSED
-from coordinator.zk.znodes.records import OwnerRecord
+from coordinator.zk.znodes.records import OwnerRecord, Pause, PausedRecord
 from drills.checker import check
 from tests.support.made_histories import Made, edited
 from tests.support.made_story import G, H, StoryHistory, story

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from coordinator.zk.store import Create, Delete
 from coordinator.zk.znodes.group_state import STABLE
-from coordinator.zk.znodes.operator_requests import Pause, PausedRecord
 from coordinator.zk.znodes.paths import PAUSED
+from coordinator.zk.znodes.records import Pause, PausedRecord
 from drills.checker import Verdicts
 from tests.support.made_story import Enough, G, StoryHistory
 from tests.support.spoilt import changed, held, names, only, spoilt

@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from coordinator.zk.errors import BadData
-from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.znodes.group_state import GroupState, Mark, Target
 from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.records import Channel, OffsetRecord, parsed_channel
+from coordinator.zk.znodes.records import START_FETCHER, STOP_FETCHER, Channel, Command, OffsetRecord, parsed_channel
 from coordinator.zk.znodes.segments import SealedRange, Segment
 from drills.checker.replay.channel_data import ChannelData, read_channel
 from drills.checker.replay.reading import (

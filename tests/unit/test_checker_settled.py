@@ -8,10 +8,9 @@ import pytest
 
 from coordinator.zk.store import Create, Delete, SetData
 from coordinator.zk.znodes.group_state import COMPLETING, STABLE, GroupState
-from coordinator.zk.znodes.operator_requests import Pause, PausedRecord
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import PAUSED
-from coordinator.zk.znodes.records import OwnerRecord
+from coordinator.zk.znodes.records import OwnerRecord, Pause, PausedRecord
 from drills.checker import Verdicts
 from tests.support.made_histories import Made
 from tests.support.made_story import Enough, G, StoryHistory

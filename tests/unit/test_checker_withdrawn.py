@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from coordinator.zk.store import Check, Create, Delete
-from coordinator.zk.znodes.commands import ASSIGNMENT_FAILED, Command
 from coordinator.zk.znodes.paths import COORDINATOR_EPOCH
+from coordinator.zk.znodes.records import ASSIGNMENT_FAILED, Command
 from tests.support.made_story import Enough, G, StoryHistory
 from tests.support.spoilt import held, names, only, spoilt
 

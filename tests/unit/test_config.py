@@ -12,8 +12,8 @@ import pytest
 from consumer.config import ConsumerConfig, Subscription
 from coordinator.term.config import CoordinatorConfig
 from coordinator.zk.errors import UsageError
-from coordinator.zk.process.config import load
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.values import load
 
 ZK = {"zk": "localhost:2181"}
 

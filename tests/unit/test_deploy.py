@@ -21,7 +21,7 @@ from consumer.spark.fetchers.config import SlotConfig
 from consumer.spark.source.options import SourceConfig
 from coordinator.term.config import CoordinatorConfig
 from coordinator.zk.errors import AuthenticationFailed, MissingProgram, NotAuthorized, UsageError
-from coordinator.zk.process.config import load
+from coordinator.zk.values import load
 from tests.support.pages import parse, rows, shown_commands
 
 ROOT = Path(__file__).parents[2]

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.zk.znodes.commands import ASSIGNMENT_FAILED, Command
-from coordinator.zk.znodes.group_state import COMPLETING, FAILED, STABLE, ClientSide, GroupState, Target
+from coordinator.zk.znodes.group_state import COMPLETING, FAILED, STABLE, Ask, AskMember, ClientSide, GroupState, Target
 from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.sync import Ask, AskMember
+from coordinator.zk.znodes.records import ASSIGNMENT_FAILED, Command
 from drills.evidence.asks import NO_ASKS, asked, asks_of
 from drills.evidence.fetch_intervals import holds
 from drills.evidence.settled import changes_of_members, settled_after_kills_s

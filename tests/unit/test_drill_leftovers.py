@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinator.admin.groups import ShownCommand, ShownGroup, ShownMember, ShownPartition
-from coordinator.zk.znodes.commands import STOP_FETCHER, Command
 from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.records import Channel
+from coordinator.zk.znodes.records import STOP_FETCHER, Channel, Command
 from drills.evidence.leftovers import remnants
 
 PART = TopicPartition("t", 0)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.znodes.paths import COORDINATOR, GroupPaths
+from coordinator.zk.znodes.records import START_FETCHER, STOP_FETCHER, Command
 from drills.evidence.measurements import BROKER_RETURNS, least_moved, measured
 
 Made = dict[str, Any]

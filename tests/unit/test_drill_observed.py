@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from coordinator.zk.errors import BadData
-from coordinator.zk.session.write_record import RecordedMulti, WriteRecord
+from coordinator.zk.session.kazoo_store import RecordedMulti, WriteRecord
 from coordinator.zk.store import Check, Create, Delete, Operation, SetData, TreeEvent
 from coordinator.zk.wire import Multi
 from drills.evidence.reconstruction import Observed, observed, writes_in

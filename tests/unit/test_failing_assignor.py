@@ -16,9 +16,8 @@ from coordinator.term.operator_requests import Asked
 from coordinator.term.request_queue import Request
 from coordinator.zk.errors import EpochOver, RebalanceFailed
 from coordinator.zk.znodes.group_state import GroupState
-from coordinator.zk.znodes.names import LONGEST_FAULT
 from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
+from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, LONGEST_FAULT, GroupPaths
 from coordinator.zk.znodes.records import EpochRecord, Registration, Topic
 from tests.property.tree import MemoryTree
 from tests.support.strategies import only

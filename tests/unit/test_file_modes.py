@@ -20,7 +20,7 @@ from consumer.operator.states import State, StateFiles
 from consumer.sealing.segment_files import SegmentFolder
 from coordinator.zk.below import check_writable, folder_mode, unlink_segment
 from coordinator.zk.errors import UsageError
-from coordinator.zk.process.history_recorder import HistoryFile
+from coordinator.zk.runtime import recorder_in
 from coordinator.zk.znodes.regions import MAX_STATE_BYTES
 from tests.support.ci import in_ci
 from tests.support.sealed import records_in
@@ -91,7 +91,7 @@ def write_log(root: Path) -> None:
 
 
 def write_history(root: Path) -> None:
-    HistoryFile(str(root / "g"), "n", {})
+    recorder_in(str(root / "g"), "n")
 
 
 WRITERS = [write_segment, write_state, write_marker, write_log, write_history]
@@ -291,6 +291,6 @@ def test_a_history_is_not_appended_to_the_file_of_another_user(storage: Path) ->
         path.chmod(0o666)
 
     with acting_as(EXECUTOR, STAFF), pytest.raises(UsageError, match="no history can be written"):
-        HistoryFile(str(storage), "n", {})
+        recorder_in(str(storage), "n")
 
     assert path.read_bytes() == b""

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from coordinator.term.bad_data import Findings, Problems
-from coordinator.zk.first_lines import INTERVAL_S, MOST_LINES, FirstLines
+from coordinator.zk.runtime import INTERVAL_S, MOST_LINES, FirstLines
 from coordinator.zk.znodes.paths import Brokers, GroupPaths
 from tests.unit.manual import ManualRuntime
 

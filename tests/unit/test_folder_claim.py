@@ -32,7 +32,7 @@ from consumer.sealing.segment_files import (
 from consumer.spark.fetchers.pool import FetcherPool
 from coordinator.zk.errors import AccessDenied, ConnectionLost
 from coordinator.zk.store import DENIED, Node, Stat, Store
-from coordinator.zk.znodes.names import is_name
+from coordinator.zk.znodes.paths import is_name
 from coordinator.zk.znodes.regions import MAX_STATE_BYTES
 from tests.unit.manual import ManualRuntime
 

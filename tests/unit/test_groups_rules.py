@@ -20,12 +20,14 @@ from coordinator.zk.znodes.group_state import (
     GROUP_STATES,
     PREPARING,
     STABLE,
+    Ask,
+    AskMember,
+    ClientProtocols,
     ClientSide,
     GroupState,
 )
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import Registration
-from coordinator.zk.znodes.sync import Ask, AskMember, ClientProtocols
 
 
 @pytest.mark.parametrize(

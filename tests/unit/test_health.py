@@ -11,11 +11,19 @@ from coordinator.admin.groups import ShownCommand, ShownGroup, ShownMember
 from coordinator.admin.health import GroupStatus, HealthFinding, Status, findings, summary
 from coordinator.admin.regions import ShownCheckpoint, ShownRegion
 from coordinator.admin.segments import SILENT, ShownQuery
-from coordinator.zk.znodes.commands import START_FETCHER, Command
 from coordinator.zk.znodes.group_state import COMPLETING, FAILED, PREPARING, STABLE, GroupState, Mark, Rebalance, Target
-from coordinator.zk.znodes.operator_requests import Pause, PausedRecord, TurnRequest
 from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.records import Channel, CoordinatorRecord, Registration, Topic
+from coordinator.zk.znodes.records import (
+    START_FETCHER,
+    Channel,
+    Command,
+    CoordinatorRecord,
+    Pause,
+    PausedRecord,
+    Registration,
+    Topic,
+    TurnRequest,
+)
 from coordinator.zk.znodes.regions import CheckpointEnd, Region
 from coordinator.zk.znodes.segments import SegmentsRecord
 

@@ -12,12 +12,12 @@ from coordinator.zk.znodes.group_state import (
     EMPTY,
     PREPARING,
     STABLE,
+    Ask,
     ClientSide,
     GroupState,
     Rebalance,
     Target,
 )
-from coordinator.zk.znodes.sync import Ask
 
 
 def seen(now_ms: int, rebalance: Rebalance | None = None, generation: int = 1) -> Snapshot:

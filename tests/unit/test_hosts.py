@@ -14,8 +14,8 @@ from consumer.spark.source.options import SourceConfig
 from coordinator.cli import main
 from coordinator.term.config import CoordinatorConfig
 from coordinator.zk.errors import UsageError
-from coordinator.zk.hosts import checked_hosts, parsed_hosts
 from coordinator.zk.session.kazoo_store import open_kazoo
+from coordinator.zk.values import checked_hosts, parsed_hosts
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ from consumer.logs.kafka.options import bootstrap_servers, kafka_options, withou
 from consumer.logs.kafka.requests import Described, Requests, topic_id_text
 from consumer.logs.kafka.topics import KnownTopic, TopicLookup, checked
 from coordinator.zk.errors import BadData, UsageError
-from coordinator.zk.process.config import load
-from coordinator.zk.znodes.brokers import addresses
+from coordinator.zk.values import load
+from coordinator.zk.znodes.records import addresses
 from tests.support.wait import eventually
 
 

@@ -296,7 +296,7 @@ def test_deciding_modules_import_no_acting_ones() -> None:
         "coordinator/planning/",
         "consumer/membership/claims.py",
     )
-    acting = ("kazoo_client", "kazoo_store", "runtime", "lease", "batching", "embedded")
+    acting = ("kazoo_client", "kazoo_store", "runtime", "lease", "update", "embedded")
 
     found = [each for each in imports() if each.file.startswith(pure)]
 

@@ -20,7 +20,7 @@ from consumer.sealing.segment_files import SegmentFolder
 from coordinator.cli.topics import _data
 from coordinator.zk.below import files, folders, open_file, opened_folder, remove_folder, size_of, unlink_segment
 from coordinator.zk.errors import UsageError
-from coordinator.zk.process.history_recorder import HistoryFile
+from coordinator.zk.runtime import recorder_in
 from coordinator.zk.znodes.records import Topic
 from coordinator.zk.znodes.regions import MAX_STATE_BYTES
 from coordinator.zk.znodes.segments import Segment, local_file
@@ -297,7 +297,9 @@ def test_a_topics_data_behind_a_link_is_not_shown_as_its_own(tmp_path: Path) -> 
 
 
 def a_history(folder: Path) -> None:
-    HistoryFile(str(folder), "n", {})(1.0, "event", {})
+    record = recorder_in(str(folder), "n")
+    assert record is not None
+    record(1.0, "event", {})
 
 
 def planted_link(path: Path, victim: Path) -> None:

@@ -17,8 +17,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from coordinator.zk.process.config_options import log_options, log_to_stderr
-from coordinator.zk.process.log_format import RESERVED, JsonFormatter, TextFormatter, parsed
+from coordinator.zk.process.cli import log_options
+from coordinator.zk.process.log_format import RESERVED, JsonFormatter, TextFormatter, log_to_stderr, parsed
 from coordinator.zk.znodes.partitions import TopicPartition
 
 ROOT = Path(__file__).parents[2]

@@ -17,9 +17,8 @@ from consumer.types import Position
 from coordinator.assignors.eager import RangeAssignor
 from coordinator.zk.errors import IncarnationOver
 from coordinator.zk.store import Create, Delete, SetData
-from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
-from coordinator.zk.znodes.records import OffsetRecord
+from coordinator.zk.znodes.records import START_FETCHER, STOP_FETCHER, Command, OffsetRecord
 from tests.property.group_world import PATHS, GroupWorld
 from tests.support.starts import AT_THE_BEGINNING
 

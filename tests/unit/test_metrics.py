@@ -32,11 +32,17 @@ from coordinator.term.metrics import CoordinatorMetrics
 from coordinator.term.request_queue import RequestQueue
 from coordinator.zk.errors import CoordinatorError, UsageError
 from coordinator.zk.process.metrics_server import TRY_AGAIN_S, MetricsServer
-from coordinator.zk.znodes.commands import ASSIGN, ASSIGNMENT_FAILED, START_FETCHER, STOP_FETCHER, Command
-from coordinator.zk.znodes.group_state import FAILED, STABLE, ClientSide, GroupState, Rebalance, Target
+from coordinator.zk.znodes.group_state import FAILED, STABLE, Ask, ClientSide, GroupState, Rebalance, Target
 from coordinator.zk.znodes.partitions import NONE, TopicPartition
-from coordinator.zk.znodes.records import Channel, Topic
-from coordinator.zk.znodes.sync import Ask
+from coordinator.zk.znodes.records import (
+    ASSIGN,
+    ASSIGNMENT_FAILED,
+    START_FETCHER,
+    STOP_FETCHER,
+    Channel,
+    Command,
+    Topic,
+)
 from tests.support.memlog import MemoryLog
 from tests.unit.manual import ManualRuntime
 

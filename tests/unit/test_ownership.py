@@ -13,10 +13,9 @@ from consumer.membership.claims import (
     with_claimed,
 )
 from coordinator.zk.store import MAX_OPERATIONS, Check, Create, Delete, SetData
-from coordinator.zk.znodes.commands import START_FETCHER, Command
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import Channel, OffsetRecord, OwnerRecord
+from coordinator.zk.znodes.records import START_FETCHER, Channel, Command, OffsetRecord, OwnerRecord
 
 PATHS = GroupPaths("g")
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)

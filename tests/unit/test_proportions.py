@@ -22,6 +22,7 @@ from coordinator.zk.znodes.group_state import (
     MAX_BYTES,
     REST,
     GroupState,
+    MemberAnswer,
     bounded,
     first_of,
     keys_of,
@@ -29,7 +30,6 @@ from coordinator.zk.znodes.group_state import (
 )
 from coordinator.zk.znodes.partitions import NONE, TopicPartition
 from coordinator.zk.znodes.records import WHITE_LIST, Channel, Registration, Topic
-from coordinator.zk.znodes.sync import MemberAnswer
 
 pytestmark = pytest.mark.long
 

@@ -13,10 +13,17 @@ from coordinator.planning.plan import HISTORY_KEPT, plan
 from coordinator.planning.snapshot import ChannelView, Member, SentCommand, Snapshot
 from coordinator.zk.errors import ConnectionLost
 from coordinator.zk.store import Create, Delete, SetData
-from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.znodes.group_state import COMPLETING, STABLE, GroupState, Mark, Rebalance, Target
 from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.records import Channel, OffsetRecord, Registration, Topic
+from coordinator.zk.znodes.records import (
+    START_FETCHER,
+    STOP_FETCHER,
+    Channel,
+    Command,
+    OffsetRecord,
+    Registration,
+    Topic,
+)
 from tests.property.group_world import MAX_POLL_MS, PATHS, GroupWorld, MemberProcess
 from tests.property.test_convergence import CooperativeRange, assert_everything_is_assigned, settle
 from tests.property.tree import MemoryTreeStore

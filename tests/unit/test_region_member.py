@@ -14,9 +14,8 @@ from consumer.membership.call_guard import MemberContext
 from consumer.operator.region import RegionMember
 from consumer.operator.states import SCHEMA, State, StateFiles, own_state
 from coordinator.zk.errors import BadData, UsageError
-from coordinator.zk.znodes.commands import START_FETCHER, Command
 from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.records import Channel
+from coordinator.zk.znodes.records import START_FETCHER, Channel, Command
 from coordinator.zk.znodes.regions import Contribution, Order, Progress, StateFile
 from tests.unit.manual import ManualRuntime
 

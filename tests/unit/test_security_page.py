@@ -25,7 +25,7 @@ def test_page_has_the_lines_of_zoo_cfg_that_the_embedded_ensemble_has(tmp_path: 
 
 
 def test_page_has_the_server_side_of_sasl_as_the_embedded_ensemble_has_it(tmp_path: Path) -> None:
-    Identities(tmp_path, tls=False, auth=True).create(["127.0.0.1"])
+    Identities(tmp_path, tls=False, auth=True).create()
     made = (tmp_path / "identities" / "server.jaas").read_text()
 
     section = PAGE[PAGE.index("    Server {") :]

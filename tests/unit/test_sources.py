@@ -13,9 +13,9 @@ from consumer.config import ConsumerConfig
 from consumer.logs.kafka.options import kafka_options, with_sources
 from coordinator.cli import main as coordinator_main
 from coordinator.term.config import CoordinatorConfig
-from coordinator.zk import environment
+from coordinator.zk import values
 from coordinator.zk.errors import UsageError
-from coordinator.zk.process.config import load
+from coordinator.zk.values import load
 from tests.unit.test_config import refused
 
 LINKS = {
@@ -38,7 +38,7 @@ LINKS = {
 
 @pytest.fixture(autouse=True)
 def unwarned() -> None:
-    environment._warn.cache_clear()
+    values._warn.cache_clear()
 
 
 def test_a_value_of_the_environment_is_refused_with_its_variable() -> None:

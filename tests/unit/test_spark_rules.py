@@ -19,7 +19,7 @@ from consumer.spark.source.options import ClaimedReader, SourceConfig, is_reader
 from consumer.spark.source.planner import check_batch, check_stream
 from consumer.spark.source.segment_index import Sealed, gaps
 from coordinator.zk.errors import BadData, UsageError
-from coordinator.zk.znodes.names import is_name
+from coordinator.zk.znodes.paths import is_name
 from coordinator.zk.znodes.records import BLACK_LIST, STATIC, WHITE_LIST
 from coordinator.zk.znodes.segments import Segment
 

@@ -12,9 +12,8 @@ from consumer.membership.start_position import OffsetSpec, StartOffset, StartRul
 from consumer.spark.fetchers.config import SlotConfig
 from consumer.spark.fetchers.pool import slot_config
 from coordinator.zk.errors import BadData, UsageError
-from coordinator.zk.process.config import load
 from coordinator.zk.store import Node, Stat
-from coordinator.zk.values import time_text
+from coordinator.zk.values import load, time_text
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import BegunRecord
 from tests.support.memlog import MemoryLog

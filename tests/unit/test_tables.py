@@ -8,7 +8,7 @@ import pytest
 from rich.cells import cell_len
 
 from coordinator.cli.groups import HISTORY, LIST
-from coordinator.zk.process.tables import fitting, table_text
+from coordinator.zk.process.cli import fitting, table_text
 from tests.support.terminal import on_terminal
 
 REASON = "the members share no strategy that is installed on this node"

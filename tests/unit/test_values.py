@@ -11,16 +11,15 @@ import pytest
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.group import GroupMember
-from consumer.operator import ConsumerOperator, Processor
+from consumer.operator.consumer_operator import ConsumerOperator, Processor
 from consumer.sealing.sealer import SealConfig
 from consumer.spark.fetchers.config import SlotConfig
 from consumer.spark.fetchers.pool import slot_config, subscription_of
 from consumer.spark.source.options import SourceConfig
 from coordinator.term.config import CoordinatorConfig
 from coordinator.zk.errors import UsageError
-from coordinator.zk.process.config import load
 from coordinator.zk.security.access import ZooKeeperAccess
-from coordinator.zk.values import Values, typed
+from coordinator.zk.values import Values, load, typed
 from tests.support.memlog import MemoryLog
 
 GIVEN: dict[type[Values], dict[str, Any]] = {

@@ -8,10 +8,9 @@ import pytest
 
 from coordinator.admin.groups import ShownGroup, ShownMember, ShownPartition
 from coordinator.admin.verify import problems
-from coordinator.zk.znodes.group_state import PREPARING, STABLE, ClientSide, GroupState, Mark, Target
+from coordinator.zk.znodes.group_state import CLIENT, PREPARING, STABLE, ClientSide, GroupState, Mark, Target
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import WHITE_LIST, Channel, Registration, Topic
-from coordinator.zk.znodes.sync import CLIENT
 
 TOPICS = {"t": Topic("t", "id", (0, 1))}
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

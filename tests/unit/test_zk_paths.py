@@ -19,22 +19,38 @@ from consumer.membership.client_assignment import ROOM
 from coordinator.planning.asking import ROOM_BYTES
 from coordinator.planning.target import OWNER_PATHS_A_SESSION
 from coordinator.zk import znodes
-from coordinator.zk.security.policy import LONGEST_IDENTITY, MOST_BYTES, MOST_IDENTITIES, AclPolicy
-from coordinator.zk.security.rights import RIGHTS, Readers, Rights
-from coordinator.zk.store import MAX_COMMIT_BYTES
-from coordinator.zk.znodes.commands import (
-    ASSIGN,
-    ASSIGNMENT_FAILED,
-    MAX_REASON,
-    OPTIONS,
-    START_FETCHER,
-    STOP_FETCHER,
-    Command,
+from coordinator.zk.security.policy import (
+    LONGEST_IDENTITY,
+    MOST_BYTES,
+    MOST_IDENTITIES,
+    RIGHTS,
+    AclPolicy,
+    Readers,
+    Rights,
 )
+from coordinator.zk.store import MAX_COMMIT_BYTES
 from coordinator.zk.znodes.forms import Record
-from coordinator.zk.znodes.group_state import STABLE, ClientSide, Evicted, GroupState, Mark, Rebalance, Target
+from coordinator.zk.znodes.group_state import (
+    MAX_ANSWER_BYTES,
+    MAX_ANSWER_PARTITIONS,
+    MAX_GROUP_METADATA_BYTES,
+    MAX_MEMBER_STATE_BYTES,
+    MAX_METADATA_BYTES,
+    STABLE,
+    Answer,
+    Ask,
+    AskMember,
+    ClientProtocols,
+    ClientSide,
+    Evicted,
+    GroupState,
+    Mark,
+    MemberAnswer,
+    Rebalance,
+    SyncRequest,
+    Target,
+)
 from coordinator.zk.znodes.json_fields import MAX_ZNODE_BYTES, Fields
-from coordinator.zk.znodes.operator_requests import Pause, PausedRecord, TurnRequest
 from coordinator.zk.znodes.partitions import Discontinuity, TopicPartition
 from coordinator.zk.znodes.paths import (
     ACL_POLICY,
@@ -48,17 +64,27 @@ from coordinator.zk.znodes.paths import (
     ask_name,
 )
 from coordinator.zk.znodes.records import (
+    ASSIGN,
+    ASSIGNMENT_FAILED,
+    MAX_REASON,
+    OPTIONS,
+    START_FETCHER,
+    STOP_FETCHER,
     WHITE_LIST,
     BegunRecord,
     Channel,
+    Command,
     CoordinatorRecord,
     EpochRecord,
     NodeRecord,
     OffsetRecord,
     OwnerRecord,
+    Pause,
+    PausedRecord,
     Registration,
     Seat,
     Topic,
+    TurnRequest,
     TurnTimes,
 )
 from coordinator.zk.znodes.regions import (
@@ -75,19 +101,6 @@ from coordinator.zk.znodes.regions import (
     StateFile,
 )
 from coordinator.zk.znodes.segments import Missing, Pool, Query, Rewind, SealedRange, Segment, SegmentsRecord
-from coordinator.zk.znodes.sync import (
-    MAX_ANSWER_BYTES,
-    MAX_ANSWER_PARTITIONS,
-    MAX_GROUP_METADATA_BYTES,
-    MAX_MEMBER_STATE_BYTES,
-    MAX_METADATA_BYTES,
-    Answer,
-    Ask,
-    AskMember,
-    ClientProtocols,
-    MemberAnswer,
-    SyncRequest,
-)
 from tests.support.access_table import AccessRow, access_table
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "zk_paths.md").read_text()

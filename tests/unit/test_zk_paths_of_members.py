@@ -17,9 +17,8 @@ from consumer.membership.registration import Backoff
 from coordinator.zk.errors import ConnectionLost
 from coordinator.zk.lease import Heard, Lease
 from coordinator.zk.store import Delete
-from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.records import UNKNOWN_MEMBER_ID
+from coordinator.zk.znodes.records import START_FETCHER, STOP_FETCHER, UNKNOWN_MEMBER_ID, Command
 from tests.property.group_world import PATHS, GroupWorld
 from tests.property.tree import MemoryTree
 from tests.support.pages import ROOT

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from coordinator.zk import below
-from coordinator.zk.znodes.names import checked_name
+from coordinator.zk.znodes.paths import checked_name
 
 from ..base import (
     LOG_SCHEMA,

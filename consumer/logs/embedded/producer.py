@@ -26,8 +26,7 @@ from coordinator.zk import below
 from coordinator.zk.errors import UsageError
 from coordinator.zk.store import Store
 from coordinator.zk.values import whole
-from coordinator.zk.znodes.names import checked_name, shown
-from coordinator.zk.znodes.paths import Brokers
+from coordinator.zk.znodes.paths import Brokers, checked_name, shown
 from coordinator.zk.znodes.ranges import MAX_PARTITION
 from coordinator.zk.znodes.records import Topic
 

@@ -12,14 +12,13 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coordinator.zk.environment import PREFIX, variables
 from coordinator.zk.errors import MissingProgram, UsageError
 from coordinator.zk.security.access import ZooKeeperAccess
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Store
-from coordinator.zk.znodes.brokers import PLAINTEXT, registered_brokers
-from coordinator.zk.znodes.names import shown
-from coordinator.zk.znodes.paths import Brokers
+from coordinator.zk.values import PREFIX, variables
+from coordinator.zk.znodes.paths import Brokers, shown
+from coordinator.zk.znodes.records import PLAINTEXT, registered_brokers
 
 from ..base import Log, LogError
 

@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
-from coordinator.zk.process.config import LOOPBACK, require
 from coordinator.zk.security.access import ZooKeeperAccess
-from coordinator.zk.znodes.names import checked_name
+from coordinator.zk.values import LOOPBACK, require
+from coordinator.zk.znodes.paths import checked_name
 from coordinator.zk.znodes.segments import SEAL_INTERVAL_MS, slot_name
 
 from ...config import COORDINATOR_SIDE, ConsumerConfig, Subscription

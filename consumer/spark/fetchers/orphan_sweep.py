@@ -7,8 +7,7 @@ import logging
 from coordinator.zk.errors import BadData
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Node, Store
-from coordinator.zk.znodes.names import is_name
-from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.paths import GroupPaths, is_name
 from coordinator.zk.znodes.records import parsed_channel
 from coordinator.zk.znodes.segments import Segment
 

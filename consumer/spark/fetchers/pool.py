@@ -20,11 +20,10 @@ from pyspark.sql import SparkSession
 
 import coordinator
 from coordinator.zk.errors import CoordinatorError, NotAuthorized, Refused, Retryable, StoreError, UsageError
-from coordinator.zk.process.config import load, require
 from coordinator.zk.runtime import Runtime, ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.values import whole
-from coordinator.zk.znodes.names import MAX_NAME, shown
+from coordinator.zk.values import load, require, whole
+from coordinator.zk.znodes.paths import MAX_NAME, shown
 from coordinator.zk.znodes.records import BLACK_LIST, STATIC, WHITE_LIST
 
 from ...config import Subscription

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 
-from coordinator.zk.batching import ensure
-from coordinator.zk.data_watch import WatchedNode
 from coordinator.zk.errors import BadData, OutcomeUnknown, Refused, SessionLost, StoreError, ZooKeeperUnreachable
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Create, Delete, Node, Operation, SetData, Store, StoreFactory
+from coordinator.zk.update import WatchedNode, ensure
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import parsed_channel
 from coordinator.zk.znodes.segments import Pool

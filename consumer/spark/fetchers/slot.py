@@ -18,11 +18,11 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 import coordinator
-from coordinator.zk.data_watch import WatchedNode
 from coordinator.zk.errors import BadData, StoreError, UsageError
 from coordinator.zk.process.metrics_server import MetricsServer
 from coordinator.zk.runtime import Runtime, ThreadRuntime
 from coordinator.zk.store import Node, Store, StoreFactory
+from coordinator.zk.update import WatchedNode
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.segments import Pool, SegmentsRecord
 

@@ -10,8 +10,7 @@ from typing import Any
 from coordinator.zk.errors import BadData, CoordinatorError
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Store, StoreFactory
-from coordinator.zk.znodes.names import is_name
-from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.paths import GroupPaths, is_name
 from coordinator.zk.znodes.ranges import is_partition
 from coordinator.zk.znodes.records import OffsetRecord, parsed_channel
 

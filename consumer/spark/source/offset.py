@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator.zk.znodes.json_fields import Fields, by_partition
-from coordinator.zk.znodes.names import checked_name
 from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import checked_name
 
 MAX_OFFSET_BYTES = 16 << 20
 """An offset of 10,000 partitions has some 190 kB."""

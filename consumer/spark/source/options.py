@@ -14,11 +14,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from coordinator.zk.errors import UsageError
-from coordinator.zk.hosts import checked_hosts
-from coordinator.zk.process.config import require
 from coordinator.zk.security.access import ZooKeeperAccess, spark_options
+from coordinator.zk.values import checked_hosts, require
 from coordinator.zk.znodes.cuts import checkpoint_named
-from coordinator.zk.znodes.names import checked_name, shown
+from coordinator.zk.znodes.paths import checked_name, shown
 
 from .segment_index import is_segment
 

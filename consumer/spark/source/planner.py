@@ -8,11 +8,11 @@ from dataclasses import replace
 from functools import cache
 from typing import TypeVar
 
-from coordinator.zk.batching import ensure
 from coordinator.zk.errors import AuthenticationFailed, Retryable, SessionLost, ZooKeeperUnreachable
-from coordinator.zk.process.config import require
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Store, StoreFactory
+from coordinator.zk.update import ensure
+from coordinator.zk.values import require
 from coordinator.zk.znodes.cuts import Cut, checkpoint_named
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.segments import QUERY_ABSENCE_S

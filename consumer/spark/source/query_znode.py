@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 
-from coordinator.zk.batching import ensure
-from coordinator.zk.data_watch import WatchedNode
 from coordinator.zk.errors import BadData, CoordinatorError, Fenced, Refused
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Check, Create, Delete, Node, Operation, SetData, Store
-from coordinator.zk.update import Failure, retried
+from coordinator.zk.update import Failure, WatchedNode, ensure, retried
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.segments import Query, Rewind
 

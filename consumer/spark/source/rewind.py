@@ -29,8 +29,7 @@ from coordinator.zk.errors import BadData, CoordinatorError, StoreError, UsageEr
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Check, Create, Node, SetData, Store
 from coordinator.zk.update import Change, Failure, retried, update
-from coordinator.zk.znodes.names import checked_name, shown
-from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.paths import GroupPaths, checked_name, shown
 from coordinator.zk.znodes.segments import Query, Rewind, SegmentsRecord
 
 from .cuts import QueryCuts

@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -95,8 +95,8 @@ def create(directory: Path, config: EnsembleConfig, ports: list[Ports]) -> None:
     """Lay out a new ensemble without starting it."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "log4j2.properties").write_text(LOG_CONFIGURATION)
-    identities = identities_of(directory, config)
-    identities.create([HOST])
+    identities = Identities(directory, config.tls, config.auth)
+    identities.create()
     for number in range(1, config.servers + 1):
         data = server_directory(directory, number) / "data"
         data.mkdir(parents=True, exist_ok=True)
@@ -142,18 +142,13 @@ def _configuration(config: EnsembleConfig, ports: list[Ports], number: int, data
     return lines
 
 
-def identities_of(directory: Path, config: EnsembleConfig) -> Identities:
-    """The credentials of the ensemble in `directory`."""
-    return Identities(directory, config.tls, config.auth)
-
-
 def read_state(directory: Path) -> tuple[EnsembleConfig, list[Ports]]:
     """The settings and ports of the ensemble in `directory`.
 
     :raises EnsembleError: when there is none, or its file cannot be read.
     """
     with state_in(directory / "ensemble.json", "an ensemble") as state:
-        return EnsembleConfig(**state["config"]), [ports_in(its) for its in state["ports"]]
+        return known(EnsembleConfig, state["config"]), [known(Ports, its) for its in state["ports"]]
 
 
 @contextmanager
@@ -168,12 +163,12 @@ def state_in(path: Path, owner: str) -> Iterator[dict[str, Any]]:
         raise EnsembleError(f"{path} cannot be read as {owner}'s state: {error!r}") from error
 
 
-def ports_in(state: Mapping[str, int]) -> Ports:
-    """A server's ports; other fields are those of earlier releases.
+def known(kind: type[T], state: Mapping[str, Any]) -> T:
+    """`kind` from its fields in a state; other fields are those of earlier releases.
 
-    :raises KeyError: when one is missing.
+    :raises TypeError: when one is missing.
     """
-    return Ports(state["client"], state["quorum"], state["election"])
+    return kind(**{field.name: state[field.name] for field in fields(kind) if field.name in state})  # type: ignore[arg-type]
 
 
 def describe(config: EnsembleConfig) -> str:
@@ -270,19 +265,19 @@ class Identities:
         self._tls = tls
         self._auth = auth
 
-    def create(self, hosts: Sequence[str]) -> None:
-        """Make all files, for servers at these addresses.
+    def create(self) -> None:
+        """Make all files, for servers on this machine.
 
         :raises MissingProgram: when trustme, which makes the certificates, is not installed.
         """
         if self._tls or self._auth:
             self._folder.mkdir(mode=0o700, exist_ok=True)
         if self._tls:
-            self._create_certificates(sorted({*hosts, "localhost"}))
+            self._create_certificates()
         if self._auth:
             self._create_users()
 
-    def _create_certificates(self, hosts: Sequence[str]) -> None:
+    def _create_certificates(self) -> None:
         try:
             import trustme
         except ImportError as error:
@@ -291,7 +286,7 @@ class Identities:
             ) from error
         ca = trustme.CA(organization_name=ORGANIZATION, organization_unit_name=UNIT)
         ca.cert_pem.write_to_path(self._folder / _CA)
-        self._write_certificate(_SERVER, ca, hosts)
+        self._write_certificate(_SERVER, ca, [HOST, "localhost"])
         for name in IDENTITIES:
             self._write_certificate(name, ca, [f"{name}.invalid"])
 

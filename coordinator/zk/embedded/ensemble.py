@@ -21,39 +21,32 @@ from typing import Self
 
 from coordinator.zk.embedded.directory import (
     HOST,
-    EnsembleConfig,
-    EnsembleError,
+    Identities,
     Ports,
     choose_ports,
     create,
     describe,
-    has_ensemble,
-    identities_of,
     is_free,
     read_state,
     server_directory,
     wait_until,
     write_atomically,
 )
-from coordinator.zk.embedded.java import JVM_FLAGS, SERVER_JARS, SERVER_MAIN, class_path, java, zkcli, zkcli_command
-from coordinator.zk.embedded.processes import command_line, has_ended, stands_still
-from coordinator.zk.security.access import ZooKeeperAccess
-from coordinator.zk.security.tls import secured
-
-__all__ = [
-    "Ensemble",
-    "EnsembleConfig",
-    "EnsembleError",
-    "Server",
-    "ServerStatus",
-    "four_letter_word",
-    "has_ensemble",
-    "mode_in",
-    "modes_are_healthy",
-    "zkcli",
-    "zkcli_command",
-]
-
+from coordinator.zk.embedded.directory import EnsembleConfig as EnsembleConfig
+from coordinator.zk.embedded.directory import EnsembleError as EnsembleError
+from coordinator.zk.embedded.directory import has_ensemble as has_ensemble
+from coordinator.zk.embedded.processes import (
+    JVM_FLAGS,
+    SERVER_JARS,
+    SERVER_MAIN,
+    class_path,
+    command_line,
+    has_ended,
+    java,
+    stands_still,
+)
+from coordinator.zk.embedded.processes import zkcli_command as zkcli_command
+from coordinator.zk.security.access import ZooKeeperAccess, secured
 
 LONGEST_ANSWER = 64 << 10
 """Bytes read of a reply to a four letter word; the peer may be no ZooKeeper."""
@@ -179,11 +172,6 @@ class Server:
         """SIGCONT after `pause`."""
         self._signal(signal.SIGCONT)
 
-    def restart(self) -> None:
-        """Stop and start; returns before the server serves again."""
-        self.stop()
-        self.start()
-
     def ask(self, word: str = "srvr", timeout_s: float = 1.0) -> str:
         """What the server answers to a four letter word; empty when it does not within `timeout_s`."""
         return four_letter_word(HOST, self.port, word, timeout_s, self._access)
@@ -252,7 +240,7 @@ class Ensemble:
             )
         if base_port is not None and ports[0].client != base_port:
             raise EnsembleError(f"{self.directory} holds an ensemble on port {ports[0].client}, not {base_port}")
-        self.identities = identities_of(self.directory, self.config)
+        self.identities = Identities(self.directory, self.config.tls, self.config.auth)
         self.servers = tuple(
             Server(
                 number,

@@ -1,4 +1,4 @@
-"""A Kafka broker for an embedded ensemble, or standalone in KRaft mode: one java process in a directory.
+"""A Kafka broker for an embedded ensemble: one java process in a directory.
 
 For the demo, the bench and the tests. All its files are in its directory, as an ensemble's are. Its jars come from
 Maven, fetched once by PySpark's Ivy into the user's cache folder.
@@ -11,8 +11,6 @@ import json
 import os
 import shutil
 import subprocess
-import uuid
-from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -26,16 +24,15 @@ from coordinator.zk.embedded.directory import (
     Ports,
     choose_ports,
     is_free,
-    ports_in,
+    known,
     state_in,
     wait_until,
     write_atomically,
 )
 from coordinator.zk.embedded.ensemble import Server
-from coordinator.zk.embedded.java import class_path, java
+from coordinator.zk.embedded.processes import class_path, java
 from coordinator.zk.errors import MissingProgram
 
-KAFKA_MAIN = "kafka.Kafka"
 READY_TIMEOUT_S = 60.0
 
 
@@ -43,15 +40,13 @@ READY_TIMEOUT_S = 60.0
 class KafkaConfig:
     """Settings of a broker.
 
-    :ivar zookeeper: connect string to register at, `host:port,host:port/chroot`; empty for KRaft mode.
-    :ivar broker_id: `broker.id` in ZooKeeper mode; each broker of a cluster has its own.
-    :ivar users: name -> password of a second listener with SASL/PLAIN; no such listener when empty.
-    :ivar extra: additional lines of server.properties.
+    :ivar zookeeper: connect string to register at, `host:port,host:port/chroot`.
+    :ivar broker_id: `broker.id`; each broker of a cluster has its own.
+    :ivar extra: lines of server.properties, over those below.
     """
 
     zookeeper: str = ""
     heap_mb: int = 256
-    users: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, str] = field(default_factory=dict)
     broker_id: int = 0
 
@@ -65,7 +60,7 @@ class Broker(Server):
     :raises EnsembleError: when the directory contains a broker of another configuration.
     """
 
-    main = KAFKA_MAIN
+    main = "kafka.Kafka"
 
     def __init__(self, directory: Path, config: KafkaConfig | None = None, base_port: int | None = None) -> None:
         directory = directory.expanduser().resolve()
@@ -80,9 +75,7 @@ class Broker(Server):
         if base_port is not None and base_port != ports.client:
             raise EnsembleError(f"{directory} holds a broker on port {ports.client}, not {base_port}")
         super().__init__(self.config.broker_id, directory / "broker", ports, self.config.heap_mb)
-        self.sasl_address = f"{HOST}:{ports.quorum}" if self.config.users else ""
         self._configuration = self.directory / "server.properties"
-        self._data = self.directory / "data"
 
     @classmethod
     def load(cls, directory: Path) -> Self:
@@ -117,7 +110,7 @@ class Broker(Server):
         super().stop(timeout_s)
 
     def _class_path(self) -> str:
-        return kafka_class_path()
+        return f"{class_path(LOGGING_JARS)}:{fetch_kafka()}/*"
 
     def __enter__(self) -> Self:
         try:
@@ -144,21 +137,22 @@ def _create(directory: Path, config: KafkaConfig, ports: Ports) -> None:
     (directory / "log4j2.properties").write_text(LOG_CONFIGURATION.replace("INFO", "WARN"))
     lines = _properties(config, ports, data)
     (directory / "broker" / "server.properties").write_text("".join(f"{k}={v}\n" for k, v in lines.items()))
-    if not config.zookeeper:
-        _format(data)
     state = {"version": 1, "config": asdict(config), "ports": asdict(ports)}
     write_atomically(directory / "kafka.json", json.dumps(state) + "\n")
 
 
 def _read_state(directory: Path) -> tuple[KafkaConfig, Ports]:
     with state_in(directory / "kafka.json", "a broker") as state:
-        return KafkaConfig(**state["config"]), ports_in(state["ports"])
+        return known(KafkaConfig, state["config"]), known(Ports, state["ports"])
 
 
 def _properties(config: KafkaConfig, ports: Ports, data: Path) -> dict[str, str]:
     """The lines of server.properties: one broker holds every replica, without waits for others."""
-    listeners = {"PLAINTEXT": ports.client, **({"SASL_PLAINTEXT": ports.quorum} if config.users else {})}
-    lines = {
+    return {
+        "broker.id": str(config.broker_id),
+        "zookeeper.connect": config.zookeeper,
+        "zookeeper.session.timeout.ms": "6000",
+        "listeners": f"PLAINTEXT://{HOST}:{ports.client}",
         "log.dirs": str(data),
         "auto.create.topics.enable": "false",
         "default.replication.factor": "1",
@@ -173,40 +167,8 @@ def _properties(config: KafkaConfig, ports: Ports, data: Path) -> dict[str, str]
         "num.network.threads": "2",
         "num.io.threads": "2",
         "background.threads": "2",
+        **config.extra,
     }
-    if config.zookeeper:
-        lines |= {
-            "broker.id": str(config.broker_id),
-            "zookeeper.connect": config.zookeeper,
-            "zookeeper.session.timeout.ms": "6000",
-        }
-    else:
-        lines |= {
-            "process.roles": "broker,controller",
-            "node.id": "1",
-            "controller.quorum.voters": f"1@{HOST}:{ports.election}",
-            "controller.listener.names": "CONTROLLER",
-            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT",
-        }
-    advertised = ",".join(f"{name}://{HOST}:{port}" for name, port in listeners.items())
-    control = "" if config.zookeeper else f",CONTROLLER://{HOST}:{ports.election}"
-    lines |= {"listeners": advertised + control, "advertised.listeners": advertised}
-    if config.users:
-        users = " ".join(f'user_{name}="{password}"' for name, password in config.users.items())
-        module = "org.apache.kafka.common.security.plain.PlainLoginModule"
-        lines["sasl.enabled.mechanisms"] = "PLAIN"
-        lines["listener.name.sasl_plaintext.plain.sasl.jaas.config"] = f"{module} required {users};"
-    return lines | dict(config.extra)
-
-
-def _format(data: Path) -> None:
-    """What `kafka-storage.sh format` writes, without another java process."""
-    lines = {"version": "1", "cluster.id": _short_uuid(), "node.id": "1", "directory.id": _short_uuid()}
-    (data / "meta.properties").write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
-
-
-def _short_uuid() -> str:
-    return urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
 
 
 KAFKA_VERSION = "3.9.1"
@@ -233,14 +195,6 @@ def cache_directory() -> Path:
     return Path(cache).expanduser() / "zk-group-coordinator"
 
 
-def kafka_class_path() -> str:
-    """The broker's class path; missing jars are fetched.
-
-    :raises MissingProgram: when they cannot be fetched.
-    """
-    return f"{class_path(LOGGING_JARS)}:{fetch_kafka()}/*"
-
-
 def fetch_kafka() -> Path:
     """The folder with the broker's jars (46 MB), as `fetched`."""
     artifact = Artifact(f"Kafka {KAFKA_VERSION}", "org.apache.kafka", "kafka_2.13", KAFKA_VERSION)
@@ -258,7 +212,7 @@ def fetched(artifact: Artifact, folder: Path) -> Path:
     if folder.is_dir():
         return folder
     cache_directory().mkdir(parents=True, exist_ok=True)
-    with _lock(), _scratch() as scratch:
+    with _scratch() as scratch:
         if not folder.is_dir():
             _run_ivy(artifact, scratch, folder)
             (scratch / "lib").rename(folder)  # atomic: the folder is complete or absent
@@ -303,19 +257,14 @@ def _cannot(artifact: Artifact, folder: Path, reason: str) -> str:
 
 
 @contextmanager
-def _lock() -> Iterator[None]:
+def _scratch() -> Iterator[Path]:
+    """A temporary folder beside the jars' folder, for an incomplete set, under a lock."""
+    scratch = cache_directory() / "kafka.new"
     with (cache_directory() / "kafka.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-@contextmanager
-def _scratch() -> Iterator[Path]:
-    """A temporary folder beside the jars' folder, for an incomplete set."""
-    scratch = cache_directory() / "kafka.new"
-    shutil.rmtree(scratch, ignore_errors=True)  # left by a killed process; the lock is held
-    scratch.mkdir(parents=True)
-    try:
-        yield scratch
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)  # left by a killed process
+        scratch.mkdir(parents=True)
+        try:
+            yield scratch
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Shared by every process: options, configuration, logging, the metrics server, the history file.
+"""Shared by every process: command lines, log formats, the metrics server.
 
 Imports `zk` itself and `znodes`.
 """

@@ -1,38 +1,44 @@
-"""Shared by the command lines of both sides: options, printing of rows, exit codes."""
+"""Shared by the command lines of both sides: options, tables, exit codes, and standard streams that fail.
+
+No value in a table is truncated: on a narrow terminal columns are hidden and listed.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import math
+import os
 import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar, cast, get_type_hints
 
 import click
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from ..errors import CoordinatorError, UsageError
-from ..security.access import ZooKeeperAccess, variables_in
+from ..security.access import ACCESS_HELPS, ZooKeeperAccess, variables_in
 from ..session.kazoo_store import open_kazoo
 from ..store import AclStore
-from ..znodes.names import printable as printable
-from ..znodes.names import shown
-from ..znodes.paths import Brokers
-from .config import PREFIX, load
-from .log_format import redacted
-from .streams import checked_streams
-from .tables import table_text as table_text
-from .tables import wide_option
+from ..values import PREFIX, load
+from ..znodes.paths import Brokers, shown
+from ..znodes.paths import printable as printable
+from .log_format import TEXT, redacted
 
 log = logging.getLogger(__name__)
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+T = TypeVar("T")
 
 SESSION_TIMEOUT_MS = 10_000
 CONNECT_TIMEOUT_S = 10.0
@@ -307,3 +313,257 @@ def row_objects(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> lis
 def print_json(document: object) -> None:
     """Print one JSON document on stdout."""
     click.echo(json.dumps(document, indent=2))
+
+
+_UNUSABLE = {0: os.O_WRONLY, 1: os.O_RDONLY, 2: os.O_WRONLY}
+
+
+class OutputLost(CoordinatorError):
+    """Standard output is closed, or its disk is full."""
+
+
+@contextmanager
+def checked_streams() -> Iterator[None]:
+    """Within it a failed write to stdout raises `OutputLost`, also where stdout is closed.
+
+    A broken pipe stays a `BrokenPipeError`: the reader has seen enough. After either, further output is dropped.
+    """
+    _occupy()
+    sys.stdin = sys.stdin or _opened("r", os.O_WRONLY)
+    sys.stderr = sys.stderr or _opened("w", os.O_WRONLY)
+    with redirect_stdout(cast(TextIO, _Output(sys.stdout or _opened("w", os.O_RDONLY)))):
+        yield
+        sys.stdout.flush()
+
+
+def _occupy() -> None:
+    """Open closed standard streams, so that no socket gets their numbers, as glibc does (`__libc_check_standard_fds`).
+
+    A read of stdin, or a write to stdout, fails as before.
+    """
+    for number, flags in _UNUSABLE.items():
+        try:
+            os.fstat(number)
+        except OSError:
+            os.dup2(os.open(os.devnull, flags), number)
+            os.set_inheritable(number, True)
+
+
+def _opened(mode: str, flags: int) -> TextIO:
+    return cast(TextIO, open(os.devnull, mode, opener=lambda path, _: os.open(path, flags)))
+
+
+class _Output:
+    """stdout: the first failure raises, later output is dropped, also that which is still in its buffer."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        if text == "":  # click tries a stream so, and ignores what it raises
+            return 0
+        with self._checked():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        with self._checked():
+            self._stream.flush()
+
+    @contextmanager
+    def _checked(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+            if isinstance(error, BrokenPipeError):
+                raise
+            raise OutputLost(f"standard output cannot be written: {error.strerror}") from error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+UNLIMITED = sys.maxsize
+GAP = 2
+WRAPPED_AT_LEAST = 24
+"""Cells of a column whose text is wrapped between words."""
+PROSE_WORDS = 3
+WIDE = "zk_group.wide"
+
+LEFT_OUT_FIRST = (
+    "CLIENT-ID", "TURN-MS-PER-S", "EPOCH", "HOST", "RUN", "TOPIC-ID", "INCARNATION", "METADATA-BYTES", "ATTEMPTS",
+    "ASSIGNMENT-MS", "LAST-STOP-MS", "LAST-START-MS", "MOVED", "JOINED", "LEFT", "SUBSCRIPTION", "FINISHED", "STRATEGY",
+    "FILE", "PARTITIONS", "MEMBERS", "GENERATION",
+)  # fmt: skip
+"""Columns that a narrow terminal lacks first; then the last ones."""
+
+ALARMING = {
+    "STATE": {
+        "RebalanceFailed": "red", "Failed": "red", "unreadable": "red", "expired": "red", "silent": "yellow",
+        "PreparingRebalance": "yellow", "CompletingRebalance": "yellow", "Resetting": "yellow", "aborted": "yellow",
+    },
+    "SEVERITY": {"damaged": "red"},
+    "RESULT": {"in progress": "yellow"},
+}  # fmt: skip
+"""Column -> value -> its colour."""
+ALARMING_COLUMNS = {
+    "PROBLEM": "red", "ERROR": "red", "WHY": "yellow", "REASON": "yellow", "PAUSED": "yellow", "ENDED": "yellow",
+}  # fmt: skip
+"""Column -> the colour of every value in it."""
+
+
+def wide_option(command: Command) -> Command:
+    """`--wide`, for every table of the command."""
+    return click.option(
+        "--wide",
+        is_flag=True,
+        expose_value=False,
+        callback=lambda context, option, value: context.meta.__setitem__(WIDE, value),
+        help="Every column, on a narrow terminal too. Elsewhere there are always all.",
+    )(command)
+
+
+def table_text(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """`rows` as a table, without the final newline.
+
+    Anywhere but on a terminal, and with `--wide`, every column at its full width. On a terminal what fits: a column
+    without values is left out first, prose is wrapped between words, then other columns are left out; a last line names
+    them.
+    """
+    texts = [["-" if value is None else printable(value) for value in row] for row in rows]
+    is_wide = not sys.stdout.isatty() or _is_asked_wide()
+    shown, widths = fitting(columns, texts, UNLIMITED if is_wide else Console().width)
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
+    for index, width in zip(shown, widths, strict=True):
+        is_number = bool(rows) and all(isinstance(row[index], int) for row in rows)
+        table.add_column(columns[index], justify="right" if is_number else "left", width=width)
+    for row in texts:
+        table.add_row(*(Text(row[index], style=style_of(columns[index], row[index])) for index in shown))
+    console = Console(width=sum(widths) + GAP * len(widths), highlight=False)
+    with console.capture() as capture:
+        console.print(table)
+        if left_out := [column for index, column in enumerate(columns) if index not in shown]:
+            console.print(f"not shown: {', '.join(left_out)} (--wide)", style="dim", soft_wrap=True)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def fitting(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> tuple[list[int], list[int]]:
+    """The columns to show in `width` cells, by their indexes, and the width of each. Pure.
+
+    No width is below that of a column's longest word; where a single column is wider than `width`, so is the table.
+    """
+    natural = [max(map(cell_len, (column, *(row[i] for row in rows)))) for i, column in enumerate(columns)]
+    least = [_least(column, [row[i] for row in rows], natural[i]) for i, column in enumerate(columns)]
+    shown = list(range(len(columns)))
+    if _total(natural, shown) <= width:
+        return shown, natural
+    for index in [i for i in reversed(shown) if rows and all(row[i] == "-" for row in rows)]:
+        if _total(natural, shown) > width and len(shown) > 1:
+            shown.remove(index)
+    while _total(least, shown) > width and len(shown) > 1:
+        shown.remove(min(shown, key=lambda i: _rank(columns[i], i)))
+    widths = {index: least[index] for index in shown}
+    for _ in range(min(width, _total(natural, shown)) - _total(least, shown)):
+        widths[max(shown, key=lambda i: natural[i] - widths[i])] += 1  # to the one that lacks most
+    return shown, [widths[index] for index in shown]
+
+
+def style_of(column: str, value: str) -> str:
+    """The colour of a value that is unhealthy, or in need of attention; empty for all others."""
+    if value == "-":
+        return ""
+    return ALARMING_COLUMNS.get(column) or ALARMING.get(column, {}).get(value, "")
+
+
+def echo_alarm(text: str, colour: str = "red") -> None:
+    """Print a line on stdout, coloured on a terminal."""
+    console = Console(highlight=False)
+    with console.capture() as capture:
+        console.print(Text(text, style=colour), soft_wrap=True)
+    click.echo(capture.get().rstrip("\n"))
+
+
+def _rank(column: str, index: int) -> tuple[int, int]:
+    """What is left out first has the lowest; the first column is left out last."""
+    if column in LEFT_OUT_FIRST and index:
+        return 0, LEFT_OUT_FIRST.index(column)
+    return (1, -index) if index else (2, 0)
+
+
+def _least(column: str, texts: Sequence[str], natural: int) -> int:
+    words = [word for text in texts for word in text.split()]
+    if all(len(text.split()) < PROSE_WORDS for text in texts):
+        return natural
+    return max(cell_len(column), min(natural, WRAPPED_AT_LEAST), *map(cell_len, words))
+
+
+def _total(widths: Sequence[int], shown: Sequence[int]) -> int:
+    return sum(widths[index] for index in shown) + GAP * (len(shown) - 1)
+
+
+def _is_asked_wide() -> bool:
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(WIDE))
+
+
+_CLICK_TYPES: dict[Any, Any] = {
+    int: int, str: str, str | int: str, float: float, bool: bool, tuple[str, ...]: str
+}  # fmt: skip
+
+
+def config_options(kind: type[Any], helps: Mapping[str, str]) -> Callable[[Command], Command]:
+    """`--config FILE` and one option for each plain field of `kind`, without defaults: `built` fills those in.
+
+    :param helps: field -> one line of help; for those of `ZooKeeperAccess` there is one.
+    """
+    hints = get_type_hints(kind)
+    lines = {**ACCESS_HELPS, **helps}
+
+    def decorate(command: Command) -> Command:
+        # Fields of `ZooKeeperAccess`, which are keywords only, after the configuration's own.
+        for field in reversed(sorted(dataclasses.fields(kind), key=lambda each: bool(each.kw_only))):
+            if hints[field.name] not in _CLICK_TYPES:
+                continue
+            value = ",".join(field.default) if isinstance(field.default, tuple) else field.default
+            option = f"--{field.name.replace('_', '-')}"
+            if hints[field.name] is bool:
+                value, option = str(field.default).lower(), f"{option}/--no-{option[2:]}"
+            default = "" if value in (dataclasses.MISSING, "") else f"  [default: {value}]"
+            command = click.option(
+                option,
+                field.name,
+                type=_CLICK_TYPES[hints[field.name]],
+                default=None,
+                help=f"{lines.get(field.name, '')}{default}  [env: {PREFIX}{field.name.upper()}]".strip(),
+            )(command)
+        file = click.option("--config", type=click.Path(path_type=Path), help="A TOML file with options by name.")
+        return file(command)
+
+    return decorate
+
+
+def built(kind: type[T], options: Mapping[str, Any]) -> T:
+    """The configuration from a command's options (including `config`), the environment and the file.
+
+    :raises UsageError: when a value is invalid, or a required one is missing.
+    """
+    return load(kind, options, options.get("config"), is_command=True)
+
+
+def log_options(command: Command) -> Command:
+    """`--log-level` and `--log-format`, passed to the command as `log_level` and `log_format`."""
+    level = _choice("level", ["debug", "info", "warning", "error"], "info", "Lowest level that is logged on stderr.")
+    form = _choice("format", [TEXT, JSON], TEXT, "logfmt, or one JSON object per line.")
+    return level(form(command))
+
+
+def _choice(name: str, values: list[str], default: str, line: str) -> Callable[[Command], Command]:
+    return click.option(
+        f"--log-{name}",
+        type=click.Choice(values),
+        default=default,
+        show_default=True,
+        envvar=f"{PREFIX}LOG_{name.upper()}",
+        show_envvar=True,
+        help=line,
+    )

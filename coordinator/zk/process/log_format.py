@@ -11,12 +11,13 @@ import json
 import logging
 import math
 import re
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import NamedTuple
 
-from ..znodes.names import printable
+from ..znodes.paths import printable
 
 TEXT = "text"
 JSON = "json"
@@ -112,9 +113,11 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, separators=(",", ":"))
 
 
-def formatter(log_format: str) -> logging.Formatter:
-    """The formatter of that name: `text` or `json`."""
-    return JsonFormatter() if log_format == JSON else TextFormatter()
+def log_to_stderr(level: str = "INFO", log_format: str = TEXT) -> None:
+    """One line per state change on stderr, in UTC."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if log_format == JSON else TextFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
 def _content(record: logging.LogRecord) -> tuple[str, list[tuple[str, str, object]]]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import struct
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, ClassVar
 
 from kazoo import exceptions as kz
 from kazoo.handlers.threading import SequentialThreadingHandler
@@ -15,6 +18,7 @@ from kazoo.retry import KazooRetry
 from kazoo.security import ACL as KazooAcl
 from kazoo.security import Id
 
+from ..below import EventFile
 from ..errors import (
     GRANT,
     AuthenticationFailed,
@@ -31,21 +35,21 @@ from ..errors import (
     WriteDenied,
     ZooKeeperUnreachable,
 )
-from ..hosts import checked_hosts
-from ..outages import OutageLog, QuietLog
 from ..runtime import ThreadRuntime
-from ..security.access import ZooKeeperAccess, access_at_open
-from ..security.source import AclSource
-from ..security.tls import TlsFiles
+from ..security.access import TlsFiles, ZooKeeperAccess, access_at_open
+from ..security.policy import AclSource
 from ..store import (
     DENIED,
     Acl,
     AclEntry,
     AclStore,
+    Create,
+    Delete,
     Listing,
     Node,
     Operation,
     SessionState,
+    SetData,
     Stat,
     StateListener,
     StoreFactory,
@@ -54,9 +58,18 @@ from ..store import (
     Watch,
     operation_bytes,
 )
+from ..values import checked_hosts
 from ..wire import MOST_PATHS, MOST_UNANSWERED, NO_AUTH, NO_NODE, Failure, Multi, MultiRead, pipelined, stat_of
-from .kazoo_client import AUTHENTICATION, CONNECT_TRIES, CREDENTIALS_REFUSED, Handler, OneSession, wrapped
-from .write_record import WRITES_DIR, RecordedMulti, WriteRecord
+from .kazoo_client import (
+    AUTHENTICATION,
+    CONNECT_TRIES,
+    CREDENTIALS_REFUSED,
+    Handler,
+    OneSession,
+    OutageLog,
+    QuietLog,
+    wrapped,
+)
 
 log = logging.getLogger(__name__)
 
@@ -426,3 +439,80 @@ def _reason(code: int) -> str:
     """ZooKeeper's name of an error; newer servers have codes that kazoo does not know."""
     known = kz.EXCEPTIONS.get(code)
     return _REASONS.get(known, known.__name__) if known is not None else f"error {code}"
+
+
+WRITES_DIR = "ZK_GROUP_WRITES_DIR"
+"""The environment variable that names the folder of all records; without it there are none."""
+
+_ZXID = struct.Struct("!4xq")
+
+
+class WriteRecord:
+    """A session's commits in `[folder]/[session].jsonl`, for a drill on servers whose transaction logs it cannot read.
+
+    :param timeout_s: the session's negotiated timeout.  :param asked_s: the requested one.
+    :param clock: the machine's monotonic clock.
+    :raises OSError: when the file cannot be written.
+    """
+
+    def __init__(self, folder: str, session: int, timeout_s: float, asked_s: float, clock: Callable[[], float]) -> None:
+        self._file = EventFile(folder, f"{session:x}")
+        self._numbers = count(1)
+        self._clock = clock
+        self.add("session", timeout=timeout_s, asked=asked_s)
+
+    def add(self, event: str, **fields: Any) -> None:
+        """Append an event."""
+        self._file.add({"at": self._clock(), "event": event, **fields})
+
+    def of(self, multi: Multi, heard: Callable[[], int]) -> RecordedMulti:
+        """The same request, which records itself."""
+        return RecordedMulti(multi, self, next(self._numbers), heard)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedMulti:
+    """A commit that is recorded just before it is sent, and as soon as its reply arrives, by the connection's thread.
+
+    :ivar heard: the zxid of the session's last reply.
+    """
+
+    multi: Multi
+    record: WriteRecord
+    number: int
+    heard: Callable[[], int]
+    type: ClassVar[int] = Multi.type
+
+    def serialize(self) -> bytes:
+        """The request's body."""
+        chroot, operations = self.multi.chroot, self.multi.operations
+        written = [_written(operation, chroot) for operation in operations]
+        self.record.add("asked", number=self.number, after=self.heard(), ops=written)
+        return self.multi.serialize()
+
+    def deserialize(self, answer: bytes, offset: int) -> Sequence[str | Failure]:
+        """As `Multi`'s; the answer begins with its header."""
+        results = self.multi.deserialize(answer, offset)
+        if any(isinstance(result, Failure) for result in results):
+            self.record.add("refused", number=self.number)
+        else:
+            self.record.add("done", number=self.number, zxid=_ZXID.unpack_from(answer)[0], paths=results)
+        return results
+
+
+def _written(operation: Operation, chroot: str) -> dict[str, Any]:
+    """An operation as in a history, with its full path."""
+    path = chroot + operation.path
+    if isinstance(operation, Create):
+        made = {"op": "create", "path": path, "data": _text(operation.data), "ephemeral": operation.ephemeral}
+        return {**made, "sequential": True} if operation.sequential else made
+    if isinstance(operation, SetData):
+        known = {"version": operation.version + 1} if operation.version >= 0 else {}
+        return {"op": "set", "path": path, "data": _text(operation.data), **known}
+    if isinstance(operation, Delete):
+        return {"op": "delete", "path": path}
+    return {"op": "check", "path": path, "version": operation.version}
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "backslashreplace")

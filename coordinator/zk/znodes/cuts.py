@@ -25,46 +25,21 @@ class Cut(NamedTuple):
     czxid: int
 
 
-class Cuts:
-    """The complete checkpoints of one region. Each is read once: it never changes."""
-
-    def __init__(self, region: str) -> None:
-        self.region = region
-        self._paths = RegionPaths(region)
-        self._known: dict[int, Cut] = {}
-        self._life = 0
-
-    def read(self, store: Store) -> tuple[Cut, ...]:
-        """The retained ones, in order.
-
-        :raises StoreError: when there was no answer.
-        """
-        listing = store.children(self._paths.checkpoints)
-        numbers = sorted(filter(None, map(checkpoint_number, listing.names if listing is not None else ())))
-        life = listing.stat.czxid if listing is not None else 0
-        if life != self._life:  # a recreated region counts from 1 again
-            self._life, self._known = life, {}
-        newest = max(self._known, default=0)  # one at a time: below it none completes any more
-        unknown = [number for number in numbers if number > newest]
-        nodes = store.get_many([self._paths.end(number, COMPLETED) for number in unknown])
-        found = {n: Cut(n, node.stat.czxid) for n, node in zip(unknown, nodes, strict=True) if node is not None}
-        self._known = {number: cut for number, cut in (self._known | found).items() if number in set(numbers)}
-        return tuple(self._known[number] for number in sorted(self._known))
-
-
 class GroupCuts:
-    """The cuts of a group's region. The region is read again every few seconds only: a state may be large."""
+    """The complete checkpoints of a group's region. Each is read once: it never changes.
+
+    The region is read again every few seconds only: a state may be large.
+
+    :ivar region: as last read; empty without one.
+    """
 
     def __init__(self, runtime: Runtime, group: str) -> None:
         self._runtime = runtime
         self._group = group
         self._asked_at = float("-inf")
-        self._cuts = Cuts("")
-
-    @property
-    def region(self) -> str:
-        """The region as last read; empty without one."""
-        return self._cuts.region
+        self.region = ""
+        self._known: dict[int, Cut] = {}
+        self._life = 0
 
     def read(self, store: Store, is_asked: bool = False) -> tuple[Cut, ...]:
         """The retained cuts, in order; none for a group without a region.
@@ -75,22 +50,26 @@ class GroupCuts:
         """
         now = self._runtime.monotonic()
         if is_asked or now - self._asked_at >= REGION_S:
-            region = region_of(store, self._group)
-            self._asked_at = now
-            if region != self._cuts.region:
-                self._cuts = Cuts(region)
-        return self._cuts.read(store) if self._cuts.region else ()
+            path = GroupPaths(self._group).state
+            node = store.get(path)
+            bound = GroupState.parse(path, node.data).region if node is not None else None
+            self._asked_at, before, self.region = now, self.region, bound.name if bound is not None else ""
+            if self.region != before:
+                self._known, self._life = {}, 0
+        return self._cuts(store, RegionPaths(self.region)) if self.region else ()
 
-
-def region_of(store: Store, group: str) -> str:
-    """The consistent region of a group; empty without one.
-
-    :raises BadData: when the group's state cannot be read.
-    """
-    path = GroupPaths(group).state
-    node = store.get(path)
-    bound = GroupState.parse(path, node.data).region if node is not None else None
-    return bound.name if bound is not None else ""
+    def _cuts(self, store: Store, paths: RegionPaths) -> tuple[Cut, ...]:
+        listing = store.children(paths.checkpoints)
+        numbers = sorted(filter(None, map(checkpoint_number, listing.names if listing is not None else ())))
+        life = listing.stat.czxid if listing is not None else 0
+        if life != self._life:  # a recreated region counts from 1 again
+            self._life, self._known = life, {}
+        newest = max(self._known, default=0)  # one at a time: below it none completes any more
+        unknown = [number for number in numbers if number > newest]
+        nodes = store.get_many([paths.end(number, COMPLETED) for number in unknown])
+        found = {n: Cut(n, node.stat.czxid) for n, node in zip(unknown, nodes, strict=True) if node is not None}
+        self._known = {number: cut for number, cut in (self._known | found).items() if number in set(numbers)}
+        return tuple(self._known[number] for number in sorted(self._known))
 
 
 def checkpoint_named(value: str) -> int:

@@ -10,8 +10,8 @@ from ..errors import BadData
 from ..store import DENIED, Node
 from ..values import MAX_NUMBER as MAX_NUMBER
 from . import ranges
-from .names import is_name, shown
 from .partitions import TopicPartition
+from .paths import is_name, shown
 
 T = TypeVar("T")
 

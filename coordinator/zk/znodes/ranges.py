@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Set
 from itertools import chain, pairwise
 from typing import Any
@@ -99,16 +99,12 @@ class Ranges(Set[int]):
         return self._count
 
     def __and__(self, other: Set[Any]) -> Ranges:
-        mine, others = list(self.pairs), list(Ranges.of(other).pairs)
-        found, at = [], 0
-        for first, last in mine:
-            while at < len(others) and others[at][1] < first:
+        others, found = Ranges.of(other), []
+        for first, last in self.pairs:
+            at = bisect_left(others._lasts, first)
+            while at < len(others._firsts) and others._firsts[at] <= last:
+                found.append((max(first, others._firsts[at]), min(last, others._lasts[at])))
                 at += 1
-            following = at
-            while following < len(others) and others[following][0] <= last:
-                found.append((max(first, others[following][0]), min(last, others[following][1])))
-                following += 1
-            at = max(at, following - 1)
         return Ranges(found)
 
     def __or__(self, other: Set[Any]) -> Ranges:

@@ -1,30 +1,28 @@
-"""The znodes of topics, the coordinator and consumers: one frozen record per kind, with its JSON.
+"""The znodes of topics, brokers, the coordinator, consumers with their commands, and operators: a frozen record each.
 
-`parse` takes the path (for messages) and the data, and raises `BadData`. Commands are in `commands.py`, group states in
-`group_state.py`, segments and queries in `segments.py`; `zk_paths.md` describes each field.
+`parse` takes the path (for messages) and the data, and raises `BadData`. Group states are in `group_state.py`, segments
+and queries in `segments.py`; `zk_paths.md` describes each field.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
+from urllib.parse import urlsplit
 
-from . import forms, ranges
+from ..errors import BadData
+from ..store import Store
+from . import forms, ranges, regions
 from .forms import Form, Record
+from .group_state import CLIENT, CONSUMER, MAX_OWNED, OWNERSHIP, ClientProtocols
 from .json_fields import Fields, changed, compact
-from .names import is_name
-from .partitions import (
-    CAUSE,
-    LOST,
-    NONE,
-    Discontinuities,
-    Discontinuity,
-    PartitionSet,
-    TopicPartition,
-)
+from .partitions import CAUSE, LOST, NONE, Discontinuities, Discontinuity, PartitionSet, TopicPartition, united
+from .paths import Brokers, is_name
 from .regions import PATTERN_PREFIX, Progress, RegionMembership
-from .sync import CLIENT, CONSUMER, ClientProtocols
+
+log = logging.getLogger(__name__)
 
 STATIC = "static"
 WHITE_LIST = "white_list"
@@ -385,3 +383,162 @@ class TurnTimes(Record):
     groups: Annotated[Mapping[str, int], Form(_numbers, lambda groups: dict(sorted(groups.items())))] = field(
         default_factory=dict
     )
+
+
+PLAINTEXT = "PLAINTEXT"
+
+
+def registered_brokers(store: Store, brokers: Brokers, protocol: str = PLAINTEXT) -> list[str]:
+    """The addresses, `host:port`, of the registered brokers for `protocol` (Kafka's `security.protocol`).
+
+    An unreadable broker znode is logged and skipped: every broker knows all others.
+
+    :raises StoreError: when ZooKeeper does not answer.
+    """
+    listing = store.children(brokers.ids)
+    paths = [brokers.id(name) for name in sorted(listing.names)] if listing else []
+    found: list[str] = []
+    for path, node in zip(paths, store.get_many(paths), strict=True):
+        if node is None:
+            continue
+        try:
+            found += addresses(path, node.data, protocol)
+        except BadData as error:
+            log.warning("ignoring unreadable znode: path=%s problem=%s", path, error)
+    return found
+
+
+def addresses(where: str, data: bytes, protocol: str = PLAINTEXT) -> list[str]:
+    """Addresses of one broker for `protocol`; the znode maps endpoint names to protocols.
+
+    :raises BadData: when `data` is no broker registration.
+    """
+    fields = Fields.parse(where, data)
+    protocols = fields.texts("listener_security_protocol_map")
+    found = []
+    for endpoint in fields.items("endpoints"):
+        if not isinstance(endpoint, str):
+            raise fields.bad("endpoints", "a list of listener://host:port")
+        listener, _, place = endpoint.partition("://")
+        if protocols.get(listener, listener).upper() == protocol.upper():
+            found.append(_address(fields, place))
+    return found
+
+
+def _address(fields: Fields, place: str) -> str:
+    try:
+        parts = urlsplit(f"//{place}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if not host or not port:
+        raise fields.bad("endpoints", "a list of listener://host:port")
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+LONGEST_BY = 250
+LONGEST_REASON = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Pause(Record):
+    """The author, time (wall clock, milliseconds) and reason of a pause."""
+
+    by: Annotated[str, forms.text(LONGEST_BY, "")]
+    since_ms: Annotated[int, forms.number(0)]
+    reason: Annotated[str | None, forms.optional_text(LONGEST_REASON)] = None
+
+
+@dataclass(frozen=True, slots=True)
+class PausedRecord(Record):
+    """`/consumers/paused`: groups without turns.
+
+    :ivar everything: set when every group is paused, whether or not in `groups`.
+    """
+
+    MAY_BE_EMPTY = True
+
+    everything: Annotated[Pause | None, forms.inner(Pause).named("all")] = None
+    groups: Annotated[Mapping[str, Pause], forms.named(Pause)] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        """Whether anything is paused."""
+        return self.everything is not None or bool(self.groups)
+
+    def of(self, group: str) -> Pause | None:
+        """The pause of `group`, None when it is not paused."""
+        return self.everything or self.groups.get(group)
+
+    def with_pause(self, group: str | None, pause: Pause) -> PausedRecord:
+        """The same with `group` paused (None: everything); an existing pause stays unchanged."""
+        if group is None:
+            return replace(self, everything=self.everything or pause)
+        return replace(self, groups={group: pause, **self.groups})
+
+    def without(self, group: str) -> PausedRecord:
+        """The same without the pause of `group` itself."""
+        return replace(self, groups={name: pause for name, pause in self.groups.items() if name != group})
+
+
+NOTHING_PAUSED = PausedRecord()
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRequest(Pause):
+    """`groups/[group]/request`: an operator's request for a turn; removed after the turn."""
+
+
+STOP_FETCHER = "stop-fetcher"
+START_FETCHER = "start-fetcher"
+ASSIGN = "assign"
+ASSIGNMENT_FAILED = "assignment-failed"
+DRAIN = "drain"
+OPTIONS = (STOP_FETCHER, START_FETCHER, ASSIGN, ASSIGNMENT_FAILED, DRAIN)
+_OPTION = forms.text(default="").checked(OPTIONS.__contains__, f"{', '.join(OPTIONS[:-1])} or {OPTIONS[-1]}")
+MAX_REASON = 1000
+
+
+class Order(NamedTuple):
+    """Position of a command among those of its channel."""
+
+    epoch: int
+    generation: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Command(Record):
+    """One command, as in seed 000. Epoch, generation and incarnation are additions: they identify a stale one.
+
+    :ivar threads: for `start-fetcher`, thread -> partitions: the consumer's complete assignment.
+    :ivar partitions: for `stop-fetcher`, the partitions to revoke; empty means all.
+    :ivar topics: the ids of its topics.
+    :ivar ask: of `assign` and `assignment-failed`, and of a start whose target is the answer to one.
+    :ivar reason: of `assignment-failed`.
+    :ivar region: of a start and of `drain` in a consistent region.
+    """
+
+    FIRST = ("option", "ownershipMap", "partitions", "topics", "ask", "reason", "region")
+
+    option: Annotated[str, _OPTION]
+    epoch: Annotated[int, forms.count()]
+    generation: Annotated[int, forms.count()]
+    incarnation: Annotated[str, forms.text(64)]
+    threads: Annotated[Mapping[str, PartitionSet], OWNERSHIP] = field(default_factory=dict)
+    partitions: Annotated[PartitionSet, forms.partitions(MAX_OWNED).optional] = NONE
+    topics: Annotated[Mapping[str, str], forms.TEXTS] = field(default_factory=dict)
+    ask: Annotated[str, forms.text(64).optional] = ""
+    reason: Annotated[str, forms.text(MAX_REASON).optional] = ""
+    region: Annotated[regions.Order | None, forms.inner(regions.Order).optional] = None
+
+    @property
+    def started(self) -> PartitionSet:
+        """All partitions of a `start-fetcher`."""
+        return united(self.threads.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """Its fields, without those that its option has no use for."""
+        unused = {"partitions"} if self.option == START_FETCHER else {"ownershipMap"}
+        if self.option not in (START_FETCHER, STOP_FETCHER):
+            unused.add("topics")
+        return {key: value for key, value in Record.to_json(self).items() if key not in unused}

@@ -15,9 +15,8 @@ from ..store import Create, Operation, SetData
 from . import forms
 from .forms import Form, Record
 from .json_fields import Fields
-from .names import is_name
 from .partitions import TopicPartition, nested
-from .paths import RegionPaths
+from .paths import RegionPaths, is_name
 
 CONSUMERS = "consumers"
 SLOTS = "slots"

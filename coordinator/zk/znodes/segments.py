@@ -10,8 +10,8 @@ from typing import Annotated, Any, NamedTuple
 from . import forms
 from .forms import Form, Record
 from .json_fields import MAX_NUMBER, Fields
-from .names import is_name
 from .partitions import CAUSE, Discontinuities, Discontinuity, TopicPartition, nested
+from .paths import is_name
 
 SEAL_INTERVAL_MS = 200
 """Default milliseconds between a fetcher's seals."""

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, Final
 
 from ..errors import BadData
-from .names import shown
+from .paths import shown
 from .records import WHITE_LIST
 
 MAX_PATTERN: Final = 1000

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from coordinator.zk.znodes.group_state import STABLE
-from coordinator.zk.znodes.sync import CLIENT
+from coordinator.zk.znodes.group_state import CLIENT, STABLE
 
 from ..replay.commits import LIFE, MEMBER, RUNNING, STATE, Commit
 from ..replay.conditions import NEVER, Fault

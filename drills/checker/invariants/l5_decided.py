@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coordinator.zk.znodes.commands import ASSIGN
 from coordinator.zk.znodes.paths import ask_number
+from coordinator.zk.znodes.records import ASSIGN
 
 from ..replay.replay import Replay
 from ..replay.verdict import moment

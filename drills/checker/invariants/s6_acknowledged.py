@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from coordinator.zk.znodes.commands import ASSIGN, DRAIN
 from coordinator.zk.znodes.group_state import STABLE
+from coordinator.zk.znodes.records import ASSIGN, DRAIN
 
 from ..replay.channel_data import ChannelData
 from ..replay.commits import GONE, LIFE, NAMED, SENT, SERVER, STATE, Commit

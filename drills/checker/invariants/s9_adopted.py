@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from coordinator.zk.znodes.commands import ASSIGN
+from coordinator.zk.znodes.group_state import Ask, AskMember
 from coordinator.zk.znodes.paths import ask_number
-from coordinator.zk.znodes.sync import Ask, AskMember
+from coordinator.zk.znodes.records import ASSIGN
 
 from ..replay.commits import ASK, MEMBER, OWNER, STATE, Commit
 from ..replay.conditions import NEVER

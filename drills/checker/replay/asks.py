@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from coordinator.zk.znodes.group_state import Answer, Ask, MemberAnswer
 from coordinator.zk.znodes.paths import ANSWER as ANSWER_NAME
 from coordinator.zk.znodes.paths import MEMBER_PREFIX
-from coordinator.zk.znodes.sync import Answer, Ask, MemberAnswer
 
 from .commits import ASK, IN_GROUP, Commit, Route
 from .event_schema import CREATE, DELETE

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from coordinator.zk.errors import BadData
-from coordinator.zk.znodes.operator_requests import NOTHING_PAUSED, PausedRecord
 from coordinator.zk.znodes.paths import PAUSED
+from coordinator.zk.znodes.records import NOTHING_PAUSED, PausedRecord
 
 from .verdict import Event
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from base64 import b64decode
 
 from coordinator.zk.errors import BadData
-from coordinator.zk.znodes.group_state import partitions_of
+from coordinator.zk.znodes.group_state import CLIENT, CONSUMER, partitions_of
 from coordinator.zk.znodes.records import STATIC, Registration
 from coordinator.zk.znodes.regions import FAILED
-from coordinator.zk.znodes.sync import CLIENT, CONSUMER
 from coordinator.zk.znodes.topic_filter import TopicFilter
 
 from .channel_data import ChannelData

@@ -11,9 +11,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.znodes.group_state import GroupState
-from coordinator.zk.znodes.records import BegunRecord, EpochRecord, OffsetRecord, OwnerRecord, Registration, Seat, Topic
+from coordinator.zk.znodes.records import (
+    START_FETCHER,
+    STOP_FETCHER,
+    BegunRecord,
+    Command,
+    EpochRecord,
+    OffsetRecord,
+    OwnerRecord,
+    Registration,
+    Seat,
+    Topic,
+)
 from coordinator.zk.znodes.regions import GroupRegion, Order
 from coordinator.zk.znodes.segments import Query, Segment
 

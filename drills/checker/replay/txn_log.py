@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from coordinator.zk.errors import BadData
-from coordinator.zk.jute import JuteReader
+from coordinator.zk.wire import JuteReader
 
 MAGIC = b"ZKLG"
 LARGEST = 64 << 20

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from coordinator.zk.znodes.group_state import Answer, Ask, MemberAnswer
 from coordinator.zk.znodes.paths import ask_number
 from coordinator.zk.znodes.records import BegunRecord, Registration, Topic
 from coordinator.zk.znodes.segments import Query
-from coordinator.zk.znodes.sync import Answer, Ask, MemberAnswer
 
 from .channel_data import ChannelData
 from .fast_json import Partition

@@ -17,7 +17,7 @@ from confluent_kafka import Producer as KafkaClient
 from pyspark.sql import DataFrame
 
 from consumer.logs.embedded.producer import Producer
-from consumer.spark import FetcherPool
+from consumer.spark.fetchers.pool import FetcherPool
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.znodes.paths import Brokers
 

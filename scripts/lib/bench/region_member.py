@@ -17,8 +17,8 @@ from typing import Any
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Callbacks, Consumer
 from consumer.operator.states import State
-from coordinator.zk.process.config import load
 from coordinator.zk.runtime import ThreadRuntime, on_signals
+from coordinator.zk.values import load
 from coordinator.zk.znodes.partitions import TopicPartition
 
 from .group import TOPIC

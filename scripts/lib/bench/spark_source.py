@@ -16,8 +16,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from coordinator.zk.embedded.java import class_path
 from coordinator.zk.embedded.kafka import Artifact, cache_directory, fetched
+from coordinator.zk.embedded.processes import class_path
 from coordinator.zk.errors import MissingProgram
 
 from .peers import PATIENCE_S, Took

@@ -21,7 +21,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQueryListener
 
-from consumer.spark import FetcherPool
+from consumer.spark.fetchers.pool import FetcherPool
 
 from .figures import machine, summary
 from .ground import EMBEDDED, PARTITIONS, SMALL_TOPIC, TOPIC, Ground, session

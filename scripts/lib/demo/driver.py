@@ -20,8 +20,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
-from consumer.spark import FetcherPool, register
-from coordinator.zk.embedded.java import JVM_FLAGS
+from consumer.spark import register
+from consumer.spark.fetchers.pool import FetcherPool
+from coordinator.zk.embedded.processes import JVM_FLAGS
 
 STARTS = 5
 LOOK_S = 0.5

@@ -12,8 +12,8 @@ from consumer.membership.channel import FencedChannel
 from consumer.membership.command_drain import CommandDrain
 from consumer.sealing.sealer import Sealer
 from coordinator.zk.errors import CoordinatorError, Refused
-from coordinator.zk.znodes.commands import STOP_FETCHER
 from coordinator.zk.znodes.group_state import STABLE
+from coordinator.zk.znodes.records import STOP_FETCHER
 from drills.checker.replay.sketches import of_range
 from drills.workloads.sketching import Sketching
 from tests.simulation import fences, holes

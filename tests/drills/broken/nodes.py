@@ -21,10 +21,10 @@ from coordinator.rebalance.handlers import Handlers
 from coordinator.rebalance.rebalancer import Rebalancer
 from coordinator.service import CoordinatorService
 from coordinator.zk.store import SetData
-from coordinator.zk.znodes.commands import STOP_FETCHER, Command
 from coordinator.zk.znodes.group_state import EMPTY, STABLE
 from coordinator.zk.znodes.partitions import NONE
 from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import STOP_FETCHER, Command
 from tests.simulation.mutation import Patch, constant, replaced
 
 STARTS_LATE_S = 6.0
