@@ -11,13 +11,24 @@ from typing import NamedTuple
 from coordinator.zk.errors import UsageError
 from coordinator.zk.security.access import ZooKeeperAccess, access_at_open
 from drills.base.settings import Settings
-from drills.catalog import DRILLS
 from drills.environments.access import DrillAccess
 from drills.environments.base import BROKER, Embedded
 from drills.environments.containers import Containers
-from drills.environments.external import External
-from drills.environments.named_group import NamedGroup
+from drills.environments.external import External, NamedGroup
+from drills.scenarios.consumers import CONSUMERS, LYING_MEMBERS
+from drills.scenarios.coordinators import COORDINATORS
 from drills.scenarios.definition import Drill
+from drills.scenarios.ensembles import ENSEMBLES, KAFKA
+from drills.scenarios.leaders import LEADERS
+from drills.scenarios.regions import REGIONS
+from drills.scenarios.spark import SPARK
+from drills.scenarios.znode_changes import CHANGES
+
+_ALL = (
+    *COORDINATORS, *CONSUMERS, *LEADERS, *REGIONS, *LYING_MEMBERS, *ENSEMBLES, *CHANGES, *SPARK, *KAFKA,
+)  # fmt: skip
+DRILLS: dict[str, Drill] = {drill.name: drill for drill in _ALL}
+"""Every drill, by name."""
 
 DEFAULTS = Settings()
 MOST_SERVERS = 3

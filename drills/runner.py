@@ -14,8 +14,8 @@ from typing import Any
 
 from coordinator.zk.errors import CoordinatorError, StoreError
 
+from .base.processes import NotReached, wait_for
 from .base.settings import POOL, Settings
-from .base.waiting import NotReached, wait_for
 from .checker import check
 from .checker.invariants.l1_settles import SILENT_SHARE
 from .environments.access import MEMBER
@@ -23,14 +23,13 @@ from .environments.base import Environment
 from .evidence.fetch_intervals import read_elsewhere
 from .evidence.files import point_latest, versions, write_history, write_json, write_reports, znodes
 from .evidence.histories import Event, granted_otherwise, merged_history
-from .evidence.leftovers import remnants
 from .evidence.measurements import WHAT, Measured, measured
 from .evidence.verdict import RecordCounts, counted, decided, together_of
 from .options import DrillOptions
 from .scenarios.definition import Drill
 from .scenarios.regions import in_states
 from .testbed.dataframe_reader import DataFrameReader
-from .testbed.probes import READY_S, SPARK_READY_S, Produced
+from .testbed.probes import READY_S, SPARK_READY_S, Produced, remnants
 from .testbed.testbed import Stage
 
 SETTLE_S = 1.0 + 0.5
@@ -219,7 +218,10 @@ def _until(moment: float) -> None:
 
 
 def _cleared(stage: Stage, calm: float) -> None:
-    """Wait until leftovers of dead incarnations are removed, or old enough for S7 to be decided."""
+    """Wait until leftovers of dead incarnations are removed, or old enough for S7 to be decided.
+
+    S7 is decided at the end of a history: a drill that ended sooner would never decide it.
+    """
     bounds = stage.bounds
     deadline = calm + 2 * bounds["session_timeout"] + bounds["collection"] + REMAINS_S
     with suppress(NotReached):  # the checker reports it, with its witness

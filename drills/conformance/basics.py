@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from .bench import TOPIC, Bench
-from .definition import Scenario, require
-from .event_lines import ASSIGNED, STARTED
+from .bench import TOPIC, Bench, Scenario
+from .event_lines import ASSIGNED, STARTED, require
 
 
 def registers(bench: Bench) -> None:

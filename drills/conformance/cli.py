@@ -21,9 +21,8 @@ from ..base.processes import module_command
 from ..environments.base import Embedded
 from ..evidence.verdict import EXIT_CODES, INCONCLUSIVE, PASS, together
 from .basics import BASICS
-from .bench import Ground
+from .bench import OPTIONAL, Ground, Scenario
 from .commands import COMMANDS
-from .definition import OPTIONAL, Scenario
 from .faults import FAULTS
 from .members import MEMBERS
 from .runner import OF_THE_MACHINE, Outcome, run_all

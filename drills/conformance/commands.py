@@ -9,10 +9,8 @@ from coordinator.zk.store import Create, Delete
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import Channel
 
-from .bench import TOPIC, Bench
-from .definition import Scenario, require
-from .event_lines import REVOKED, names_of
-from .trials import Trial
+from .bench import TOPIC, Bench, Scenario
+from .event_lines import REVOKED, Trial, names_of, require
 
 STOP, START = "stop-fetcher", "start-fetcher"
 ZERO = TopicPartition(TOPIC, 0)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from .bench import TOPIC, Bench
-from .definition import STATIC_MEMBERS, WILDCARDS, Scenario, require
-from .event_lines import REVOKED, names_of
+from .bench import STATIC_MEMBERS, TOPIC, WILDCARDS, Bench, Scenario
+from .event_lines import REVOKED, names_of, require
 
 
 def has_threads(bench: Bench) -> None:

@@ -9,9 +9,8 @@ from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import BegunRecord, OffsetRecord
 
-from .bench import TOPIC, Bench
-from .definition import Scenario, require
-from .event_lines import LOST
+from .bench import TOPIC, Bench, Scenario
+from .event_lines import LOST, require
 
 ZERO = TopicPartition(TOPIC, 0)
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 
@@ -28,110 +28,100 @@ BROKER = "a Kafka broker"
 """The drill's own broker, registered in the chroot; its jars are fetched on demand."""
 
 
-class Environment(Protocol):
-    """One ensemble.
+class Environment:
+    """One ensemble. The defaults are those of one that is removed with all its znodes after the drills.
 
     :ivar kind: `embedded`, `docker` or `own`.
-    :ivar can: the supported ones of `SERVERS`, `PAUSE` and `NETWORK`; empty for the operator's servers.
+    :ivar can: the supported ones of `SERVERS`, `PAUSE` and `NETWORK`; no operation on the servers without them.
     :ivar addresses: `host:port` of each server.
     :ivar tick_s: its tick, which bounds the delay of a session's expiry.
     :ivar is_observed: whether an observer replaces the transaction logs, which are not readable here.
     :ivar access: how the drill and its processes authenticate.
+    :ivar touches: the paths that a drill writes.
+    :ivar shown: the znodes of a drill in its chroot; with their subtrees they are its evidence.
     :ivar details: further fields of the ensemble in run.json.
     """
 
     kind: str
-    can: frozenset[str]
+    can: frozenset[str] = frozenset()
     addresses: tuple[str, ...]
     tick_s: float
-    is_observed: bool
-    access: DrillAccess
-    details: Mapping[str, object]
-
-    @property
-    def touches(self) -> Sequence[str]:
-        """The paths that a drill writes."""
-
-    @property
-    def shown(self) -> Sequence[str]:
-        """The znodes of a drill in its chroot; with their subtrees they are its evidence."""
-
-    def leader(self) -> int:
-        """The number of the leader (or the only server)."""
-
-    def kill(self, server: int) -> None:
-        """End a server by a crash."""
-
-    def stop(self, server: int) -> None:
-        """Stop a server as an operator does."""
-
-    def start(self, server: int) -> None:
-        """Start it with its data."""
-
-    def pause(self, server: int) -> None:
-        """Suspend a server: its connections stay open without answers."""
-
-    def resume(self, server: int) -> None:
-        """Resume it after `pause`."""
-
-    def cut_off(self, server: int) -> None:
-        """No packet between a server and its peers, either way; its clients still reach it."""
-
-    def join(self, server: int) -> None:
-        """Reconnect it to its peers after `cut_off`."""
-
-    def heal(self) -> None:
-        """Revert all faults on its servers, without waiting until they serve."""
-
-    def has_leader(self) -> bool:
-        """Whether the ensemble has a leader now."""
-
-    def is_healthy(self) -> bool:
-        """Whether all of them serve."""
-
-    def version(self) -> str:
-        """Its ZooKeeper version."""
-
-    def transaction_logs(self) -> list[Path]:
-        """The folder of each server's transaction log; empty when they are not readable here."""
-
-    def adjust(self, settings: Settings) -> Settings:
-        """The settings, with the session timeout that this ensemble grants."""
-
-    def chroot_of(self, name: str) -> str:
-        """The chroot of the run `name` of a drill; "" for the root."""
-
-    def watched(self, chroot: str) -> Sequence[str]:
-        """The paths that an observer watches there."""
-
-    def cleared(self, chroot: str, keep: bool) -> AbstractContextManager[None]:
-        """Clean up a drill's chroot at the end."""
-
-
-class Passing:
-    """The common part of the temporary `Environment`s, which are removed with all their znodes after the drills."""
-
     is_observed = False
     access = DrillAccess()
     touches: Sequence[str] = (OWN_CHROOT,)
     shown: Sequence[str] = ("/",)
     details: Mapping[str, object] = MappingProxyType({})
 
+    def leader(self) -> int:
+        """The number of the leader (or the only server)."""
+        raise NotImplementedError(SERVERS)
+
+    def kill(self, server: int) -> None:
+        """End a server by a crash."""
+        raise NotImplementedError(SERVERS)
+
+    def stop(self, server: int) -> None:
+        """Stop a server as an operator does."""
+        raise NotImplementedError(SERVERS)
+
+    def start(self, server: int) -> None:
+        """Start it with its data."""
+        raise NotImplementedError(SERVERS)
+
+    def pause(self, server: int) -> None:
+        """Suspend a server: its connections stay open without answers."""
+        raise NotImplementedError(PAUSE)
+
+    def resume(self, server: int) -> None:
+        """Resume it after `pause`."""
+        raise NotImplementedError(PAUSE)
+
+    def cut_off(self, server: int) -> None:
+        """No packet between a server and its peers, either way; its clients still reach it."""
+        raise NotImplementedError(NETWORK)
+
+    def join(self, server: int) -> None:
+        """Reconnect it to its peers after `cut_off`."""
+        raise NotImplementedError(NETWORK)
+
+    def heal(self) -> None:
+        """Revert all faults on its servers, without waiting until they serve."""
+        raise NotImplementedError
+
+    def is_healthy(self) -> bool:
+        """Whether all of them serve."""
+        raise NotImplementedError
+
+    def has_leader(self) -> bool:
+        """Whether the ensemble has a leader now: no session can be opened without one."""
+        return self.is_healthy()
+
+    def version(self) -> str:
+        """Its ZooKeeper version."""
+        raise NotImplementedError
+
+    def transaction_logs(self) -> list[Path]:
+        """The folder of each server's transaction log; empty when they are not readable here."""
+        return []
+
     def adjust(self, settings: Settings) -> Settings:
-        """See `Environment`: every session timeout is granted."""
+        """The settings, with the session timeout that this ensemble grants."""
         return settings
 
     def chroot_of(self, name: str) -> str:
+        """The chroot of the run `name` of a drill; "" for the root."""
         return f"/{PREFIX}{name}"
 
     def watched(self, chroot: str) -> Sequence[str]:
+        """The paths that an observer watches there."""
         return [chroot]
 
     def cleared(self, chroot: str, keep: bool) -> AbstractContextManager[None]:
+        """Clean up a drill's chroot at the end."""
         return nullcontext()
 
 
-class Embedded(Passing):
+class Embedded(Environment):
     """Servers on this machine, from PySpark's jars.
 
     :param is_secured: whether they have TLS, and refuse sessions without SASL.
@@ -170,14 +160,6 @@ class Embedded(Passing):
 
     def resume(self, server: int) -> None:
         self._ensemble.servers[server].resume()
-
-    def cut_off(self, server: int) -> None:
-        """See `Environment`. Never called: they share one network."""
-        raise NotImplementedError(NETWORK)
-
-    def join(self, server: int) -> None:
-        """See `cut_off`."""
-        raise NotImplementedError(NETWORK)
 
     def heal(self) -> None:
         for server in self._ensemble.servers:

@@ -20,7 +20,7 @@ from coordinator.zk.errors import BadData
 from coordinator.zk.store import TreeEvent
 
 from ..checker.replay.commits import HAND
-from ..faults.zxid_clock import ZxidClock
+from ..faults.proxy import ZxidClock
 
 Event = dict[str, Any]
 Change = tuple[str, str]

@@ -14,7 +14,7 @@ from coordinator.zk.store import SessionState, TreeEvent
 
 from ..environments.access import OPERATOR, DrillAccess
 from ..environments.base import connect_string
-from ..faults.zxid_clock import ZxidClock
+from ..faults.proxy import ZxidClock
 from .histories import Event
 from .reconstruction import Writes, observed, writes_in
 

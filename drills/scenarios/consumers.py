@@ -9,13 +9,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from ..base.lies import LIES
-from ..base.waiting import NotReached, wait_for
+from ..base.processes import NotReached, wait_for
+from ..base.settings import LIES
 from ..testbed.probes import slot
 from ..testbed.testbed import Stage
 from .coordinators import past_session
-from .definition import Drill
-from .promises import EVICTED, FETCHED_AGAIN, GIVEN_UP, HANDED_OVER, OWNERS_UNCHANGED, given_up_s
+from .definition import EVICTED, FETCHED_AGAIN, GIVEN_UP, HANDED_OVER, OWNERS_UNCHANGED, Drill, given_up_s
 
 APPLICATION = "application"
 FULL_S = 3.0

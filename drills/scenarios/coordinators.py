@@ -8,13 +8,11 @@ from functools import partial
 from coordinator.admin.control import await_turn, request_turn
 from coordinator.zk.runtime import ThreadRuntime
 
-from ..base.waiting import NotReached, wait_for
-from ..faults.packets import MULTI, op_code
-from ..faults.proxy import Loss
+from ..base.processes import NotReached, wait_for
+from ..faults.proxy import MULTI, Loss, op_code
 from ..testbed.probes import slot
 from ..testbed.testbed import Stage
-from .definition import Drill
-from .promises import FETCHING_UNINTERRUPTED, NEXT_ACTS, NEXT_ACTS_AT_ONCE, OWNERS_UNCHANGED, PAST_THE_SESSION
+from .definition import FETCHING_UNINTERRUPTED, NEXT_ACTS, NEXT_ACTS_AT_ONCE, OWNERS_UNCHANGED, PAST_THE_SESSION, Drill
 
 LOST_S = 15.0
 """Time for a started fetcher to register, and for the commit."""

@@ -10,13 +10,12 @@ from coordinator.zk.znodes.commands import ASSIGN
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.sync import Ask
 
+from ..base.processes import NotReached, wait_for
 from ..base.settings import Settings
-from ..base.waiting import NotReached, wait_for
 from ..testbed.probes import slot
 from ..testbed.testbed import Stage
 from .coordinators import Steps, another_is_elected, at_each_step, elected_of, lose_commit
-from .definition import Drill
-from .promises import (
+from .definition import (
     ASKED_ONCE,
     EVERYBODY_HEARS,
     FETCHED_AGAIN,
@@ -27,6 +26,7 @@ from .promises import (
     OTHERS_FETCH_ON,
     SETTLED_BY_THE_NEXT,
     SETTLED_WITHOUT_THE_LEADER,
+    Drill,
 )
 
 COOPERATIVE, EAGER = "cooperative-sticky", "range"

@@ -29,8 +29,8 @@ from coordinator.zk.znodes.regions import (
 )
 from coordinator.zk.znodes.sync import decoded
 
+from ..base.processes import NotReached, wait_for
 from ..base.settings import REGION, Settings
-from ..base.waiting import NotReached, wait_for
 from ..checker.replay.sketches import NOTHING, Sketch, of_range
 from ..evidence.verdict import RecordCounts
 from ..testbed.probes import READY_S, Produced, slot

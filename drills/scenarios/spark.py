@@ -13,11 +13,10 @@ import psutil
 
 from coordinator.zk.embedded.processes import command_line, descendants
 
-from ..base.waiting import NotReached, wait_for
+from ..base.processes import NotReached, wait_for
 from ..testbed.probes import SPARK_READY_S
 from ..testbed.testbed import Stage
-from .definition import Drill
-from .promises import FETCHED_AGAIN
+from .definition import FETCHED_AGAIN, Drill
 
 APPLICATION = "spark"
 EXECUTOR = "CoarseGrainedExecutorBackend"

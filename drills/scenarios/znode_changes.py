@@ -7,7 +7,7 @@ from coordinator.zk.store import Delete, Operation, SetData
 from coordinator.zk.znodes.partitions import PartitionSet
 from coordinator.zk.znodes.paths import COORDINATOR, Brokers, GroupPaths
 
-from ..base.waiting import NotReached, wait_for
+from ..base.processes import NotReached, wait_for
 from ..evidence.histories import sessions_in
 from ..testbed.testbed import Stage
 from .coordinators import another_is_elected, elected_of

@@ -1,37 +1,66 @@
-"""The processes of a drill: the module and the arguments of each."""
+"""The processes of a drill, the module and the arguments of each, and the proxies between them and the ensemble."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
 
+from coordinator.zk.embedded.kafka import Broker
+from coordinator.zk.security.access import ZooKeeperAccess
 from coordinator.zk.store import Store
 
 from ..base.processes import Process, module_command
 from ..base.settings import POOL, QUERY, Settings
 from ..base.signals import held
 from ..environments.access import COORDINATOR, MEMBER
-from ..environments.kafka_broker import DrillBroker
+from ..environments.base import connect_string
+from ..faults.proxy import Proxy, ZxidClock
 from .probes import Sight, slot
-from .proxies import Proxies
+
+
+class Proxies:
+    """Started on first use.
+
+    :param clock: sees the progress of the servers.
+    :param access: the TLS to the servers; None for none.
+    """
+
+    def __init__(
+        self, addresses: Sequence[str], chroot: str, clock: ZxidClock | None, access: ZooKeeperAccess | None = None
+    ) -> None:
+        self._addresses = addresses
+        self._chroot = chroot
+        self._clock = clock
+        self._access = access
+        self._stack = ExitStack()
+        self._of: dict[str, list[Proxy]] = {}
+
+    def hosts(self, name: str) -> str:
+        """The connect string of a process."""
+        if name not in self._of:
+            # One after the other: a port that is chosen and not bound yet is free for the next one.
+            proxies = (Proxy(address, self._clock, self._access) for address in self._addresses)
+            self._of[name] = [self._stack.enter_context(proxy) for proxy in proxies]
+        return connect_string([proxy.hosts for proxy in self._of[name]], self._chroot)
+
+    def close(self) -> None:
+        """Close all of them."""
+        self._stack.close()
+
+    def of(self, name: str) -> Sequence[Proxy]:
+        """Those of a process."""
+        return self._of[name]
+
 
 CHECKPOINT_MS = 500
 MOST_SLOTS = 50
 """The pool size includes slots that join later."""
 
 
-class ProcessCommand(NamedTuple):
-    """A process: its name, its command line, and the role that it authenticates as."""
-
-    name: str
-    words: list[str]
-    role: str = MEMBER
-
-
 class Processes(Sight):
-    """Starts the processes of a drill: those of `ProcessCommand`, and one method for each kind.
+    """Starts the processes of a drill: one method for each kind.
 
     :param proxies: between them and ZooKeeper.
     :param variables: of their environment, by role.
@@ -53,18 +82,18 @@ class Processes(Sight):
         super().__init__(store, folder, settings)
         self.segments_dir = folder / "segments"
         self.quota_bytes = 0
-        self.broker: DrillBroker | None = None
+        self.broker: Broker | None = None
         self.applications = False
         self.has_liars = False
         self._proxies = proxies
         self._variables = variables
         self._started: list[Process] = []
 
-    def _start(self, command: ProcessCommand) -> Process:
+    def _start(self, name: str, command: Sequence[str], role: str = MEMBER) -> Process:
+        """Start a process, which authenticates as this role."""
         with held():  # so that a started process is always registered
-            variables = self._variables(command.role)
-            process = Process(self.folder / "logs", command.name, command.words, variables)
-            self.processes[command.name] = process
+            process = Process(self.folder / "logs", name, command, self._variables(role))
+            self.processes[name] = process
             self._started.append(process)
         return process
 
@@ -80,7 +109,7 @@ class Processes(Sight):
             "--history-dir": str(self.histories),
         }
         words = ["run", *(word for pair in options.items() for word in pair), *more]
-        return self._start(ProcessCommand(name, module_command("coordinator.cli", words), COORDINATOR))
+        return self._start(name, module_command("coordinator.cli", words), COORDINATOR)
 
     def start_pool(self) -> Process:
         """Start the driver's part of the pool: it declares the slots as running."""
@@ -137,10 +166,10 @@ class Processes(Sight):
             return self._workload("producer", fields)
         return self._workload("producer", {**fields, **self._kafka(self.broker)}, "kafka_producer")
 
-    def _start_kafka_reader(self, broker: DrillBroker) -> Process:
+    def _start_kafka_reader(self, broker: Broker) -> Process:
         return self._workload("kafka_reader", self._kafka(broker))
 
-    def _kafka(self, broker: DrillBroker) -> dict[str, object]:
+    def _kafka(self, broker: Broker) -> dict[str, object]:
         return {**self._log(), "servers": broker.address, "partitions": self.settings.partitions}
 
     def _log(self) -> dict[str, object]:
@@ -168,5 +197,4 @@ class Processes(Sight):
         return {"assignment": "client", "protocols": "drill" if settings.misbehaves else settings.strategy, **own}
 
     def _workload(self, name: str, fields: dict[str, object], module: str = "") -> Process:
-        words = module_command(f"drills.workloads.{module or name}", [json.dumps(fields)])
-        return self._start(ProcessCommand(name, words))
+        return self._start(name, module_command(f"drills.workloads.{module or name}", [json.dumps(fields)]))

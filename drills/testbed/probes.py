@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from coordinator.admin.groups import Reading, ShownGroup, read_group
+from coordinator.admin.groups import Reading, ShownGroup, ShownMember, read_group
 from coordinator.zk.errors import BadData
 from coordinator.zk.store import Store
 from coordinator.zk.znodes.group_state import STABLE
@@ -15,9 +15,8 @@ from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR
 from coordinator.zk.znodes.records import CoordinatorRecord
 
-from ..base.processes import Process
+from ..base.processes import NotReached, Process, wait_for
 from ..base.settings import POOL, Settings
-from ..base.waiting import NotReached, wait_for
 
 Produced = dict[str, dict[str, dict[str, int]]]
 """Topic -> its id -> partition -> records."""
@@ -187,3 +186,32 @@ class Sight:
 def slot(number: int) -> str:
     """The consumer name of a slot."""
     return f"{POOL}-slot-{number}"
+
+
+def remnants(group: ShownGroup) -> list[str]:
+    """Commands, partitions and owners of ended incarnations, which a turn should have removed."""
+    result = [each for member in group.members for each in _of_channel(member)]
+    live = {
+        (member.consumer, part)
+        for member in group.members
+        if member.channel is not None and member.channel.is_live
+        for part in member.channel.running
+    }
+    result += [
+        f"owner {each.partition} of {each.consumer}"
+        for each in group.partitions
+        if each.consumer is not None and (each.consumer, each.partition) not in live
+    ]
+    return result
+
+
+def _of_channel(member: ShownMember) -> list[str]:
+    channel = member.channel
+    if channel is None:
+        return []
+    dead = [f"{part} in `running` of {member.consumer}" for part in channel.running if not channel.is_live]
+    return dead + [
+        f"{sent.name} for {member.consumer}"
+        for sent in member.commands
+        if not channel.is_live or (sent.command is not None and sent.command.incarnation != channel.incarnation)
+    ]

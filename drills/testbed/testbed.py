@@ -13,28 +13,26 @@ from typing import Self
 from coordinator.admin.acl import apply
 from coordinator.admin.acl_policy import create_group, read_policy
 from coordinator.admin.topics import create_topic
+from coordinator.zk.embedded.kafka import Broker, KafkaConfig
 from coordinator.zk.errors import UsageError
 from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.session.write_record import WRITES_DIR
 from coordinator.zk.znodes.paths import Brokers
 
-from ..base.processes import Process, end_all
+from ..base.processes import NotReached, Process, end_all
 from ..base.settings import Settings
 from ..base.signals import finished, held
-from ..base.waiting import NotReached
 from ..environments.access import COORDINATOR, MEMBER, OPERATOR
 from ..environments.base import Environment, connect_string
-from ..environments.kafka_broker import DrillBroker
 from ..evidence.histories import Notes, logged, write_down
 from ..evidence.watch_observer import WatchObserver
-from ..faults.proxy import Loss
-from ..faults.zxid_clock import ZxidClock
-from .commands import Processes
+from ..faults.proxy import Loss, ZxidClock
+from .commands import Processes, Proxies
 from .probes import READY_S, Produced
-from .proxies import Proxies
 
 OWN_SESSION_MS = 30_000
+BROKER_SESSION_MS = 1500
 
 
 class Stage(Processes):
@@ -98,7 +96,7 @@ class Stage(Processes):
         """Create the topic, and start coordinators, fetchers with their pool, and the producer."""
         self._secure()
         if self.settings.kafka:
-            self._start_broker()
+            self.start_broker()
         else:
             create_topic(self.store, Brokers(), self.settings.topic, self.settings.partitions)
         for number in range(self.settings.nodes):
@@ -128,11 +126,22 @@ class Stage(Processes):
         regions = [self.settings.region] if self.settings.region else []
         create_group(self._admin, self.settings.group, access.acl_ids(MEMBER), regions)
 
-    def _start_broker(self) -> None:
-        """Start the broker. It connects to the servers directly: it is not cut off from them by any fault."""
-        logs = self.folder / "logs"
-        self.broker = DrillBroker(self.folder / "kafka", logs, connect_string(self.environment.addresses, self.chroot))
-        self._stack.callback(self.broker.close)
+    def start_broker(self) -> None:
+        """Start the broker with its data. It connects to the servers directly: no fault cuts it off from them."""
+        if self.broker is None:
+            # A killed broker cannot register again before its session expires.
+            config = KafkaConfig(zookeeper=self.zk, extra={"zookeeper.session.timeout.ms": str(BROKER_SESSION_MS)})
+            self.broker = Broker(self.folder / "kafka", config)
+            self._stack.callback(self._end_broker, self.broker)
+        with held():
+            self.broker.start()
+        self.broker.wait_ready()
+
+    def _end_broker(self, broker: Broker) -> None:
+        broker.stop(2.0)
+        if broker.log.exists():
+            (self.folder / "logs").mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(broker.log, self.folder / "logs" / "broker.log")
 
     def in_log(self) -> Produced:
         """The log's records after the last write; Kafka's as read by an independent process.
@@ -193,9 +202,12 @@ class Stage(Processes):
     def cut(self, name: str, seconds: float) -> None:
         """Drop all packets between a process and ZooKeeper for `seconds`."""
         self.fault("cut", seconds, process=self.processes[name].who)
-        self._proxies.cut(name)
+        proxies = self._proxies.of(name)
+        for proxy in proxies:
+            proxy.black_hole()
         time.sleep(seconds)
-        self._proxies.resume(name)
+        for proxy in proxies:
+            proxy.resume()
 
     def hang(self, name: str, seconds: float) -> None:
         """Let a process hang where its workload can, for `seconds`."""
@@ -207,7 +219,8 @@ class Stage(Processes):
 
     def lose(self, name: str, loss: Loss) -> Loss:
         """Lose one packet between a process and its current server."""
-        self._proxies.lose(name, loss)
+        for proxy in self._proxies.of(name):
+            proxy.arm(loss)
         return loss
 
     # ---- its end

@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from drills.catalog import DRILLS
 from drills.evidence.asks import AskShown, asks_of
-from drills.scenarios.leaders import LEADERS
-from drills.scenarios.promises import (
+from drills.options import DRILLS
+from drills.scenarios.definition import (
     ASKED_ONCE,
     EVERYBODY_HEARS,
     NEXT_LEADER_AFTER_A_HANG,
     NOTHING_IS_REVOKED,
     SETTLED_WITHOUT_THE_LEADER,
 )
+from drills.scenarios.leaders import LEADERS
 from tests.drills.broken import consumers, nodes
 from tests.support.drills import drilled, require_pass
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.zk.embedded.processes import command_line, descendants
-from drills.base.waiting import NotReached
+from drills.base.processes import NotReached
 from drills.testbed.dataframe_reader import DataFrameReader
 from tests.support.wait import eventually
 

@@ -28,8 +28,7 @@ from coordinator.zk.znodes.commands import STOP_FETCHER
 from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, GroupPaths
 from coordinator.zk.znodes.records import CoordinatorRecord, EpochRecord
 from coordinator.zk.znodes.segments import Query, Segment
-from drills.faults.packets import EXISTS
-from drills.faults.proxy import Proxy
+from drills.faults.proxy import EXISTS, Proxy
 from tests.support.hand import ManualStage
 from tests.support.memlog import MemoryLog
 from tests.support.stores import DeafStore, FrontStore

@@ -9,8 +9,7 @@ import pytest
 from coordinator.zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS
 from coordinator.zk.znodes.commands import START_FETCHER
 from coordinator.zk.znodes.paths import GroupPaths
-from drills.faults.packets import CREATE, DELETE, SET_DATA
-from drills.faults.proxy import Proxy
+from drills.faults.proxy import CREATE, DELETE, SET_DATA, Proxy
 from tests.support.memlog import MemoryLog
 from tests.support.multis import MultiStep, steps_of
 from tests.support.wait import eventually

@@ -11,8 +11,7 @@ from kazoo.client import KazooClient
 
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Store
-from drills.faults.packets import MULTI
-from drills.faults.proxy import Proxy
+from drills.faults.proxy import MULTI, Proxy
 from tests.simulation.alone import Alone, Heard
 from tests.simulation.store import SimStore
 from tests.support.wait import eventually

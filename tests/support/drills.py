@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from drills.catalog import DRILLS
 from drills.environments.base import Embedded
-from drills.scenarios.kafka import KAFKA
+from drills.options import DRILLS
+from drills.scenarios.ensembles import KAFKA
 from drills.scenarios.leaders import LEADERS
 from drills.scenarios.regions import REGIONS
 

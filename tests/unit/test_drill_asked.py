@@ -12,7 +12,7 @@ from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.sync import Ask, AskMember
 from drills.evidence.asks import NO_ASKS, asked, asks_of
 from drills.evidence.fetch_intervals import holds
-from drills.evidence.settled import changes_of_members, settled_after_kills_s
+from drills.evidence.measurements import changes_of_members, settled_after_kills_s
 
 Made = dict[str, Any]
 GROUP = GroupPaths("g")

@@ -4,7 +4,6 @@ executors, and a topic in the embedded log or in a real Kafka broker."""
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -16,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 from common import start_node
 from confluent_kafka import Producer as KafkaClient
-from demo.processes import spark_home
 from pyspark.sql import SparkSession
 
 from consumer.logs.columns import STORED_SCHEMA
@@ -31,6 +29,7 @@ from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
 from drills.base.processes import end_all
 from drills.workloads.kafka_producer import created
+from drills.workloads.spark_app import on_executors
 
 from .figures import cpu_seconds
 
@@ -179,20 +178,14 @@ def session(folder: Path, jars: Sequence[Path] = ()) -> SparkSession:
 
     :param jars: further jars of driver and executors.
     """
-    os.environ |= {"SPARK_HOME": str(spark_home(folder)), "PYSPARK_PYTHON": sys.executable}
-    spark = (
-        SparkSession.builder.master("local-cluster[2,2,1024]")
-        .appName("bench")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.local.dir", str(folder / "spark-local"))
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .config("spark.sql.streaming.numRecentProgressUpdates", "100000")
-        .config("spark.python.unix.domain.socket.enabled", "true")
-        .config("spark.jars", ",".join(map(str, jars)))
-        .config("spark.sql.streaming.checkpointFileManagerClass", CHECKPOINT_FILES)
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    options = {
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.streaming.numRecentProgressUpdates": "100000",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.jars": ",".join(map(str, jars)),
+        "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_FILES,
+    }
+    spark = on_executors(folder / "spark-home", "", options)
     register(spark)
     return spark

@@ -23,8 +23,7 @@ from coordinator.zk.store import Node as Znode
 from coordinator.zk.znodes.group_state import STABLE, GroupState
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, Brokers, GroupPaths
 from coordinator.zk.znodes.records import EpochRecord, OwnerRecord, parsed_channel
-from drills.base.processes import Process, end_all, module_command
-from drills.base.waiting import wait_for
+from drills.base.processes import Process, end_all, module_command, wait_for
 
 T = TypeVar("T")
 

@@ -23,8 +23,7 @@ from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Store
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.regions import CHECKPOINT, RUNNING, RegionRequest
-from drills.base.processes import Process, module_command
-from drills.base.waiting import wait_for
+from drills.base.processes import Process, module_command, wait_for
 
 from .worker import REGION, SESSION_TIMEOUT_MS, TOPIC
 

@@ -5,90 +5,54 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import queue
 import signal
-import subprocess
-import sys
-import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from coordinator.zk.embedded.processes import command_line, descendants
-from drills.base.processes import own_environment
+from drills.base.processes import END_S, Process, module_command
 
 
-class Driver:
+class Driver(Process):
     """The Spark application (`demo.driver`), and its events.
 
-    :param more: environment variables, as of its credentials; its executors inherit them.
+    :param variables: environment variables, as of its credentials; its executors inherit them.
     """
 
-    def __init__(self, folder: Path, config: dict[str, Any], more: dict[str, str]) -> None:
+    def __init__(self, folder: Path, config: Mapping[str, Any], variables: Mapping[str, str]) -> None:
         file = folder / "driver.json"
         file.write_text(json.dumps(config))
-        spark = {"SPARK_HOME": str(spark_home(folder)), "PYSPARK_PYTHON": sys.executable}
-        self.events: queue.Queue[dict[str, Any]] = queue.Queue()
-        with (folder / "spark.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "demo.driver", str(file)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                cwd=folder,
-                env={**own_environment(), **spark, **more},
-                start_new_session=True,
-            )
-        threading.Thread(target=self._read, name="driver-events", daemon=True).start()
+        super().__init__(folder, "spark", module_command("demo.driver", [str(file)]), variables, takes_requests=True)
+        self._heard = 0
 
-    def _read(self) -> None:
-        for line in self.process.stdout or ():
-            try:
-                event = json.loads(line)
-            except ValueError:
-                continue  # Spark prints on standard output too
-            if isinstance(event, dict) and "event" in event:
-                self.events.put(event)
-        self.events.put({"event": "ended"})
+    def events(self) -> list[dict[str, Any]]:
+        """The events since the last call; `ended` when it has ended."""
+        is_over = not self.is_running  # before its last events are read
+        found = self.printed()
+        new, self._heard = found[self._heard :], len(found)
+        return [*new, {"event": "ended"}] if is_over else new
 
     def resize(self, slots: int) -> None:
         """Resize the pool to `slots`; the event `resized` follows."""
-        self._request(f"resize {slots}")
+        with contextlib.suppress(OSError):
+            self.request(f"resize {slots}")
 
     def finish(self, timeout_s: float = 60.0) -> None:
         """Stop the query and the pool, and end it; SIGKILL after `timeout_s` seconds."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._request("stop")
-            self.process.wait(timeout_s)
-        for pid in [*descendants(self.process.pid), self.process.pid]:
-            kill(pid)
-        self.process.wait()
-
-    def _request(self, line: str) -> None:
-        with contextlib.suppress(OSError):
-            if self.process.stdin and self.process.poll() is None:
-                self.process.stdin.write(line + "\n")
-                self.process.stdin.flush()
+        if self.is_running:
+            with contextlib.suppress(OSError):
+                self.request("stop")
+        if self.wait(timeout_s) is None:
+            for pid in descendants(self.pid):
+                kill(pid)
+        super().finish(END_S)
 
     def executors_with_fetchers(self) -> list[int]:
         """The driver's executor processes with Python workers, those with most of them first."""
-        executors = [
-            pid for pid in descendants(self.process.pid) if "CoarseGrainedExecutorBackend" in command_line(pid)
-        ]
+        executors = [pid for pid in descendants(self.pid) if "CoarseGrainedExecutorBackend" in command_line(pid)]
         workers = {pid: sum("pyspark.daemon" in command_line(child) for child in descendants(pid)) for pid in executors}
         return sorted((pid for pid in executors if workers[pid] > 1), key=lambda pid: -workers[pid])
-
-
-def spark_home(folder: Path) -> Path:
-    """PySpark's folder as links below the run folder: Spark's workers write to `work` below its home."""
-    import pyspark
-
-    home = folder / "spark-home"
-    home.mkdir()
-    for entry in Path(pyspark.__file__).parent.iterdir():
-        if entry.name != "work":
-            (home / entry.name).symlink_to(entry)
-    return home
 
 
 def kill(pid: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -96,7 +95,6 @@ class Story:
         self._appended = 0
         self._streamed = 0
         self._total = 0
-        self._ended = False
         self._slots = SLOTS
         self._shown = 0
         self._nodes: dict[str, Process] = {}
@@ -296,21 +294,23 @@ class Story:
     def _read_events(self, driver: Driver, seconds: float) -> None:
         """Process the events of the Spark application for `seconds` seconds."""
         deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
-            try:
-                event = driver.events.get(timeout=left)
-            except queue.Empty:
+        while True:
+            for event in driver.events():
+                self._on_event(event)
+            if time.monotonic() >= deadline:
                 return
-            if event["event"] == "batch":
-                self._streamed += event["rows"]
-                self._report()
-            elif event["event"] == "again":
-                self._announce("Spark's Python process for the query started too late; starting the query again")
-            elif event["event"] == "failed":
-                raise Failed(f"the query failed: {event['reason']}")
-            elif event["event"] == "ended" and not self._ended:
-                self._ended = True
-                raise Failed(f"the Spark application ended early: see {self._folder / 'spark.log'}")
+            time.sleep(0.05)
+
+    def _on_event(self, event: dict[str, Any]) -> None:
+        if event["event"] == "batch":
+            self._streamed += event["rows"]
+            self._report()
+        elif event["event"] == "again":
+            self._announce("Spark's Python process for the query started too late; starting the query again")
+        elif event["event"] == "failed":
+            raise Failed(f"the query failed: {event['reason']}")
+        elif event["event"] == "ended":
+            raise Failed(f"the Spark application ended early: see {self._folder / 'spark.log'}")
 
     def _wait(
         self, driver: Driver, observer: Observer, condition: Callable[[], bool], seconds: float, what: str

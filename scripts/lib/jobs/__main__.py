@@ -13,8 +13,7 @@ from typing import NamedTuple
 import click
 from common import example, run
 
-from drills.base.processes import Process, end_all, module_command
-from drills.base.waiting import wait_for
+from drills.base.processes import Process, end_all, module_command, wait_for
 
 from .worker import SESSION_TIMEOUT_MS
 

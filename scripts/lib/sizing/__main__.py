@@ -16,7 +16,7 @@ from common import run
 from coordinator.admin.topics import create_topic
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig, Server
 from coordinator.zk.znodes.paths import Brokers
-from drills.base.waiting import wait_for
+from drills.base.processes import wait_for
 
 from .group import TIMEOUT_S, Group
 from .server import Figures, figures, watched

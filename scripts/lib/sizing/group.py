@@ -23,7 +23,7 @@ from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory, open_kazoo
 from coordinator.zk.znodes.group_state import STABLE, GroupState
 from coordinator.zk.znodes.paths import GroupPaths
-from drills.base.waiting import wait_for
+from drills.base.processes import wait_for
 
 PATHS = GroupPaths("g")
 TIMEOUT_S = 120.0
