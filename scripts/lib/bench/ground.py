@@ -6,9 +6,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -59,7 +58,6 @@ class Ground:
         self._source = source
         self._has_broker = with_broker or source == KAFKA
         self._stack = ExitStack()
-        self._others: set[int] = set()
         self.servers = ""
         self.log_dir = "kafka:" if source == KAFKA else str(folder / "log")
 
@@ -68,40 +66,28 @@ class Ground:
             ensemble = self._stack.enter_context(Ensemble(self._folder / "zookeeper", EnsembleConfig(servers=1)))
             kafka_zk = f"{ensemble.hosts}/kafka"
             self.zk = kafka_zk if self._source == KAFKA else ensemble.hosts
-            self._others |= {server.pid for server in ensemble.servers if server.pid}
             if self._has_broker:
                 # The heap size of Kafka's own scripts.
                 config = KafkaConfig(zookeeper=kafka_zk, heap_mb=1024)
                 broker = self._stack.enter_context(Broker(self._folder / "kafka", config))
-                self._others |= {broker.pid or 0}
                 self.servers = broker.address
                 created(self.servers, [TOPIC, SMALL_TOPIC], self._partitions)
             if self._source == EMBEDDED:
                 self._ids = {name: self._create(name).id for name in (TOPIC, SMALL_TOPIC)}
             elected = start_node(self._folder, "node", self.zk)
             self._stack.callback(end_all, [elected])
-            self._others.add(elected.pid)
+            self._others = set(descendants(os.getpid()))
         except BaseException:
             self._stack.close()
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stack.close()
 
     def _create(self, name: str) -> Topic:
-        store = open_kazoo(self.zk, 10_000)
-        try:
+        with closing(open_kazoo(self.zk, 10_000)) as store:
             return create_topic(store, Brokers(), name, self._partitions)
-        finally:
-            store.close()
-
-    @property
-    def topic_id(self) -> str:
-        """Of `load` in the embedded log."""
-        return self._ids[TOPIC]
 
     def fill(self, records: int, record_bytes: int, topic: str = TOPIC) -> None:
         """Write the records to the group's log."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from statistics import median, quantiles
 from typing import Any
 
 import psutil
-from common import start_node
+from common import measured_by, start_node
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer
@@ -31,7 +30,7 @@ from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import Brokers
-from drills.base.processes import end_all, own_environment
+from drills.base.processes import end_all
 
 from .figures import machine, peak_memory_mb
 from .group import eventually, says
@@ -159,15 +158,7 @@ def quiet(stage: Stage, topic_id: str, group: str, **options: Any) -> dict[str, 
 
 def memory(zk: str, log_dir: str, topic: str, partitions: int, prefetch: str) -> dict[str, float]:
     """The memory growth of a process whose prefetch queues are full, and whose application does not poll."""
-    arguments = [zk, log_dir, topic, str(partitions), prefetch]
-    ran = subprocess.run(
-        [sys.executable, "-m", "bench.poll", *arguments],
-        env=own_environment(),
-        stdout=subprocess.PIPE,
-        check=True,
-        timeout=300,
-    )
-    return dict(json.loads(ran.stdout.splitlines()[-1]))
+    return measured_by("bench.poll", [zk, log_dir, topic, str(partitions), prefetch], 300.0)
 
 
 def _never_polls(zk: str, log_dir: str, topic: str, partitions: int, prefetch: str) -> dict[str, float]:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from coordinator.admin.groups import Reading
 from coordinator.admin.regions import request
 from coordinator.admin.topics import get_topic
 from coordinator.zk.znodes.paths import Brokers, RegionPaths
@@ -80,8 +81,7 @@ class RegionGroup(Group):
 
     def record(self) -> Region:
         """The current region."""
-        node = self.store.get(self.regional.root)
-        return Region.parse(self.regional.root, node.data) if node is not None else Region()
+        return Reading(self.store).parsed(self.regional.root, Region.parse) or Region()
 
     def running(self, above: int = 0) -> Region:
         """The region, once it is Running in a reset above `above` with all members."""
@@ -142,11 +142,9 @@ class RegionRounds:
             lambda: now if (now := group.record().sequence) > before else None, "a checkpoint completes"
         )
         pauses = eventually(lambda: group.pauses(sequence), "every member continues after it")
-        path = group.regional.end(sequence, COMPLETED)
-        node = group.store.get(path)
-        end = CheckpointEnd.parse(path, node.data) if node is not None else CheckpointEnd()
+        end = Reading(group.store).parsed(group.regional.end(sequence, COMPLETED), CheckpointEnd.parse)
         self.measured.setdefault("pause_ms", []).extend(pauses)
-        self.measured.setdefault("checkpoint_ms", []).append(end.duration_ms)
+        self.measured.setdefault("checkpoint_ms", []).append(end.duration_ms if end is not None else 0)
         return pauses
 
     def _reset(self) -> float:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import click
-from common import example, run
+from common import end_with_verdict, example, run
 
 from consumer.logs.embedded.producer import Producer, TopicsInStore
 from consumer.operator.states import StateFiles
@@ -152,16 +150,14 @@ def main(as_json_line: bool) -> None:
 
     Exit code 0 and PASS only if the counts are those of one uninterrupted run; else 1 and FAIL.
     """
-    with tempfile.TemporaryDirectory(prefix="zk-group-counts-") as folder:
-        verdict = story(Path(folder), lambda what: click.echo(what, err=True))
-    if as_json_line:
-        click.echo(json.dumps(verdict))
-    else:
-        click.echo(
-            f"{verdict['verdict']}: {verdict['records']} records, {verdict['counted']} counted, "
-            f"{verdict['wrong_keys']} of {verdict['keys']} keys wrong, {verdict['kills']} workers killed"
-        )
-    sys.exit(0 if verdict["verdict"] == "PASS" else 1)
+    end_with_verdict(
+        story,
+        as_json_line,
+        lambda found: (
+            f"{found['records']} records, {found['counted']} counted, {found['wrong_keys']} of {found['keys']} keys "
+            f"wrong, {found['kills']} workers killed"
+        ),
+    )
 
 
 if __name__ == "__main__":
