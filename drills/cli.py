@@ -24,8 +24,7 @@ from drills.base.settings import Settings
 from drills.environments.base import BROKER, Embedded, Environment
 from drills.environments.containers import Containers
 from drills.environments.external import External, NamedGroup
-from drills.evidence.files import write_reports
-from drills.evidence.histories import merged_history
+from drills.evidence.files import merged_history, write_reports
 from drills.evidence.verdict import EXIT_CODES, INCONCLUSIVE, together
 from drills.options import DEFAULTS, DRILLS, DrillOptions, named
 from drills.runner import BREAKS_OFF, DrillRun, run_drill

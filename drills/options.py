@@ -11,8 +11,7 @@ from typing import NamedTuple
 from coordinator.zk.errors import UsageError
 from coordinator.zk.security.access import ZooKeeperAccess, access_at_open
 from drills.base.settings import Settings
-from drills.environments.access import DrillAccess
-from drills.environments.base import BROKER, Embedded
+from drills.environments.base import BROKER, DrillAccess, Embedded
 from drills.environments.containers import Containers
 from drills.environments.external import External, NamedGroup
 from drills.scenarios.consumers import CONSUMERS, LYING_MEMBERS

@@ -18,11 +18,19 @@ from .base.processes import NotReached, wait_for
 from .base.settings import POOL, Settings
 from .checker import check
 from .checker.invariants.l1_settles import SILENT_SHARE
-from .environments.access import MEMBER
-from .environments.base import Environment
+from .environments.base import MEMBER, Environment
 from .evidence.fetch_intervals import read_elsewhere
-from .evidence.files import point_latest, versions, write_history, write_json, write_reports, znodes
-from .evidence.histories import Event, granted_otherwise, merged_history
+from .evidence.files import (
+    Event,
+    granted_otherwise,
+    merged_history,
+    point_latest,
+    versions,
+    write_history,
+    write_json,
+    write_reports,
+    znodes,
+)
 from .evidence.measurements import WHAT, Measured, measured
 from .evidence.verdict import RecordCounts, counted, decided, together_of
 from .options import DrillOptions

@@ -19,8 +19,7 @@ from coordinator.zk.znodes.paths import NODES, GroupPaths
 from ..base import signals
 from ..base.processes import NotReached, wait_for
 from ..checker import check
-from ..evidence.files import write_history
-from ..evidence.histories import STRANGER, Event, merged_history
+from ..evidence.files import STRANGER, Event, merged_history, write_history
 from ..evidence.verdict import FAIL, INCONCLUSIVE, PASS
 from ..testbed.probes import READY_S
 from .bench import Bench, Ground, Scenario

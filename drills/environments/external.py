@@ -35,8 +35,7 @@ from coordinator.zk.znodes.paths import (
 from ..base.processes import wait_for
 from ..base.settings import REGION, Settings
 from ..faults.proxy import CLOSE_SESSION, opened_ms
-from .access import OPERATOR, DrillAccess
-from .base import PREFIX, Environment, connect_string, version_in
+from .base import OPERATOR, PREFIX, DrillAccess, Environment, connect_string, version_in
 
 ANSWER_S = 2.0
 SHORTEST_MS, LONGEST_MS = 1, 0x7FFFFFFF

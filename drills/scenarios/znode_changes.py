@@ -8,7 +8,7 @@ from coordinator.zk.znodes.partitions import PartitionSet
 from coordinator.zk.znodes.paths import COORDINATOR, Brokers, GroupPaths
 
 from ..base.processes import NotReached, wait_for
-from ..evidence.histories import sessions_in
+from ..evidence.files import sessions_in
 from ..testbed.testbed import Stage
 from .coordinators import another_is_elected, elected_of
 from .definition import Drill

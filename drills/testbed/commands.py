@@ -14,8 +14,7 @@ from coordinator.zk.store import Store
 from ..base.processes import Process, module_command
 from ..base.settings import POOL, QUERY, Settings
 from ..base.signals import held
-from ..environments.access import COORDINATOR, MEMBER
-from ..environments.base import connect_string
+from ..environments.base import COORDINATOR, MEMBER, connect_string
 from ..faults.proxy import Proxy, ZxidClock
 from .probes import Sight, slot
 
@@ -157,17 +156,17 @@ class Processes(Sight):
     def start_churn(self, times: int, seed: int) -> Process:
         """Start consumers that join and leave, `times` times."""
         self.applications = True
-        return self._workload("churn", {**self._consumer_fields("churn"), "times": times, "seed": seed})
+        return self._workload("churn", {**self._consumer_fields("churn"), "times": times, "seed": seed}, "application")
 
     def start_producer(self) -> Process:
         """Start the producer of numbered records for every partition."""
         fields = {"zk": self._proxies.hosts("producer"), **self._log(), "rate": self.settings.rate}
         if self.broker is None:
             return self._workload("producer", fields)
-        return self._workload("producer", {**fields, **self._kafka(self.broker)}, "kafka_producer")
+        return self._workload("producer", {**fields, **self._kafka(self.broker)}, "kafka_client")
 
     def _start_kafka_reader(self, broker: Broker) -> Process:
-        return self._workload("kafka_reader", self._kafka(broker))
+        return self._workload("kafka_reader", self._kafka(broker), "kafka_client")
 
     def _kafka(self, broker: Broker) -> dict[str, object]:
         return {**self._log(), "servers": broker.address, "partitions": self.settings.partitions}

@@ -23,9 +23,8 @@ from coordinator.zk.znodes.paths import Brokers
 from ..base.processes import NotReached, Process, end_all
 from ..base.settings import Settings
 from ..base.signals import finished, held
-from ..environments.access import COORDINATOR, MEMBER, OPERATOR
-from ..environments.base import Environment, connect_string
-from ..evidence.histories import Notes, logged, write_down
+from ..environments.base import COORDINATOR, MEMBER, OPERATOR, Environment, connect_string
+from ..evidence.files import Notes, logged, write_down
 from ..evidence.watch_observer import WatchObserver
 from ..faults.proxy import Loss, ZxidClock
 from .commands import Processes, Proxies

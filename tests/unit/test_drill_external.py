@@ -10,7 +10,7 @@ from coordinator.zk.errors import UsageError, ZooKeeperUnreachable
 from drills.base.settings import Settings
 from drills.environments import external
 from drills.environments.external import External
-from drills.evidence.histories import granted_otherwise
+from drills.evidence.files import granted_otherwise
 from drills.options import DRILLS
 
 Servers = Callable[..., None]

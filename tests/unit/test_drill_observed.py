@@ -13,7 +13,7 @@ from coordinator.zk.errors import BadData
 from coordinator.zk.session.write_record import RecordedMulti, WriteRecord
 from coordinator.zk.store import Check, Create, Delete, Operation, SetData, TreeEvent
 from coordinator.zk.wire import Multi
-from drills.evidence.reconstruction import Observed, observed, writes_in
+from drills.evidence.watch_observer import Observed, observed, writes_in
 from drills.faults.proxy import ZxidClock
 from tests.support import made_packets
 

@@ -11,8 +11,7 @@ import pytest
 
 from coordinator.zk.errors import ZooKeeperUnreachable
 from drills.base.settings import Settings
-from drills.environments.access import DrillAccess
-from drills.environments.base import Environment
+from drills.environments.base import DrillAccess, Environment
 from drills.options import DRILLS, DrillOptions
 from drills.runner import DrillRun, _window, run_drill
 from drills.testbed.dataframe_reader import DataFrameReader

@@ -27,7 +27,7 @@ from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
 from drills.base.processes import end_all
-from drills.workloads.kafka_producer import created
+from drills.workloads.kafka_client import created
 from drills.workloads.spark_app import on_executors
 
 from .figures import cpu_seconds

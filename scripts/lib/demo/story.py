@@ -121,7 +121,7 @@ class KafkaProducer:
     def __init__(self, broker: Broker) -> None:
         from confluent_kafka import Producer as Client  # not loaded by the demo without Kafka
 
-        from drills.workloads.kafka_producer import created
+        from drills.workloads.kafka_client import created
 
         created(broker.address, [TOPIC], PARTITIONS)
         options = {"bootstrap.servers": broker.address, "log_level": 0, "linger.ms": 20}
