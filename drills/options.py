@@ -14,14 +14,12 @@ from drills.base.settings import Settings
 from drills.environments.base import BROKER, DrillAccess, Embedded
 from drills.environments.containers import Containers
 from drills.environments.external import External, NamedGroup
-from drills.scenarios.consumers import CONSUMERS, LYING_MEMBERS
+from drills.scenarios.consumers import CONSUMERS, LYING_MEMBERS, SPARK
 from drills.scenarios.coordinators import COORDINATORS
 from drills.scenarios.definition import Drill
-from drills.scenarios.ensembles import ENSEMBLES, KAFKA
+from drills.scenarios.ensembles import CHANGES, ENSEMBLES, KAFKA
 from drills.scenarios.leaders import LEADERS
 from drills.scenarios.regions import REGIONS
-from drills.scenarios.spark import SPARK
-from drills.scenarios.znode_changes import CHANGES
 
 _ALL = (
     *COORDINATORS, *CONSUMERS, *LEADERS, *REGIONS, *LYING_MEMBERS, *ENSEMBLES, *CHANGES, *SPARK, *KAFKA,

@@ -36,8 +36,8 @@ from .evidence.verdict import RecordCounts, counted, decided, together_of
 from .options import DrillOptions
 from .scenarios.definition import Drill
 from .scenarios.regions import in_states
+from .testbed.commands import READY_S, SPARK_READY_S, Produced, remnants
 from .testbed.dataframe_reader import DataFrameReader
-from .testbed.probes import READY_S, SPARK_READY_S, Produced, remnants
 from .testbed.testbed import Stage
 
 SETTLE_S = 1.0 + 0.5

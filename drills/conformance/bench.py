@@ -25,7 +25,7 @@ from ..base.processes import NotReached, Process, wait_for
 from ..base.settings import Settings
 from ..environments.base import Environment
 from ..faults.proxy import MULTI, Loss, op_code
-from ..testbed.probes import READY_S
+from ..testbed.commands import READY_S
 from ..testbed.testbed import Stage
 from .event_lines import EventLines, NotConforming, Trial, Trials, require
 

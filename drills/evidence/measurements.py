@@ -16,8 +16,18 @@ from coordinator.zk.znodes.json_fields import Fields
 from coordinator.zk.znodes.paths import COORDINATOR, GROUPS
 
 from ..checker.replay.verdict import Event
-from .asks import NO_ASKS, AskSummary, asked
-from .fetch_intervals import FetchInterval, PartitionName, doubly_held_s, gaps, holders, holds, last_holders
+from .fetch_intervals import (
+    NO_ASKS,
+    AskSummary,
+    FetchInterval,
+    PartitionName,
+    asked,
+    doubly_held_s,
+    gaps,
+    holders,
+    holds,
+    last_holders,
+)
 
 WHAT = {
     "T0": "the fault",

@@ -23,11 +23,11 @@ from .facts import (
     plural,
     repeat_command,
     seconds,
+    sentences,
     setting,
     text,
     verdict,
 )
-from .summary import sentences
 from .timeline import FETCH, OVERLAP, PARTITION, Bar, Timeline, timeline_of
 
 TEMPLATES = Path(__file__).parent / "templates"

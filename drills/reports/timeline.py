@@ -16,8 +16,7 @@ from drills.checker.replay.fetch_intervals import FOREVER, Hold, PartitionKey
 from drills.checker.replay.replay import fetch_intervals
 from drills.checker.replay.verdict import Event
 
-from .facts import FAR, amount, clock, number, plural, readable, text
-from .summary import hit_of, name_of
+from .facts import FAR, amount, clock, hit_of, name_of, number, plural, readable, text
 
 ENSEMBLE, NODE, CONSUMER, OTHER, PARTITION = "ensemble", "node", "consumer", "other", "partition"
 LIFE, ELECTED, LEASE, PAUSE, FETCH, GAP, OVERLAP, FAULT = (

@@ -10,7 +10,7 @@ from coordinator.zk.runtime import ThreadRuntime
 
 from ..base.processes import NotReached, wait_for
 from ..faults.proxy import MULTI, Loss, op_code
-from ..testbed.probes import slot
+from ..testbed.commands import slot
 from ..testbed.testbed import Stage
 from .definition import FETCHING_UNINTERRUPTED, NEXT_ACTS, NEXT_ACTS_AT_ONCE, OWNERS_UNCHANGED, PAST_THE_SESSION, Drill
 

@@ -12,7 +12,7 @@ from coordinator.zk.znodes.sync import Ask
 
 from ..base.processes import NotReached, wait_for
 from ..base.settings import Settings
-from ..testbed.probes import slot
+from ..testbed.commands import slot
 from ..testbed.testbed import Stage
 from .coordinators import Steps, another_is_elected, at_each_step, elected_of, lose_commit
 from .definition import (

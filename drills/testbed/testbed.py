@@ -27,8 +27,7 @@ from ..environments.base import COORDINATOR, MEMBER, OPERATOR, Environment, conn
 from ..evidence.files import Notes, logged, write_down
 from ..evidence.watch_observer import WatchObserver
 from ..faults.proxy import Loss, ZxidClock
-from .commands import Processes, Proxies
-from .probes import READY_S, Produced
+from .commands import READY_S, Processes, Produced, Proxies
 
 OWN_SESSION_MS = 30_000
 BROKER_SESSION_MS = 1500

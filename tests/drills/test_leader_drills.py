@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from drills.evidence.asks import AskShown, asks_of
+from drills.evidence.fetch_intervals import AskShown, asks_of
 from drills.options import DRILLS
 from drills.scenarios.definition import (
     ASKED_ONCE,

@@ -18,7 +18,7 @@ from coordinator.zk.znodes.records import CoordinatorRecord
 from drills.base.processes import NotReached
 from drills.environments.external import NamedGroup
 from drills.evidence.files import znodes
-from drills.scenarios.znode_changes import delete_coordinator
+from drills.scenarios.ensembles import delete_coordinator
 from drills.testbed.testbed import Stage
 
 pytestmark = pytest.mark.real_zookeeper("a drill opens sessions by itself")

@@ -10,8 +10,7 @@ from coordinator.zk.znodes.commands import ASSIGNMENT_FAILED, Command
 from coordinator.zk.znodes.group_state import COMPLETING, FAILED, STABLE, ClientSide, GroupState, Target
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.sync import Ask, AskMember
-from drills.evidence.asks import NO_ASKS, asked, asks_of
-from drills.evidence.fetch_intervals import holds
+from drills.evidence.fetch_intervals import NO_ASKS, asked, asks_of, holds
 from drills.evidence.measurements import changes_of_members, settled_after_kills_s
 
 Made = dict[str, Any]

@@ -9,7 +9,7 @@ from coordinator.zk.znodes.commands import STOP_FETCHER, Command
 from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import Channel
-from drills.testbed.probes import remnants
+from drills.testbed.commands import remnants
 
 PART = TopicPartition("t", 0)
 LIVE = Channel(incarnation="i2", running={PART: 5}, topics={"t": "id"})
