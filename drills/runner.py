@@ -7,7 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -293,7 +293,7 @@ def _conclude(
         "seed": run.seed,
         "started": run.started.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "versions": versions(environment.version()),
-        "configuration": run.settings.to_json(),
+        "configuration": asdict(run.settings),
         "ensemble": {
             "kind": environment.kind,
             "servers": len(environment.addresses),
@@ -305,7 +305,7 @@ def _conclude(
         "promises": promises,
         "marks": {name: {"at": at, "what": WHAT[name]} for name, at in (effects.marks if effects else {}).items()},
         "numbers": effects.to_json() if effects else None,
-        "records": records.to_json(),
+        "records": asdict(records),
         "invariants": invariants,
     }
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from coordinator.zk.lease import LEASE_SHARE
 from coordinator.zk.process.config import require
@@ -104,7 +103,3 @@ class Settings:
             "collection": 2 * sweep_s + 2 * session_s,
             "notice": 2 * sweep_s + 1.0,
         }
-
-    def to_json(self) -> dict[str, Any]:
-        """The settings in run.json."""
-        return asdict(self)

@@ -9,7 +9,7 @@ import platform
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -21,7 +21,6 @@ from coordinator.zk.store import Store
 from ..base.processes import REPOSITORY
 from ..checker.replay.commits import HAND
 from ..checker.replay.history_files import Lines, merged
-from ..checker.replay.txn_log import events_of
 from ..reports.drawing import trace
 from ..reports.page import markdown, page
 
@@ -43,7 +42,7 @@ def write_reports(folder: Path, document: Mapping[str, Any], events: Sequence[Ev
     (folder / "trace.json").write_text(json.dumps(trace(document, events)) + "\n")
 
 
-def write_history(path: Path, events: Sequence[Event]) -> None:
+def write_history(path: Path, events: Iterable[Event]) -> None:
     """One event a line."""
     path.write_text("".join(json.dumps(event, separators=(",", ":")) + "\n" for event in events))
 
@@ -124,33 +123,13 @@ class Notes:
             return list(self._events)
 
 
-Witness = Callable[[Mapping[int, str]], Sequence[Event]]
-"""Yields what ZooKeeper did (`session`, `commit`, `closed`), given the process of each session."""
+def logged(logs: Sequence[Path], who: Mapping[int, str], behind_s: float, chroot: str) -> list[Event]:
+    """What the servers' transaction logs have.
 
-
-def logged(notes: Notes, logs: Callable[[], Sequence[Path]], chroot: str) -> Witness:
-    """A witness that reads the servers' transaction logs.
-
-    :param logs: their folders.
+    :param logs: their folders.  :param who: session -> process.  :param behind_s: see `Notes`.
     """
     # The log truncates to milliseconds: the transaction was done by the end of its millisecond.
-    return lambda who: events_of(logs(), who, lambda ms: (ms + 1) / 1000 - notes.behind_s, chroot)
-
-
-def write_down(notes: Notes, folder: Path, witness: Witness, own_session: int) -> list[Path]:
-    """Write the events of the drill and of ZooKeeper beside the processes' in `folder`; returns all the files.
-
-    :param own_session: the drill's, whose changes are the only manual ones. Commits without a known session are not
-        attributed; the observer reports them (`Observer.missing`).
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    histories = sorted(folder.glob("*#*.jsonl"))
-    sessions = sessions_in(folder)
-    done = with_strangers(witness(sessions), {own_session, None, *sessions})
-    own, zookeeper = folder / "drill.jsonl", folder / "zookeeper.jsonl"
-    for path, events in ((own, notes.events), (zookeeper, done)):
-        path.write_text("".join(json.dumps(event, separators=(",", ":")) + "\n" for event in events))
-    return [own, zookeeper, *histories]
+    return events_of(logs, who, lambda ms: (ms + 1) / 1000 - behind_s, chroot)
 
 
 def with_strangers(events: Sequence[Event], known: Collection[int | None]) -> list[Event]:

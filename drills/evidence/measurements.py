@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
 from coordinator.zk.errors import BadData
 from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
-from coordinator.zk.znodes.group_state import STABLE, GroupState
+from coordinator.zk.znodes.group_state import STABLE
 from coordinator.zk.znodes.json_fields import Fields
 from coordinator.zk.znodes.paths import COORDINATOR, GROUPS
 
+from ..checker.replay.commits import Commit
+from ..checker.replay.replay import Replay
 from ..checker.replay.verdict import Event
+from ..checker.replay.znode_views import GroupView
 from .fetch_intervals import (
     NO_ASKS,
     AskSummary,
@@ -291,48 +293,27 @@ def _resumed(events: Sequence[Event], partitions: set[PartitionName], end: float
     return max((first.get(part, end) - back for part in partitions), default=None)
 
 
-_ID = re.compile(rf"{GROUPS}/([^/]+)/ids/([^/]+)")
-_STATE = re.compile(rf"{GROUPS}/([^/]+)/state")
+def _replayed(events: Sequence[Event]) -> Iterator[tuple[Event, Commit | None, Sequence[GroupView]]]:
+    """Each event, what it changed, and the groups after it."""
+    world = Replay()
+    for event in events:
+        change = {"commit": world.commit, "closed": world.close}.get(event["event"])
+        yield event, change(event) if change is not None else None, list(world.groups.values())
 
 
-@dataclass(slots=True)
-class _Groups:
-    """The current groups: (group, consumer) of every registration, and group -> state."""
-
-    members: set[tuple[str, str]] = field(default_factory=set)
-    states: dict[str, GroupState] = field(default_factory=dict)
-
-    def see(self, event: Event) -> bool:
-        """Apply an event; returns whether members changed."""
-        before = set(self.members)
-        for op in event.get("ops", ()):
-            if at := _ID.fullmatch(op["path"]):
-                change = {"create": self.members.add, "delete": self.members.discard}.get(op["op"])
-                _ = change((at[1], at[2])) if change else None
-            elif (at := _STATE.fullmatch(op["path"])) and op["op"] in ("create", "set"):
-                try:
-                    self.states[at[1]] = GroupState.parse(op["path"], str(op.get("data", "")).encode())
-                except BadData:
-                    self.states.pop(at[1], None)
-        for path in event.get("paths", ()):
-            if at := _ID.fullmatch(path):
-                self.members.discard((at[1], at[2]))
-        return self.members != before
-
-    def are_settled_without(self, name: str) -> bool:
-        """Whether each group is Stable with all registered members, without `name`."""
-        return all(
-            state.state == STABLE
-            and set(state.target) == {consumer for of, consumer in self.members if of == group}
-            and name not in state.target
-            for group, state in self.states.items()
-        )
+def _is_settled_without(name: str, group: GroupView) -> bool:
+    """Whether a group is Stable with all registered members, without `name`; or has no readable state."""
+    state = group.state.data if group.state is not None else None
+    return state is None or (
+        state.state == STABLE and set(state.target) == set(group.members) and name not in state.target
+    )
 
 
 def changes_of_members(events: Sequence[Event], fault_at: float) -> int:
     """The number of transactions since the fault that created or removed a registration."""
-    groups = _Groups()
-    return sum(groups.see(event) and event["at"] >= fault_at for event in events)
+    found = ((event, commit.members if commit is not None else ()) for event, commit, _ in _replayed(events))
+    changed = [event for event, members in found if any((was is None) != (now is None) for _, was, now in members)]
+    return sum(event["at"] >= fault_at for event in changed)
 
 
 def settled_after_kills_s(events: Sequence[Event]) -> float | None:
@@ -344,12 +325,10 @@ def settled_after_kills_s(events: Sequence[Event]) -> float | None:
 
 
 def _waits(events: Sequence[Event]) -> Iterator[float]:
-    groups = _Groups()
     killed: dict[str, float] = {}
-    for event in events:
-        groups.see(event)
+    for event, _, groups in _replayed(events):
         if event["event"] == "fault" and event.get("kind") == "kill":
             killed[str(event.get("process", "")).partition("#")[0]] = float(event["at"])
-        for name in [name for name in killed if groups.are_settled_without(name)]:
+        for name in [name for name in killed if all(_is_settled_without(name, group) for group in groups)]:
             yield float(event["at"]) - killed.pop(name)
     yield from (float(events[-1]["at"]) - at for at in killed.values())

@@ -12,9 +12,6 @@ PASS, FAIL, INCONCLUSIVE = "PASS", "FAIL", "INCONCLUSIVE"
 EXIT_CODES = {PASS: 0, FAIL: 1, INCONCLUSIVE: 3}
 
 
-NAMES = ("produced", "elsewhere", "delivered", "lost", "duplicated", "misplaced")
-
-
 @dataclass(frozen=True, slots=True)
 class RecordCounts:
     """The outcome of the numbered records, from the DataFrame; None when it is unreadable.
@@ -28,10 +25,6 @@ class RecordCounts:
     lost: int | None = None
     duplicated: int | None = None
     misplaced: int | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """`records` in run.json."""
-        return {name: getattr(self, name) for name in NAMES}
 
 
 def counted(

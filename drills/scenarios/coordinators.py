@@ -108,11 +108,14 @@ def _one_reply_dropped(stage: Stage) -> None:
 Steps = Sequence[tuple[str, Sequence[bytes], bool]]
 """Where a process is killed: words of its commit, and whether the commit (else its reply) is lost."""
 
+START_STEPS: Steps = (
+    ("before the starts are sent", (b"/state", b"start-fetcher"), True),
+    ("after the starts are sent, reply lost", (b"/state", b"start-fetcher"), False),
+)
 STEPS: Steps = (
     ("before the rebalance is written", (b"/state", b"PreparingRebalance"), True),
     ("after it is written, reply lost", (b"/state", b"PreparingRebalance"), False),
-    ("before the starts are sent", (b"/state", b"start-fetcher"), True),
-    ("after the starts are sent, reply lost", (b"/state", b"start-fetcher"), False),
+    *START_STEPS,
     ("before the group becomes Stable", (b"/state", b'"Stable"'), True),
     ("after it is Stable, reply lost", (b"/state", b'"Stable"'), False),
 )

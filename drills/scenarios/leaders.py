@@ -14,7 +14,7 @@ from ..base.processes import NotReached, wait_for
 from ..base.settings import Settings
 from ..testbed.commands import slot
 from ..testbed.testbed import Stage
-from .coordinators import Steps, another_is_elected, at_each_step, elected_of, lose_commit
+from .coordinators import START_STEPS, Steps, another_is_elected, at_each_step, elected_of, lose_commit
 from .definition import (
     ASKED_ONCE,
     EVERYBODY_HEARS,
@@ -133,8 +133,7 @@ CLIENT_STEPS: Steps = (
     ("after the ask is written, reply lost", (b"/state", b'"leader":'), False),
     ("after the answer is written, before it is adopted", (b"/state", b"PreparingRebalance"), True),
     ("after the answer is adopted, reply lost", (b"/state", b"PreparingRebalance"), False),
-    ("before the starts are sent", (b"/state", b"start-fetcher"), True),
-    ("after the starts are sent, reply lost", (b"/state", b"start-fetcher"), False),
+    *START_STEPS,
 )
 
 

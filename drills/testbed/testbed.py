@@ -24,7 +24,7 @@ from ..base.processes import NotReached, Process, end_all
 from ..base.settings import Settings
 from ..base.signals import finished, held
 from ..environments.base import COORDINATOR, MEMBER, OPERATOR, Environment, connect_string
-from ..evidence.files import Notes, logged, write_down
+from ..evidence.files import Notes, logged, sessions_in, with_strangers, write_history
 from ..evidence.watch_observer import WatchObserver
 from ..faults.proxy import Loss, ZxidClock
 from .commands import READY_S, Processes, Produced, Proxies
@@ -224,10 +224,21 @@ class Stage(Processes):
     # ---- its end
 
     def witnessed(self) -> list[Path]:
-        """Write the histories of the processes, the drill and ZooKeeper; returns the files."""
-        log = logged(self.notes, self.environment.transaction_logs, self.chroot)
-        witness = self.observer.events if self.observer is not None else log
-        return write_down(self.notes, self.histories, witness, self.store.session_id)
+        """Write the histories of the drill and of ZooKeeper beside those of the processes; returns all the files.
+
+        The drill's changes are the only manual ones. Commits without a known session are not attributed; the observer
+        reports them (`Observer.missing`).
+        """
+        self.histories.mkdir(parents=True, exist_ok=True)
+        histories, sessions = sorted(self.histories.glob("*#*.jsonl")), sessions_in(self.histories)
+        if self.observer is not None:
+            done = self.observer.events(sessions)
+        else:
+            done = logged(self.environment.transaction_logs(), sessions, self.notes.behind_s, self.chroot)
+        own, zookeeper = self.histories / "drill.jsonl", self.histories / "zookeeper.jsonl"
+        write_history(own, self.notes.events)
+        write_history(zookeeper, with_strangers(done, {self.store.session_id, None, *sessions}))
+        return [own, zookeeper, *histories]
 
     def end(self) -> None:
         """End every process."""

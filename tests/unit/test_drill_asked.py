@@ -152,7 +152,7 @@ def killed() -> list[Made]:
         commit(2.0, "n#1", state(STABLE, "a", "b")),
         event(10.0, "server", "fault", kind="kill", process="a#1"),
         commit(11.0, "c#1", created(GROUP.id("c"))),
-        event(12.0, "server", "closed", paths=[GROUP.id("a")]),
+        event(12.0, "server", "closed", zxid=120_000, session=1, paths=[GROUP.id("a")]),
         commit(12.5, "n#1", state(COMPLETING, "b", "c")),
         commit(13.0, "n#1", state(STABLE, "b", "c")),
         event(20.0, "server", "end"),
