@@ -21,6 +21,7 @@ from coordinator.zk.store import Store
 from ..base.processes import REPOSITORY
 from ..checker.replay.commits import HAND
 from ..checker.replay.history_files import Lines, merged
+from ..checker.replay.txn_log import events_of
 from ..reports.drawing import trace
 from ..reports.page import markdown, page
 

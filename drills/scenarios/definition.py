@@ -115,9 +115,9 @@ def until_acting(measured: Measured) -> float | None:
     return measured.between("T0", "T2")
 
 
-def until_fetched(measured: Measured) -> float | None:
-    """From the fault until every partition is fetched."""
-    return measured.between("T0", "T5")
+def fetched_again(rule: str, bound: Callable[[Bounds], float], since: str = "T0") -> Promise:
+    """Every partition is fetched again, this long after the fault or another mark."""
+    return Promise("every partition is fetched again", rule, lambda measured: measured.between(since, "T5"), bound)
 
 
 def longest_standstill(measured: Measured) -> float | None:
@@ -128,31 +128,17 @@ def longest_standstill(measured: Measured) -> float | None:
 NEXT_ACTS = Promise(
     "the next coordinator acts", "session timeout + 2 ticks + 0.5 s after the fault", until_acting, noticed_s
 )
-NEXT_ACTS_AT_ONCE = Promise(
-    "the next coordinator acts",
-    "0.5 s after SIGTERM: a resignation needs no session expiry",
-    until_acting,
-    lambda bounds: ACTS_S,
+NEXT_ACTS_AT_ONCE = replace(
+    NEXT_ACTS, rule="0.5 s after SIGTERM: a resignation needs no session expiry", bound=lambda bounds: ACTS_S
 )
 FETCHING_UNINTERRUPTED = Promise("no partition stands still", "0 s: fetchers need no coordinator", longest_standstill)
-FETCHED_AGAIN = Promise(
-    "every partition is fetched again", "session timeout + 2 ticks + 1.5 s after the fault", until_fetched, recovered_s
-)
-FETCHED_WHEN_BACK = Promise(
-    "every partition is fetched again",
+FETCHED_AGAIN = fetched_again("session timeout + 2 ticks + 1.5 s after the fault", recovered_s)
+FETCHED_WHEN_BACK = fetched_again(
     "session timeout + 2 ticks + 1.5 s after SIGCONT, which comes 1.6 session timeouts after the fault",
-    until_fetched,
     lambda bounds: PAST_THE_SESSION * bounds["session_timeout"] + recovered_s(bounds),
 )
-GIVEN_UP = Promise(
-    "every partition is fetched again", "max_poll_interval + lease + 1.5 s after the fault", until_fetched, given_up_s
-)
-EVICTED = Promise(
-    "every partition is fetched again",
-    "max_poll_interval + lease + 1.5 s after the first stop-fetcher",
-    lambda measured: measured.between("T3", "T5"),
-    given_up_s,
-)
+GIVEN_UP = fetched_again("max_poll_interval + lease + 1.5 s after the fault", given_up_s)
+EVICTED = fetched_again("max_poll_interval + lease + 1.5 s after the first stop-fetcher", given_up_s, since="T3")
 HANDED_OVER = Promise(
     "no partition stands still for long",
     "150 ms: a consumer that leaves hands over",
@@ -184,11 +170,10 @@ NEXT_LEADER_AFTER_A_HANG = Promise(
     lambda measured: measured.asks.longest_s,
     lambda bounds: bounds["assignment_timeout"] + BACKOFF_S + RECOVERED_S,
 )
-NEXT_LEADER_AFTER_AN_ERROR = Promise(
-    "the next leader's answer is adopted",
-    "0.2 s (backoff) + 1 s after the first ask",
-    lambda measured: measured.asks.longest_s,
-    lambda bounds: BACKOFF_S + RECOVERED_S,
+NEXT_LEADER_AFTER_AN_ERROR = replace(
+    NEXT_LEADER_AFTER_A_HANG,
+    rule="0.2 s (backoff) + 1 s after the first ask",
+    bound=lambda bounds: BACKOFF_S + RECOVERED_S,
 )
 NOTHING_IS_REVOKED = Promise(
     "no partition is revoked before an answer is adopted",
