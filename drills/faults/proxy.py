@@ -16,7 +16,6 @@ import struct
 import threading
 import time
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import TracebackType
@@ -144,8 +143,8 @@ class TlsEnd:
 LARGEST = 64 << 20
 """Bytes of a packet; a server takes 1 MiB, and its replies are unbounded."""
 
-Match = int | Callable[[bytes], bool]
-"""An op code, or a predicate over a request's body: xid (4 bytes), op code (4 bytes), and the request itself."""
+Match = Callable[[bytes], bool]
+"""A predicate over a request's body: xid (4 bytes), op code (4 bytes), and the request itself."""
 
 
 class Loss:
@@ -157,26 +156,11 @@ class Loss:
     """
 
     def __init__(self, match: Match, *, is_request: bool, then: Callable[[], None] = lambda: None) -> None:
-        self.match = match
+        self.is_for = match
         self.is_request = is_request
         self.then = then
         self.lost = threading.Event()
         self._unused = threading.Semaphore()
-        self.request: bytes | None = None
-        """The body of the lost request, or of the lost reply's request."""
-
-    def wait(self, timeout_s: float = 10.0) -> bytes:
-        """Wait until the packet is lost and its connection cut; the body of the request.
-
-        :raises AssertionError: after `timeout_s`.
-        """
-        assert self.lost.wait(timeout_s), f"no packet that matches {self.match} was lost within {timeout_s:g} s"
-        assert self.request is not None
-        return self.request
-
-    def is_for(self, request: bytes) -> bool:
-        """Whether this is the request to lose, or its reply."""
-        return self.match(request) if callable(self.match) else self.match == op_code(request)
 
     def take(self) -> bool:
         """Claim it; whether it was unused."""
@@ -204,10 +188,6 @@ class Proxy:
     ) -> None:
         host, port = upstream.rsplit(":", 1)
         self.port = choose_ports(1, None)[0].client
-        self.requests: Counter[int] = Counter()
-        """Number of client requests by op code."""
-        self.losses: list[Loss] = []
-        """The packets lost by `drop_reply` and `drop_request`, in order."""
         self._upstream = (host.strip("[]"), int(port))
         self._tls_context = access.tls_context() if access is not None else None
         self.clock = clock
@@ -226,12 +206,6 @@ class Proxy:
     def hosts(self) -> str:
         """The connect string for clients."""
         return f"{HOST}:{self.port}"
-
-    @property
-    def connections(self) -> int:
-        """The number of open client connections."""
-        with self._lock:
-            return len(self._links)
 
     def start(self) -> Self:
         """Listen."""
@@ -293,14 +267,6 @@ class Proxy:
         if self._listener is None and not self._stopping:
             self._accept_new()
 
-    def drop_reply(self, match: Match) -> Loss:
-        """Drop the reply to the next matching request, then cut its connection: once."""
-        return self.arm(Loss(match, is_request=False))
-
-    def drop_request(self, match: Match) -> Loss:
-        """Drop the next matching request, then cut its connection: the server never receives it."""
-        return self.arm(Loss(match, is_request=True))
-
     def arm(self, loss: Loss) -> Loss:
         """Arm a loss here, too."""
         with self._lock:
@@ -346,9 +312,8 @@ class Proxy:
         return self._is_black_hole
 
     def claim(self, request: bytes) -> Loss | None:
-        """Count a request; returns the loss that it matches, which is then disarmed."""
+        """The loss that a request matches, which is then disarmed."""
         with self._lock:
-            self.requests[op_code(request)] += 1
             for loss in [each for each in self._armed if each.is_for(request)]:
                 self._armed.remove(loss)
                 if loss.take():
@@ -357,9 +322,6 @@ class Proxy:
 
     def report(self, loss: Loss, request: bytes) -> None:
         """Record a lost packet, whose connection is cut."""
-        loss.request = request
-        with self._lock:
-            self.losses.append(loss)
         loss.lost.set()
 
     def forget(self, link: _Link, unused: list[Loss]) -> None:

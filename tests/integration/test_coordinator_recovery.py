@@ -28,9 +28,10 @@ from coordinator.zk.znodes.commands import STOP_FETCHER
 from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, GroupPaths
 from coordinator.zk.znodes.records import CoordinatorRecord, EpochRecord
 from coordinator.zk.znodes.segments import Query, Segment
-from drills.faults.proxy import EXISTS, Proxy
+from drills.faults.proxy import EXISTS
 from tests.support.hand import ManualStage
 from tests.support.memlog import MemoryLog
+from tests.support.proxy import Proxy
 from tests.support.stores import DeafStore, FrontStore
 from tests.support.strategies import RANGE
 from tests.support.terms import with_config, with_store
