@@ -181,10 +181,9 @@ class Group:
         self.members[name] = self.start_member(name)
         return name
 
-    def start_member(self, name: str) -> ThreadMember | Member:
-        """A member that starts to register."""
-        access = self._access("team-a")
-        fields: dict[str, str | int] = {
+    def fields(self, name: str) -> dict[str, str | int]:
+        """The configuration of a member."""
+        return {
             "zk": self.hosts,
             "group": GROUP,
             "consumer": name,
@@ -193,6 +192,10 @@ class Group:
             "protocols": self._strategy,
             "session_timeout_ms": self.session_timeout_ms,
         }
+
+    def start_member(self, name: str) -> ThreadMember | Member:
+        """A member that starts to register."""
+        access, fields = self._access("team-a"), self.fields(name)
         if self._as_processes:
             words = [f"--{field.replace('_', '-')}={value}" for field, value in fields.items()]
             command = module_command("consumer.cli", ["run", "--topics", TOPIC, *words])

@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import median, quantiles
@@ -89,14 +90,11 @@ def measure(folder: Path, polls: int, partitions: int, kafka: bool, tell: Callab
         stage.write(BUSY, PARTITIONS, polls * 500 // PARTITIONS + 1000)
         quiet_id = stage.write(QUIET, 1, 0)
         stage.write(MANY, partitions, MANY_RECORDS)
-        for order, prefetch in product(ORDERS, HEURISTICS):
-            name = f"{order}_{prefetch}"
-            tell(f"polling: {order}, {prefetch}")
-            found[f"own_ms_{name}"] = own_time(stage, name, polls, poll_order=order, prefetch=prefetch)
-        for order, prefetch in product(ORDERS, HEURISTICS):
-            name = f"{order}_{prefetch}"
-            tell(f"a quiet partition: {order}, {prefetch}")
-            found[f"quiet_{name}"] = quiet(stage, quiet_id, f"quiet_{name}", poll_order=order, prefetch=prefetch)
+        measurements = {"own_ms": partial(own_time, stage, polls), "quiet": partial(quiet, stage, quiet_id)}
+        for (what, measured), order, prefetch in product(measurements.items(), ORDERS, HEURISTICS):
+            name = f"{what}_{order}_{prefetch}"
+            tell(name)
+            found[name] = measured(name, poll_order=order, prefetch=prefetch)
         for prefetch in HEURISTICS:
             tell(f"{partitions} partitions, without polls: {prefetch}")
             found[f"memory_mb_{prefetch}"] = memory(stage.hosts, str(stage.log_dir), MANY, partitions, prefetch)
@@ -118,7 +116,7 @@ def on_kafka(folder: Path, partitions: int, tell: Callable[[str], None]) -> dict
     return found
 
 
-def own_time(stage: Stage, group: str, polls: int, **options: Any) -> dict[str, float]:
+def own_time(stage: Stage, polls: int, group: str, **options: Any) -> dict[str, float]:
     """Milliseconds of polls of 500 records, and the number of prefetched records after them."""
     times, retained = [], []
     with stage.consumer(group, [BUSY], PARTITIONS, **options) as consumer:
