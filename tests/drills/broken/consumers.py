@@ -15,7 +15,7 @@ from coordinator.zk.errors import CoordinatorError, Refused
 from coordinator.zk.znodes.commands import STOP_FETCHER
 from coordinator.zk.znodes.group_state import STABLE
 from drills.checker.replay.sketches import of_range
-from drills.workloads.counting import Sketching
+from drills.workloads.sketching import Sketching
 from tests.simulation import fences, holes
 from tests.simulation.mutation import Patch, constant, replaced
 
