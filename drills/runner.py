@@ -115,7 +115,8 @@ def run_drill(
     run.missing += [f"unreadable history: {problem}" for problem in unreadable[:3]]
     run.missing += granted_otherwise(events, bounds["session_timeout"])
     write_history(run.folder / "history.jsonl", events)
-    elsewhere = read_elsewhere(events, _applications(events))
+    consumers = {event["consumer"] for event in events if event["event"] == "registered"}
+    elsewhere = read_elsewhere(events, {name for name in consumers if not name.startswith(f"{POOL}-")})
     records = states or (RecordCounts(0) if rows is None else counted(produced, rows, elsewhere))
     _conclude(run, environment, events, bounds, records)
     run.document["seconds"] = round(time.monotonic() - began, 1)
@@ -181,7 +182,7 @@ def _act(run: DrillRun, stage: Stage, announce: Announce) -> None:
         run.missing.append(str(error))
     try:
         calm = _noted_calm(stage) if calm is None else calm
-        _until(calm + _settled_s(stage))
+        time.sleep(max(0.0, calm + _settled_s(stage) - time.monotonic()))
         stage.stop_producing()
         stage.drained()
         stage.caught_up(SPARK_READY_S)
@@ -221,10 +222,6 @@ def _flows(stage: Stage, partitions: int) -> None:
     wait_for(lambda: stage.streamed() != [], SPARK_READY_S, "the query delivers records")
 
 
-def _until(moment: float) -> None:
-    time.sleep(max(0.0, moment - time.monotonic()))
-
-
 def _cleared(stage: Stage, calm: float) -> None:
     """Wait until leftovers of dead incarnations are removed, or old enough for S7 to be decided.
 
@@ -259,11 +256,6 @@ def _in_states(run: DrillRun, stage: Stage) -> RecordCounts | None:
     except (CoordinatorError, OSError) as error:
         run.missing.append(str(error))
         return None
-
-
-def _applications(events: Sequence[Event]) -> set[str]:
-    """The consumers that are not slots."""
-    return {e["consumer"] for e in events if e["event"] == "registered" and not e["consumer"].startswith(f"{POOL}-")}
 
 
 # ---- the verdict

@@ -10,13 +10,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
+from coordinator.zk.batching import clear_below
 from coordinator.zk.embedded.ensemble import four_letter_word
 from coordinator.zk.errors import BadData, Refused, Retryable, UsageError, ZooKeeperUnreachable
 from coordinator.zk.hosts import Address, parsed_hosts
 from coordinator.zk.security.access import ZooKeeperAccess
 from coordinator.zk.security.tls import secured
 from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import MAX_OPERATIONS, Create, Delete, Store
+from coordinator.zk.store import Create, Delete, Operation, Store
 from coordinator.zk.znodes.names import checked_name
 from coordinator.zk.znodes.paths import (
     CONSUMERS,
@@ -52,6 +53,8 @@ NEWEST_WITHOUT_ZXID = (3, 8)
 ADMIN_SESSION_MS = 10_000
 CONNECT_S = 15.0
 CLEARED_S = 20.0
+MOST_AT_ONCE = 10_000
+ANOTHER = "another drill runs at --zk: wait until it ends"
 
 
 class External(Environment):
@@ -176,24 +179,20 @@ class External(Environment):
         return open_kazoo(hosts, ADMIN_SESSION_MS, timeout_s, make_chroot=False, access=access)
 
 
-def tree_of(store: Store, root: str) -> list[str]:
-    """A znode and its subtree, parents first; empty when it does not exist."""
-    paths = [root] if store.get(root) is not None else []
-    for path in paths:
-        listing = store.children(path)
-        paths += [f"{path}/{name}" for name in (listing.names if listing is not None else ())]
-    return paths
-
-
 def remove_tree(store: Store, root: str) -> bool:
-    """Remove a znode and its subtree; whether they are gone: others may create children concurrently."""
-    deepest_first = [Delete(path) for path in reversed(tree_of(store, root))]
+    """Remove a znode and its subtree, a part of it; whether they are gone: others may create children concurrently."""
+
+    def commit(operations: Sequence[Operation]) -> bool:
+        store.commit(operations)
+        return True
+
     try:
-        for first in range(0, len(deepest_first), MAX_OPERATIONS):
-            store.commit(deepest_first[first : first + MAX_OPERATIONS])
+        is_empty = clear_below(store, root, commit, MOST_AT_ONCE)
+        if is_empty and store.get(root) is not None:
+            store.commit([Delete(root)])
     except (Refused, Retryable):
         return False
-    return True
+    return is_empty
 
 
 def granted_ms(address: Address, asked_ms: int, tls: ZooKeeperAccess) -> int | None:
@@ -207,26 +206,14 @@ def granted_ms(address: Address, asked_ms: int, tls: ZooKeeperAccess) -> int | N
         plain = socket.create_connection(address, ANSWER_S)
         with plain if context is None else secured(plain, context, address[0], ANSWER_S) as connection:
             connection.sendall(struct.pack(">i", len(request)) + request)
-            (length,) = struct.unpack(">i", _received(connection, 4))
-            granted = opened_ms(_received(connection, min(max(0, length), 1024)))
+            replies = connection.makefile("rb")
+            (length,) = struct.unpack(">i", replies.read(4))
+            granted = opened_ms(replies.read(min(max(0, length), 1024)))
             connection.sendall(struct.pack(">iii", 8, 1, CLOSE_SESSION))
-            _received(connection, 20)
-    except (OSError, BadData):
+            replies.read(20)
+    except (OSError, BadData, struct.error):
         return None
     return granted
-
-
-def _received(connection: socket.socket, count: int) -> bytes:
-    received = b""
-    while len(received) < count:
-        data = connection.recv(count - len(received))
-        if not data:
-            raise OSError("the server closed the connection")
-        received += data
-    return received
-
-
-ANOTHER = "another drill runs at --zk: wait until it ends"
 
 
 class NamedGroup(External):
