@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -165,14 +165,9 @@ class External(Environment):
                 with self.opened() as store:
                     wait_for(lambda: remove_tree(store, chroot), CLEARED_S, f"{chroot} is removed from ZooKeeper")
 
-    @contextmanager
-    def opened(self) -> Iterator[Store]:
+    def opened(self) -> AbstractContextManager[Store]:
         """A session at the root, without proxies."""
-        store = self._open("")
-        try:
-            yield store
-        finally:
-            store.close()
+        return closing(self._open(""))
 
     def _open(self, chroot: str, timeout_s: float = CONNECT_S) -> Store:
         hosts, access = connect_string(self.addresses, chroot), self.access.to_servers(OPERATOR)

@@ -17,7 +17,7 @@ import click
 from coordinator.admin.acl import apply
 from coordinator.admin.acl_policy import create_group
 from coordinator.zk.embedded.directory import Identities
-from coordinator.zk.embedded.ensemble import Ensemble
+from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.process.cli import exit_code_of
 from coordinator.zk.security.access import clear_environment
 from coordinator.zk.security.policy import AclPolicy
@@ -37,15 +37,14 @@ def start_node(folder: Path, name: str, zk: str, *options: str, variables: Mappi
 
 
 @contextmanager
-def example(
-    folder: Path, chroot: str, names: str, session_timeout_ms: int
+def coordinated(
+    folder: Path, names: str, *options: str, chroot: str = "", servers: int = 3
 ) -> Iterator[tuple[str, list[Process], list[Process]]]:
     """ZooKeeper, a coordinator node for each letter of `names`, and a list for workers; all are stopped at the end."""
     workers: list[Process] = []
     nodes: list[Process] = []
-    options = "--session-timeout-ms", str(session_timeout_ms)
-    with Ensemble(folder / "zookeeper") as ensemble:
-        zk = f"{ensemble.hosts}/{chroot}"
+    with Ensemble(folder / "zookeeper", EnsembleConfig(servers)) as ensemble:
+        zk = ensemble.hosts + chroot
         try:
             nodes.extend(start_node(folder, name, zk, *options) for name in names)
             yield zk, workers, nodes

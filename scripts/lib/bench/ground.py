@@ -57,29 +57,24 @@ class Ground:
         self._folder = folder
         self._source = source
         self._has_broker = with_broker or source == KAFKA
-        self._stack = ExitStack()
         self.servers = ""
         self.log_dir = "kafka:" if source == KAFKA else str(folder / "log")
 
     def __enter__(self) -> Self:
-        try:
-            ensemble = self._stack.enter_context(Ensemble(self._folder / "zookeeper", EnsembleConfig(servers=1)))
-            kafka_zk = f"{ensemble.hosts}/kafka"
-            self.zk = kafka_zk if self._source == KAFKA else ensemble.hosts
+        with ExitStack() as stack:
+            hosts = stack.enter_context(Ensemble(self._folder / "zookeeper", EnsembleConfig(servers=1))).hosts
+            kafka_zk = f"{hosts}/kafka"
+            self.zk = kafka_zk if self._source == KAFKA else hosts
             if self._has_broker:
                 # The heap size of Kafka's own scripts.
                 config = KafkaConfig(zookeeper=kafka_zk, heap_mb=1024)
-                broker = self._stack.enter_context(Broker(self._folder / "kafka", config))
-                self.servers = broker.address
+                self.servers = stack.enter_context(Broker(self._folder / "kafka", config)).address
                 created(self.servers, [TOPIC, SMALL_TOPIC], self._partitions)
             if self._source == EMBEDDED:
                 self._ids = {name: self._create(name).id for name in (TOPIC, SMALL_TOPIC)}
-            elected = start_node(self._folder, "node", self.zk)
-            self._stack.callback(end_all, [elected])
+            stack.callback(end_all, [start_node(self._folder, "node", self.zk)])
             self._others = set(descendants(os.getpid()))
-        except BaseException:
-            self._stack.close()
-            raise
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -19,7 +19,7 @@ from statistics import median, quantiles
 from typing import Any
 
 import psutil
-from common import measured_by, start_node
+from common import coordinated, measured_by
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer
@@ -27,11 +27,9 @@ from consumer.fetching.poll_order import HEURISTICS, ORDERS
 from consumer.logs.columns import stored_batches
 from consumer.logs.embedded.producer import Appender
 from coordinator.admin.topics import create_topic
-from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import Brokers
-from drills.base.processes import end_all
 
 from .figures import machine, peak_memory_mb
 from .group import eventually, says
@@ -52,13 +50,11 @@ class Stage:
     """A server, a node, and a log. The context manager stops all of them."""
 
     def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
-        self.hosts = stack.enter_context(Ensemble(folder / "zookeeper", EnsembleConfig(servers=1))).hosts
-        self._store = open_kazoo(self.hosts, 30_000)
-        stack.callback(self._store.close)
+        started = coordinated(folder, "a", "--group-initial-rebalance-delay-ms", "0", servers=1)
+        self.hosts, _, (node,) = stack.enter_context(started)
+        self._store = stack.enter_context(contextlib.closing(open_kazoo(self.hosts, 30_000)))
         self.log_dir = folder / "log"
-        elected = start_node(folder, "node-1", self.hosts, "--group-initial-rebalance-delay-ms", "0")
-        stack.callback(end_all, [elected])
-        eventually(lambda: says(folder, elected, "elected"), "the node is elected")
+        eventually(lambda: says(folder, node, "elected"), "the node is elected")
 
     def write(self, topic: str, partitions: int, records: int) -> str:
         """Create a topic with records in each partition; returns its id."""

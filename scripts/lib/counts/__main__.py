@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
-from common import end_with_verdict, example, run
+from common import coordinated, end_with_verdict, run
 
 from consumer.logs.embedded.producer import Producer, TopicsInStore
 from consumer.operator.states import StateFiles
@@ -98,7 +98,8 @@ def story(folder: Path, say: Callable[[str], None]) -> dict[str, object]:
     """Run the example; returns the verdict."""
     (folder / "checkpoints").mkdir()
     kills = 0
-    with example(folder, "counts", "ab", SESSION_TIMEOUT_MS) as (zk, workers, nodes):
+    options = "--session-timeout-ms", str(SESSION_TIMEOUT_MS)
+    with coordinated(folder, "ab", *options, chroot="/counts") as (zk, workers, nodes):
         store = open_kazoo(zk, 30_000)
         try:
             log = Log(store, folder)

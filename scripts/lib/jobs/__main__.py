@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import click
-from common import end_with_verdict, example, run
+from common import coordinated, end_with_verdict, run
 
 from drills.base.processes import Process, end_all, module_command, wait_for
 
@@ -64,7 +64,8 @@ def all_run(folder: Path, workers: list[Process]) -> bool:
 
 def story(folder: Path, say: Callable[[str], None]) -> dict[str, object]:
     """Run the example; returns the verdict."""
-    with example(folder, "jobs", "a", SESSION_TIMEOUT_MS) as (zk, workers, _):
+    options = "--session-timeout-ms", str(SESSION_TIMEOUT_MS)
+    with coordinated(folder, "a", *options, chroot="/jobs") as (zk, workers, _):
 
         def until(what: str) -> None:
             wait_for(lambda: all_run(folder, workers), DEADLINE_S, what)

@@ -89,24 +89,15 @@ def watched(server: Server, seconds: float) -> Figures:
 
 
 class TrickleLog:
-    """A log in which every partition gets a record each 50 ms while `flows`."""
+    """A log in which every partition gets a record each 50 ms from `began` until `ended`."""
 
-    def __init__(self) -> None:
-        self.flows = False
-        self._flowed_s = 0.0
-        self._since = time.monotonic()
-
-    def flow(self, flows: bool) -> None:
-        """Start or stop the records."""
-        now = time.monotonic()
-        self._flowed_s += (now - self._since) if self.flows else 0.0
-        self.flows, self._since = flows, now
+    began = ended = float("inf")
 
     def earliest(self, topic: str, topic_id: str, partition: int) -> int:
         return 0
 
     def latest(self, topic: str, topic_id: str, partition: int) -> int:
-        return int((self._flowed_s + (time.monotonic() - self._since if self.flows else 0.0)) / RECORD_EVERY_S)
+        return int(max(0.0, min(time.monotonic(), self.ended) - self.began) / RECORD_EVERY_S)
 
     def offset_for_timestamp(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> int:
         return 0
@@ -281,12 +272,12 @@ def _idle(server: Server, few: Group, many: Group, seconds: float) -> Iterator[R
 
 def _load(server: Server, group: Group, partitions: int, fetchers: int, seconds: float) -> Iterator[Row]:
     quiet = watched(server, seconds)
-    group.log.flow(True)
+    group.log.began = time.monotonic()
     time.sleep(SETTLE_S)
     sealed, before = group.segments(), figures(server)
     time.sleep(seconds)
     busy, new = figures(server).since(before), group.segments() - sealed
-    group.log.flow(False)
+    group.log.ended = time.monotonic()
     each = f"{partitions // fetchers} partitions a fetcher"
     yield _row(
         f"a fetcher that seals {new / fetchers / busy.at_s:.1f} times a second", None, _less(busy, quiet), fetchers
