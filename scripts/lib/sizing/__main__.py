@@ -99,9 +99,6 @@ class TrickleLog:
     def latest(self, topic: str, topic_id: str, partition: int) -> int:
         return int(max(0.0, min(time.monotonic(), self.ended) - self.began) / RECORD_EVERY_S)
 
-    def offset_for_timestamp(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> int:
-        return 0
-
     def fetch(
         self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int, max_records: int
     ) -> Fetched:
