@@ -25,11 +25,11 @@ from drills.environments.base import BROKER, Embedded, Environment
 from drills.environments.containers import Containers
 from drills.environments.external import External, NamedGroup
 from drills.evidence.files import merged_history, write_reports
-from drills.evidence.verdict import EXIT_CODES, INCONCLUSIVE, together
+from drills.evidence.measurements import EXIT_CODES, INCONCLUSIVE, together
 from drills.options import DEFAULTS, DRILLS, DrillOptions, named
 from drills.runner import BREAKS_OFF, DrillRun, run_drill
 from drills.scenarios.definition import Drill
-from drills.testbed.dataframe_reader import DataFrameReader
+from drills.testbed.testbed import DataFrameReader
 
 
 @click.group()

@@ -15,10 +15,9 @@ from drills.environments.base import BROKER, DrillAccess, Embedded
 from drills.environments.containers import Containers
 from drills.environments.external import External, NamedGroup
 from drills.scenarios.consumers import CONSUMERS, LYING_MEMBERS, SPARK
-from drills.scenarios.coordinators import COORDINATORS
+from drills.scenarios.coordinators import COORDINATORS, LEADERS
 from drills.scenarios.definition import Drill
 from drills.scenarios.ensembles import CHANGES, ENSEMBLES, KAFKA
-from drills.scenarios.leaders import LEADERS
 from drills.scenarios.regions import REGIONS
 
 _ALL = (

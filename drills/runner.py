@@ -31,14 +31,12 @@ from .evidence.files import (
     write_reports,
     znodes,
 )
-from .evidence.measurements import WHAT, Measured, measured
-from .evidence.verdict import RecordCounts, counted, decided, together_of
+from .evidence.measurements import WHAT, Measured, RecordCounts, counted, decided, measured, together_of
 from .options import DrillOptions
 from .scenarios.definition import Drill
 from .scenarios.regions import in_states
 from .testbed.commands import READY_S, SPARK_READY_S, Produced, remnants
-from .testbed.dataframe_reader import DataFrameReader
-from .testbed.testbed import Stage
+from .testbed.testbed import DataFrameReader, Stage
 
 SETTLE_S = 1.0 + 0.5
 """Margin after the promised time since the last fault; then L1 and L5 are decided."""

@@ -32,7 +32,7 @@ from ..base.processes import NotReached, module_command, wait_for
 from ..checker import check
 from ..environments.base import Embedded
 from ..evidence.files import STRANGER, Event, merged_history, write_history
-from ..evidence.verdict import EXIT_CODES, FAIL, INCONCLUSIVE, PASS, together
+from ..evidence.measurements import EXIT_CODES, FAIL, INCONCLUSIVE, PASS, together
 from ..testbed.commands import READY_S
 from .bench import OPTIONAL, Bench, Ground, Scenario
 from .commands import COMMANDS, TOPICS

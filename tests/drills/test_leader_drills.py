@@ -10,6 +10,7 @@ import pytest
 
 from drills.evidence.fetch_intervals import AskShown, asks_of
 from drills.options import DRILLS
+from drills.scenarios.coordinators import LEADERS
 from drills.scenarios.definition import (
     ASKED_ONCE,
     EVERYBODY_HEARS,
@@ -17,7 +18,6 @@ from drills.scenarios.definition import (
     NOTHING_IS_REVOKED,
     SETTLED_WITHOUT_THE_LEADER,
 )
-from drills.scenarios.leaders import LEADERS
 from tests.drills.broken import consumers, nodes
 from tests.support.drills import drilled, require_pass
 

@@ -14,8 +14,8 @@ import pytest
 
 from drills.environments.base import Embedded
 from drills.options import DRILLS
+from drills.scenarios.coordinators import LEADERS
 from drills.scenarios.ensembles import KAFKA
-from drills.scenarios.leaders import LEADERS
 from drills.scenarios.regions import REGIONS
 
 PATIENT = ("--session-timeout-ms", "4000")

@@ -22,7 +22,7 @@ from drills.environments.base import Embedded, Environment
 from drills.options import DRILLS, DrillOptions
 from drills.runner import DrillRun
 from drills.scenarios.definition import Drill
-from drills.testbed.dataframe_reader import DataFrameReader
+from drills.testbed.testbed import DataFrameReader
 
 cli = importlib.import_module("drills.cli")
 OPENED = cli._opened

@@ -14,7 +14,7 @@ from drills.base.settings import Settings
 from drills.environments.base import DrillAccess, Environment
 from drills.options import DRILLS, DrillOptions
 from drills.runner import DrillRun, _window, run_drill
-from drills.testbed.dataframe_reader import DataFrameReader
+from drills.testbed.testbed import DataFrameReader
 
 NAME = "coordinator-sigkill"
 
