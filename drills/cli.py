@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,24 +15,21 @@ from typing import Any
 import click
 from rich.console import Console
 
+from coordinator.zk.embedded.kafka import fetch_kafka
 from coordinator.zk.errors import MissingProgram, NotAuthorized, UsageError, ZooKeeperUnreachable
 from coordinator.zk.process.cli import TABLE, command_access, output_option, print_json, print_rows, zk_config_option
 from coordinator.zk.process.cli import report as say_error
 from drills.base import signals
 from drills.base.settings import Settings
-from drills.catalog import DRILLS
 from drills.environments.base import BROKER, Embedded, Environment
 from drills.environments.containers import Containers
-from drills.environments.external import External
-from drills.environments.kafka_broker import require_kafka
-from drills.environments.named_group import NamedGroup
-from drills.evidence.files import write_reports
-from drills.evidence.histories import merged_history
-from drills.evidence.verdict import EXIT_CODES, INCONCLUSIVE, together
-from drills.options import DEFAULTS, DrillOptions, named
+from drills.environments.external import External, NamedGroup
+from drills.evidence.files import merged_history, write_reports
+from drills.evidence.measurements import EXIT_CODES, INCONCLUSIVE, together
+from drills.options import DEFAULTS, DRILLS, DrillOptions, named
 from drills.runner import BREAKS_OFF, DrillRun, run_drill
 from drills.scenarios.definition import Drill
-from drills.testbed.dataframe_reader import DataFrameReader
+from drills.testbed.testbed import DataFrameReader
 
 
 @click.group()
@@ -93,7 +91,7 @@ def _run(options: DrillOptions) -> int:
     for sentence in left_out:
         click.echo(f"skipped: {sentence}", err=True)
     if any(BROKER in one.needs for one in chosen):
-        require_kafka()
+        _require_kafka()
     external = options.external()
     if isinstance(external, NamedGroup):
         if not options.execute:
@@ -118,6 +116,19 @@ def _run(options: DrillOptions) -> int:
     else:
         click.echo(f"{verdict}: {len(done)} drills")
     return EXIT_CODES[verdict]
+
+
+def _require_kafka() -> None:
+    """Check the dependencies of a broker and its clients; missing jars are fetched.
+
+    :raises MissingProgram: when a dependency is missing.
+    """
+    if find_spec("confluent_kafka") is None:
+        raise MissingProgram(
+            "confluent-kafka, with which drills write to Kafka, is not installed: "
+            "pip install 'zk-group-coordinator[kafka]'"
+        )
+    fetch_kafka()
 
 
 @drill.command()

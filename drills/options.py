@@ -11,13 +11,20 @@ from typing import NamedTuple
 from coordinator.zk.errors import UsageError
 from coordinator.zk.security.access import ZooKeeperAccess, access_at_open
 from drills.base.settings import Settings
-from drills.catalog import DRILLS
-from drills.environments.access import DrillAccess
-from drills.environments.base import BROKER, Embedded
+from drills.environments.base import BROKER, DrillAccess, Embedded
 from drills.environments.containers import Containers
-from drills.environments.external import External
-from drills.environments.named_group import NamedGroup
+from drills.environments.external import External, NamedGroup
+from drills.scenarios.consumers import CONSUMERS, LYING_MEMBERS, SPARK
+from drills.scenarios.coordinators import COORDINATORS, LEADERS
 from drills.scenarios.definition import Drill
+from drills.scenarios.ensembles import CHANGES, ENSEMBLES, KAFKA
+from drills.scenarios.regions import REGIONS
+
+_ALL = (
+    *COORDINATORS, *CONSUMERS, *LEADERS, *REGIONS, *LYING_MEMBERS, *ENSEMBLES, *CHANGES, *SPARK, *KAFKA,
+)  # fmt: skip
+DRILLS: dict[str, Drill] = {drill.name: drill for drill in _ALL}
+"""Every drill, by name."""
 
 DEFAULTS = Settings()
 MOST_SERVERS = 3

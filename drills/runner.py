@@ -7,31 +7,36 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from coordinator.zk.errors import CoordinatorError, StoreError
 
+from .base.processes import NotReached, wait_for
 from .base.settings import POOL, Settings
-from .base.waiting import NotReached, wait_for
 from .checker import check
 from .checker.invariants.l1_settles import SILENT_SHARE
-from .environments.access import MEMBER
-from .environments.base import Environment
+from .environments.base import MEMBER, Environment
 from .evidence.fetch_intervals import read_elsewhere
-from .evidence.files import point_latest, versions, write_history, write_json, write_reports, znodes
-from .evidence.histories import Event, granted_otherwise, merged_history
-from .evidence.leftovers import remnants
-from .evidence.measurements import WHAT, Measured, measured
-from .evidence.verdict import RecordCounts, counted, decided, together_of
+from .evidence.files import (
+    Event,
+    granted_otherwise,
+    merged_history,
+    point_latest,
+    versions,
+    write_history,
+    write_json,
+    write_reports,
+    znodes,
+)
+from .evidence.measurements import WHAT, Measured, RecordCounts, counted, decided, measured, together_of
 from .options import DrillOptions
 from .scenarios.definition import Drill
 from .scenarios.regions import in_states
-from .testbed.dataframe_reader import DataFrameReader
-from .testbed.probes import READY_S, SPARK_READY_S, Produced
-from .testbed.testbed import Stage
+from .testbed.commands import READY_S, SPARK_READY_S, Produced, remnants
+from .testbed.testbed import DataFrameReader, Stage
 
 SETTLE_S = 1.0 + 0.5
 """Margin after the promised time since the last fault; then L1 and L5 are decided."""
@@ -108,7 +113,8 @@ def run_drill(
     run.missing += [f"unreadable history: {problem}" for problem in unreadable[:3]]
     run.missing += granted_otherwise(events, bounds["session_timeout"])
     write_history(run.folder / "history.jsonl", events)
-    elsewhere = read_elsewhere(events, _applications(events))
+    consumers = {event["consumer"] for event in events if event["event"] == "registered"}
+    elsewhere = read_elsewhere(events, {name for name in consumers if not name.startswith(f"{POOL}-")})
     records = states or (RecordCounts(0) if rows is None else counted(produced, rows, elsewhere))
     _conclude(run, environment, events, bounds, records)
     run.document["seconds"] = round(time.monotonic() - began, 1)
@@ -174,7 +180,7 @@ def _act(run: DrillRun, stage: Stage, announce: Announce) -> None:
         run.missing.append(str(error))
     try:
         calm = _noted_calm(stage) if calm is None else calm
-        _until(calm + _settled_s(stage))
+        time.sleep(max(0.0, calm + _settled_s(stage) - time.monotonic()))
         stage.stop_producing()
         stage.drained()
         stage.caught_up(SPARK_READY_S)
@@ -214,12 +220,11 @@ def _flows(stage: Stage, partitions: int) -> None:
     wait_for(lambda: stage.streamed() != [], SPARK_READY_S, "the query delivers records")
 
 
-def _until(moment: float) -> None:
-    time.sleep(max(0.0, moment - time.monotonic()))
-
-
 def _cleared(stage: Stage, calm: float) -> None:
-    """Wait until leftovers of dead incarnations are removed, or old enough for S7 to be decided."""
+    """Wait until leftovers of dead incarnations are removed, or old enough for S7 to be decided.
+
+    S7 is decided at the end of a history: a drill that ended sooner would never decide it.
+    """
     bounds = stage.bounds
     deadline = calm + 2 * bounds["session_timeout"] + bounds["collection"] + REMAINS_S
     with suppress(NotReached):  # the checker reports it, with its witness
@@ -251,11 +256,6 @@ def _in_states(run: DrillRun, stage: Stage) -> RecordCounts | None:
         return None
 
 
-def _applications(events: Sequence[Event]) -> set[str]:
-    """The consumers that are not slots."""
-    return {e["consumer"] for e in events if e["event"] == "registered" and not e["consumer"].startswith(f"{POOL}-")}
-
-
 # ---- the verdict
 
 
@@ -283,7 +283,7 @@ def _conclude(
         "seed": run.seed,
         "started": run.started.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "versions": versions(environment.version()),
-        "configuration": run.settings.to_json(),
+        "configuration": asdict(run.settings),
         "ensemble": {
             "kind": environment.kind,
             "servers": len(environment.addresses),
@@ -295,7 +295,7 @@ def _conclude(
         "promises": promises,
         "marks": {name: {"at": at, "what": WHAT[name]} for name, at in (effects.marks if effects else {}).items()},
         "numbers": effects.to_json() if effects else None,
-        "records": records.to_json(),
+        "records": asdict(records),
         "invariants": invariants,
     }
 

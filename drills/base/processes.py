@@ -1,4 +1,4 @@
-"""The processes of a drill: start, hang, pause, kill, and cleanup."""
+"""The processes of a drill: start, hang, pause, kill, and cleanup; and waiting with a deadline."""
 
 from __future__ import annotations
 
@@ -8,14 +8,40 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from coordinator.zk.embedded.processes import stands_still
+from coordinator.zk.errors import CoordinatorError, StoreError
 
 from .signals import held
-from .waiting import wait_for
+
+T = TypeVar("T")
+LOOK_S = 0.1
+
+
+class NotReached(CoordinatorError):
+    """A condition of a drill was not met in time; the message names it."""
+
+
+def wait_for(look: Callable[[], T | None], timeout_s: float, what: str, look_s: float = LOOK_S) -> T:
+    """The first truthy result of `look`; retried while ZooKeeper is unavailable.
+
+    :raises NotReached: after `timeout_s`.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            if result := look():
+                return result
+        except StoreError:
+            pass
+        if time.monotonic() > deadline:
+            raise NotReached(f"not within {timeout_s:.0f} s: {what}")
+        time.sleep(look_s)
+
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 END_S = 5.0
@@ -37,19 +63,29 @@ class Process:
     """One process. Its stderr is appended to `NAME.log`, its stdout to `NAME.out`.
 
     :param variables: of its environment. It inherits none of this project's.
+    :param takes_requests: whether it reads lines from its stdin, until that ends; it then works in `folder`.
     :ivar who: its name in the history, `name#process id`.
     """
 
-    def __init__(self, folder: Path, name: str, command: Sequence[str], variables: Mapping[str, str] = {}) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        command: Sequence[str],
+        variables: Mapping[str, str] = {},
+        takes_requests: bool = False,
+    ) -> None:
         self.name = name
         self.out = folder / f"{name}.out"
         folder.mkdir(parents=True, exist_ok=True)
         with self.out.open("ab") as out, (folder / f"{name}.log").open("ab") as log:
             self._process = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if takes_requests else subprocess.DEVNULL,
                 stdout=out,
                 stderr=log,
+                text=True,
+                cwd=folder if takes_requests else None,
                 env={**own_environment(), **variables},
                 process_group=0,  # the operator's Ctrl-C goes to the drill only, which ends its processes in order
             )
@@ -62,8 +98,12 @@ class Process:
         return self._process.poll() is None
 
     def printed(self) -> list[dict[str, Any]]:
-        """The JSON lines printed so far."""
-        return [json.loads(line) for line in self.lines()]
+        """The events printed so far, each a JSON object in a line; Spark prints other lines."""
+        found = []
+        for line in self.lines():
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(line))
+        return [each for each in found if isinstance(each, dict) and "event" in each]
 
     def lines(self) -> list[str]:
         """The lines printed so far; an incomplete last line is skipped."""
@@ -108,6 +148,25 @@ class Process:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(timeout_s)
         return None
+
+    def request(self, line: str) -> None:
+        """Write a line to its stdin.
+
+        :raises OSError: when it has ended.
+        """
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+
+    def finish(self, timeout_s: float) -> None:
+        """Close its stdin, and wait until it has ended; then, or after `timeout_s`, SIGKILL to its process group."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):  # it may have ended with unwritten output
+                self._process.stdin.close()
+        if self.wait(timeout_s) is None:
+            self.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
 
 
 def end_all(processes: Sequence[Process]) -> None:

@@ -1,9 +1,9 @@
-"""The settings of a drill."""
+"""The settings of a drill, and the lies of its members."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from coordinator.zk.lease import LEASE_SHARE
 from coordinator.zk.values import require
@@ -18,6 +18,23 @@ HOLD_S = 5.0
 """The longest that a generation of a region's group may wait for a checkpoint after the last fault."""
 RESET_S = 5.0
 """The longest that a consistent region may be Resetting after its groups are Stable."""
+
+
+LIES: Mapping[str, str] = {
+    "largest-generation": "it writes the largest generation that there is into its channel",
+    "impossible-generation": "it writes a generation beyond the bound of the format",
+    "acknowledges-only": "it acknowledges every command and claims nothing",
+    "removes-only": "it removes every command, and its channel names none",
+    "keeps-what-was-stopped": "it acknowledges a stop and keeps what it was to stop",
+    "refuses-everything": "it refuses every partition of a start, and a million more",
+    "longest-lease": "it registers with a lease of a day",
+    "another-incarnation": "its registration names another incarnation than its channel",
+    "no-incarnation": "its incarnation is empty",
+    "ended-while-registered": "its channel is ended while it stays registered",
+    "scribbles": "it writes unreadable data, by turns into its registration and its channel",
+    "commands-itself": "it sends commands to its own channel",
+}
+"""Kind of lie of `drills/workloads/lying_member.py` -> what it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +103,3 @@ class Settings:
             "collection": 2 * sweep_s + 2 * session_s,
             "notice": 2 * sweep_s + 1.0,
         }
-
-    def to_json(self) -> dict[str, Any]:
-        """The settings in run.json."""
-        return asdict(self)

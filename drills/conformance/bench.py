@@ -21,22 +21,48 @@ from coordinator.zk.znodes.paths import Brokers, GroupPaths
 from coordinator.zk.znodes.records import Channel, Registration, Topic, parsed_channel
 
 from ..base import signals
-from ..base.processes import Process
+from ..base.processes import NotReached, Process, wait_for
 from ..base.settings import Settings
-from ..base.waiting import NotReached, wait_for
 from ..environments.base import Environment
-from ..faults.packets import MULTI, op_code
-from ..faults.proxy import Loss
-from ..testbed.commands import ProcessCommand
-from ..testbed.probes import READY_S
+from ..faults.proxy import MULTI, Loss, op_code
+from ..testbed.commands import READY_S
 from ..testbed.testbed import Stage
-from .definition import NotConforming, Scenario, require
-from .event_lines import EventLines
-from .trials import Trial, Trials
+from .event_lines import EventLines, NotConforming, Trial, Trials, require
 
 T = TypeVar("T")
 GROUP, TOPIC = "g", "t"
 LONG_SESSION_FACTOR = 3
+
+
+STATIC_MEMBERS = "static-members"
+WILDCARDS = "wildcards"
+OPTIONAL = (STATIC_MEMBERS, WILDCARDS)
+"""Features that a consumer may leave out."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One scenario.
+
+    :ivar title: what the consumer must do.
+    :ivar act: starts the processes, acts, and compares.  :raises NotConforming: with what the consumer did wrong.
+    :ivar needs: the feature without which it is left out; "" for a required one.
+    :ivar partitions: of the topic.
+    :ivar nodes: coordinators that are started before.
+    :ivar long_sessions: whether sessions outlast everything that the scenario suspends.
+    :ivar max_poll_interval_ms: of its consumers.
+    :ivar repeats: whether a consumer may repeat records in it.
+    """
+
+    name: str
+    title: str
+    act: Callable[[Bench], None]
+    needs: str = ""
+    partitions: int = 4
+    nodes: int = 1
+    long_sessions: bool = False
+    max_poll_interval_ms: int = 60_000
+    repeats: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,8 +131,8 @@ class Bench(Stage):
             **{option.replace("_", "-"): value for option, value in options.items()},
         }  # fmt: skip
         words = [word for option, value in given.items() if value for word in (f"--{option}", value)]
-        command = ProcessCommand(process, [*self._consumer, *words, "--events"])
-        trial = self.trials[process] = Trial(name, self._start(command))
+        started = self._start(process, [*self._consumer, *words, "--events"])
+        trial = self.trials[process] = Trial(name, started)
         return trial
 
     def leave(self, trial: Trial) -> EventLines:
@@ -130,16 +156,19 @@ class Bench(Stage):
     def cut_off(self, trial: Trial) -> None:
         """Drop all packets between a consumer and ZooKeeper until `join`."""
         self.fault("cut", READY_S, process=trial.process.who)
-        self._proxies.cut(trial.process.name)
+        for proxy in self._proxies.of(trial.process.name):
+            proxy.black_hole()
 
     def mute(self, trial: Trial) -> None:
         """Hold back all replies of ZooKeeper to a consumer, except those to pings, until `join`."""
         self.fault("mute", READY_S, process=trial.process.who)
-        self._proxies.mute(trial.process.name)
+        for proxy in self._proxies.of(trial.process.name):
+            proxy.mute()
 
     def join(self, trial: Trial) -> None:
         """End `cut_off` or `mute`."""
-        self._proxies.resume(trial.process.name)
+        for proxy in self._proxies.of(trial.process.name):
+            proxy.resume()
 
     def withdraw_at(self, trial: Trial, nth: int) -> Loss:
         """Lose a consumer's nth multi from now on that names a command, and withdraw the command before it knows."""

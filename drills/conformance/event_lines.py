@@ -1,22 +1,39 @@
-"""The lines that a consumer prints, under the rules that hold for each process alone (`docs/conformance.md`)."""
+"""The processes of the consumer under trial, and the lines that they print.
+
+The rules of `EventLines` hold for each process alone (`docs/conformance.md`).
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
+from coordinator.zk.errors import CoordinatorError
+from coordinator.zk.values import shown
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
-from coordinator.zk.znodes.paths import shown
 
-from .definition import NotConforming, require
+from ..base.processes import Process
 
 STARTED, ENDED = "startup_complete", "shutdown_complete"
 ASSIGNED, REVOKED, LOST = "partitions_assigned", "partitions_revoked", "partitions_lost"
 CONSUMED, COMMITTED = "records_consumed", "offsets_committed"
 NOT_COMMITTED = f"{COMMITTED}, without success"
 OTHERS = ("record_data", "assignment_failed")
+
+
+class NotConforming(CoordinatorError):
+    """The consumer did what `zk_paths.md` does not allow; the message says what."""
+
+
+def require(holds: bool, otherwise: str) -> None:
+    """
+    :raises NotConforming: unless it holds.
+    """
+    if not holds:
+        raise NotConforming(otherwise)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,3 +172,71 @@ def _partition(values: Mapping[str, Any]) -> TopicPartition:
 
 def _partitions(event: Mapping[str, Any]) -> frozenset[TopicPartition]:
     return frozenset(_partition(each) for each in event["partitions"])
+
+
+class Trial:
+    """One process of the consumer under trial.
+
+    :ivar name: the consumer's name.
+    :ivar former: number of its batches that were of a topic which is removed.
+    """
+
+    def __init__(self, name: str, process: Process) -> None:
+        self.name = name
+        self.process = process
+        self.former = 0
+
+    def events(self) -> EventLines:
+        """What it has printed so far.
+
+        :raises NotConforming: when it breaks a rule of a process.
+        """
+        return read_lines(self.process.name, self.process.lines())
+
+    def batches(self) -> list[Batch]:
+        """What it has consumed so far, of the topics as they are now."""
+        return self.events().batches[self.former :]
+
+
+class Trials(dict[str, Trial]):
+    """Process name -> its trial.
+
+    :ivar written: partition -> records produced, of the topics as they are now.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: dict[TopicPartition, int] = {}
+
+    def held(self) -> dict[str, set[TopicPartition]]:
+        """Consumer -> what its last process holds, by its lines."""
+        return {trial.name: trial.events().held for trial in self.values()}
+
+    def unconsumed(self) -> list[str]:
+        """The records that no process has printed as consumed."""
+        found = []
+        for part, count in sorted(self.written.items()):
+            end = 0
+            for first, after in self._spans(part):
+                end = max(end, after) if first <= end else end
+            if end < count:
+                found.append(f"{part} from {end} to {count - 1}")
+        return found
+
+    def forget(self) -> None:
+        """Reset the record counts of a recreated topic."""
+        self.written.clear()
+        for trial in self.values():
+            trial.former = len(trial.events().batches)
+
+    def require_once(self) -> None:
+        """
+        :raises NotConforming: when a record was consumed twice.
+        """
+        for part in self.written:
+            for (_, end), (first, _) in pairwise(self._spans(part)):
+                require(first >= end, f"the records of {part} from {first} to {end - 1} were consumed twice")
+
+    def _spans(self, part: TopicPartition) -> list[tuple[int, int]]:
+        batches = [batch for trial in self.values() for batch in trial.batches()]
+        return sorted((batch.first, batch.end) for batch in batches if batch.partition == part)

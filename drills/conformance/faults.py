@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from coordinator.admin.control import resign
 
-from .bench import Bench
-from .definition import Scenario, require
-from .event_lines import COMMITTED, CONSUMED, LOST
-from .trials import Trial
+from .bench import Bench, Scenario
+from .event_lines import COMMITTED, CONSUMED, LOST, Trial, require
 
 MARGIN_S = 0.5
 

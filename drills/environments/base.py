@@ -1,19 +1,125 @@
-"""The ensembles of drills: embedded servers, containers, or the operator's own."""
+"""The ensembles of drills: embedded servers, containers, or the operator's own; and how a drill and its processes
+authenticate there: each kind of process as an identity of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, Self
+from typing import Any, Final, Self
 
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
+from coordinator.zk.security.access import (
+    ACCESS_VARIABLES,
+    DIGEST,
+    SASL,
+    ZooKeeperAccess,
+    digest_identity,
+    environment_of,
+)
 
 from ..base.settings import Settings
 from ..base.signals import held
-from .access import OPERATOR, DrillAccess
+
+COORDINATOR: Final = "coordinator"
+MEMBER: Final = "member"
+"""Consumers, the pool, the producer, and the Spark that reads the DataFrame."""
+OPERATOR: Final = "operator"
+"""The drill itself."""
+ROLES: Final = (COORDINATOR, MEMBER, OPERATOR)
+
+
+class DrillAccess:
+    """The access of each role: the given TLS and credentials.
+
+    The proxies have the TLS, so a process behind one has none.
+
+    :param given: how the servers are reached.
+    :param env: where its credentials may be, too.
+    :param has_roles: whether each role has a digest identity of its own, made here. Given digests are then the
+        operator's; a given SASL user is all roles', since a server may require it of every session.
+    :ivar has_roles: as given.
+    :raises UsageError: when the credentials cannot be read.
+    """
+
+    def __init__(
+        self, given: ZooKeeperAccess | None = None, env: Mapping[str, str] = {}, has_roles: bool = False
+    ) -> None:
+        self.has_roles = has_roles
+        self._given = given or ZooKeeperAccess()
+        self._credentials = self._given.credentials(env)
+        self._own = {role: f"zk-group-drill-{role}:{secrets.token_hex(16)}" for role in ROLES} if has_roles else {}
+        self._folder: Path | None = None
+
+    @property
+    def described(self) -> str:
+        """TLS and the schemes of the credentials, as `TLS, sasl`; without secrets."""
+        schemes = {SASL: self._credentials.sasl is not None, DIGEST: bool(self._credentials.digests or self._own)}
+        return ", ".join(name for name, is_used in {"TLS": self._given.zk_tls, **schemes}.items() if is_used) or "none"
+
+    @property
+    def tls(self) -> ZooKeeperAccess:
+        """The TLS to the servers, without credentials."""
+        return replace(self._given, zk_auth_file="")
+
+    def to_servers(self, role: str) -> ZooKeeperAccess:
+        """The access of a session without a proxy; before `in_force` the given one."""
+        return self._given if self._folder is None else replace(self._given, zk_auth_file=self._file(role))
+
+    def behind_proxy(self, role: str) -> ZooKeeperAccess:
+        """The access of a session through a proxy."""
+        return ZooKeeperAccess(zk_auth_file=self._file(role))
+
+    def environment(self, role: str) -> dict[str, str]:
+        """The environment variables of a process behind a proxy; without secrets, which are in files."""
+        return environment_of(self.behind_proxy(role))
+
+    def acl_ids(self, role: str) -> tuple[str, ...]:
+        """The identities of the role as in ACLs; with `has_roles` those that are the role's alone."""
+        shared = () if self.has_roles or self._credentials.sasl is None else (f"{SASL}:{self._credentials.sasl[0]}",)
+        return (*shared, *map(digest_identity, self._digests(role)))
+
+    def _digests(self, role: str) -> list[str]:
+        """The digest identities of the role's sessions."""
+        own = [self._own[role]] if role in self._own else []
+        return [*own, *(self._credentials.digests if not self.has_roles or role == OPERATOR else ())]
+
+    @contextmanager
+    def in_force(self, folder: Path) -> Iterator[None]:
+        """The files of credentials exist in `folder`, which only this user may read, and are removed at the end.
+
+        Meanwhile this process has no variables of ZooKeeper's access: every session names its own, and no process
+        inherits a secret.
+        """
+        taken = {name: os.environ.pop(name) for name in ACCESS_VARIABLES if name in os.environ}
+        try:
+            if self._credentials or self._own:
+                folder.mkdir(mode=0o700, parents=True)
+                self._folder = folder
+                for role in ROLES:
+                    path = Path(self._file(role))
+                    path.touch(mode=0o600)
+                    path.write_text(self._lines(role))
+            yield
+        finally:
+            for role in ROLES if self._folder is not None else ():
+                Path(self._file(role)).unlink(missing_ok=True)
+            self._folder = None
+            os.environ.update(taken)
+
+    def _file(self, role: str) -> str:
+        return str(self._folder / f"{role}.auth") if self._folder is not None else ""
+
+    def _lines(self, role: str) -> str:
+        """The role's file of credentials."""
+        sasl = [":".join((SASL, *self._credentials.sasl))] if self._credentials.sasl is not None else []
+        lines = [*sasl, *(f"{DIGEST}:{digest}" for digest in self._digests(role))]
+        return "".join(f"{line}\n" for line in lines)
+
 
 TICK_MS = 200
 PREFIX = "zk-group-drill-"
@@ -28,110 +134,100 @@ BROKER = "a Kafka broker"
 """The drill's own broker, registered in the chroot; its jars are fetched on demand."""
 
 
-class Environment(Protocol):
-    """One ensemble.
+class Environment:
+    """One ensemble. The defaults are those of one that is removed with all its znodes after the drills.
 
     :ivar kind: `embedded`, `docker` or `own`.
-    :ivar can: the supported ones of `SERVERS`, `PAUSE` and `NETWORK`; empty for the operator's servers.
+    :ivar can: the supported ones of `SERVERS`, `PAUSE` and `NETWORK`; no operation on the servers without them.
     :ivar addresses: `host:port` of each server.
     :ivar tick_s: its tick, which bounds the delay of a session's expiry.
     :ivar is_observed: whether an observer replaces the transaction logs, which are not readable here.
     :ivar access: how the drill and its processes authenticate.
+    :ivar touches: the paths that a drill writes.
+    :ivar shown: the znodes of a drill in its chroot; with their subtrees they are its evidence.
     :ivar details: further fields of the ensemble in run.json.
     """
 
     kind: str
-    can: frozenset[str]
+    can: frozenset[str] = frozenset()
     addresses: tuple[str, ...]
     tick_s: float
-    is_observed: bool
-    access: DrillAccess
-    details: Mapping[str, object]
-
-    @property
-    def touches(self) -> Sequence[str]:
-        """The paths that a drill writes."""
-
-    @property
-    def shown(self) -> Sequence[str]:
-        """The znodes of a drill in its chroot; with their subtrees they are its evidence."""
-
-    def leader(self) -> int:
-        """The number of the leader (or the only server)."""
-
-    def kill(self, server: int) -> None:
-        """End a server by a crash."""
-
-    def stop(self, server: int) -> None:
-        """Stop a server as an operator does."""
-
-    def start(self, server: int) -> None:
-        """Start it with its data."""
-
-    def pause(self, server: int) -> None:
-        """Suspend a server: its connections stay open without answers."""
-
-    def resume(self, server: int) -> None:
-        """Resume it after `pause`."""
-
-    def cut_off(self, server: int) -> None:
-        """No packet between a server and its peers, either way; its clients still reach it."""
-
-    def join(self, server: int) -> None:
-        """Reconnect it to its peers after `cut_off`."""
-
-    def heal(self) -> None:
-        """Revert all faults on its servers, without waiting until they serve."""
-
-    def has_leader(self) -> bool:
-        """Whether the ensemble has a leader now."""
-
-    def is_healthy(self) -> bool:
-        """Whether all of them serve."""
-
-    def version(self) -> str:
-        """Its ZooKeeper version."""
-
-    def transaction_logs(self) -> list[Path]:
-        """The folder of each server's transaction log; empty when they are not readable here."""
-
-    def adjust(self, settings: Settings) -> Settings:
-        """The settings, with the session timeout that this ensemble grants."""
-
-    def chroot_of(self, name: str) -> str:
-        """The chroot of the run `name` of a drill; "" for the root."""
-
-    def watched(self, chroot: str) -> Sequence[str]:
-        """The paths that an observer watches there."""
-
-    def cleared(self, chroot: str, keep: bool) -> AbstractContextManager[None]:
-        """Clean up a drill's chroot at the end."""
-
-
-class Passing:
-    """The common part of the temporary `Environment`s, which are removed with all their znodes after the drills."""
-
     is_observed = False
     access = DrillAccess()
     touches: Sequence[str] = (OWN_CHROOT,)
     shown: Sequence[str] = ("/",)
     details: Mapping[str, object] = MappingProxyType({})
 
+    def leader(self) -> int:
+        """The number of the leader (or the only server)."""
+        raise NotImplementedError(SERVERS)
+
+    def kill(self, server: int) -> None:
+        """End a server by a crash."""
+        raise NotImplementedError(SERVERS)
+
+    def stop(self, server: int) -> None:
+        """Stop a server as an operator does."""
+        raise NotImplementedError(SERVERS)
+
+    def start(self, server: int) -> None:
+        """Start it with its data."""
+        raise NotImplementedError(SERVERS)
+
+    def pause(self, server: int) -> None:
+        """Suspend a server: its connections stay open without answers."""
+        raise NotImplementedError(PAUSE)
+
+    def resume(self, server: int) -> None:
+        """Resume it after `pause`."""
+        raise NotImplementedError(PAUSE)
+
+    def cut_off(self, server: int) -> None:
+        """No packet between a server and its peers, either way; its clients still reach it."""
+        raise NotImplementedError(NETWORK)
+
+    def join(self, server: int) -> None:
+        """Reconnect it to its peers after `cut_off`."""
+        raise NotImplementedError(NETWORK)
+
+    def heal(self) -> None:
+        """Revert all faults on its servers, without waiting until they serve."""
+        raise NotImplementedError
+
+    def is_healthy(self) -> bool:
+        """Whether all of them serve."""
+        raise NotImplementedError
+
+    def has_leader(self) -> bool:
+        """Whether the ensemble has a leader now: no session can be opened without one."""
+        return self.is_healthy()
+
+    def version(self) -> str:
+        """Its ZooKeeper version."""
+        raise NotImplementedError
+
+    def transaction_logs(self) -> list[Path]:
+        """The folder of each server's transaction log; empty when they are not readable here."""
+        return []
+
     def adjust(self, settings: Settings) -> Settings:
-        """See `Environment`: every session timeout is granted."""
+        """The settings, with the session timeout that this ensemble grants."""
         return settings
 
     def chroot_of(self, name: str) -> str:
+        """The chroot of the run `name` of a drill; "" for the root."""
         return f"/{PREFIX}{name}"
 
     def watched(self, chroot: str) -> Sequence[str]:
+        """The paths that an observer watches there."""
         return [chroot]
 
     def cleared(self, chroot: str, keep: bool) -> AbstractContextManager[None]:
+        """Clean up a drill's chroot at the end."""
         return nullcontext()
 
 
-class Embedded(Passing):
+class Embedded(Environment):
     """Servers on this machine, from PySpark's jars.
 
     :param is_secured: whether they have TLS, and refuse sessions without SASL.
@@ -170,14 +266,6 @@ class Embedded(Passing):
 
     def resume(self, server: int) -> None:
         self._ensemble.servers[server].resume()
-
-    def cut_off(self, server: int) -> None:
-        """See `Environment`. Never called: they share one network."""
-        raise NotImplementedError(NETWORK)
-
-    def join(self, server: int) -> None:
-        """See `cut_off`."""
-        raise NotImplementedError(NETWORK)
 
     def heal(self) -> None:
         for server in self._ensemble.servers:

@@ -16,10 +16,9 @@ from coordinator.zk.embedded.directory import HOST, choose_ports
 from coordinator.zk.embedded.ensemble import four_letter_word, mode_in, modes_are_healthy
 from coordinator.zk.errors import CoordinatorError, MissingProgram, UsageError
 
-from ..base.processes import REPOSITORY
+from ..base.processes import REPOSITORY, wait_for
 from ..base.signals import finished, held
-from ..base.waiting import wait_for
-from .base import NETWORK, PAUSE, SERVERS, Passing, version_in
+from .base import NETWORK, PAUSE, SERVERS, Environment, version_in
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +37,7 @@ class EngineError(CoordinatorError):
     """A command of the Docker engine failed; with its error output."""
 
 
-class Containers(Passing):
+class Containers(Environment):
     """See `Environment`. Entering creates the containers; leaving removes them with their volumes and networks.
 
     :param folder: for copies of the transaction logs.

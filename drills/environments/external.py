@@ -1,26 +1,41 @@
-"""The operator's own ensemble: its servers are not touched, the drill has its own chroot."""
+"""The operator's own ensemble: its servers are not touched, and the drill has its own chroot there, or a group."""
 
 from __future__ import annotations
 
 import socket
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
+from datetime import UTC, datetime
+from functools import partial
 
 from coordinator.zk.embedded.ensemble import four_letter_word
 from coordinator.zk.errors import BadData, Refused, Retryable, UsageError, ZooKeeperUnreachable
 from coordinator.zk.security.access import ZooKeeperAccess, secured
 from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import MAX_OPERATIONS, Delete, Store
+from coordinator.zk.store import Create, Delete, Operation, Store
+from coordinator.zk.update import clear_below
 from coordinator.zk.values import Address, parsed_hosts
+from coordinator.zk.znodes.paths import (
+    CONSUMERS,
+    COORDINATOR,
+    COORDINATOR_EPOCH,
+    DRILL,
+    GROUPS,
+    NODES,
+    PAUSED,
+    REGIONS,
+    Brokers,
+    GroupPaths,
+    RegionPaths,
+    checked_name,
+)
 
-from ..base.settings import Settings
-from ..base.waiting import wait_for
-from ..faults.packets import CLOSE_SESSION, opened_ms
-from .access import OPERATOR, DrillAccess
-from .base import OWN_CHROOT, PREFIX, SERVERS, connect_string, version_in
+from ..base.processes import wait_for
+from ..base.settings import REGION, Settings
+from ..faults.proxy import CLOSE_SESSION, opened_ms
+from .base import OPERATOR, PREFIX, DrillAccess, Environment, connect_string, version_in
 
 ANSWER_S = 2.0
 SHORTEST_MS, LONGEST_MS = 1, 0x7FFFFFFF
@@ -37,10 +52,12 @@ NEWEST_WITHOUT_ZXID = (3, 8)
 ADMIN_SESSION_MS = 10_000
 CONNECT_S = 15.0
 CLEARED_S = 20.0
+MOST_AT_ONCE = 10_000
+ANOTHER = "another drill runs at --zk: wait until it ends"
 
 
-class External:
-    """See `Environment`.
+class External(Environment):
+    """See `Environment`. No fault hits its servers, which belong to the operator.
 
     :param hosts: `host:port,host:port/chroot`.
     :param session_timeout_ms: the requested session timeout of the processes.
@@ -51,7 +68,6 @@ class External:
     """
 
     kind = "own"
-    can: frozenset[str] = frozenset()
     is_observed = True
 
     def __init__(self, hosts: str, session_timeout_ms: int, access: DrillAccess | None = None) -> None:
@@ -72,14 +88,6 @@ class External:
         }
         self._require(wanted_ms)
         self._open(self.below).close()  # raises when the chroot is missing
-
-    @property
-    def touches(self) -> Sequence[str]:
-        return [OWN_CHROOT]
-
-    @property
-    def shown(self) -> Sequence[str]:
-        return ["/"]
 
     def adjust(self, settings: Settings) -> Settings:
         session_ms = self.session_timeout_ms
@@ -136,36 +144,15 @@ class External:
         session_ms, tls = self.session_timeout_ms, self.access.tls
         return any(granted_ms(address, session_ms, tls) is not None for address in self._parsed)
 
-    def has_leader(self) -> bool:
-        """See `Environment`: without a leader no session can be opened."""
-        return self.is_healthy()
-
-    def transaction_logs(self) -> list[Path]:
-        """See `Environment`: they are not readable here."""
-        return []
-
     def heal(self) -> None:
-        """See `Environment`. No fault hit its servers, so an unavailable ensemble is for the operator.
+        """See `Environment`. An unavailable ensemble is for the operator.
 
         :raises ZooKeeperUnreachable: always.
         """
         raise ZooKeeperUnreachable(f"no ZooKeeper server answers at {','.join(self.addresses)}")
 
-    def leader(self) -> int:
-        """See `Environment`: the leader is not queried."""
-        raise NotImplementedError(SERVERS)
-
-    def kill(self, server: int) -> None:
-        """See `Environment`. Never called, like the following: the servers belong to the operator."""
-        raise NotImplementedError(SERVERS)
-
-    stop = start = pause = resume = cut_off = join = kill
-
     def chroot_of(self, name: str) -> str:
         return f"{self.below}/{PREFIX}{name}"
-
-    def watched(self, chroot: str) -> Sequence[str]:
-        return [chroot]
 
     @contextmanager
     def cleared(self, chroot: str, keep: bool) -> Iterator[None]:
@@ -177,38 +164,29 @@ class External:
                 with self.opened() as store:
                     wait_for(lambda: remove_tree(store, chroot), CLEARED_S, f"{chroot} is removed from ZooKeeper")
 
-    @contextmanager
-    def opened(self) -> Iterator[Store]:
+    def opened(self) -> AbstractContextManager[Store]:
         """A session at the root, without proxies."""
-        store = self._open("")
-        try:
-            yield store
-        finally:
-            store.close()
+        return closing(self._open(""))
 
     def _open(self, chroot: str, timeout_s: float = CONNECT_S) -> Store:
         hosts, access = connect_string(self.addresses, chroot), self.access.to_servers(OPERATOR)
         return open_kazoo(hosts, ADMIN_SESSION_MS, timeout_s, make_chroot=False, access=access)
 
 
-def tree_of(store: Store, root: str) -> list[str]:
-    """A znode and its subtree, parents first; empty when it does not exist."""
-    paths = [root] if store.get(root) is not None else []
-    for path in paths:
-        listing = store.children(path)
-        paths += [f"{path}/{name}" for name in (listing.names if listing is not None else ())]
-    return paths
-
-
 def remove_tree(store: Store, root: str) -> bool:
-    """Remove a znode and its subtree; whether they are gone: others may create children concurrently."""
-    deepest_first = [Delete(path) for path in reversed(tree_of(store, root))]
+    """Remove a znode and its subtree, a part of it; whether they are gone: others may create children concurrently."""
+
+    def commit(operations: Sequence[Operation]) -> bool:
+        store.commit(operations)
+        return True
+
     try:
-        for first in range(0, len(deepest_first), MAX_OPERATIONS):
-            store.commit(deepest_first[first : first + MAX_OPERATIONS])
+        is_empty = clear_below(store, root, commit, MOST_AT_ONCE)
+        if is_empty and store.get(root) is not None:
+            store.commit([Delete(root)])
     except (Refused, Retryable):
         return False
-    return True
+    return is_empty
 
 
 def granted_ms(address: Address, asked_ms: int, tls: ZooKeeperAccess) -> int | None:
@@ -222,20 +200,101 @@ def granted_ms(address: Address, asked_ms: int, tls: ZooKeeperAccess) -> int | N
         plain = socket.create_connection(address, ANSWER_S)
         with plain if context is None else secured(plain, context, address[0], ANSWER_S) as connection:
             connection.sendall(struct.pack(">i", len(request)) + request)
-            (length,) = struct.unpack(">i", _received(connection, 4))
-            granted = opened_ms(_received(connection, min(max(0, length), 1024)))
+            replies = connection.makefile("rb")
+            (length,) = struct.unpack(">i", replies.read(4))
+            granted = opened_ms(replies.read(min(max(0, length), 1024)))
             connection.sendall(struct.pack(">iii", 8, 1, CLOSE_SESSION))
-            _received(connection, 20)
-    except (OSError, BadData):
+            replies.read(20)
+    except (OSError, BadData, struct.error):
         return None
     return granted
 
 
-def _received(connection: socket.socket, count: int) -> bytes:
-    received = b""
-    while len(received) < count:
-        data = connection.recv(count - len(received))
-        if not data:
-            raise OSError("the server closed the connection")
-        received += data
-    return received
+class NamedGroup(External):
+    """See `Environment` and `External`. The drill has no chroot here, but a group, and a topic with a unique name.
+
+    :param group: the group's name.
+    :raises UsageError: also when `group` is not a valid group name.
+    """
+
+    def __init__(self, hosts: str, session_timeout_ms: int, group: str, access: DrillAccess | None = None) -> None:
+        super().__init__(hosts, session_timeout_ms, access)
+        self._group = checked_name("group", group)
+        self._topic = f"zk-group-drill-{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ').lower()}"
+        made = (GroupPaths(self._group).root, RegionPaths(REGION).root, Brokers().topic(self._topic))
+        self._mine = [f"{self.below}{path}" for path in made]
+        self.details = {**self.details, "group": self._group, "topic": self._topic}
+        shared = [f"{self.below}{path}" for path in (COORDINATOR, COORDINATOR_EPOCH, f"{NODES} and below", DRILL)]
+        self.touches = [*shared, *(f"{path} and below" for path in self._mine)]
+        self.shown = [COORDINATOR, COORDINATOR_EPOCH, *made]
+
+    def adjust(self, settings: Settings) -> Settings:
+        return replace(super().adjust(settings), group=self._group, topic=self._topic)
+
+    def chroot_of(self, name: str) -> str:
+        """See `Environment`: the operator's."""
+        return self.below
+
+    def watched(self, chroot: str) -> Sequence[str]:
+        return [f"{chroot}{CONSUMERS}", f"{chroot}{Brokers().brokers_path}"]
+
+    @contextmanager
+    def cleared(self, chroot: str, keep: bool) -> Iterator[None]:
+        """See `Environment`: removes the group's and the topic's subtrees; the epoch stays, since it never goes back.
+
+        :raises UsageError: when the path is in use, or the group exists.
+        """
+        with self.opened() as claim:
+            self._claim(claim)
+            self._require_no_group(claim)
+            try:
+                yield
+            finally:
+                if not keep:
+                    with self.opened() as store:  # the claim's session may have expired
+                        for root in self._mine:
+                            wait_for(partial(remove_tree, store, root), CLEARED_S, f"{root} is removed from ZooKeeper")
+
+    def _claim(self, store: Store) -> None:
+        """Lock this path against other drills, for the session's lifetime."""
+        if store.get(f"{self.below}{CONSUMERS}") is None:
+            with suppress(Refused):  # created concurrently
+                store.commit([Create(f"{self.below}{CONSUMERS}")])
+        try:
+            store.commit([Create(f"{self.below}{DRILL}", ephemeral=True)])
+        except Refused as refused:
+            raise UsageError(
+                ANOTHER if refused.reason == "node-exists" else f"the drill cannot start: {refused}"
+            ) from None
+
+    def require_no_members(self, store: Store) -> None:
+        """
+        :param store: a session at the root.
+        :raises UsageError: when the path is in use, so that a drill would interfere, or when the group exists.
+        """
+        if store.get(f"{self.below}{DRILL}") is not None:
+            raise UsageError(ANOTHER)
+        self._require_no_group(store)
+
+    def _require_no_group(self, store: Store) -> None:
+        if store.get(f"{self.below}{COORDINATOR}") is not None:
+            raise UsageError(f"a coordinator runs at --zk: stop all nodes there before a drill on {self._group}")
+        if store.get(f"{self.below}{PAUSED}") is not None:
+            raise UsageError("groups are paused at --zk: resume them before a drill")
+        groups = _names(store, f"{self.below}{GROUPS}")
+        if self._group in groups:
+            raise UsageError(f"group {self._group} exists: give another name")
+        if groups:
+            raise UsageError(
+                f"group {min(groups)} exists at --zk, too: a coordinator manages every group of its path, "
+                "so a drill needs a path without other groups"
+            )
+        if REGION in _names(store, f"{self.below}{REGIONS}"):
+            raise UsageError(f"consistent region {REGION} exists at --zk: drills use that name, and remove it")
+        if _names(store, f"{self.below}{Brokers().brokers_path}/ids"):
+            raise UsageError("a Kafka broker is registered at --zk: drills create no topic beside it")
+
+
+def _names(store: Store, path: str) -> list[str]:
+    listing = store.children(path)
+    return list(listing.names) if listing is not None else []

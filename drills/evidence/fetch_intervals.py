@@ -1,9 +1,17 @@
-"""The fetch intervals of partitions, decided from a history."""
+"""The fetch intervals of partitions, and client-side assignment (asks, adoptions, failures, the members' reactions),
+decided from a history."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from coordinator.zk.errors import BadData
+from coordinator.zk.znodes.group_state import Ask, GroupState
+from coordinator.zk.znodes.paths import GROUPS
+from coordinator.zk.znodes.records import ASSIGNMENT_FAILED, Command
 
 from ..checker.replay.replay import fetch_intervals
 from ..checker.replay.verdict import Event
@@ -102,3 +110,172 @@ def read_elsewhere(events: Sequence[Event], consumers: Iterable[str]) -> dict[Pa
                     intervals[partition] = intervals.get(partition, 0) + first - start
                 latest[partition] = (event["consumer"], first)
     return intervals
+
+
+LATE_S = 0.002
+"""Transaction times are in milliseconds; no member applies a command sooner."""
+
+_ASK = re.compile(rf"{GROUPS}/[^/]+/sync/(ask-\d+)")
+_STATE = re.compile(rf"{GROUPS}/[^/]+/state")
+_COMMAND = re.compile(rf"{GROUPS}/[^/]+/channel/([^/]+)/command-\d+")
+
+
+@dataclass(slots=True)
+class AskShown:
+    """One ask.
+
+    :ivar made: its time; `adopted` and `failed` are the times of those changes in `state`.
+    :ivar notices: its `assignment-failed` commands: path -> consumer.
+    :ivar heard: the members that acknowledged theirs.
+    """
+
+    name: str
+    leader: str
+    members: frozenset[str]
+    made: float
+    adopted: float | None = None
+    failed: float | None = None
+    notices: dict[str, str] = field(default_factory=dict)
+    heard: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class AskRound:
+    """From the first ask after an adoption to the next adoption.
+
+    :ivar end: None without a further adoption.
+    """
+
+    begin: float
+    end: float | None
+    leaders: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class AskSummary:
+    """The asks of a history since a fault.
+
+    :ivar asks: number of asks.  :ivar adopted: number of adopted answers.  :ivar failed: number of failed leaders.
+    :ivar longest_s: the longest time from an ask to the adoption of its answer or of a later leader's; a lower bound
+       without a further adoption, None without an ask.
+    :ivar unheard: members of failed asks without an acknowledgement; None without a failed ask.
+    :ivar revoked: partitions that a member revoked during an ask; None without an ask.
+    :ivar silent_s: the longest time without a record of a partition that no leader fetched, during an ask.
+    """
+
+    asks: int = 0
+    adopted: int = 0
+    failed: int = 0
+    longest_s: float | None = None
+    unheard: int | None = None
+    revoked: int | None = None
+    silent_s: float | None = None
+
+    @property
+    def repeated(self) -> int:
+        """Asks without an adopted answer."""
+        return self.asks - self.adopted
+
+    def to_json(self) -> dict[str, Any]:
+        """`numbers.asks` in run.json."""
+        return {name: round(n, 3) if isinstance(n, float) else n for name, n in asdict(self).items()}
+
+
+NO_ASKS = AskSummary()
+
+
+def asked(events: Sequence[Event], intervals: Sequence[FetchInterval], fault_at: float) -> AskSummary:
+    """The asks of a whole history since `fault_at`.
+
+    :param intervals: its fetch intervals.
+    """
+    end = float(events[-1]["at"])
+    asks = [ask for ask in asks_of(events) if ask.made >= fault_at]
+    rounds = list(_rounds(asks))
+    failed = [ask for ask in asks if ask.failed is not None]
+    return AskSummary(
+        len(asks),
+        sum(ask.adopted is not None for ask in asks),
+        len(failed),
+        max(((end if each.end is None else each.end) - each.begin for each in rounds), default=None),
+        sum(len(ask.members - ask.heard) for ask in failed) if failed else None,
+        sum(_revoked(events, each, end) for each in rounds) if rounds else None,
+        max((_silent_s(events, intervals, each, end) for each in rounds), default=None),
+    )
+
+
+def asks_of(events: Iterable[Event]) -> list[AskShown]:
+    """Every ask, in order, with its outcome."""
+    asks: dict[str, AskShown] = {}
+    for event in events:
+        at = float(event["at"])
+        for op in event.get("ops", ()):
+            _note(asks, at, op, str(event["who"]))
+    return list(asks.values())
+
+
+def _note(asks: dict[str, AskShown], at: float, op: Event, who: str) -> None:
+    path, data = str(op["path"]), str(op.get("data", "")).encode()
+    try:
+        if op["op"] == "create" and (of := _ASK.fullmatch(path)):
+            ask = Ask.parse(path, data)
+            asks[of[1]] = AskShown(of[1], ask.leader, frozenset(ask.members), at)
+        elif op["op"] == "create" and (of := _COMMAND.fullmatch(path)):
+            command = Command.parse(path, data)
+            if command.option == ASSIGNMENT_FAILED and command.ask in asks:
+                asks[command.ask].notices[path] = of[1]
+        elif op["op"] == "set" and _STATE.fullmatch(path):
+            _note_state(asks, at, GroupState.parse(path, data))
+    except BadData:
+        return  # the checker reports it
+    if op["op"] == "delete" and (of := _COMMAND.fullmatch(path)):
+        for each in asks.values():
+            if path in each.notices and who.startswith(f"{of[1]}#"):
+                each.heard.add(of[1])
+
+
+def _note_state(asks: Mapping[str, AskShown], at: float, state: GroupState) -> None:
+    client = state.client
+    if client is None:
+        return
+    adopted, failed = asks.get(client.ask), asks.get(client.failed_ask)
+    if adopted is not None and adopted.adopted is None:
+        adopted.adopted = at
+    if failed is not None and failed.failed is None:
+        failed.failed = at
+
+
+def _rounds(asks: Iterable[AskShown]) -> Iterator[AskRound]:
+    round_asks: list[AskShown] = []
+    for ask in asks:
+        round_asks.append(ask)
+        if ask.adopted is not None:
+            yield AskRound(round_asks[0].made, ask.adopted, frozenset(each.leader for each in round_asks))
+            round_asks = []
+    if round_asks:
+        yield AskRound(round_asks[0].made, None, frozenset(each.leader for each in round_asks))
+
+
+def _revoked(events: Iterable[Event], one: AskRound, end: float) -> int:
+    until = end if one.end is None else one.end - LATE_S
+    return sum(
+        len(numbers)
+        for event in events
+        if event["event"] == "halt" and one.begin <= event["at"] < until
+        for numbers in event["partitions"].values()
+    )
+
+
+def _silent_s(events: Iterable[Event], intervals: Sequence[FetchInterval], one: AskRound, end: float) -> float:
+    until = end if one.end is None else one.end
+    others = {part for part, consumer in holders(intervals, one.begin).items() if consumer not in one.leaders}
+    last: dict[PartitionName, float] = dict.fromkeys(others, one.begin)
+    longest = 0.0
+    for event in events:
+        if event["event"] != "fetch" or not one.begin <= event["at"] <= until:
+            continue
+        for part in ((item["topic"], item["partition"]) for item in event["ranges"]):
+            if part in last:
+                longest = max(longest, event["at"] - last[part])
+                last[part] = float(event["at"])
+    return max([longest, *(until - at for at in last.values())])

@@ -1,22 +1,35 @@
-"""The measurements of a drill, decided from its history alone."""
+"""The measurements of a drill, decided from its history alone; and PASS, FAIL or INCONCLUSIVE, from its evidence."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
 from coordinator.zk.errors import BadData
+from coordinator.zk.znodes.group_state import STABLE
 from coordinator.zk.znodes.json_fields import Fields
 from coordinator.zk.znodes.paths import COORDINATOR, GROUPS
 from coordinator.zk.znodes.records import START_FETCHER, STOP_FETCHER, Command
 
-from ..checker.replay.verdict import Event
-from .asks import NO_ASKS, AskSummary, asked
-from .fetch_intervals import FetchInterval, PartitionName, doubly_held_s, gaps, holders, holds, last_holders
-from .settled import changes_of_members, settled_after_kills_s
+from ..checker.replay.commits import Commit
+from ..checker.replay.replay import Replay
+from ..checker.replay.verdict import BROKEN, NOT_DECIDED, Event
+from ..checker.replay.znode_views import GroupView
+from .fetch_intervals import (
+    NO_ASKS,
+    AskSummary,
+    FetchInterval,
+    PartitionName,
+    asked,
+    doubly_held_s,
+    gaps,
+    holders,
+    holds,
+    last_holders,
+)
 
 WHAT = {
     "T0": "the fault",
@@ -278,3 +291,158 @@ def _resumed(events: Sequence[Event], partitions: set[PartitionName], end: float
             for item in event["ranges"]:
                 first.setdefault((item["topic"], item["partition"]), float(event["at"]))
     return max((first.get(part, end) - back for part in partitions), default=None)
+
+
+def _replayed(events: Sequence[Event]) -> Iterator[tuple[Event, Commit | None, Sequence[GroupView]]]:
+    """Each event, what it changed, and the groups after it."""
+    world = Replay()
+    for event in events:
+        change = {"commit": world.commit, "closed": world.close}.get(event["event"])
+        yield event, change(event) if change is not None else None, list(world.groups.values())
+
+
+def _is_settled_without(name: str, group: GroupView) -> bool:
+    """Whether a group is Stable with all registered members, without `name`; or has no readable state."""
+    state = group.state.data if group.state is not None else None
+    return state is None or (
+        state.state == STABLE and set(state.target) == set(group.members) and name not in state.target
+    )
+
+
+def changes_of_members(events: Sequence[Event], fault_at: float) -> int:
+    """The number of transactions since the fault that created or removed a registration."""
+    found = ((event, commit.members if commit is not None else ()) for event, commit, _ in _replayed(events))
+    changed = [event for event, members in found if any((was is None) != (now is None) for _, was, now in members)]
+    return sum(event["at"] >= fault_at for event in changed)
+
+
+def settled_after_kills_s(events: Sequence[Event]) -> float | None:
+    """The longest time from a kill until the group was Stable without the killed process; else a lower bound.
+
+    None without a kill.
+    """
+    return max(_waits(events), default=None)
+
+
+def _waits(events: Sequence[Event]) -> Iterator[float]:
+    killed: dict[str, float] = {}
+    for event, _, groups in _replayed(events):
+        if event["event"] == "fault" and event.get("kind") == "kill":
+            killed[str(event.get("process", "")).partition("#")[0]] = float(event["at"])
+        for name in [name for name in killed if all(_is_settled_without(name, group) for group in groups)]:
+            yield float(event["at"]) - killed.pop(name)
+    yield from (float(events[-1]["at"]) - at for at in killed.values())
+
+
+PASS, FAIL, INCONCLUSIVE = "PASS", "FAIL", "INCONCLUSIVE"
+EXIT_CODES = {PASS: 0, FAIL: 1, INCONCLUSIVE: 3}
+
+
+@dataclass(frozen=True, slots=True)
+class RecordCounts:
+    """The outcome of the numbered records, from the DataFrame; None when it is unreadable.
+
+    :ivar elsewhere: records that applications have read.
+    """
+
+    produced: int
+    elsewhere: int = 0
+    delivered: int | None = None
+    lost: int | None = None
+    duplicated: int | None = None
+    misplaced: int | None = None
+
+
+def counted(
+    produced: Mapping[str, Mapping[str, Mapping[str, int]]],
+    rows: Sequence[Mapping[str, Any]],
+    elsewhere: Mapping[tuple[str, int], int] | None = None,
+) -> RecordCounts:
+    """The records of the DataFrame compared with the produced ones.
+
+    :param produced: topic -> its id -> partition -> records.
+    :param elsewhere: topic and partition -> records that applications have read, which are not in a DataFrame.
+    :param rows: for each partition of each topic id `rows`, `distinct` numbers, `most` and `misplaced`.
+    """
+    expected = {
+        (topic, topic_id, int(number)): count
+        for topic, ids in produced.items()
+        for topic_id, numbers in ids.items()
+        for number, count in numbers.items()
+    }
+    actual = {(row["topic"], row["id"], row["partition"]): row for row in rows}
+    read = dict(elsewhere or {})
+    missing = {key: count - (actual[key]["distinct"] if key in actual else 0) for key, count in expected.items()}
+    for topic, topic_id, number in missing:
+        missing[topic, topic_id, number] -= read.pop((topic, number), 0)
+    strange = sum(row["rows"] for key, row in actual.items() if key not in expected or row["most"] >= expected[key])
+    return RecordCounts(
+        produced=sum(expected.values()),
+        delivered=sum(row["rows"] for row in actual.values()),
+        elsewhere=sum((elsewhere or {}).values()),
+        lost=sum(max(0, count) for count in missing.values()),
+        duplicated=sum(row["rows"] - row["distinct"] for row in actual.values())
+        + sum(max(0, -count) for count in missing.values()),
+        misplaced=strange + sum(row["misplaced"] for row in actual.values()),
+    )
+
+
+def together_of(batches: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The total of a stream's batches, in the form of one read.
+
+    :param batches: for each batch, and each partition in it, `rows`, `distinct`, `least`, `most` and `misplaced`.
+    """
+    totals: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in sorted(batches, key=lambda each: each["least"]):
+        key = (row["topic"], row["id"], row["partition"])
+        total = totals.setdefault(key, {**row, "rows": 0, "distinct": 0, "most": -1, "misplaced": 0})
+        again = max(0, min(row["most"], total["most"]) - row["least"] + 1)
+        total["rows"] += row["rows"]
+        total["distinct"] += max(0, row["distinct"] - again)
+        total["most"] = max(total["most"], row["most"])
+        total["misplaced"] += row["misplaced"]
+    return list(totals.values())
+
+
+def decided(
+    invariants: Mapping[str, Mapping[str, Any]],
+    promises: Sequence[Mapping[str, Any]],
+    records: RecordCounts,
+    missing: Sequence[str],
+    seen: Sequence[str] = (),
+) -> tuple[str, list[str]]:
+    """The verdict, and the reasons for it.
+
+    :param missing: missing preconditions of a conclusion: a fault that did not fire, no recovery, ...
+    :param seen: violations that the drill itself has observed.
+    """
+    wrong = [*seen]
+    wrong += [f"{name}: {each['why']}" for name, each in invariants.items() if each["outcome"] == BROKEN]
+    wrong += [
+        f"{each['name']}: {each['measured']:g} {each['unit']}, promised {each['bound']:g} ({each['rule']})"
+        for each in promises
+        if each["held"] is False
+    ]
+    # Without a recovery in time, missing records may still be in flight.
+    lost = f"{records.lost} records lost" if records.lost else ""
+    counts = (("duplicated", records.duplicated), ("misplaced", records.misplaced))
+    wrong += ([lost] if lost and not missing else []) + [f"{count} records {what}" for what, count in counts if count]
+    if wrong:
+        return FAIL, [*wrong, *missing]
+    unknown = list(missing)
+    unknown += [f"{each['name']}: not measured" for each in promises if each["held"] is None]
+    unknown += [
+        f"{name} was not decided: {each['why']}"
+        for name, each in invariants.items()
+        if each["outcome"] == NOT_DECIDED and each.get("is_due")
+    ]
+    if records.lost is None:
+        unknown.append("the DataFrame is unreadable")
+    return (INCONCLUSIVE, unknown) if unknown else (PASS, [])
+
+
+def together(verdicts: Sequence[str]) -> str:
+    """The verdict of several drills: the worst; INCONCLUSIVE without drills."""
+    if FAIL in verdicts:
+        return FAIL
+    return PASS if verdicts and all(verdict == PASS for verdict in verdicts) else INCONCLUSIVE

@@ -3,32 +3,148 @@
 It parses ZooKeeper's framing: every packet is four bytes of length and a body; the first packet of either side opens
 the session; then a request begins with its xid and op code, a reply with the request's xid. So it can lose exactly
 one reply: the request is carried out, and its sender gets no answer. TLS is between proxy and server only: the proxy's
-clients are on this machine.
+clients are on this machine. Packets are untrusted: what reads a malformed body raises `BadData`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
+import ssl
 import struct
 import threading
-from collections import Counter
+import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from coordinator.zk.embedded.directory import HOST, choose_ports
 from coordinator.zk.security.access import ZooKeeperAccess
+from coordinator.zk.wire import JuteReader
 
-from .packets import PING, op_code, xid, zxid
-from .tls_end import TlsEnd
-from .zxid_clock import ZxidClock
+CREATE, DELETE, EXISTS, GET_DATA, SET_DATA = 1, 2, 3, 4, 5
+SYNC, CHECK, MULTI, CLOSE_SESSION = 9, 13, 14, -11
+PING = -2
+"""The xid of a ping and of its reply."""
+
+
+def xid(body: bytes) -> int:
+    """The number of a request and of its reply; -1 for a watch event, -2 for a ping."""
+    return JuteReader(body).integer()
+
+
+def op_code(request: bytes) -> int:
+    """The op code of a request, such as `MULTI`."""
+    return JuteReader(request, 4).integer()
+
+
+def zxid(reply: bytes) -> int:
+    """The zxid of the server's last transaction, or of a watch event's; 0 when it has none."""
+    return max(0, JuteReader(reply, 4).long()) if len(reply) >= 12 else 0
+
+
+def opened_ms(first_reply: bytes) -> int | None:
+    """The timeout in ms of the session that was created or resumed; None when it has expired."""
+    reader = JuteReader(first_reply)
+    reader.integer()
+    timeout_ms, session = reader.integer(), reader.long()
+    return timeout_ms if session and timeout_ms > 0 else None
+
+
+class ZxidClock:
+    """Sees each zxid before any process of the drill does. Thread-safe."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._zxids: list[int] = []
+        self._times: list[float] = []
+
+    def saw(self, zxid: int) -> None:
+        """A server has done this transaction, and all before it."""
+        with self._lock:
+            if zxid > 0 and (not self._zxids or zxid > self._zxids[-1]):
+                self._zxids.append(zxid)
+                self._times.append(self._clock())
+
+    def at(self, zxid: int) -> float:
+        """The latest possible time of a transaction: no process can have been notified of it earlier.
+
+        Now, when no server has shown it yet.
+        """
+        with self._lock:
+            place = bisect_left(self._zxids, zxid)
+            return self._times[place] if place < len(self._times) else self._clock()
+
+
+HANDSHAKE_S = 5.0
+
+T = TypeVar("T")
+
+
+class TlsEnd:
+    """One thread reads it while another one writes: OpenSSL allows a connection one call at a time.
+
+    Its methods are those of a socket that a link calls.
+
+    :param connection: connected.
+    :param hostname: what the server's certificate is verified for.
+    """
+
+    def __init__(self, connection: socket.socket, context: ssl.SSLContext, hostname: str) -> None:
+        self._lock = threading.Lock()
+        self._connection = context.wrap_socket(connection, server_hostname=hostname, do_handshake_on_connect=False)
+
+    def handshake(self) -> None:
+        """Before anything else, in the thread that may wait for it; `shutdown` ends it.
+
+        :raises OSError: when it fails, or takes too long.
+        """
+        self._connection.settimeout(HANDSHAKE_S)
+        self._connection.do_handshake()
+        self._connection.setblocking(False)
+
+    def recv(self, size: int) -> bytes:
+        """See `socket`."""
+        return self._once_ready(partial(self._connection.recv, size))
+
+    def sendall(self, data: bytes) -> None:
+        """See `socket`."""
+        left = memoryview(data)
+        while left:
+            left = left[self._once_ready(partial(self._connection.send, left)) :]
+
+    def shutdown(self, how: int) -> None:
+        """See `socket`. `SSLSocket`'s own would let a reader take what it then gets for plain bytes."""
+        socket.socket.shutdown(self._connection, how)
+
+    def close(self) -> None:
+        """See `socket`."""
+        self._connection.close()
+
+    def _once_ready(self, step: Callable[[], T]) -> T:
+        """What `step` returns, as soon as it needs not wait."""
+        while True:
+            try:
+                with self._lock:
+                    return step()
+            except ssl.SSLWantReadError:
+                awaited = select.POLLIN
+            except ssl.SSLWantWriteError:
+                awaited = select.POLLOUT
+            ready = select.poll()
+            ready.register(self._connection, awaited)
+            ready.poll()
+
 
 LARGEST = 64 << 20
 """Bytes of a packet; a server takes 1 MiB, and its replies are unbounded."""
 
-Match = int | Callable[[bytes], bool]
-"""An op code, or a predicate over a request's body: xid (4 bytes), op code (4 bytes), and the request itself."""
+Match = Callable[[bytes], bool]
+"""A predicate over a request's body: xid (4 bytes), op code (4 bytes), and the request itself."""
 
 
 class Loss:
@@ -40,26 +156,11 @@ class Loss:
     """
 
     def __init__(self, match: Match, *, is_request: bool, then: Callable[[], None] = lambda: None) -> None:
-        self.match = match
+        self.is_for = match
         self.is_request = is_request
         self.then = then
         self.lost = threading.Event()
         self._unused = threading.Semaphore()
-        self.request: bytes | None = None
-        """The body of the lost request, or of the lost reply's request."""
-
-    def wait(self, timeout_s: float = 10.0) -> bytes:
-        """Wait until the packet is lost and its connection cut; the body of the request.
-
-        :raises AssertionError: after `timeout_s`.
-        """
-        assert self.lost.wait(timeout_s), f"no packet that matches {self.match} was lost within {timeout_s:g} s"
-        assert self.request is not None
-        return self.request
-
-    def is_for(self, request: bytes) -> bool:
-        """Whether this is the request to lose, or its reply."""
-        return self.match(request) if callable(self.match) else self.match == op_code(request)
 
     def take(self) -> bool:
         """Claim it; whether it was unused."""
@@ -87,10 +188,6 @@ class Proxy:
     ) -> None:
         host, port = upstream.rsplit(":", 1)
         self.port = choose_ports(1, None)[0].client
-        self.requests: Counter[int] = Counter()
-        """Number of client requests by op code."""
-        self.losses: list[Loss] = []
-        """The packets lost by `drop_reply` and `drop_request`, in order."""
         self._upstream = (host.strip("[]"), int(port))
         self._tls_context = access.tls_context() if access is not None else None
         self.clock = clock
@@ -109,12 +206,6 @@ class Proxy:
     def hosts(self) -> str:
         """The connect string for clients."""
         return f"{HOST}:{self.port}"
-
-    @property
-    def connections(self) -> int:
-        """The number of open client connections."""
-        with self._lock:
-            return len(self._links)
 
     def start(self) -> Self:
         """Listen."""
@@ -176,14 +267,6 @@ class Proxy:
         if self._listener is None and not self._stopping:
             self._accept_new()
 
-    def drop_reply(self, match: Match) -> Loss:
-        """Drop the reply to the next matching request, then cut its connection: once."""
-        return self.arm(Loss(match, is_request=False))
-
-    def drop_request(self, match: Match) -> Loss:
-        """Drop the next matching request, then cut its connection: the server never receives it."""
-        return self.arm(Loss(match, is_request=True))
-
     def arm(self, loss: Loss) -> Loss:
         """Arm a loss here, too."""
         with self._lock:
@@ -229,9 +312,8 @@ class Proxy:
         return self._is_black_hole
 
     def claim(self, request: bytes) -> Loss | None:
-        """Count a request; returns the loss that it matches, which is then disarmed."""
+        """The loss that a request matches, which is then disarmed."""
         with self._lock:
-            self.requests[op_code(request)] += 1
             for loss in [each for each in self._armed if each.is_for(request)]:
                 self._armed.remove(loss)
                 if loss.take():
@@ -240,9 +322,6 @@ class Proxy:
 
     def report(self, loss: Loss, request: bytes) -> None:
         """Record a lost packet, whose connection is cut."""
-        loss.request = request
-        with self._lock:
-            self.losses.append(loss)
         loss.lost.set()
 
     def forget(self, link: _Link, unused: list[Loss]) -> None:

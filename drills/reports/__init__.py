@@ -1,4 +1,4 @@
-"""The reports of a drill from its run.json and its history: `page` (HTML), `markdown`, `trace` (for Perfetto).
+"""The reports of a drill from its run.json and its history: `page` (HTML and Markdown), `drawing` (for Perfetto, too).
 
 Imports `checker`.
 """

@@ -1,4 +1,7 @@
-"""The picture: lanes on one time axis, of rectangles and texts, with faults as shades and T0 to T5 as lines."""
+"""The lanes as a picture, of rectangles and texts on one time axis, with faults as shades and T0 to T5 as lines.
+
+They are also a Chrome trace, for a close look in Perfetto or in `chrome://tracing`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .facts import MARKS, amount, mapping, mark, moment, seconds, text
-from .lanes import (
+from .timeline import (
     CONSUMER,
     ELECTED,
     FAULT,
@@ -25,6 +28,7 @@ from .lanes import (
     Lane,
     LaneMark,
     Timeline,
+    timeline_of,
 )
 
 NAMES_W, LANES_W, ROW_H, LABEL_H = 172.0, 980.0, 18.0, 14.0
@@ -223,3 +227,38 @@ def _signs(axis: Axis, lane: Lane, y: float) -> Iterator[Shape]:
         more = f" and {amount(len(some) - 1)} more like it" if len(some) > 1 else ""
         title = f"{moment(some[0].at, axis.zero)} {some[0].note or kind}{more}"
         yield Shape(axis.x(some[0].at), y + 13, kind=f"m {kind}", title=title, text=SIGNS[kind])
+
+
+def trace(run: Mapping[str, Any], events: Sequence[Any]) -> dict[str, Any]:
+    """The trace: a process for each lane, and a thread for each kind of its bars, and for each fetcher.
+
+    Times are microseconds from the start of the history; `args` has them from the fault, in words.
+
+    :param run: the content of run.json; all fields are optional.  :param events: the history's events, in their order.
+    """
+    timeline, _ = timeline_of(mapping(run), events)
+    found: list[dict[str, Any]] = []
+
+    def micros(at: float) -> int:
+        return round((at - timeline.start) * 1e6)
+
+    def named(what: str, pid: int, tid: int, name: str) -> None:
+        found.append({"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}})
+
+    for pid, lane in enumerate(timeline.lanes, 1):
+        named("process_name", pid, 0, f"{lane.group} {lane.name}".strip())
+        found.append({"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": pid}})
+        threads: dict[str, int] = {}
+        for bar in lane.bars:
+            thread = f"{bar.kind} {bar.label}" if bar.kind == FETCH else bar.kind
+            if thread not in threads:
+                threads[thread] = len(threads) + 1
+                named("thread_name", pid, threads[thread], thread)
+            place = {"pid": pid, "tid": threads[thread], "ts": micros(bar.start)}
+            args = {"what": described(lane, bar, timeline.zero)}
+            what = {"name": bar.label or bar.kind, "cat": bar.kind, "args": args}
+            found.append({"ph": "X", "dur": micros(bar.end) - micros(bar.start), **place, **what})
+        for each in lane.marks:
+            what = {"name": each.note or each.kind, "cat": each.kind, "args": {"at": moment(each.at, timeline.zero)}}
+            found.append({"ph": "i", "s": "p", "pid": pid, "tid": 0, "ts": micros(each.at), **what})
+    return {"displayTimeUnit": "ms", "traceEvents": found}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from .facts import INVARIANTS, MARKS, amount, compact, items, mapping, mark, moment, number, quantity, seconds, text
 
@@ -47,36 +47,7 @@ ASKS: Sequence[tuple[str, str, Callable[[float], str]]] = (
 """Of client-side assignment: `numbers.asks` in run.json."""
 
 
-class PromiseRow(NamedTuple):
-    """A promise: its bound, the measured value (seconds also as numbers), and whether it was kept."""
-
-    name: str
-    rule: str
-    bound: str
-    measured: str
-    outcome: str
-    bound_s: float | None
-    measured_s: float | None
-    is_timed: bool
-
-
-class WitnessRow(NamedTuple):
-    """An event that proves a violated invariant; `rest` is JSON."""
-
-    when: str
-    who: object
-    event: object
-    rest: str
-
-
-class InvariantRow(NamedTuple):
-    """The checker's result for an invariant."""
-
-    name: str
-    sentence: str
-    outcome: str
-    why: str
-    witnesses: list[WitnessRow]
+Row = dict[str, Any]
 
 
 def marks(run: Mapping[str, Any], zero: float) -> list[tuple[str, str, str]]:
@@ -86,24 +57,24 @@ def marks(run: Mapping[str, Any], zero: float) -> list[tuple[str, str, str]]:
     return [(name, moment(at, zero) if at is not None else "did not happen", what) for name, at, what in times]
 
 
-def promises(run: Mapping[str, Any]) -> list[PromiseRow]:
-    """The promises and the measured values."""
+def promises(run: Mapping[str, Any]) -> list[Row]:
+    """The promises: bound, measured value (seconds also as numbers), and whether it was kept."""
     return [_promise(mapping(each)) for each in items(run.get("promises"))]
 
 
-def _promise(each: Mapping[str, Any]) -> PromiseRow:
+def _promise(each: Mapping[str, Any]) -> Row:
     bound, measured = number(each.get("bound")), number(each.get("measured"))
     unit, held = each.get("unit"), each.get("held")
-    return PromiseRow(
-        text(each.get("name")),
-        text(each.get("rule")),
-        quantity(bound, unit) if bound is not None else "no bound",
-        quantity(measured, unit),
-        "held" if held is True else "not held" if held is False else "not measured",
-        bound,
-        measured,
-        unit in (None, "s"),
-    )
+    return {
+        "name": text(each.get("name")),
+        "rule": text(each.get("rule")),
+        "bound": quantity(bound, unit) if bound is not None else "no bound",
+        "measured": quantity(measured, unit),
+        "outcome": "held" if held is True else "not held" if held is False else "not measured",
+        "bound_s": bound,
+        "measured_s": measured,
+        "is_timed": unit in (None, "s"),
+    }
 
 
 def numbers(run: Mapping[str, Any]) -> list[Pair]:
@@ -140,25 +111,32 @@ def standstills(run: Mapping[str, Any]) -> list[tuple[str, float]]:
     return sorted(known, key=lambda each: (-each[1], each[0]))
 
 
-def invariants(run: Mapping[str, Any], zero: float) -> list[InvariantRow]:
-    """S1 to L6, with the witness of each violated one."""
+def invariants(run: Mapping[str, Any], zero: float) -> list[Row]:
+    """S1 to L6: the checker's result, with the witness of each violated one."""
     fields = mapping(run.get("invariants"))
     names = [*INVARIANTS, *(name for name in fields if name not in INVARIANTS)] if fields else []
     return [_invariant(name, mapping(fields.get(name)), zero) for name in names]
 
 
-def _invariant(name: str, each: Mapping[str, Any], zero: float) -> InvariantRow:
+def _invariant(name: str, each: Mapping[str, Any], zero: float) -> Row:
     outcome = text(each.get("outcome")) or "missing"
     events = [mapping(event) for event in items(each.get("witness"))] if outcome == "broken" else []
-    witnesses = [_witness(event, zero) for event in events]
-    return InvariantRow(text(name), text(each.get("sentence")), outcome, text(each.get("why")), witnesses)
+    return {
+        "name": text(name),
+        "sentence": text(each.get("sentence")),
+        "outcome": outcome,
+        "why": text(each.get("why")),
+        "witnesses": [_witness(event, zero) for event in events],
+    }
 
 
-def _witness(event: Mapping[str, Any], zero: float) -> WitnessRow:
+def _witness(event: Mapping[str, Any], zero: float) -> Row:
+    """An event that proves a violated invariant; `rest` is JSON."""
     at = number(event.get("at"))
     line = compact({key: value for key, value in event.items() if key not in ("at", "who", "event")})
     rest = line if len(line) <= LONGEST_WITNESS else line[: LONGEST_WITNESS - 1] + "…"
-    return WitnessRow(moment(at, zero) if at is not None else "no time", event.get("who"), event.get("event"), rest)
+    when = moment(at, zero) if at is not None else "no time"
+    return {"when": when, "who": event.get("who"), "event": event.get("event"), "rest": rest}
 
 
 INTENT = (

@@ -1,20 +1,41 @@
-"""Drills on the coordinator."""
+"""Drills on the coordinator, and on client-side assignment: a leader that dies, hangs or fails, and a coordinator that
+dies during an ask."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from coordinator.admin.control import await_turn, request_turn
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.znodes.group_state import Ask
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import ASSIGN
 
-from ..base.waiting import NotReached, wait_for
-from ..faults.packets import MULTI, op_code
-from ..faults.proxy import Loss
-from ..testbed.probes import slot
+from ..base.processes import NotReached, wait_for
+from ..base.settings import Settings
+from ..faults.proxy import MULTI, Loss, op_code
+from ..testbed.commands import slot
 from ..testbed.testbed import Stage
-from .definition import Drill
-from .promises import FETCHING_UNINTERRUPTED, NEXT_ACTS, NEXT_ACTS_AT_ONCE, OWNERS_UNCHANGED, PAST_THE_SESSION
+from .definition import (
+    ASKED_ONCE,
+    EVERYBODY_HEARS,
+    FETCHED_AGAIN,
+    FETCHING_UNINTERRUPTED,
+    NEXT_ACTS,
+    NEXT_ACTS_AT_ONCE,
+    NEXT_LEADER_AFTER_A_HANG,
+    NEXT_LEADER_AFTER_AN_ERROR,
+    NOTHING_IS_REVOKED,
+    ONE_GENERATION_EACH,
+    OTHERS_FETCH_ON,
+    OWNERS_UNCHANGED,
+    PAST_THE_SESSION,
+    SETTLED_BY_THE_NEXT,
+    SETTLED_WITHOUT_THE_LEADER,
+    Drill,
+)
 
 LOST_S = 15.0
 """Time for a started fetcher to register, and for the commit."""
@@ -110,11 +131,14 @@ def _one_reply_dropped(stage: Stage) -> None:
 Steps = Sequence[tuple[str, Sequence[bytes], bool]]
 """Where a process is killed: words of its commit, and whether the commit (else its reply) is lost."""
 
+START_STEPS: Steps = (
+    ("before the starts are sent", (b"/state", b"start-fetcher"), True),
+    ("after the starts are sent, reply lost", (b"/state", b"start-fetcher"), False),
+)
 STEPS: Steps = (
     ("before the rebalance is written", (b"/state", b"PreparingRebalance"), True),
     ("after it is written, reply lost", (b"/state", b"PreparingRebalance"), False),
-    ("before the starts are sent", (b"/state", b"start-fetcher"), True),
-    ("after the starts are sent, reply lost", (b"/state", b"start-fetcher"), False),
+    *START_STEPS,
     ("before the group becomes Stable", (b"/state", b'"Stable"'), True),
     ("after it is Stable, reply lost", (b"/state", b'"Stable"'), False),
 )
@@ -220,5 +244,210 @@ COORDINATORS = (
         run=_rolled,
         promises=(FETCHING_UNINTERRUPTED, OWNERS_UNCHANGED),
         is_short=False,
+    ),
+)
+
+
+COOPERATIVE, EAGER = "cooperative-sticky", "range"
+HANGS, RAISES = "hangs", "raises"
+TIMEOUT_MS = 4000
+SWEEP_MS = 10_000
+"""The product's default: an earlier sweep would hide a missing timer."""
+
+ASKED_S = 15.0
+"""Time for a started fetcher to register, and for the group to be asked."""
+
+
+def adopted_ask(stage: Stage) -> str:
+    """The ask whose answer the group runs.
+
+    :raises NotReached: when the group runs no answer.
+    """
+    client = stage.group().state.client
+    if client is None or not client.ask:
+        raise NotReached("the target of the group is not a leader's answer")
+    return client.ask
+
+
+def leader_of(stage: Stage) -> str:
+    """The leader of that ask; the next ask goes to it, too, while it lives."""
+    path = GroupPaths(stage.settings.group).ask(adopted_ask(stage))
+    node = stage.store.get(path)
+    if node is None:
+        raise NotReached(f"{path} does not exist, although its answer is the target")
+    return Ask.parse(path, node.data).leader
+
+
+# ---- a leader that dies
+
+
+LEADER_STEPS: Sequence[tuple[str, Sequence[bytes], bool, set[str]]] = (
+    ("asked, nothing written", (b"/sync/ask-", b"/member-"), True, set()),
+    ("half-way through its answer", (b"/sync/ask-", b"/answer"), True, {"member"}),
+    ("answered, reply lost", (b"/sync/ask-", b"/answer"), False, {"member", "answer"}),
+)
+"""As `Steps`, and the znodes below the ask afterwards."""
+
+STATE_BYTES = 64_000
+"""State size of each member: an answer to three or four members takes two transactions."""
+
+
+def _leader_killed(stage: Stage) -> None:
+    """Each time a fetcher joins, so that the group asks: first a new one, then the leader that was killed before."""
+    joins = stage.settings.slots
+    for where, words, is_before, leaves in LEADER_STEPS:
+        leader = leader_of(stage)
+        lose_commit(stage, leader, f"a leader is {where}", words, is_before, partial(stage.start_slot, joins))
+        stage.kill(leader)
+        if _left(stage) != leaves:
+            raise NotReached(
+                f"expected a leader {where}; znodes below the ask: {', '.join(sorted(_left(stage))) or 'none'}"
+            )
+        stage.wait_settled(stage.slots())
+        joins = int(leader.rpartition("-")[2])
+    stage.start_slot(joins)
+
+
+def _left(stage: Stage) -> set[str]:
+    """The znodes below the newest ask: `member`, `answer`."""
+    paths = GroupPaths(stage.settings.group)
+    asks = stage.store.children(paths.sync)
+    below = stage.store.children(paths.ask(max(asks.names))) if asks and asks.names else None
+    return {name.partition("-")[0] for name in below.names} if below else set()
+
+
+# ---- a leader that does not answer
+
+
+def _misbehaves(stage: Stage, leader: str, kind: str, seconds: float = 0.0) -> None:
+    process = stage.processes[leader]
+    process.hang()
+    stage.fault(kind, seconds, process=process.who, group=stage.settings.group, consumer=leader)
+
+
+def _leader_misbehaves(stage: Stage, kind: str) -> None:
+    """Until the next leader's answer is adopted and the others have applied it. One that hangs is not evicted."""
+    leader, before, bounds = leader_of(stage), adopted_ask(stage), stage.bounds
+    others = stage.slots() - {leader}
+    hangs_s = ASKED_S + bounds["assignment_timeout"] + bounds["poll_interval"] if kind == "hang" else 0.0
+    _misbehaves(stage, leader, kind, hangs_s)
+    stage.start_slot(stage.settings.slots)
+    longest_s = ASKED_S + 2 * bounds["assignment_timeout"]
+    wait_for(lambda: adopted_ask(stage) != before, longest_s, "the answer of another leader is adopted")
+    if leader_of(stage) == leader:
+        raise NotReached(f"{leader} answered, although its assignor misbehaves")
+    wait_for(lambda: not _have_commands(stage, others), ASKED_S, "the others have acknowledged their commands")
+    stage.processes[leader].go_on()
+
+
+def _have_commands(stage: Stage, consumers: set[str]) -> bool:
+    return any(member.commands for member in stage.group().members if member.consumer in consumers)
+
+
+# ---- a coordinator that dies during an ask
+
+
+CLIENT_STEPS: Steps = (
+    ("before the ask is written", (b"/state", b'"leader":'), True),
+    ("after the ask is written, reply lost", (b"/state", b'"leader":'), False),
+    ("after the answer is written, before it is adopted", (b"/state", b"PreparingRebalance"), True),
+    ("after the answer is adopted, reply lost", (b"/state", b"PreparingRebalance"), False),
+    *START_STEPS,
+)
+
+
+def _coordinator_killed_at_each_step(stage: Stage) -> None:
+    at_each_step(stage, CLIENT_STEPS)
+    _while_the_leader_thinks(stage)
+
+
+def _while_the_leader_thinks(stage: Stage) -> None:
+    """The ask is unanswered: the next coordinator sends its command again, and the first command is ignored."""
+    leader, victim = leader_of(stage), elected_of(stage)
+    _misbehaves(stage, leader, "hang", ASKED_S + 3 * stage.bounds["session_timeout"])
+    leaves = partial(stage.terminate, slot(stage.settings.slots - 1))
+    lose_commit(stage, victim, "a commit with an ask", (b"/state", b'"leader":'), False, leaves)
+    stage.kill(victim)
+    another_is_elected(stage, victim)
+    longest_s = 3 * stage.bounds["session_timeout"] + ASKED_S
+    wait_for(lambda: _is_asked_again(stage, leader), longest_s, "the leader is asked again, for the same ask")
+    stage.processes[leader].go_on()
+    stage.wait_settled(stage.slots())
+    stage.start_node(victim)
+
+
+def _is_asked_again(stage: Stage, leader: str) -> bool:
+    elected = stage.elected()
+    shown = [each.command for member in stage.group().members for each in member.commands if each.consumer == leader]
+    epochs = [command.epoch for command in shown if command is not None and command.option == ASSIGN]
+    return elected is not None and epochs == [elected.epoch]
+
+
+# ---- the drills
+
+
+def _client_side(settings: Settings, strategy: str, misbehaves: str, timeout_ms: int = 0) -> Settings:
+    """`max_poll_interval` outlasts a coordinator failover and the next ask, so a leader that hangs is not evicted.
+
+    :param timeout_ms: `assignment_timeout_ms`; by default so long that no ask fails by it.
+    """
+    patient_ms = max(settings.max_poll_interval_ms, 4 * settings.session_timeout_ms)
+    return replace(
+        settings,
+        strategy=strategy,
+        misbehaves=misbehaves,
+        sweep_interval_ms=SWEEP_MS,
+        max_poll_interval_ms=patient_ms,
+        assignment_timeout_ms=timeout_ms or patient_ms,
+    )
+
+
+_long_drill = partial(Drill, is_short=False)
+
+LEADERS = (
+    _long_drill(
+        name="leader-sigkill",
+        title="Kill the leader that is asked for an assignment (SIGKILL)",
+        proves="A leader that dies during an ask is replaced in time; its incomplete answer has no effect.",
+        hypothesis="The group is Stable with the others within the session timeout + 2 ticks + 1.5 s each time; every "
+        "record comes once.",
+        fault="SIGKILL to the leader after the ask, half-way through its answer, and just after it",
+        run=_leader_killed,
+        promises=(SETTLED_WITHOUT_THE_LEADER, FETCHED_AGAIN),
+        adjust=lambda settings: replace(_client_side(settings, COOPERATIVE, HANGS), state_bytes=STATE_BYTES),
+    ),
+    _long_drill(
+        name="leader-hangs-in-assign",
+        title="A leader whose assignor hangs",
+        proves="A leader that does not answer blocks no other member; the next leader is asked.",
+        hypothesis="The next leader's answer is adopted within assignment_timeout + 1.2 s; no partition is revoked "
+        "before; every record comes once.",
+        fault="the leader's assignor hangs for longer than assignment_timeout (4 s) when a consumer joins",
+        run=partial(_leader_misbehaves, kind="hang"),
+        promises=(NEXT_LEADER_AFTER_A_HANG, NOTHING_IS_REVOKED, OTHERS_FETCH_ON, EVERYBODY_HEARS),
+        adjust=lambda settings: _client_side(settings, COOPERATIVE, HANGS, TIMEOUT_MS),
+    ),
+    _long_drill(
+        name="leader-raises",
+        title="A leader whose assignor raises",
+        proves="A leader that fails reports why, and the next leader is asked after a backoff.",
+        hypothesis="The next leader's answer is adopted within 1.2 s; no partition is revoked before; every record "
+        "comes once.",
+        fault="the leader's assignor raises when a consumer joins",
+        run=partial(_leader_misbehaves, kind="raise"),
+        promises=(NEXT_LEADER_AFTER_AN_ERROR, NOTHING_IS_REVOKED, OTHERS_FETCH_ON, EVERYBODY_HEARS),
+        adjust=lambda settings: _client_side(settings, COOPERATIVE, RAISES, TIMEOUT_MS),
+    ),
+    _long_drill(
+        name="coordinator-sigkill-each-step-client",
+        title="Kill the coordinator at each step of a client-side assignment",
+        proves="The next coordinator continues the same ask and answer, at whichever step the last one died.",
+        hypothesis="The group is Stable again each time, with one ask and one generation for each change of its "
+        "members; every record comes once.",
+        fault="SIGKILL to the coordinator, just before and just after each commit from an ask to its starts, "
+        "and while the assignor runs",
+        run=_coordinator_killed_at_each_step,
+        promises=(SETTLED_BY_THE_NEXT, ASKED_ONCE, ONE_GENERATION_EACH),
+        adjust=lambda settings: _client_side(settings, EAGER, HANGS),
     ),
 )

@@ -1,9 +1,12 @@
-"""The definition of a drill: its description, and the function that injects its fault."""
+"""The definition of a drill: its description, the function that injects its fault, and the promises.
+
+Promises are functions of the negotiated session timeout; docs/drills.md has them in words.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..base.settings import Settings
@@ -80,3 +83,125 @@ class Drill:
             "abort": ABORT,
             "touches": [*touches, *TOUCHES[1:], *self.touches],
         }
+
+
+ACTS_S = 0.5
+RECOVERED_S = 1.0
+HANDOVER_S = 0.15
+GOES_ON_S = 3.0
+BACKOFF_S = 0.2
+SILENT_S = 1.0
+PAST_THE_SESSION = 1.6
+"""A multiple of the session timeout that exceeds it with its ticks."""
+
+
+def noticed_s(bounds: Bounds) -> float:
+    """The detection of a failure, and the first action after it."""
+    return bounds["session_timeout"] + 2 * bounds["tick"] + ACTS_S
+
+
+def given_up_s(bounds: Bounds) -> float:
+    """The eviction of an unresponsive consumer, and the reassignment of its partitions."""
+    return bounds["poll_interval"] + bounds["lease"] + RECOVERED_S + ACTS_S
+
+
+def recovered_s(bounds: Bounds) -> float:
+    """The detection of a failure, and the recovery from it."""
+    return noticed_s(bounds) + RECOVERED_S
+
+
+def until_acting(measured: Measured) -> float | None:
+    """From the fault until the next coordinator acts."""
+    return measured.between("T0", "T2")
+
+
+def fetched_again(rule: str, bound: Callable[[Bounds], float], since: str = "T0") -> Promise:
+    """Every partition is fetched again, this long after the fault or another mark."""
+    return Promise("every partition is fetched again", rule, lambda measured: measured.between(since, "T5"), bound)
+
+
+def longest_standstill(measured: Measured) -> float | None:
+    """The longest standstill of all partitions."""
+    return max(measured.standstill.values(), default=None)
+
+
+NEXT_ACTS = Promise(
+    "the next coordinator acts", "session timeout + 2 ticks + 0.5 s after the fault", until_acting, noticed_s
+)
+NEXT_ACTS_AT_ONCE = replace(
+    NEXT_ACTS, rule="0.5 s after SIGTERM: a resignation needs no session expiry", bound=lambda bounds: ACTS_S
+)
+FETCHING_UNINTERRUPTED = Promise("no partition stands still", "0 s: fetchers need no coordinator", longest_standstill)
+FETCHED_AGAIN = fetched_again("session timeout + 2 ticks + 1.5 s after the fault", recovered_s)
+FETCHED_WHEN_BACK = fetched_again(
+    "session timeout + 2 ticks + 1.5 s after SIGCONT, which comes 1.6 session timeouts after the fault",
+    lambda bounds: PAST_THE_SESSION * bounds["session_timeout"] + recovered_s(bounds),
+)
+GIVEN_UP = fetched_again("max_poll_interval + lease + 1.5 s after the fault", given_up_s)
+EVICTED = fetched_again("max_poll_interval + lease + 1.5 s after the first stop-fetcher", given_up_s, since="T3")
+HANDED_OVER = Promise(
+    "no partition stands still for long",
+    "150 ms: a consumer that leaves hands over",
+    longest_standstill,
+    lambda bounds: HANDOVER_S,
+)
+OWNERS_UNCHANGED = Promise(
+    "no partition changes its owner", "0 partitions", lambda measured: measured.passed_on, unit="partitions"
+)
+FETCHING_GOES_ON = Promise(
+    "every partition delivers records again",
+    "3 s after the broker accepts records again",
+    lambda measured: measured.resumed_s,
+    lambda bounds: GOES_ON_S,
+)
+KEEPS_ITS_GENERATION = Promise(
+    "the group is not rebalanced", "0 generations", lambda measured: measured.generations, unit="generations"
+)
+SETTLED_WITHOUT_THE_LEADER = Promise(
+    "the group is Stable without the killed leader",
+    "session timeout + 2 ticks + 1.5 s after each kill",
+    lambda measured: measured.settled_s,
+    recovered_s,
+)
+SETTLED_BY_THE_NEXT = replace(SETTLED_WITHOUT_THE_LEADER, name="the group is Stable with its members")
+NEXT_LEADER_AFTER_A_HANG = Promise(
+    "the next leader's answer is adopted",
+    "assignment_timeout + 0.2 s (backoff) + 1 s after the first ask",
+    lambda measured: measured.asks.longest_s,
+    lambda bounds: bounds["assignment_timeout"] + BACKOFF_S + RECOVERED_S,
+)
+NEXT_LEADER_AFTER_AN_ERROR = replace(
+    NEXT_LEADER_AFTER_A_HANG,
+    rule="0.2 s (backoff) + 1 s after the first ask",
+    bound=lambda bounds: BACKOFF_S + RECOVERED_S,
+)
+NOTHING_IS_REVOKED = Promise(
+    "no partition is revoked before an answer is adopted",
+    "0 partitions",
+    lambda measured: measured.asks.revoked,
+    unit="partitions",
+)
+OTHERS_FETCH_ON = Promise(
+    "members other than the leader continue to fetch",
+    "no record of one of their partitions for at most 1 s during an ask",
+    lambda measured: measured.asks.silent_s,
+    lambda bounds: SILENT_S,
+)
+EVERYBODY_HEARS = Promise(
+    "every member acknowledges assignment-failed",
+    "0 members without",
+    lambda measured: measured.asks.unheard,
+    unit="members",
+)
+ASKED_ONCE = Promise(
+    "each ask gets one answer, which is adopted",
+    "0 further asks",
+    lambda measured: measured.asks.repeated,
+    unit="asks",
+)
+ONE_GENERATION_EACH = Promise(
+    "each change of members begins one generation",
+    "0 generations more or fewer",
+    lambda measured: abs(measured.generations - measured.changes),
+    unit="generations",
+)

@@ -29,11 +29,11 @@ from coordinator.zk.znodes.regions import (
     RegionRequest,
 )
 
+from ..base.processes import NotReached, wait_for
 from ..base.settings import REGION, Settings
-from ..base.waiting import NotReached, wait_for
 from ..checker.replay.sketches import NOTHING, Sketch, of_range
-from ..evidence.verdict import RecordCounts
-from ..testbed.probes import READY_S, Produced, slot
+from ..evidence.measurements import RecordCounts
+from ..testbed.commands import READY_S, Produced, slot
 from ..testbed.testbed import Stage
 from .coordinators import Steps, a_turn_is_taken, another_is_elected, elected_of, lose_commit
 from .definition import Drill

@@ -1,37 +1,269 @@
-"""The processes of a drill: the module and the arguments of each."""
+"""The processes of a drill, the proxies between them and the ensemble, and probes of the group and of the records."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
 
+from coordinator.admin.groups import Reading, ShownGroup, ShownMember, read_group
+from coordinator.zk.embedded.kafka import Broker
+from coordinator.zk.errors import BadData
+from coordinator.zk.security.access import ZooKeeperAccess
 from coordinator.zk.store import Store
+from coordinator.zk.znodes import paths
+from coordinator.zk.znodes.group_state import STABLE
+from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from coordinator.zk.znodes.records import CoordinatorRecord
 
-from ..base.processes import Process, module_command
+from ..base.processes import NotReached, Process, module_command, wait_for
 from ..base.settings import POOL, QUERY, Settings
 from ..base.signals import held
-from ..environments.access import COORDINATOR, MEMBER
-from ..environments.kafka_broker import DrillBroker
-from .probes import Sight, slot
-from .proxies import Proxies
+from ..environments.base import COORDINATOR, MEMBER, connect_string
+from ..faults.proxy import Proxy, ZxidClock
+
+Produced = dict[str, dict[str, dict[str, int]]]
+"""Topic -> its id -> partition -> records."""
+
+READY_S = 30.0
+SPARK_READY_S = 180.0
+
+
+class Sight:
+    """Read-only probes.
+
+    :ivar store: the drill's own session, behind proxies without faults.
+    :ivar processes: the processes that the drill has not ended.
+    :ivar partition_count: of the topic, current.
+    """
+
+    def __init__(self, store: Store, folder: Path, settings: Settings) -> None:
+        self.store = store
+        self.folder = folder
+        self.settings = settings
+        self.histories = folder / "histories"
+        self.processes: dict[str, Process] = {}
+        self.partition_count = settings.partitions
+
+    def group(self) -> ShownGroup:
+        """The group in ZooKeeper."""
+        return read_group(Reading(self.store), self.settings.group)
+
+    def elected(self) -> CoordinatorRecord | None:
+        """The coordinator; None without one."""
+        node = self.store.get(paths.COORDINATOR)
+        try:
+            return CoordinatorRecord.parse(paths.COORDINATOR, node.data) if node is not None else None
+        except BadData:
+            return None
+
+    def wait_settled(self, consumers: set[str], timeout_s: float = READY_S) -> None:
+        """Wait until the group is Stable with exactly these consumers, and every partition runs.
+
+        :raises NotReached: after `timeout_s`.
+        """
+        every = self.partitions()
+
+        def is_settled() -> bool:
+            shown = self.group()
+            running = {part for member in shown.members if member.channel for part in member.channel.running}
+            return shown.state.state == STABLE and set(shown.state.target) == consumers and running >= every
+
+        wait_for(is_settled, timeout_s, f"the group is Stable with {', '.join(sorted(consumers))}")
+
+    def lives(self) -> dict[str, str]:
+        """Consumer -> its incarnation, for consumers with a target."""
+        return {name: target.incarnation for name, target in self.group().state.target.items()}
+
+    def wait_back(self, before: Mapping[str, str], timeout_s: float = READY_S) -> None:
+        """Wait until each of these consumers has a target under a new incarnation.
+
+        :raises NotReached: after `timeout_s`.
+        """
+
+        def are_back() -> bool:
+            now = self.lives()
+            return all(now.get(name, life) != life for name, life in before.items())
+
+        wait_for(are_back, timeout_s, f"a new incarnation of each of {', '.join(sorted(before))}")
+
+    def partitions(self, topic: str = "") -> PartitionSet:
+        """Every partition of the topic, or of another with as many."""
+        of = topic or self.settings.topic
+        return frozenset(TopicPartition(of, number) for number in range(self.partition_count))
+
+    def slots(self) -> set[str]:
+        """The slots that run, or that Spark has to run."""
+        if self.settings.spark == "pool":
+            return {slot(number) for number in range(self.settings.slots)}
+        return {name for name in self.processes if name.startswith(f"{POOL}-slot-")}
+
+    def slot_processes(self) -> dict[str, int]:
+        """`name#process id` of every slot so far -> its process id."""
+        stems = [path.stem for path in self.histories.glob(f"{POOL}-slot-*#*.jsonl")]
+        return {who: int(who.rpartition("#")[2]) for who in stems}
+
+    def streamed(self) -> list[dict[str, object]] | None:
+        """The batches that the query has delivered; None without a query."""
+        if not self.settings.spark:
+            return None
+        batches = sorted((self.folder / "batches").glob("*.json"), key=lambda path: int(path.stem))
+        return [row for path in batches for row in json.loads(path.read_text())]
+
+    def produced(self) -> Produced:
+        """The producers' counts, the newest of a topic's ids last."""
+        ends: Produced = {}
+        for line in self._producer().printed():
+            for topic, ids in line["ends"].items():
+                for topic_id, numbers in ids.items():
+                    ends.setdefault(topic, {}).setdefault(topic_id, {}).update(numbers)
+        return ends
+
+    def produced_by_partition(self) -> Counter[TopicPartition]:
+        """The number of records of each partition, over all of its topic's ids."""
+        counts: Counter[TopicPartition] = Counter()
+        for topic, ids in self.produced().items():
+            for numbers in ids.values():
+                counts.update({TopicPartition(topic, int(number)): count for number, count in numbers.items()})
+        return counts
+
+    def stop_producing(self) -> None:
+        """Stop the producer."""
+        producer = self._producer()
+        if not producer.is_running:
+            raise NotReached("the producer ended unexpectedly")
+        producer.terminate()
+        if producer.wait() is None:
+            raise NotReached("the producer does not stop")
+
+    def _producer(self) -> Process:
+        if "producer" not in self.processes:
+            raise NotReached("no producer was started")
+        return self.processes["producer"]
+
+    def ended(self) -> list[str]:
+        """The processes that ended unexpectedly."""
+        return sorted(name for name, each in self.processes.items() if name != "producer" and not each.is_running)
+
+    def sealed_offsets(self) -> dict[TopicPartition, int]:
+        """Partition -> the sealed offset."""
+        return {
+            part: offset
+            for member in self.group().members
+            if member.channel is not None and member.channel.is_live
+            for part, offset in member.channel.running.items()
+            if offset is not None
+        }
+
+    def drained(self, timeout_s: float = 20.0) -> None:
+        """Wait until all produced records are sealed.
+
+        :raises NotReached: after `timeout_s`.
+        """
+        wanted = {
+            TopicPartition(topic, int(number)): count
+            for topic, ids in self.produced().items()
+            for numbers in list(ids.values())[-1:]
+            for number, count in numbers.items()
+        }
+
+        def is_sealed() -> bool:
+            offsets = self.sealed_offsets()
+            return all(offsets.get(part, 0) >= count for part, count in wanted.items())
+
+        wait_for(is_sealed, timeout_s, "every produced record is sealed")
+
+    def caught_up(self, timeout_s: float) -> None:
+        """Wait until the query, if there is one, has delivered all produced records.
+
+        :raises NotReached: after `timeout_s`.
+        """
+        wanted = self.produced_by_partition().total()
+
+        def is_there() -> bool:
+            rows = self.streamed()
+            return rows is None or sum(int(str(row["rows"])) for row in rows) >= wanted
+
+        wait_for(is_there, timeout_s, "the query has delivered every record")
+
+
+def slot(number: int) -> str:
+    """The consumer name of a slot."""
+    return f"{POOL}-slot-{number}"
+
+
+def remnants(group: ShownGroup) -> list[str]:
+    """Commands, partitions and owners of ended incarnations, which a turn should have removed."""
+    result = [each for member in group.members for each in _of_channel(member)]
+    live = {
+        (member.consumer, part)
+        for member in group.members
+        if member.channel is not None and member.channel.is_live
+        for part in member.channel.running
+    }
+    result += [
+        f"owner {each.partition} of {each.consumer}"
+        for each in group.partitions
+        if each.consumer is not None and (each.consumer, each.partition) not in live
+    ]
+    return result
+
+
+def _of_channel(member: ShownMember) -> list[str]:
+    channel = member.channel
+    if channel is None:
+        return []
+    dead = [f"{part} in `running` of {member.consumer}" for part in channel.running if not channel.is_live]
+    return dead + [
+        f"{sent.name} for {member.consumer}"
+        for sent in member.commands
+        if not channel.is_live or (sent.command is not None and sent.command.incarnation != channel.incarnation)
+    ]
+
+
+class Proxies:
+    """Started on first use.
+
+    :param clock: sees the progress of the servers.
+    :param access: the TLS to the servers; None for none.
+    """
+
+    def __init__(
+        self, addresses: Sequence[str], chroot: str, clock: ZxidClock | None, access: ZooKeeperAccess | None = None
+    ) -> None:
+        self._addresses = addresses
+        self._chroot = chroot
+        self._clock = clock
+        self._access = access
+        self._stack = ExitStack()
+        self._of: dict[str, list[Proxy]] = {}
+
+    def hosts(self, name: str) -> str:
+        """The connect string of a process."""
+        if name not in self._of:
+            # One after the other: a port that is chosen and not bound yet is free for the next one.
+            proxies = (Proxy(address, self._clock, self._access) for address in self._addresses)
+            self._of[name] = [self._stack.enter_context(proxy) for proxy in proxies]
+        return connect_string([proxy.hosts for proxy in self._of[name]], self._chroot)
+
+    def close(self) -> None:
+        """Close all of them."""
+        self._stack.close()
+
+    def of(self, name: str) -> Sequence[Proxy]:
+        """Those of a process."""
+        return self._of[name]
+
 
 CHECKPOINT_MS = 500
 MOST_SLOTS = 50
 """The pool size includes slots that join later."""
 
 
-class ProcessCommand(NamedTuple):
-    """A process: its name, its command line, and the role that it authenticates as."""
-
-    name: str
-    words: list[str]
-    role: str = MEMBER
-
-
 class Processes(Sight):
-    """Starts the processes of a drill: those of `ProcessCommand`, and one method for each kind.
+    """Starts the processes of a drill: one method for each kind.
 
     :param proxies: between them and ZooKeeper.
     :param variables: of their environment, by role.
@@ -53,18 +285,18 @@ class Processes(Sight):
         super().__init__(store, folder, settings)
         self.segments_dir = folder / "segments"
         self.quota_bytes = 0
-        self.broker: DrillBroker | None = None
+        self.broker: Broker | None = None
         self.applications = False
         self.has_liars = False
         self._proxies = proxies
         self._variables = variables
         self._started: list[Process] = []
 
-    def _start(self, command: ProcessCommand) -> Process:
+    def _start(self, name: str, command: Sequence[str], role: str = MEMBER) -> Process:
+        """Start a process, which authenticates as this role."""
         with held():  # so that a started process is always registered
-            variables = self._variables(command.role)
-            process = Process(self.folder / "logs", command.name, command.words, variables)
-            self.processes[command.name] = process
+            process = Process(self.folder / "logs", name, command, self._variables(role))
+            self.processes[name] = process
             self._started.append(process)
         return process
 
@@ -80,7 +312,7 @@ class Processes(Sight):
             "--history-dir": str(self.histories),
         }
         words = ["run", *(word for pair in options.items() for word in pair), *more]
-        return self._start(ProcessCommand(name, module_command("coordinator.cli", words), COORDINATOR))
+        return self._start(name, module_command("coordinator.cli", words), COORDINATOR)
 
     def start_pool(self) -> Process:
         """Start the driver's part of the pool: it declares the slots as running."""
@@ -128,19 +360,19 @@ class Processes(Sight):
     def start_churn(self, times: int, seed: int) -> Process:
         """Start consumers that join and leave, `times` times."""
         self.applications = True
-        return self._workload("churn", {**self._consumer_fields("churn"), "times": times, "seed": seed})
+        return self._workload("churn", {**self._consumer_fields("churn"), "times": times, "seed": seed}, "application")
 
     def start_producer(self) -> Process:
         """Start the producer of numbered records for every partition."""
         fields = {"zk": self._proxies.hosts("producer"), **self._log(), "rate": self.settings.rate}
         if self.broker is None:
             return self._workload("producer", fields)
-        return self._workload("producer", {**fields, **self._kafka(self.broker)}, "kafka_producer")
+        return self._workload("producer", {**fields, **self._kafka(self.broker)}, "kafka_client")
 
-    def _start_kafka_reader(self, broker: DrillBroker) -> Process:
-        return self._workload("kafka_reader", self._kafka(broker))
+    def _start_kafka_reader(self, broker: Broker) -> Process:
+        return self._workload("kafka_reader", self._kafka(broker), "kafka_client")
 
-    def _kafka(self, broker: DrillBroker) -> dict[str, object]:
+    def _kafka(self, broker: Broker) -> dict[str, object]:
         return {**self._log(), "servers": broker.address, "partitions": self.settings.partitions}
 
     def _log(self) -> dict[str, object]:
@@ -168,5 +400,4 @@ class Processes(Sight):
         return {"assignment": "client", "protocols": "drill" if settings.misbehaves else settings.strategy, **own}
 
     def _workload(self, name: str, fields: dict[str, object], module: str = "") -> Process:
-        words = module_command(f"drills.workloads.{module or name}", [json.dumps(fields)])
-        return self._start(ProcessCommand(name, words))
+        return self._start(name, module_command(f"drills.workloads.{module or name}", [json.dumps(fields)]))

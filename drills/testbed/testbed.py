@@ -1,38 +1,38 @@
-"""The testbed of a drill: coordinators, fetchers and a producer in their own chroot, behind proxies."""
+"""The testbed of a drill: coordinators, fetchers and a producer in their own chroot, behind proxies; and the reader of
+the DataFrames, one Spark process for all drills of a run."""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from coordinator.admin.acl import apply, create_group, read_policy
 from coordinator.admin.topics import create_topic
+from coordinator.zk.embedded.kafka import Broker, KafkaConfig
 from coordinator.zk.errors import UsageError
+from coordinator.zk.security.access import ZooKeeperAccess, spark_options
 from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.session.kazoo_store import WRITES_DIR, open_kazoo
+from coordinator.zk.values import shown
 from coordinator.zk.znodes.paths import Brokers
 
-from ..base.processes import Process, end_all
+from ..base.processes import END_S, NotReached, Process, end_all, module_command, wait_for
 from ..base.settings import Settings
 from ..base.signals import finished, held
-from ..base.waiting import NotReached
-from ..environments.access import COORDINATOR, MEMBER, OPERATOR
-from ..environments.base import Environment, connect_string
-from ..environments.kafka_broker import DrillBroker
-from ..evidence.histories import Notes, logged, write_down
+from ..environments.base import COORDINATOR, MEMBER, OPERATOR, Environment, connect_string
+from ..evidence.files import Notes, logged, sessions_in, with_strangers, write_history
 from ..evidence.watch_observer import WatchObserver
-from ..faults.proxy import Loss
-from ..faults.zxid_clock import ZxidClock
-from .commands import Processes
-from .probes import READY_S, Produced
-from .proxies import Proxies
+from ..faults.proxy import Loss, ZxidClock
+from .commands import READY_S, Processes, Produced, Proxies
 
 OWN_SESSION_MS = 30_000
+BROKER_SESSION_MS = 1500
 
 
 class Stage(Processes):
@@ -96,7 +96,7 @@ class Stage(Processes):
         """Create the topic, and start coordinators, fetchers with their pool, and the producer."""
         self._secure()
         if self.settings.kafka:
-            self._start_broker()
+            self.start_broker()
         else:
             create_topic(self.store, Brokers(), self.settings.topic, self.settings.partitions)
         for number in range(self.settings.nodes):
@@ -126,11 +126,22 @@ class Stage(Processes):
         regions = [self.settings.region] if self.settings.region else []
         create_group(self._admin, self.settings.group, access.acl_ids(MEMBER), regions)
 
-    def _start_broker(self) -> None:
-        """Start the broker. It connects to the servers directly: it is not cut off from them by any fault."""
-        logs = self.folder / "logs"
-        self.broker = DrillBroker(self.folder / "kafka", logs, connect_string(self.environment.addresses, self.chroot))
-        self._stack.callback(self.broker.close)
+    def start_broker(self) -> None:
+        """Start the broker with its data. It connects to the servers directly: no fault cuts it off from them."""
+        if self.broker is None:
+            # A killed broker cannot register again before its session expires.
+            config = KafkaConfig(zookeeper=self.zk, extra={"zookeeper.session.timeout.ms": str(BROKER_SESSION_MS)})
+            self.broker = Broker(self.folder / "kafka", config)
+            self._stack.callback(self._end_broker, self.broker)
+        with held():
+            self.broker.start()
+        self.broker.wait_ready()
+
+    def _end_broker(self, broker: Broker) -> None:
+        broker.stop(2.0)
+        if broker.log.exists():
+            (self.folder / "logs").mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(broker.log, self.folder / "logs" / "broker.log")
 
     def in_log(self) -> Produced:
         """The log's records after the last write; Kafka's as read by an independent process.
@@ -191,9 +202,12 @@ class Stage(Processes):
     def cut(self, name: str, seconds: float) -> None:
         """Drop all packets between a process and ZooKeeper for `seconds`."""
         self.fault("cut", seconds, process=self.processes[name].who)
-        self._proxies.cut(name)
+        proxies = self._proxies.of(name)
+        for proxy in proxies:
+            proxy.black_hole()
         time.sleep(seconds)
-        self._proxies.resume(name)
+        for proxy in proxies:
+            proxy.resume()
 
     def hang(self, name: str, seconds: float) -> None:
         """Let a process hang where its workload can, for `seconds`."""
@@ -205,16 +219,28 @@ class Stage(Processes):
 
     def lose(self, name: str, loss: Loss) -> Loss:
         """Lose one packet between a process and its current server."""
-        self._proxies.lose(name, loss)
+        for proxy in self._proxies.of(name):
+            proxy.arm(loss)
         return loss
 
     # ---- its end
 
     def witnessed(self) -> list[Path]:
-        """Write the histories of the processes, the drill and ZooKeeper; returns the files."""
-        log = logged(self.notes, self.environment.transaction_logs, self.chroot)
-        witness = self.observer.events if self.observer is not None else log
-        return write_down(self.notes, self.histories, witness, self.store.session_id)
+        """Write the histories of the drill and of ZooKeeper beside those of the processes; returns all the files.
+
+        The drill's changes are the only manual ones. Commits without a known session are not attributed; the observer
+        reports them (`Observer.missing`).
+        """
+        self.histories.mkdir(parents=True, exist_ok=True)
+        histories, sessions = sorted(self.histories.glob("*#*.jsonl")), sessions_in(self.histories)
+        if self.observer is not None:
+            done = self.observer.events(sessions)
+        else:
+            done = logged(self.environment.transaction_logs(), sessions, self.notes.behind_s, self.chroot)
+        own, zookeeper = self.histories / "drill.jsonl", self.histories / "zookeeper.jsonl"
+        write_history(own, self.notes.events)
+        write_history(zookeeper, with_strangers(done, {self.store.session_id, None, *sessions}))
+        return [own, zookeeper, *histories]
 
     def end(self) -> None:
         """End every process."""
@@ -229,3 +255,83 @@ class Stage(Processes):
                 self.end()
             finally:
                 self._stack.close()
+
+
+ANSWER_S = 120.0
+ENDED = "ended"
+
+
+class DataFrameReader:
+    """`drills.workloads.spark_reader`, started during the first drill, and restarted after it has ended."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._start()
+
+    @property
+    def pid(self) -> int:
+        """Of the current reader process."""
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it still runs."""
+        return self._process.is_running
+
+    def _start(self) -> None:
+        (self._folder / "reader.out").unlink(missing_ok=True)
+        with held():  # so that the started process is always registered
+            command = module_command("drills.workloads.spark_reader", [])
+            self._process = Process(self._folder, "reader", command, takes_requests=True)
+        self._heard = 0
+
+    def read(
+        self, zk: str, group: str, is_whole: bool = True, access: ZooKeeperAccess | None = None
+    ) -> list[dict[str, Any]]:
+        """The contents of the DataFrame, for each partition.
+
+        :param access: TLS and the file of credentials.
+        :param is_whole: whether all records must be in it; else applications have read some of them.
+        :raises NotReached: when Spark does not answer, or cannot read it; with the reason.
+        """
+        if not self.is_running:
+            self.close()
+            self._start()
+        if not self._heard:
+            self._answer()  # it is ready
+        options = {"zk": zk, "group": group, "failOnDataLoss": str(is_whole).lower()}
+        options |= spark_options(access) if access is not None else {}
+        try:
+            self._process.request(json.dumps(options))
+        except OSError as error:
+            raise NotReached(f"Spark has ended: {error}") from error
+        answer = self._answer()
+        if answer.get("event") != "read":
+            raise NotReached(f"the DataFrame is unreadable: {answer.get('reason')}")
+        partitions: list[dict[str, Any]] = answer["partitions"]
+        return partitions
+
+    def _answer(self) -> dict[str, Any]:
+        def look() -> dict[str, Any] | None:
+            is_over = not self.is_running  # before its last answer is read
+            answers = self._process.printed()[self._heard :]
+            return answers[0] if answers else {"event": ENDED} if is_over else None
+
+        try:
+            answer = wait_for(look, ANSWER_S, "Spark answers")
+        except NotReached:
+            self._process.kill()  # a late answer must not be taken for the next one
+            raise
+        if answer["event"] == ENDED:
+            self.close()  # its remaining children
+            raise NotReached(f"Spark has ended: {self._last_words()}")
+        self._heard += 1
+        return answer
+
+    def _last_words(self) -> str:
+        lines = (self._folder / "reader.log").read_text(errors="replace").splitlines()
+        return next((shown(line, 300) for line in reversed(lines) if line.strip()), "no output")
+
+    def close(self) -> None:
+        """End it; the JVM ends shortly after its Python process."""
+        self._process.finish(4 * END_S)

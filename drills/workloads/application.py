@@ -1,10 +1,16 @@
-"""An application with a consumer, in its own process. It hangs between polls or in a callback."""
+"""Applications with consumers, in their own process: one that hangs between polls or in a callback, and many that join
+and leave, sequentially in each of a few threads, a given number of times.
+"""
 
 from __future__ import annotations
+
+import random
+import threading
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Callbacks, Consumer
 from consumer.errors import CommitFailed, FencedInstanceId
+from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.values import load
 from coordinator.zk.znodes.json_fields import Fields
 from coordinator.zk.znodes.partitions import PartitionSet
@@ -12,6 +18,9 @@ from coordinator.zk.znodes.partitions import PartitionSet
 from .process import HangGate, emit, run, topics_of
 
 POLL_MS = 100
+THREADS = 4
+LONGEST_S = 0.6
+SHORT_POLL_MS = 50
 BETWEEN_POLLS = "between polls"
 IN_REVOKE = "in on_partitions_revoked"
 
@@ -27,7 +36,13 @@ class Hanging(Callbacks):
 
 
 def main(fields: Fields) -> None:
-    """Poll and commit until SIGTERM. `hangs` is the place of the hang; the rest is `topics` and `ConsumerConfig`."""
+    """Poll and commit until SIGTERM. `hangs` is the place of the hang; the rest is `topics` and `ConsumerConfig`.
+
+    With `times`: see `churn`.
+    """
+    if "times" in fields.values:
+        churn(fields)
+        return
     gate = HangGate()
     hangs = fields.text("hangs", BETWEEN_POLLS)
     topics = topics_of(fields)
@@ -51,6 +66,43 @@ def _commit(consumer: Consumer) -> None:
         consumer.commit()
     except CommitFailed as error:
         emit("not committed", reason=str(error))
+
+
+def churn(fields: Fields) -> None:
+    """Let `times` consumers join and leave; the other fields are those of `ConsumerConfig`, `topics` and `seed`."""
+    gate = HangGate()
+    chance = random.Random(fields.number("seed"))
+    topics = topics_of(fields)
+    lives = [(f"churn-{number}", chance.random() * LONGEST_S) for number in range(fields.number("times"))]
+    ended: list[str] = []
+
+    def work(lifetimes: list[tuple[str, float]]) -> None:
+        for name, seconds in lifetimes:
+            if gate.ended.is_set():
+                return
+            config = load(ConsumerConfig, {**fields.values, "consumer": name}, env={})
+            if _joined_and_left(config, topics, round(1000 * seconds)):
+                ended.append(name)
+
+    threads = [threading.Thread(target=work, args=(lives[first::THREADS],)) for first in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    emit("churned", joined=len(ended), left=len(ended))
+
+
+def _joined_and_left(config: ConsumerConfig, topics: dict[str, int], longest_ms: int) -> bool:
+    try:
+        with Consumer(config, Subscription(topics)) as consumer:
+            for _ in range(max(1, longest_ms // SHORT_POLL_MS)):
+                consumer.poll(SHORT_POLL_MS)
+                consumer.commit()
+    except CommitFailed:
+        return True  # it was evicted meanwhile: it has joined and left
+    except CoordinatorError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ class LyingMember:
     """One incarnation of a member that tells one kind of lie.
 
     :param topics: topic -> threads, its subscription.
-    :param lie: one of `drills.base.lies.LIES`.
+    :param lie: one of `drills.base.settings.LIES`.
     :ivar lies: number of lies so far.
     """
 

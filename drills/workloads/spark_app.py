@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyspark
@@ -51,16 +52,21 @@ def main(fields: Fields) -> None:
     spark.stop()
 
 
-def on_executors(home: Path) -> SparkSession:
-    """Two executors in their own processes, whose workers write below `home`."""
+def on_executors(home: Path, java: str = SHORT_LIVED, options: Mapping[str, str] = {}) -> SparkSession:
+    """Two executors of two cores in their own processes, whose workers write below `home`.
+
+    :param java: flags of all JVMs.  :param options: further ones of the session.
+    """
     home.mkdir(parents=True)
     for entry in Path(pyspark.__file__).parent.iterdir():
-        (home / entry.name).symlink_to(entry)
+        if entry.name != "work":
+            (home / entry.name).symlink_to(entry)
     os.environ["SPARK_HOME"] = str(home)
     temporary = home / "tmp"
     temporary.mkdir()
-    java = f"{SHORT_LIVED} -Djava.io.tmpdir={temporary}"
-    return session(MASTER, java, {"spark.local.dir": str(home / "local"), "spark.executor.extraJavaOptions": java})
+    flags = f"{java} -Djava.io.tmpdir={temporary}".strip()
+    own = {"spark.local.dir": str(home / "local"), "spark.executor.extraJavaOptions": flags}
+    return session(MASTER, flags, {**own, **options})
 
 
 def start_query(spark: SparkSession, fields: Fields, folder: Path, name: str) -> StreamingQuery:

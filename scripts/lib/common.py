@@ -1,21 +1,29 @@
-"""What the scripts share: coordinator nodes in processes of their own, and the frame of a command."""
+"""What the scripts share: coordinator nodes in processes of their own, a secured chroot, and the frame of a command."""
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
-from coordinator.zk.embedded.ensemble import Ensemble
+from coordinator.admin.acl import apply, create_group
+from coordinator.zk.embedded.directory import Identities
+from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.process.cli import exit_code_of
 from coordinator.zk.security.access import clear_environment
-from drills.base.processes import Process, end_all, module_command
+from coordinator.zk.security.policy import AclPolicy
+from coordinator.zk.store import AclStore
+from coordinator.zk.znodes.paths import Brokers
+from drills.base.processes import Process, end_all, module_command, own_environment
+from drills.base.signals import finished
 
 
 def start_node(folder: Path, name: str, zk: str, *options: str, variables: Mapping[str, str] = {}) -> Process:
@@ -28,20 +36,45 @@ def start_node(folder: Path, name: str, zk: str, *options: str, variables: Mappi
 
 
 @contextmanager
-def example(
-    folder: Path, chroot: str, names: str, session_timeout_ms: int
+def coordinated(
+    folder: Path, names: str, *options: str, chroot: str = "", servers: int = 3
 ) -> Iterator[tuple[str, list[Process], list[Process]]]:
     """ZooKeeper, a coordinator node for each letter of `names`, and a list for workers; all are stopped at the end."""
     workers: list[Process] = []
     nodes: list[Process] = []
-    options = "--session-timeout-ms", str(session_timeout_ms)
-    with Ensemble(folder / "zookeeper") as ensemble:
-        zk = f"{ensemble.hosts}/{chroot}"
+    with Ensemble(folder / "zookeeper", EnsembleConfig(servers)) as ensemble:
+        zk = ensemble.hosts + chroot
         try:
             nodes.extend(start_node(folder, name, zk, *options) for name in names)
             yield zk, workers, nodes
         finally:
             end_all([*workers, *nodes])
+
+
+def secure(store: AclStore, identities: Identities, groups: dict[str, str]) -> None:
+    """Secure the chroot, closed for reading; create the groups.
+
+    :param store: of the identity `operator`.
+    :param groups: group -> the identity of its members.
+    """
+    coordinators, operators, readers = (
+        (identities.zookeeper_id(name),) for name in ("coordinator", "operator", "reader")
+    )
+    apply(store, AclPolicy(True, False, coordinators, operators, readers), Brokers())
+    for group, member in groups.items():
+        create_group(store, group, (identities.zookeeper_id(member),), ())
+
+
+def measured_by(module: str, arguments: Sequence[str], timeout_s: float) -> dict[str, float]:
+    """The figures that a module, run in its own process, prints as its last line.
+
+    :raises RuntimeError: when it fails.
+    """
+    command = module_command(module, arguments)
+    done = finished(*command, timeout_s=timeout_s, environment=own_environment())
+    if done.returncode:
+        raise RuntimeError(f"{module} {arguments[0]} failed: {done.stderr[-1000:]}")
+    return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
 def run(main: click.Command, name: str) -> NoReturn:
@@ -50,3 +83,15 @@ def run(main: click.Command, name: str) -> NoReturn:
         signal.signal(number, signal.default_int_handler)
     clear_environment()  # the servers are its own
     sys.exit(exit_code_of(partial(main.main, sys.argv[1:], prog_name=name, standalone_mode=False)))
+
+
+def end_with_verdict(
+    story: Callable[[Path, Callable[[str], None]], dict[str, Any]],
+    as_json: bool,
+    line: Callable[[dict[str, Any]], str],
+) -> NoReturn:
+    """Run an example in a temporary folder; its verdict as JSON, or in a line, is the last line on stdout."""
+    with tempfile.TemporaryDirectory(prefix="zk-group-example-") as folder:
+        verdict = story(Path(folder), lambda what: click.echo(what, err=True))
+    click.echo(json.dumps(verdict) if as_json else f"{verdict['verdict']}: {line(verdict)}")
+    sys.exit(0 if verdict["verdict"] == "PASS" else 1)

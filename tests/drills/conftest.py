@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from drills.scenarios.leaders import LEADERS
+from drills.scenarios.coordinators import LEADERS
 from tests.support.drills import PATIENT, QUIET, asked_for, drilled
 
 

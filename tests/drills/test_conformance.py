@@ -15,8 +15,8 @@ import psutil
 import pyspark
 import pytest
 
+from drills.conformance.bench import OPTIONAL
 from drills.conformance.cli import SCENARIOS
-from drills.conformance.definition import OPTIONAL
 from tests.support.ci import in_ci
 from tests.support.drills import PATIENT, REPOSITORY, environment, finished
 from tests.support.wait import eventually

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from drills.catalog import DRILLS
-from drills.evidence.asks import AskShown, asks_of
-from drills.scenarios.leaders import LEADERS
-from drills.scenarios.promises import (
+from drills.evidence.fetch_intervals import AskShown, asks_of
+from drills.options import DRILLS
+from drills.scenarios.coordinators import LEADERS
+from drills.scenarios.definition import (
     ASKED_ONCE,
     EVERYBODY_HEARS,
     NEXT_LEADER_AFTER_A_HANG,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from coordinator.zk.embedded.processes import command_line, descendants
-from drills.base.waiting import NotReached
-from drills.testbed.dataframe_reader import DataFrameReader
+from drills.base.processes import NotReached
+from drills.testbed.testbed import DataFrameReader
 from tests.support.wait import eventually
 
 pytestmark = [pytest.mark.full("each environment and kind of drill"), pytest.mark.integration, pytest.mark.timeout(600)]

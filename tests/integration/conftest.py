@@ -11,10 +11,10 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from coordinator.zk.embedded.ensemble import Ensemble
-from drills.faults.proxy import Proxy
 from tests.support.clients import fresh_chroot
 from tests.support.event_group import EventGroup
 from tests.support.hand import ManualStage, a_stage
+from tests.support.proxy import Proxy
 from tests.support.virtual_time import HOSTS, VirtualTime
 from tests.support.world import World, a_world
 

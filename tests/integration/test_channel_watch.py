@@ -22,10 +22,10 @@ from coordinator.zk.store import Node, TreeEvent
 from coordinator.zk.wire import AddTreeWatch
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import STOP_FETCHER, Command
-from drills.faults.proxy import Proxy
 from tests.support.cli import run
 from tests.support.hand import ManualStage
 from tests.support.processes import REPOSITORY, ProjectProcess
+from tests.support.proxy import Proxy
 from tests.support.terminal import on_terminal
 from tests.support.wait import eventually
 from tests.support.world import World, expire, parts

@@ -27,10 +27,10 @@ from coordinator.zk.update import ensure
 from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, GroupPaths
 from coordinator.zk.znodes.records import STOP_FETCHER, CoordinatorRecord, EpochRecord
 from coordinator.zk.znodes.segments import Query, Segment
-from drills.faults.packets import EXISTS
-from drills.faults.proxy import Proxy
+from drills.faults.proxy import EXISTS
 from tests.support.hand import ManualStage
 from tests.support.memlog import MemoryLog
+from tests.support.proxy import Proxy
 from tests.support.stores import DeafStore, FrontStore
 from tests.support.strategies import RANGE
 from tests.support.terms import with_config, with_store

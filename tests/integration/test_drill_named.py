@@ -15,10 +15,10 @@ from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, Store
 from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, DRILL, Brokers, GroupPaths
 from coordinator.zk.znodes.records import CoordinatorRecord
-from drills.base.waiting import NotReached
-from drills.environments.named_group import NamedGroup
+from drills.base.processes import NotReached
+from drills.environments.external import NamedGroup
 from drills.evidence.files import znodes
-from drills.scenarios.znode_changes import delete_coordinator
+from drills.scenarios.ensembles import delete_coordinator
 from drills.testbed.testbed import Stage
 
 pytestmark = pytest.mark.real_zookeeper("a drill opens sessions by itself")

@@ -16,9 +16,9 @@ from coordinator.zk.znodes.group_state import PREPARING
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import UNKNOWN_MEMBER_ID
-from drills.faults.proxy import Proxy
 from tests.support.hand import ManualStage
 from tests.support.memlog import MemoryLog
+from tests.support.proxy import Proxy
 from tests.support.wait import eventually, within
 from tests.support.world import SESSION_MS, PollingConsumer, World, expire, parts
 

@@ -17,7 +17,7 @@ from coordinator.zk.session.kazoo_client import Handler
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Check, Create, Delete, SetData
 from coordinator.zk.wire import MOST_PATHS
-from drills.faults.proxy import Proxy
+from tests.support.proxy import Proxy
 from tests.support.wait import eventually
 from tests.support.world import expire
 

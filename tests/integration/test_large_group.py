@@ -9,10 +9,10 @@ import pytest
 from coordinator.zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import START_FETCHER
-from drills.faults.packets import CREATE, DELETE, SET_DATA
-from drills.faults.proxy import Proxy
+from drills.faults.proxy import CREATE, DELETE, SET_DATA
 from tests.support.memlog import MemoryLog
 from tests.support.multis import MultiStep, steps_of
+from tests.support.proxy import Proxy
 from tests.support.wait import eventually
 from tests.support.world import PollingConsumer, World, parts
 

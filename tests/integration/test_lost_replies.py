@@ -14,10 +14,10 @@ from coordinator.zk.store import Create
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
 from coordinator.zk.znodes.records import START_FETCHER, EpochRecord, OffsetRecord
-from drills.faults.packets import CREATE, DELETE, SET_DATA, SYNC, op_code
-from drills.faults.proxy import Loss, Proxy
+from drills.faults.proxy import CREATE, DELETE, SET_DATA, SYNC, op_code
 from tests.support.memlog import MemoryLog
 from tests.support.multis import both, has_step
+from tests.support.proxy import Loss, Proxy
 from tests.support.wait import eventually
 from tests.support.world import PollingConsumer, World, parts
 

@@ -16,10 +16,9 @@ from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Check, Create, Delete, SetData, Store
 from drills.checker.replay.txn_log import events_of
 from drills.evidence.watch_observer import WatchObserver
-from drills.faults.packets import MULTI
-from drills.faults.proxy import Proxy
-from drills.faults.zxid_clock import ZxidClock
+from drills.faults.proxy import MULTI, ZxidClock
 from tests.support.clients import connected
+from tests.support.proxy import Proxy
 from tests.support.wait import eventually
 
 Event = dict[str, Any]

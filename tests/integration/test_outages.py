@@ -11,8 +11,8 @@ import pytest
 from coordinator.zk.errors import ZooKeeperUnreachable
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
-from drills.faults.proxy import Proxy
 from tests.support.processes import ProjectProcess, consumer_process, node_process
+from tests.support.proxy import Proxy
 from tests.support.wait import eventually
 from tests.support.world import World
 

@@ -11,9 +11,9 @@ from kazoo.exceptions import ConnectionLoss, KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 
-from drills.faults.packets import CREATE, GET_DATA, MULTI, SET_DATA, op_code
-from drills.faults.proxy import Loss, Proxy
+from drills.faults.proxy import CREATE, GET_DATA, MULTI, SET_DATA, op_code
 from tests.support.clients import connected
+from tests.support.proxy import Loss, Proxy
 from tests.support.wait import eventually
 
 pytestmark = pytest.mark.real_zookeeper("a proxy is in front of it")

@@ -13,8 +13,8 @@ from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Create, SetData
 from coordinator.zk.znodes.segments import Query, Segment, SegmentsRecord
-from drills.faults.packets import MULTI, SYNC, op_code
-from drills.faults.proxy import Proxy
+from drills.faults.proxy import MULTI, SYNC, op_code
+from tests.support.proxy import Proxy
 from tests.support.slots import PATHS, SESSION_MS, SlotBench
 from tests.support.wait import eventually, within
 from tests.support.world import World, a_world

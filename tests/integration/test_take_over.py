@@ -9,8 +9,8 @@ from consumer.consumer import Consumer
 from consumer.errors import CommitFailed, FencedInstanceId
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.segments import SegmentsRecord
-from drills.faults.proxy import Proxy
 from tests.support.memlog import MemoryLog
+from tests.support.proxy import Proxy
 from tests.support.wait import eventually
 from tests.support.world import World, parts
 from tests.unit.test_zk_paths import section

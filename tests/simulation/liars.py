@@ -11,7 +11,7 @@ from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import StoreFactory
 from coordinator.zk.znodes.paths import GROUPS
-from drills.base.lies import LIES
+from drills.base.settings import LIES
 from drills.workloads.lying_member import LyingMember, lie_until
 from tests.simulation.actors import Actor
 from tests.simulation.faults import FAULTS, Fault, _note

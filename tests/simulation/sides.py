@@ -11,10 +11,10 @@ from kazoo.client import KazooClient
 
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Store
-from drills.faults.packets import MULTI
-from drills.faults.proxy import Proxy
+from drills.faults.proxy import MULTI
 from tests.simulation.alone import Alone, Heard
 from tests.simulation.store import SimStore
+from tests.support.proxy import Proxy
 from tests.support.wait import eventually
 
 SESSION_S = 2.0

@@ -21,8 +21,8 @@ from consumer.spark.fetchers.pool import FetcherPool
 from consumer.spark.ship_modules import ship
 from coordinator.zk.errors import CoordinatorError, UsageError
 from coordinator.zk.znodes.paths import GroupPaths
-from drills.faults.proxy import Proxy
 from tests.support.object_store import object_store
+from tests.support.proxy import Proxy
 from tests.support.spark import SESSION_MS, ContinuousRecords, Delivered, pool, produce, query, read
 from tests.support.spark_processes import executors, slots
 from tests.support.wait import eventually

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from drills.catalog import DRILLS
 from drills.environments.base import Embedded
-from drills.scenarios.kafka import KAFKA
-from drills.scenarios.leaders import LEADERS
+from drills.options import DRILLS
+from drills.scenarios.coordinators import LEADERS
+from drills.scenarios.ensembles import KAFKA
 from drills.scenarios.regions import REGIONS
 
 PATIENT = ("--session-timeout-ms", "4000")

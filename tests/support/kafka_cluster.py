@@ -8,8 +8,8 @@ from pathlib import Path
 
 from coordinator.zk.embedded.directory import HOST, Ports, choose_ports
 from coordinator.zk.embedded.kafka import Broker, KafkaConfig
-from drills.faults.proxy import Proxy
 from tests.support.kafka import USERS, Kafka, require_kafka, sasl_lines
+from tests.support.proxy import Proxy
 
 BROKERS = (0, 2)
 """The ids."""

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
-from drills.faults.packets import CHECK, CREATE, DELETE, MULTI, SET_DATA, op_code
+from drills.faults.proxy import CHECK, CREATE, DELETE, MULTI, SET_DATA, op_code
 
 
 class MultiStep(NamedTuple):

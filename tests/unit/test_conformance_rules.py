@@ -10,13 +10,9 @@ import pytest
 
 from coordinator.zk.znodes.partitions import TopicPartition
 from drills.conformance import event_lines
-from drills.conformance.bench import each_runs_once
-from drills.conformance.cli import SCENARIOS
-from drills.conformance.definition import OPTIONAL, NotConforming, Scenario
-from drills.conformance.event_lines import EventLines, read_lines
-from drills.conformance.judge import multis_of_consumers
-from drills.conformance.runner import acted
-from drills.conformance.trials import Trial, Trials
+from drills.conformance.bench import OPTIONAL, Scenario, each_runs_once
+from drills.conformance.cli import SCENARIOS, acted, multis_of_consumers
+from drills.conformance.event_lines import EventLines, NotConforming, Trial, Trials, read_lines
 from tests.support.pages import ROOT
 
 ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -10,7 +10,7 @@ import pytest
 from coordinator.zk.errors import UsageError
 from coordinator.zk.security.access import AUTH_VARIABLE, ZooKeeperAccess, digest_identity, read_credentials
 from drills.base.processes import own_environment
-from drills.environments.access import COORDINATOR, MEMBER, OPERATOR, ROLES, DrillAccess
+from drills.environments.base import COORDINATOR, MEMBER, OPERATOR, ROLES, DrillAccess
 
 GIVEN = {AUTH_VARIABLE: "sasl:drill:s3cret\ndigest:team:t0psecret"}
 TLS = ZooKeeperAccess(zk_tls=True, zk_tls_ca="ca.pem")

@@ -9,9 +9,8 @@ import pytest
 from coordinator.zk.znodes.group_state import COMPLETING, FAILED, STABLE, Ask, AskMember, ClientSide, GroupState, Target
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import ASSIGNMENT_FAILED, Command
-from drills.evidence.asks import NO_ASKS, asked, asks_of
-from drills.evidence.fetch_intervals import holds
-from drills.evidence.settled import changes_of_members, settled_after_kills_s
+from drills.evidence.fetch_intervals import NO_ASKS, asked, asks_of, holds
+from drills.evidence.measurements import changes_of_members, settled_after_kills_s
 
 Made = dict[str, Any]
 GROUP = GroupPaths("g")
@@ -152,7 +151,7 @@ def killed() -> list[Made]:
         commit(2.0, "n#1", state(STABLE, "a", "b")),
         event(10.0, "server", "fault", kind="kill", process="a#1"),
         commit(11.0, "c#1", created(GROUP.id("c"))),
-        event(12.0, "server", "closed", paths=[GROUP.id("a")]),
+        event(12.0, "server", "closed", zxid=120_000, session=1, paths=[GROUP.id("a")]),
         commit(12.5, "n#1", state(COMPLETING, "b", "c")),
         commit(13.0, "n#1", state(STABLE, "b", "c")),
         event(20.0, "server", "end"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from drills.base.settings import Settings
-from drills.catalog import DRILLS
+from drills.options import DRILLS
 from drills.scenarios.definition import Drill
 from tests.support.drills import RUN_BY_TESTS
 

@@ -16,14 +16,13 @@ from click.testing import CliRunner, Result
 from coordinator.cli import main
 from coordinator.zk.embedded.directory import EnsembleError
 from coordinator.zk.errors import MissingProgram, ZooKeeperUnreachable
-from drills.base.waiting import NotReached
-from drills.catalog import DRILLS
+from drills.base.processes import NotReached
 from drills.environments import containers
 from drills.environments.base import Embedded, Environment
-from drills.options import DrillOptions
+from drills.options import DRILLS, DrillOptions
 from drills.runner import DrillRun
 from drills.scenarios.definition import Drill
-from drills.testbed.dataframe_reader import DataFrameReader
+from drills.testbed.testbed import DataFrameReader
 
 cli = importlib.import_module("drills.cli")
 OPENED = cli._opened

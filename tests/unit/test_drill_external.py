@@ -8,10 +8,10 @@ import pytest
 
 from coordinator.zk.errors import UsageError, ZooKeeperUnreachable
 from drills.base.settings import Settings
-from drills.catalog import DRILLS
 from drills.environments import external
 from drills.environments.external import External
-from drills.evidence.histories import granted_otherwise
+from drills.evidence.files import granted_otherwise
+from drills.options import DRILLS
 
 Servers = Callable[..., None]
 SERVERS = {name for name in DRILLS if name.startswith(("zookeeper-", "kafka-"))}

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from drills.catalog import DRILLS
 from drills.environments.containers import EngineError
+from drills.options import DRILLS
 from drills.testbed.testbed import Stage
 
 SESSION_S = 0.2

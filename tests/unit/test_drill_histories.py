@@ -8,7 +8,7 @@ from typing import Any
 
 from coordinator.zk.znodes.group_state import GroupState
 from drills.checker import check
-from drills.evidence.histories import merged_history, with_strangers
+from drills.evidence.files import merged_history, with_strangers
 from tests.support.made_histories import BOUNDS
 
 NODE, DRILL, NOBODYS = 1, 2, 255

@@ -8,7 +8,7 @@ from coordinator.admin.groups import ShownCommand, ShownGroup, ShownMember, Show
 from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import STOP_FETCHER, Channel, Command
-from drills.evidence.leftovers import remnants
+from drills.testbed.commands import remnants
 
 PART = TopicPartition("t", 0)
 LIVE = Channel(incarnation="i2", running={PART: 5}, topics={"t": "id"})

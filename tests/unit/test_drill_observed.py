@@ -13,8 +13,8 @@ from coordinator.zk.errors import BadData
 from coordinator.zk.session.kazoo_store import RecordedMulti, WriteRecord
 from coordinator.zk.store import Check, Create, Delete, Operation, SetData, TreeEvent
 from coordinator.zk.wire import Multi
-from drills.evidence.reconstruction import Observed, observed, writes_in
-from drills.faults.zxid_clock import ZxidClock
+from drills.evidence.watch_observer import Observed, observed, writes_in
+from drills.faults.proxy import ZxidClock
 from tests.support import made_packets
 
 ROOT = "/drill"

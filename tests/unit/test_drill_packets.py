@@ -8,15 +8,15 @@ from collections.abc import Callable
 import pytest
 
 from coordinator.zk.errors import BadData
-from drills.faults import packets
-from drills.faults.packets import MULTI
+from drills.faults import proxy
+from drills.faults.proxy import MULTI
 from tests.support import made_packets
 
 REQUEST = struct.pack(">ii", 7, MULTI) + made_packets.DONE
 
 
 def test_request_has_its_number_and_its_op_code() -> None:
-    assert (packets.xid(REQUEST), packets.op_code(REQUEST)) == (7, MULTI)
+    assert (proxy.xid(REQUEST), proxy.op_code(REQUEST)) == (7, MULTI)
 
 
 @pytest.mark.parametrize(
@@ -29,20 +29,20 @@ def test_request_has_its_number_and_its_op_code() -> None:
     ids=["of a server", "of an event before 3.9", "cut short"],
 )
 def test_reply_shows_its_servers_progress_if_it_has_any(reply: bytes, zxid: int) -> None:
-    assert packets.zxid(reply) == zxid
+    assert proxy.zxid(reply) == zxid
 
 
 def test_connect_reply_has_a_timeout_unless_the_session_has_ended() -> None:
-    assert packets.opened_ms(made_packets.connected(0x1234, 4000)) == 4000
-    assert packets.opened_ms(made_packets.connected(0, 0)) is None
+    assert proxy.opened_ms(made_packets.connected(0x1234, 4000)) == 4000
+    assert proxy.opened_ms(made_packets.connected(0, 0)) is None
 
 
 @pytest.mark.parametrize(
     ("parse", "packet"),
     [
-        (packets.xid, REQUEST[:4]),
-        (packets.op_code, REQUEST[:8]),
-        (packets.opened_ms, made_packets.connected(1, 2)[:16]),
+        (proxy.xid, REQUEST[:4]),
+        (proxy.op_code, REQUEST[:8]),
+        (proxy.opened_ms, made_packets.connected(1, 2)[:16]),
     ],
 )
 def test_a_packet_that_is_cut_short_is_refused_wherever_it_is_cut(

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from drills.reports.drawing import Axis, picture, ticks, window
+from drills.reports.drawing import Axis, picture, ticks, trace, window
 from drills.reports.facts import MINUS, readable, text
-from drills.reports.lanes import (
+from drills.reports.page import environment, markdown, page
+from drills.reports.timeline import (
     CONSUMER,
     ELECTED,
     FETCH,
@@ -30,11 +31,8 @@ from drills.reports.lanes import (
     LaneMark,
     gaps,
     overlaps,
+    timeline_of,
 )
-from drills.reports.markdown import markdown
-from drills.reports.page import environment, page
-from drills.reports.timeline import timeline_of
-from drills.reports.trace import trace
 from tests.support.made_drill import begin, consumer, event, fetch, halt, history, run
 
 NASTY = "<script>alert(1)</script>\"'&<b>`|*"

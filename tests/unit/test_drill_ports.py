@@ -6,7 +6,7 @@ import pytest
 
 from coordinator.zk.embedded.directory import Ports, choose_ports, is_free
 from drills.faults import proxy
-from drills.testbed.proxies import Proxies
+from drills.testbed.commands import Proxies
 
 
 def test_proxies_of_a_process_never_choose_a_port_that_another_is_about_to_bind(

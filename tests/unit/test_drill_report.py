@@ -9,9 +9,8 @@ from dataclasses import replace
 import pytest
 
 from drills.evidence.measurements import Measured
-from drills.reports.facts import MINUS, amount, moment, seconds
-from drills.reports.markdown import code, markdown, plain
-from drills.reports.summary import sentences
+from drills.reports.facts import MINUS, amount, moment, seconds, sentences
+from drills.reports.page import code, markdown, plain
 from drills.reports.tables import NUMBERS, further_numbers, numbers
 from tests.support.made_drill import begin, event, halt, history, run
 

@@ -11,12 +11,10 @@ import pytest
 
 from coordinator.zk.errors import ZooKeeperUnreachable
 from drills.base.settings import Settings
-from drills.catalog import DRILLS
-from drills.environments.access import DrillAccess
-from drills.environments.base import Environment
-from drills.options import DrillOptions
+from drills.environments.base import DrillAccess, Environment
+from drills.options import DRILLS, DrillOptions
 from drills.runner import DrillRun, _window, run_drill
-from drills.testbed.dataframe_reader import DataFrameReader
+from drills.testbed.testbed import DataFrameReader
 
 NAME = "coordinator-sigkill"
 

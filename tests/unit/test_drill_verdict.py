@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from drills.evidence.verdict import FAIL, INCONCLUSIVE, PASS, RecordCounts, counted, decided, together
+from drills.evidence.measurements import FAIL, INCONCLUSIVE, PASS, RecordCounts, counted, decided, together
 
 WHOLE = RecordCounts(produced=100, delivered=100, lost=0, duplicated=0, misplaced=0)
 HELD: dict[str, Any] = {"S1": {"outcome": "held", "why": None, "is_due": False}}

@@ -14,8 +14,8 @@ import pytest
 import trustme
 
 from coordinator.zk.security.access import ZooKeeperAccess
-from drills.faults.packets import GET_DATA
-from drills.faults.proxy import Proxy
+from drills.faults.proxy import GET_DATA
+from tests.support.proxy import Proxy
 from tests.support.wait import eventually
 
 LARGE = 1 << 20

@@ -6,7 +6,7 @@ import json
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,18 @@ def main() -> None:
     """Benchmark the product on real components. All files are in a temporary folder, which is removed at the end."""
     for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: all started processes are stopped
         signal.signal(number, signal.default_int_handler)
+
+
+def listed(*known: str, least: int = 0) -> Callable[[click.Context, click.Parameter, str], tuple[str, ...]]:
+    """The parser of an option that lists names, at least so many, of these."""
+
+    def parse(context: click.Context, parameter: click.Parameter, text: str) -> tuple[str, ...]:
+        names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+        if len(names) < least or set(names) - set(known):
+            raise click.BadParameter(f"choose from {', '.join(known)}")
+        return names
+
+    return parse
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="The last line on stdout is one JSON object.")
@@ -45,7 +57,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="The last lin
     default="coordinator",
     show_default=True,
     metavar="SIDE,...",
-    callback=lambda context, parameter, text: side_names(text),
+    callback=listed("coordinator", "client", least=1),
     help="Assignment: coordinator, client, or both; `ratio` is of the first one's joins to the second one's.",
 )
 @click.option("--secure", is_flag=True, help="With TLS, SASL and ACLs beside without; `ratios` are of the two.")
@@ -54,23 +66,6 @@ json_option = click.option("--json", "as_json", is_flag=True, help="The last lin
 def rebalance(**options: Any) -> None:
     """Rebalances by a join and a leave; failovers after a resignation and a SIGKILL. One embedded server."""
     run("rebalance", **options)
-
-
-def side_names(text: str) -> tuple[str, ...]:
-    """Parse `--assignment`."""
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if not names or set(names) - {"coordinator", "client"}:
-        raise click.BadParameter("choose coordinator, client, or both")
-    return names
-
-
-def peer_names(context: click.Context, parameter: click.Parameter, text: str) -> tuple[str, ...]:
-    """Parse `--against`."""
-    known = ("confluent", "kafka-python", "aiokafka", "spark")
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if unknown := [name for name in names if name not in known]:
-        raise click.BadParameter(f"unknown: {', '.join(unknown)}; choose from {', '.join(known)}")
-    return names
 
 
 source_option = click.option(
@@ -88,7 +83,7 @@ source_option = click.option(
     "--against",
     default="",
     metavar="NAME,...",
-    callback=peer_names,
+    callback=listed("confluent", "kafka-python", "aiokafka", "spark"),
     help="Peers that read a Kafka broker: poll loops of confluent, kafka-python, aiokafka (extra `bench`); spark, "
     "Spark's Kafka source, with jars that are fetched once, or of a folder named by ZK_GROUP_BENCH_SPARK_KAFKA_JARS.",
 )

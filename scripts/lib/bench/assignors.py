@@ -15,11 +15,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
-from types import TracebackType
-from typing import Any, Protocol, Self
+from types import SimpleNamespace, TracebackType
+from typing import Any, Self
 
 from coordinator.assignors import Assignment, Subscriber, assigned
 from coordinator.assignors.sticky import StickyAssignor
@@ -43,13 +44,6 @@ def topics(partitions: int) -> dict[str, range]:
     return {f"topic-{number:04d}": range(count) for number, count in enumerate(counts)}
 
 
-class Contender(Protocol):
-    """One implementation, with a group's topics."""
-
-    def seconds(self, names: Sequence[str], is_first: bool) -> float:
-        """Assign to these members, which have claims of the last assignment unless it `is_first`."""
-
-
 class Ours:
     """As called by a turn of the coordinator, with the validation of the result."""
 
@@ -60,7 +54,7 @@ class Ours:
         self._last: Assignment = {}
 
     def seconds(self, names: Sequence[str], is_first: bool) -> float:
-        """See `Contender`."""
+        """Assign to these members, which have claims of the last assignment unless it `is_first`."""
         last = {} if is_first else self._last
         members = [self._claiming(name, last.get(name, {})) for name in names]
         began = self._clock()
@@ -86,20 +80,21 @@ class _Cluster:
         return self._topics.get(topic)
 
 
-class KafkaPython:
-    """kafka-python's."""
+class Peer:
+    """The strategy of kafka-python (package `kafka`), or that of aiokafka, a copy of it with another interface."""
 
-    def __init__(self, partitions: int) -> None:
-        sticky = importlib.import_module("kafka.coordinator.assignors.sticky.sticky_assignor")
-        self._assignor = sticky.StickyPartitionAssignor()
-        self._struct = importlib.import_module("kafka.structs").TopicPartition
+    def __init__(self, package: str, partitions: int) -> None:
+        sticky = importlib.import_module(f"{package}.coordinator.assignors.sticky.sticky_assignor")
+        is_copy = package == "aiokafka"
+        self._assignor = sticky.StickyPartitionAssignor if is_copy else sticky.StickyPartitionAssignor()
+        self._members = dict if is_copy else _members
         self._cluster = _Cluster(partitions)
         self._last: dict[str, list[Any]] = {}
 
     def seconds(self, names: Sequence[str], is_first: bool) -> float:
-        """See `Contender`."""
-        last = {} if is_first else self._last
-        members = [_Member(name, self._assignor._metadata(self._cluster.topics(), last.get(name), 1)) for name in names]
+        """See `Ours`."""
+        last, topics = {} if is_first else self._last, self._cluster.topics()
+        members = self._members({name: self._assignor._metadata(topics, last.get(name), 1) for name in names})
         began = time.perf_counter()
         found = self._assignor.assign(self._cluster, members)
         took = time.perf_counter() - began
@@ -107,37 +102,14 @@ class KafkaPython:
         return took
 
 
-class _Member:
-    def __init__(self, member_id: str, metadata: Any) -> None:
-        self.member_id = member_id
-        self.metadata = metadata
+def _members(metadata: Mapping[str, Any]) -> list[Any]:
+    return [SimpleNamespace(member_id=name, metadata=each) for name, each in metadata.items()]
 
 
-class AioKafka:
-    """aiokafka's."""
-
-    def __init__(self, partitions: int) -> None:
-        sticky = importlib.import_module("aiokafka.coordinator.assignors.sticky.sticky_assignor")
-        self._assignor = sticky.StickyPartitionAssignor
-        self._cluster = _Cluster(partitions)
-        self._last: dict[str, list[Any]] = {}
-
-    def seconds(self, names: Sequence[str], is_first: bool) -> float:
-        """See `Contender`."""
-        last = {} if is_first else self._last
-        topics = self._cluster.topics()
-        members = {name: self._assignor._metadata(topics, last.get(name), 1) for name in names}
-        began = time.perf_counter()
-        found = self._assignor.assign(self._cluster, members)
-        took = time.perf_counter() - began
-        self._last = {name: list(one.partitions()) for name, one in found.items()}
-        return took
-
-
-CONTENDERS: dict[str, tuple[Callable[[int], Contender], str]] = {
+CONTENDERS: dict[str, tuple[Callable[[int], Ours | Peer], str]] = {
     OURS: (Ours, "coordinator"),
-    "kafka-python": (KafkaPython, "kafka"),
-    "aiokafka": (AioKafka, "aiokafka"),
+    "kafka-python": (partial(Peer, "kafka"), "kafka"),
+    "aiokafka": (partial(Peer, "aiokafka"), "aiokafka"),
 }
 """Name -> constructor, and the required module; except for the product the name is the package."""
 
@@ -170,7 +142,7 @@ class Worker:
         self._process.join()
 
     def seconds(self, names: Sequence[str], is_first: bool, limit_s: float) -> float:
-        """See `Contender`.
+        """See `Ours`.
 
         :raises TooSlow: after `limit_s`; the process is killed.
         :raises Unmeasured: when it failed.

@@ -4,19 +4,16 @@ executors, and a topic in the embedded log or in a real Kafka broker."""
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import numpy as np
 import pyarrow as pa
 from common import start_node
 from confluent_kafka import Producer as KafkaClient
-from demo.processes import spark_home
 from pyspark.sql import SparkSession
 
 from consumer.logs.embedded.log import STORED_SCHEMA
@@ -30,7 +27,8 @@ from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
 from drills.base.processes import end_all
-from drills.workloads.kafka_producer import created
+from drills.workloads.kafka_client import created
+from drills.workloads.spark_app import on_executors
 
 from .figures import cpu_seconds
 
@@ -59,50 +57,32 @@ class Ground:
         self._folder = folder
         self._source = source
         self._has_broker = with_broker or source == KAFKA
-        self._stack = ExitStack()
-        self._others: set[int] = set()
         self.servers = ""
         self.log_dir = "kafka:" if source == KAFKA else str(folder / "log")
 
     def __enter__(self) -> Self:
-        try:
-            ensemble = self._stack.enter_context(Ensemble(self._folder / "zookeeper", EnsembleConfig(servers=1)))
-            kafka_zk = f"{ensemble.hosts}/kafka"
-            self.zk = kafka_zk if self._source == KAFKA else ensemble.hosts
-            self._others |= {server.pid for server in ensemble.servers if server.pid}
+        with ExitStack() as stack:
+            hosts = stack.enter_context(Ensemble(self._folder / "zookeeper", EnsembleConfig(servers=1))).hosts
+            kafka_zk = f"{hosts}/kafka"
+            self.zk = kafka_zk if self._source == KAFKA else hosts
             if self._has_broker:
                 # The heap size of Kafka's own scripts.
                 config = KafkaConfig(zookeeper=kafka_zk, heap_mb=1024)
-                broker = self._stack.enter_context(Broker(self._folder / "kafka", config))
-                self._others |= {broker.pid or 0}
-                self.servers = broker.address
+                self.servers = stack.enter_context(Broker(self._folder / "kafka", config)).address
                 created(self.servers, [TOPIC, SMALL_TOPIC], self._partitions)
             if self._source == EMBEDDED:
                 self._ids = {name: self._create(name).id for name in (TOPIC, SMALL_TOPIC)}
-            elected = start_node(self._folder, "node", self.zk)
-            self._stack.callback(end_all, [elected])
-            self._others.add(elected.pid)
-        except BaseException:
-            self._stack.close()
-            raise
+            stack.callback(end_all, [start_node(self._folder, "node", self.zk)])
+            self._others = set(descendants(os.getpid()))
+            self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stack.close()
 
     def _create(self, name: str) -> Topic:
-        store = open_kazoo(self.zk, 10_000)
-        try:
+        with closing(open_kazoo(self.zk, 10_000)) as store:
             return create_topic(store, Brokers(), name, self._partitions)
-        finally:
-            store.close()
-
-    @property
-    def topic_id(self) -> str:
-        """Of `load` in the embedded log."""
-        return self._ids[TOPIC]
 
     def fill(self, records: int, record_bytes: int, topic: str = TOPIC) -> None:
         """Write the records to the group's log."""
@@ -179,20 +159,14 @@ def session(folder: Path, jars: Sequence[Path] = ()) -> SparkSession:
 
     :param jars: further jars of driver and executors.
     """
-    os.environ |= {"SPARK_HOME": str(spark_home(folder)), "PYSPARK_PYTHON": sys.executable}
-    spark = (
-        SparkSession.builder.master("local-cluster[2,2,1024]")
-        .appName("bench")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.local.dir", str(folder / "spark-local"))
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .config("spark.sql.streaming.numRecentProgressUpdates", "100000")
-        .config("spark.python.unix.domain.socket.enabled", "true")
-        .config("spark.jars", ",".join(map(str, jars)))
-        .config("spark.sql.streaming.checkpointFileManagerClass", CHECKPOINT_FILES)
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    options = {
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.streaming.numRecentProgressUpdates": "100000",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.jars": ",".join(map(str, jars)),
+        "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_FILES,
+    }
+    spark = on_executors(folder / "spark-home", "", options)
     register(spark)
     return spark

@@ -7,11 +7,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
-from common import start_node
-from demo.secured import secure
+from common import secure, start_node
 
 from consumer.config import COORDINATOR_SIDE, ConsumerConfig, Subscription
 from consumer.consumer import Consumer
@@ -20,11 +18,11 @@ from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.security.access import ZooKeeperAccess, environment_of
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Node as Znode
+from coordinator.zk.values import load
 from coordinator.zk.znodes.group_state import STABLE, GroupState
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, Brokers, GroupPaths
 from coordinator.zk.znodes.records import EpochRecord, OwnerRecord, parsed_channel
-from drills.base.processes import Process, end_all, module_command
-from drills.base.waiting import wait_for
+from drills.base.processes import Process, end_all, module_command, wait_for
 
 T = TypeVar("T")
 
@@ -113,35 +111,30 @@ class Group:
         self.members: dict[str, ThreadMember | Member] = {}
 
     def __enter__(self) -> Self:
-        self._ensemble.__enter__()
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._ensemble)
             self.store = open_kazoo(self.hosts, 30_000, access=self._access("operator"))
+            stack.callback(self.store.close)
+            stack.callback(self._end)
             if self._is_secure:
                 secure(self.store, self._ensemble.identities, {GROUP: "team-a"})
             create_topic(self.store, Brokers(), TOPIC, self.partitions)
             for _ in range(2):
                 self.add_node()
-        except BaseException as error:
-            self.__exit__(type(error), error, error.__traceback__)
-            raise
+            self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def _end(self) -> None:
         for member in self.members.values():
             with contextlib.suppress(Exception):
                 member.end()
         end_all(self.nodes)
-        with contextlib.suppress(Exception):
-            self.store.close()
-        self._ensemble.__exit__(kind, error, trace)
 
     def _access(self, identity: str) -> ZooKeeperAccess:
         return self._ensemble.identities.access(identity)
-
-    def _variables(self, identity: str) -> dict[str, str]:
-        return environment_of(self._access(identity))
 
     @property
     def hosts(self) -> str:
@@ -149,15 +142,11 @@ class Group:
         return self._ensemble.hosts
 
     @property
-    def negotiated_timeout_s(self) -> float:
-        """The session timeout that ZooKeeper grants: between 2 and 20 ticks."""
-        tick_s = self._ensemble.config.tick_ms / 1000
-        return min(max(self.session_timeout_ms / 1000, 2 * tick_s), 20 * tick_s)
-
-    @property
-    def tick_s(self) -> float:
-        """ZooKeeper's tick."""
-        return self._ensemble.config.tick_ms / 1000
+    def kill_bound_ms(self) -> int:
+        """How long a killed coordinator may go unnoticed: the session timeout that ZooKeeper grants, which is between
+        2 and 20 ticks, 2 ticks and 0.5 s."""
+        tick_ms = self._ensemble.config.tick_ms
+        return min(max(self.session_timeout_ms, 2 * tick_ms), 20 * tick_ms) + 2 * tick_ms + 500
 
     # ---- nodes
 
@@ -166,7 +155,9 @@ class Group:
         self._count += 1
         name = f"node-{self._count}"
         options = ["--session-timeout-ms", str(self.session_timeout_ms)]
-        made = start_node(self.folder, name, self.hosts, *options, variables=self._variables("coordinator"))
+        made = start_node(
+            self.folder, name, self.hosts, *options, variables=environment_of(self._access("coordinator"))
+        )
         self.nodes.append(made)
         eventually(lambda: says(self.folder, made, "election joined"), f"{name} joins the election")
         return made
@@ -190,32 +181,26 @@ class Group:
         self.members[name] = self.start_member(name)
         return name
 
+    def fields(self, name: str) -> dict[str, str | int]:
+        """The configuration of a member."""
+        return {
+            "zk": self.hosts,
+            "group": GROUP,
+            "consumer": name,
+            "log_dir": str(self.folder / "log"),
+            "assignment": self.assignment,
+            "protocols": self._strategy,
+            "session_timeout_ms": self.session_timeout_ms,
+        }
+
     def start_member(self, name: str) -> ThreadMember | Member:
         """A member that starts to register."""
-        hosts, timeout = self.hosts, self.session_timeout_ms
+        access, fields = self._access("team-a"), self.fields(name)
         if self._as_processes:
-            options = ["run", "--zk", hosts, "--group", GROUP, "--consumer", name, "--topics", TOPIC]
-            options += [
-                "--log-dir",
-                str(self.folder / "log"),
-                "--session-timeout-ms",
-                str(timeout),
-                "--protocols",
-                self._strategy,
-            ]
-            options += ["--assignment", self.assignment]
-            return Member(self.folder, name, module_command("consumer.cli", options), self._variables("team-a"))
-        config = ConsumerConfig(
-            zk=hosts,
-            group=GROUP,
-            consumer=name,
-            log_dir=str(self.folder / "log"),
-            assignment=self.assignment,
-            protocols=(self._strategy,),
-            session_timeout_ms=timeout,
-            **asdict(self._access("team-a")),
-        )
-        return ThreadMember(config)
+            words = [f"--{field.replace('_', '-')}={value}" for field, value in fields.items()]
+            command = module_command("consumer.cli", ["run", "--topics", TOPIC, *words])
+            return Member(self.folder, name, command, environment_of(access))
+        return ThreadMember(load(ConsumerConfig, fields | asdict(access), env={}))
 
     def remove_member(self, name: str) -> None:
         """Stop it in order: it leaves the group."""
@@ -243,7 +228,7 @@ class Group:
         state = eventually(look, f"{len(self.members)} members are settled")
         held = [part for target in state.target.values() for part in target.partitions]
         partitions = len(self._topic_partitions())
-        if len(held) != partitions or len(set(held)) != partitions or len(self.owner_times()) != partitions:
+        if len(held) != partitions or len(set(held)) != partitions or len(self.owners()) != partitions:
             raise RuntimeError(f"Stable, but {len(held)} of {partitions} partitions are assigned")
         return state
 
@@ -254,9 +239,9 @@ class Group:
         """A change that only a coordinator acts on."""
         alter_topic(self.store, Brokers(), TOPIC, len(self._topic_partitions()) + 1)
 
-    def owner_times(self) -> list[int]:
-        """The creation time of each owner znode, on ZooKeeper's clock."""
-        return [owner.since_ms for owner in self.owners().values()]
+    def claimed_at(self) -> int:
+        """The creation of the last owner znode, on ZooKeeper's clock."""
+        return max(owner.since_ms for owner in self.owners().values())
 
     def owners(self) -> dict[int, Owner]:
         """The owner of each partition."""
@@ -277,7 +262,8 @@ class Group:
 
     def commands_ever(self) -> int:
         """The number of commands sent to the current members since their channels exist."""
-        nodes = self.store.get_many([self.paths.channel(name) for name in self._channels()])
+        listing = self.store.children(self.paths.channels)
+        nodes = self.store.get_many([self.paths.channel(name) for name in (listing.names if listing else [])])
         # cversion counts created and deleted children.
         return sum((node.stat.cversion + node.stat.children) // 2 for node in nodes if node)
 
@@ -291,10 +277,6 @@ class Group:
     def joined_at(self, name: str) -> int:
         """The commit of a member's registration, on ZooKeeper's clock."""
         return eventually(lambda: self.store.get(self.paths.id(name)), f"{name} is registered").stat.ctime_ms
-
-    def _channels(self) -> list[str]:
-        listing = self.store.children(self.paths.channels)
-        return listing.names if listing else []
 
 
 def eventually(look: Callable[[], T | None], what: str) -> T:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -20,8 +19,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from common import measured_by
+
 from coordinator.zk.errors import MissingProgram
-from drills.base.processes import own_environment
 
 LOOP = "pyarrow"
 MODULES = {"confluent": "confluent_kafka", "kafka-python": "kafka", "aiokafka": "aiokafka", LOOP: "pyarrow"}
@@ -51,15 +51,7 @@ def run_peer(name: str, servers: str, topic: str, partitions: int, records: int)
 
     :raises RuntimeError: when it fails.
     """
-    arguments = [name, servers, topic, str(partitions), str(records)]
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.peers", *arguments],
-        capture_output=True, text=True, timeout=PATIENCE_S, check=False, stdin=subprocess.DEVNULL,
-        env=own_environment(),
-    )  # fmt: skip
-    if done.returncode:
-        raise RuntimeError(f"{name} failed: {done.stderr[-1000:]}")
-    return Took(**json.loads(done.stdout.splitlines()[-1]))
+    return Took(**measured_by("bench.peers", [name, servers, topic, str(partitions), str(records)], PATIENCE_S))
 
 
 def confluent(servers: str, topic: str, partitions: int, records: int) -> int:

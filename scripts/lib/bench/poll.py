@@ -9,28 +9,26 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
 import psutil
-from common import start_node
+from common import coordinated, measured_by
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer
 from consumer.fetching.poll_order import HEURISTICS, ORDERS
 from consumer.logs.embedded.producer import Appender, stored_batches
 from coordinator.admin.topics import create_topic
-from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import Brokers
-from drills.base.processes import end_all, own_environment
 
 from .figures import machine, peak_memory_mb
 from .group import eventually, says
@@ -51,13 +49,11 @@ class Stage:
     """A server, a node, and a log. The context manager stops all of them."""
 
     def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
-        self.hosts = stack.enter_context(Ensemble(folder / "zookeeper", EnsembleConfig(servers=1))).hosts
-        self._store = open_kazoo(self.hosts, 30_000)
-        stack.callback(self._store.close)
+        started = coordinated(folder, "a", "--group-initial-rebalance-delay-ms", "0", servers=1)
+        self.hosts, _, (node,) = stack.enter_context(started)
+        self._store = stack.enter_context(contextlib.closing(open_kazoo(self.hosts, 30_000)))
         self.log_dir = folder / "log"
-        elected = start_node(folder, "node-1", self.hosts, "--group-initial-rebalance-delay-ms", "0")
-        stack.callback(end_all, [elected])
-        eventually(lambda: says(folder, elected, "elected"), "the node is elected")
+        eventually(lambda: says(folder, node, "elected"), "the node is elected")
 
     def write(self, topic: str, partitions: int, records: int) -> str:
         """Create a topic with records in each partition; returns its id."""
@@ -89,14 +85,11 @@ def measure(folder: Path, polls: int, partitions: int, kafka: bool, tell: Callab
         stage.write(BUSY, PARTITIONS, polls * 500 // PARTITIONS + 1000)
         quiet_id = stage.write(QUIET, 1, 0)
         stage.write(MANY, partitions, MANY_RECORDS)
-        for order, prefetch in product(ORDERS, HEURISTICS):
-            name = f"{order}_{prefetch}"
-            tell(f"polling: {order}, {prefetch}")
-            found[f"own_ms_{name}"] = own_time(stage, name, polls, poll_order=order, prefetch=prefetch)
-        for order, prefetch in product(ORDERS, HEURISTICS):
-            name = f"{order}_{prefetch}"
-            tell(f"a quiet partition: {order}, {prefetch}")
-            found[f"quiet_{name}"] = quiet(stage, quiet_id, f"quiet_{name}", poll_order=order, prefetch=prefetch)
+        measurements = {"own_ms": partial(own_time, stage, polls), "quiet": partial(quiet, stage, quiet_id)}
+        for (what, measured), order, prefetch in product(measurements.items(), ORDERS, HEURISTICS):
+            name = f"{what}_{order}_{prefetch}"
+            tell(name)
+            found[name] = measured(name, poll_order=order, prefetch=prefetch)
         for prefetch in HEURISTICS:
             tell(f"{partitions} partitions, without polls: {prefetch}")
             found[f"memory_mb_{prefetch}"] = memory(stage.hosts, str(stage.log_dir), MANY, partitions, prefetch)
@@ -118,7 +111,7 @@ def on_kafka(folder: Path, partitions: int, tell: Callable[[str], None]) -> dict
     return found
 
 
-def own_time(stage: Stage, group: str, polls: int, **options: Any) -> dict[str, float]:
+def own_time(stage: Stage, polls: int, group: str, **options: Any) -> dict[str, float]:
     """Milliseconds of polls of 500 records, and the number of prefetched records after them."""
     times, retained = [], []
     with stage.consumer(group, [BUSY], PARTITIONS, **options) as consumer:
@@ -158,15 +151,7 @@ def quiet(stage: Stage, topic_id: str, group: str, **options: Any) -> dict[str, 
 
 def memory(zk: str, log_dir: str, topic: str, partitions: int, prefetch: str) -> dict[str, float]:
     """The memory growth of a process whose prefetch queues are full, and whose application does not poll."""
-    arguments = [zk, log_dir, topic, str(partitions), prefetch]
-    ran = subprocess.run(
-        [sys.executable, "-m", "bench.poll", *arguments],
-        env=own_environment(),
-        stdout=subprocess.PIPE,
-        check=True,
-        timeout=300,
-    )
-    return dict(json.loads(ran.stdout.splitlines()[-1]))
+    return measured_by("bench.poll", [zk, log_dir, topic, str(partitions), prefetch], 300.0)
 
 
 def _never_polls(zk: str, log_dir: str, topic: str, partitions: int, prefetch: str) -> dict[str, float]:

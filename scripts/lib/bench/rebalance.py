@@ -61,12 +61,12 @@ class Rounds:
         before, commands, owners = group.state_node(), group.commands_ever(), group.owners()
         name = group.add_member()
         after = group.settled(before[0].generation)
-        self._note("join_ms", max(group.owner_times()) - group.joined_at(name))
+        self._note("join_ms", group.claimed_at() - group.joined_at(name))
         self._count(group, before, commands, name)
         self._moves(owners)
         group.remove_member(name)
         group.settled(after.generation)
-        self._note("leave_ms", max(group.owner_times()) - group.left_at(name))
+        self._note("leave_ms", group.claimed_at() - group.left_at(name))
 
     def _moves(self, before: Mapping[int, Owner]) -> None:
         """For the join: revoked partitions, the minimum of them, and the standstill of each moved partition.
@@ -179,6 +179,6 @@ def _figures(done: Rounds) -> dict[str, Any]:
         **{name: summary(done.measured.get(name, [])) for name in TIMES},
         "moved_standstill_ms": summary(done.measured.get("moved_standstill_ms", [])),
         **{name: summary(done.counted.get(name, []), 0) for name in COUNTED},
-        "kill_bound_ms": round(1000 * (group.negotiated_timeout_s + 2 * group.tick_s + 0.5)),
+        "kill_bound_ms": group.kill_bound_ms,
         "coordinator_peak_mb": max(peak_memory_mb(node.pid) for node in group.nodes),
     }

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from coordinator.admin.groups import Reading
 from coordinator.admin.regions import request
 from coordinator.admin.topics import get_topic
 from coordinator.zk.znodes.paths import Brokers, RegionPaths
@@ -32,7 +33,7 @@ from drills.base.processes import module_command
 
 from .figures import machine, peak_memory_mb, summary
 from .ground import fill_embedded
-from .group import GROUP, TOPIC, Group, Member, eventually
+from .group import TOPIC, Group, Member, eventually
 from .rebalance import Rounds
 
 REGION = "bench"
@@ -64,24 +65,14 @@ class RegionGroup(Group):
         fill_embedded(self.folder / "log", TOPIC, topic.id, self.partitions, count, RECORD_BYTES, size)
 
     def start_member(self, name: str) -> Member:
-        config = {
-            "zk": self.hosts,
-            "group": GROUP,
-            "consumer": name,
-            "region": self.region,
-            "log_dir": str(self.folder / "log"),
-            "session_timeout_ms": self.session_timeout_ms,
-            "protocols": STRATEGY,
-            "pauses": str(self.folder / f"{name}.pauses"),
-        }
-        return Member(self.folder, name, module_command("bench.region_member", [json.dumps(config)]))
+        config = json.dumps({**self.fields(name), "region": self.region})
+        return Member(self.folder, name, module_command("bench.region_member", [config]))
 
     # ---- the state of the region
 
     def record(self) -> Region:
         """The current region."""
-        node = self.store.get(self.regional.root)
-        return Region.parse(self.regional.root, node.data) if node is not None else Region()
+        return Reading(self.store).parsed(self.regional.root, Region.parse) or Region()
 
     def running(self, above: int = 0) -> Region:
         """The region, once it is Running in a reset above `above` with all members."""
@@ -105,13 +96,10 @@ class RegionGroup(Group):
 
     def pauses(self, checkpoint: int) -> list[float] | None:
         """Each member's report of a checkpoint; None until it is complete."""
-        found = []
-        for name in self.members:
-            path = self.folder / f"{name}.pauses"
-            lines = path.read_text().splitlines() if path.exists() else []
-            reports = [json.loads(line) for line in lines]
-            found += [line["pause_ms"] for line in reports if line["checkpoint"] == checkpoint]
-        return found if len(found) == len(self.members) else None
+        members = [member for member in self.members.values() if isinstance(member, Member)]
+        reports = [line for member in members for line in member.printed()]
+        found = [line["pause_ms"] for line in reports if line["checkpoint"] == checkpoint]
+        return found if len(found) == len(members) else None
 
 
 class RegionRounds:
@@ -142,11 +130,9 @@ class RegionRounds:
             lambda: now if (now := group.record().sequence) > before else None, "a checkpoint completes"
         )
         pauses = eventually(lambda: group.pauses(sequence), "every member continues after it")
-        path = group.regional.end(sequence, COMPLETED)
-        node = group.store.get(path)
-        end = CheckpointEnd.parse(path, node.data) if node is not None else CheckpointEnd()
+        end = Reading(group.store).parsed(group.regional.end(sequence, COMPLETED), CheckpointEnd.parse)
         self.measured.setdefault("pause_ms", []).extend(pauses)
-        self.measured.setdefault("checkpoint_ms", []).append(end.duration_ms)
+        self.measured.setdefault("checkpoint_ms", []).append(end.duration_ms if end is not None else 0)
         return pauses
 
     def _reset(self) -> float:

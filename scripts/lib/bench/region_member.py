@@ -1,6 +1,6 @@
 """One member of `bench region`: it counts records, and measures the pauses of checkpoints.
 
-python -m bench.region_member CONFIG     one JSON object: the fields of `ConsumerConfig`, and `pauses`, a file
+python -m bench.region_member CONFIG     one JSON object, the fields of `ConsumerConfig`
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import signal
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 from consumer.config import ConsumerConfig, Subscription
@@ -20,6 +19,7 @@ from consumer.operator.states import State
 from coordinator.zk.runtime import ThreadRuntime, on_signals
 from coordinator.zk.values import load
 from coordinator.zk.znodes.partitions import TopicPartition
+from drills.workloads.process import emit
 
 from .group import TOPIC
 
@@ -46,7 +46,6 @@ def main(fields: dict[str, Any]) -> None:
     """Poll until SIGTERM. There is always a record: a poll waits for checkpoints only."""
     stopping = ThreadRuntime().event()
     on_signals((signal.SIGTERM, signal.SIGINT), lambda number: stopping.set())
-    pauses = Path(fields.pop("pauses"))
     config, counts = load(ConsumerConfig, fields, env={}), Counts()
     with Consumer(config, Subscription({TOPIC: 1}), counts) as consumer:
         processed, before = time.monotonic(), (0, 0)
@@ -58,8 +57,7 @@ def main(fields: dict[str, Any]) -> None:
             counts.counts.update({partition: len(records) for partition, records in found.items()})
             now = (consumer.region.drained, consumer.region.resets) if config.region else (0, 0)
             if now[0] != before[0] and now[1] == before[1]:
-                with pauses.open("a") as file:
-                    file.write(json.dumps({"checkpoint": now[0], "pause_ms": 1000 * (came - processed)}) + "\n")
+                emit("pause", checkpoint=now[0], pause_ms=1000 * (came - processed))
             before = now
             time.sleep(PROCESSING_S)
             processed = time.monotonic()

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import click
-from common import example, run
+from common import coordinated, end_with_verdict, run
 
 from consumer.logs.embedded.producer import Producer, TopicsInStore
 from consumer.operator.states import StateFiles
@@ -23,8 +21,7 @@ from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Store
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.regions import CHECKPOINT, RUNNING, RegionRequest
-from drills.base.processes import Process, module_command
-from drills.base.waiting import wait_for
+from drills.base.processes import Process, module_command, wait_for
 
 from .worker import REGION, SESSION_TIMEOUT_MS, TOPIC
 
@@ -101,7 +98,8 @@ def story(folder: Path, say: Callable[[str], None]) -> dict[str, object]:
     """Run the example; returns the verdict."""
     (folder / "checkpoints").mkdir()
     kills = 0
-    with example(folder, "counts", "ab", SESSION_TIMEOUT_MS) as (zk, workers, nodes):
+    options = "--session-timeout-ms", str(SESSION_TIMEOUT_MS)
+    with coordinated(folder, "ab", *options, chroot="/counts") as (zk, workers, nodes):
         store = open_kazoo(zk, 30_000)
         try:
             log = Log(store, folder)
@@ -153,16 +151,14 @@ def main(as_json_line: bool) -> None:
 
     Exit code 0 and PASS only if the counts are those of one uninterrupted run; else 1 and FAIL.
     """
-    with tempfile.TemporaryDirectory(prefix="zk-group-counts-") as folder:
-        verdict = story(Path(folder), lambda what: click.echo(what, err=True))
-    if as_json_line:
-        click.echo(json.dumps(verdict))
-    else:
-        click.echo(
-            f"{verdict['verdict']}: {verdict['records']} records, {verdict['counted']} counted, "
-            f"{verdict['wrong_keys']} of {verdict['keys']} keys wrong, {verdict['kills']} workers killed"
-        )
-    sys.exit(0 if verdict["verdict"] == "PASS" else 1)
+    end_with_verdict(
+        story,
+        as_json_line,
+        lambda found: (
+            f"{found['records']} records, {found['counted']} counted, {found['wrong_keys']} of {found['keys']} keys "
+            f"wrong, {found['kills']} workers killed"
+        ),
+    )
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ input resizes the pool; any other line, or the end of the input, stops the appli
 from __future__ import annotations
 
 import json
-import os
 import sys
 import threading
 import time
@@ -22,7 +21,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from consumer.spark import register
 from consumer.spark.fetchers.pool import FetcherPool
-from coordinator.zk.embedded.processes import JVM_FLAGS
+from drills.workloads.spark_app import on_executors
 
 STARTS = 5
 LOOK_S = 0.5
@@ -99,19 +98,12 @@ def run_query(spark: SparkSession, config: dict[str, Any], stopping: threading.E
 
 def session(folder: Path) -> SparkSession:
     """Spark with two executors of two cores, in their own processes."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    short_lived = " ".join(JVM_FLAGS)  # full JVM optimization would take most of a minute, for a run of another minute
-    spark = (
-        SparkSession.builder.master("local-cluster[2,2,1024]")
-        .appName("flights")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.extraJavaOptions", short_lived)
-        .config("spark.executor.extraJavaOptions", short_lived)
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.local.dir", str(folder / "spark-local"))
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .getOrCreate()
-    )
+    options = {
+        "spark.app.name": "flights",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    }
+    spark = on_executors(folder / "spark-home", options=options)
     spark.sparkContext.setLogLevel("WARN")
     return spark
 

@@ -60,20 +60,20 @@ def _rows(flights: pa.Table) -> Iterator[dict[str, Any]]:
 
 def straight(flights: pa.Table) -> dict[str, CarrierResult]:
     """Flights and delays of each carrier, computed from the data set."""
-    table = flights.group_by("carrier").aggregate([("carrier", "count"), ("arr_delay", "count"), ("arr_delay", "sum")])
-    return {
-        row["carrier"]: CarrierResult(row["carrier_count"], row["arr_delay_count"], float(row["arr_delay_sum"] or 0))
-        for row in table.to_pylist()
-    }
+    return _by_carrier(flights, ("carrier", "count"), ("arr_delay", "count"), ("arr_delay", "sum"))
 
 
 def streamed(results: pa.Table) -> dict[str, CarrierResult]:
     """The same, from the query's results of each batch: carrier, flights, delayed, delay_sum."""
-    table = results.group_by("carrier").aggregate([("flights", "sum"), ("delayed", "sum"), ("delay_sum", "sum")])
-    return {
-        row["carrier"]: CarrierResult(row["flights_sum"], row["delayed_sum"], float(row["delay_sum_sum"] or 0))
-        for row in table.to_pylist()
-    }
+    return _by_carrier(results, ("flights", "sum"), ("delayed", "sum"), ("delay_sum", "sum"))
+
+
+def _by_carrier(table: pa.Table, *figures: tuple[str, str]) -> dict[str, CarrierResult]:
+    """Carrier -> flights, delayed flights, and the sum of their delays: these aggregates of the table."""
+    rows = table.group_by("carrier").aggregate(list(figures)).to_pylist()
+    names = ["_".join(figure) for figure in figures]
+    found = {row["carrier"]: [row[name] for name in names] for row in rows}
+    return {of: CarrierResult(count, delayed, float(total or 0)) for of, (count, delayed, total) in found.items()}
 
 
 def repeated(rows: pa.ChunkedArray) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from coordinator.zk.embedded.directory import Identities
@@ -21,27 +21,12 @@ MOST_CHILDREN: Final = 2
 """Children that are tried below each znode."""
 
 
-@dataclass(slots=True)
-class Attempts:
-    """Operations that were tried, and those of them that ZooKeeper refused.
-
-    :ivar succeeded: the others, as `team-b set /consumers/...`.
-    """
-
-    tried: int = 0
-    refused: int = 0
-    succeeded: tuple[str, ...] = ()
-
-    def note(self, what: str, is_refused: bool) -> None:
-        self.tried += 1
-        self.refused += is_refused
-        self.succeeded += () if is_refused else (what,)
-
-
 class Intruder:
     """Three clients: one without an identity, one of another group, and a reader, which may only read.
 
     :param zk: the secured chroot.
+    :ivar tried: number of operations.  :ivar refused: those that ZooKeeper refused.
+    :ivar succeeded: the others, as `team-b set /consumers/...`.
     """
 
     def __init__(self, zk: str, identities: Identities) -> None:
@@ -52,7 +37,8 @@ class Intruder:
             "team-b": identities.access("team-b"),
             "reader": identities.access("reader"),
         }
-        self.attempts = Attempts()
+        self.tried = self.refused = 0
+        self.succeeded: list[str] = []
 
     def try_all(self, operator: Store, group: str) -> None:
         """Try every operation, with each client, on the znodes that exist now."""
@@ -68,12 +54,18 @@ class Intruder:
                 if node is None:
                     continue  # the group has removed it meanwhile
                 if name != "reader" and path not in ALL_READ:
-                    self.attempts.note(f"{name} get {path}", node.data == DENIED)
+                    self._note(f"{name} get {path}", node.data == DENIED)
                 for verb, act in _writes(store, path):
                     if (is_refused := _is_refused(act)) is not None:
-                        self.attempts.note(f"{name} {verb} {path}", is_refused)
+                        self._note(f"{name} {verb} {path}", is_refused)
         finally:
             store.close()
+
+    def _note(self, what: str, is_refused: bool) -> None:
+        self.tried += 1
+        self.refused += is_refused
+        if not is_refused:
+            self.succeeded.append(what)
 
 
 def _writes(store: AclStore, path: str) -> Iterator[tuple[str, Callable[[], object]]]:

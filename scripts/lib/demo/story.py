@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
-import queue
-import threading
+import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,21 +15,21 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from common import start_node
+from common import secure, start_node
 
 from consumer.logs.embedded.producer import Producer
 from coordinator.admin.topics import create_topic
 from coordinator.zk.embedded.directory import Identities
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
+from coordinator.zk.embedded.kafka import Broker, KafkaConfig
+from coordinator.zk.embedded.processes import command_line, descendants
 from coordinator.zk.security.access import environment_of
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.znodes.paths import Brokers
-from drills.base.processes import Process, end_all
+from drills.base.processes import END_S, Process, end_all, module_command
 
 from .flights import CarrierResult, load_flights, records, repeated, straight, streamed
 from .intruder import Intruder
-from .processes import Driver, kill
-from .secured import secure
 from .watching import Observer, summary
 
 GROUP, TOPIC, PARTITIONS, SLOTS, MORE_SLOTS = "flights-group", "flights", 8, 4, 6
@@ -67,6 +68,76 @@ class Failed(Exception):
     """The demo cannot continue; the message has the reason."""
 
 
+class Driver(Process):
+    """The Spark application (`demo.driver`), and its events.
+
+    :param variables: environment variables, as of its credentials; its executors inherit them.
+    """
+
+    def __init__(self, folder: Path, config: Mapping[str, Any], variables: Mapping[str, str]) -> None:
+        file = folder / "driver.json"
+        file.write_text(json.dumps(config))
+        super().__init__(folder, "spark", module_command("demo.driver", [str(file)]), variables, takes_requests=True)
+        self._heard = 0
+
+    def events(self) -> list[dict[str, Any]]:
+        """The events since the last call; `ended` when it has ended."""
+        is_over = not self.is_running  # before its last events are read
+        found = self.printed()
+        new, self._heard = found[self._heard :], len(found)
+        return [*new, {"event": "ended"}] if is_over else new
+
+    def resize(self, slots: int) -> None:
+        """Resize the pool to `slots`; the event `resized` follows."""
+        with contextlib.suppress(OSError):
+            self.request(f"resize {slots}")
+
+    def finish(self, timeout_s: float = 60.0) -> None:
+        """Stop the query and the pool, and end it; SIGKILL after `timeout_s` seconds."""
+        if self.is_running:
+            with contextlib.suppress(OSError):
+                self.request("stop")
+        if self.wait(timeout_s) is None:
+            for pid in descendants(self.pid):
+                kill(pid)
+        super().finish(END_S)
+
+    def executors_with_fetchers(self) -> list[int]:
+        """The driver's executor processes with Python workers, those with most of them first."""
+        executors = [pid for pid in descendants(self.pid) if "CoarseGrainedExecutorBackend" in command_line(pid)]
+        workers = {pid: sum("pyspark.daemon" in command_line(child) for child in descendants(pid)) for pid in executors}
+        return sorted((pid for pid in executors if workers[pid] > 1), key=lambda pid: -workers[pid])
+
+
+def kill(pid: int) -> None:
+    """SIGKILL to a process; it may have ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+class KafkaProducer:
+    """Writes to a Kafka broker, which keeps its own topics."""
+
+    def __init__(self, broker: Broker) -> None:
+        from confluent_kafka import Producer as Client  # not loaded by the demo without Kafka
+
+        from drills.workloads.kafka_client import created
+
+        created(broker.address, [TOPIC], PARTITIONS)
+        options = {"bootstrap.servers": broker.address, "log_level": 0, "linger.ms": 20}
+        self._client = Client({**options, "queue.buffering.max.messages": 1_000_000})
+
+    def send(self, topic: str, value: bytes, key: bytes) -> None:
+        """Write one record asynchronously."""
+        self._client.produce(topic, value, key)
+        self._client.poll(0)
+
+    def flush(self) -> None:
+        """Wait until the broker has acknowledged all records."""
+        if self._client.flush(60.0):
+            raise Failed("the broker does not acknowledge records")
+
+
 class Story:
     """One run, with all files below `folder`.
 
@@ -96,7 +167,6 @@ class Story:
         self._appended = 0
         self._streamed = 0
         self._total = 0
-        self._ended = False
         self._slots = SLOTS
         self._shown = 0
         self._nodes: dict[str, Process] = {}
@@ -122,23 +192,23 @@ class Story:
         self._total = flights.num_rows
         zk = self._start_zookeeper()
         self._start_nodes(zk)
-        observer = self._stack.enter_context(closing(Observer(zk, GROUP)))
+        self._observer = self._stack.enter_context(closing(Observer(zk, GROUP)))
         chunks = self._start_log(zk, flights)
         self._append(next(chunks))
-        driver = self._start_spark(zk)
-        self._wait(driver, observer, lambda: self._streamed > 0, 240, "the first records to come out of the query")
-        observer.note("the first records come out of the query")
+        self._driver = self._start_spark(zk)
+        self._wait(lambda: self._streamed > 0, 240, "the first records to come out of the query")
+        self._observer.note("the first records come out of the query")
         self._intrude()
         self._announce("records flow; appending the rest")
-        self._append_the_rest(driver, observer, chunks)
-        self._wait(driver, observer, self._is_through, 240, "every record to come out of the query")
-        self._wait(driver, observer, lambda: self._is_settled(observer), 60, "the group to be Stable again")
-        observer.note("every record has come out of the query")
+        self._append_the_rest(chunks)
+        self._wait(lambda: self._streamed >= self._total, 240, "every record to come out of the query")
+        self._wait(self._is_settled, 60, "the group to be Stable again")
+        self._observer.note("every record has come out of the query")
         self._intrude()
-        self._show_rebalances(observer)
-        self._compare(flights, observer)
+        self._show_rebalances()
+        self._compare(flights)
         self._announce("stopping the query and releasing every partition")
-        driver.finish()
+        self._driver.finish()
 
     # ---- starting
 
@@ -165,8 +235,8 @@ class Story:
     def _intrude(self) -> None:
         if self._intruder is not None:
             self._intruder.try_all(self._operator, GROUP)
-            attempts = self._intruder.attempts
-            self._announce(f"the intruder has tried {attempts.tried} operations; {attempts.refused} were refused")
+            tried, refused = self._intruder.tried, self._intruder.refused
+            self._announce(f"the intruder has tried {tried} operations; {refused} were refused")
 
     def _start_nodes(self, zk: str) -> None:
         self._announce("starting coordinator nodes a and b")
@@ -177,7 +247,7 @@ class Story:
 
     def _start_log(self, zk: str, flights: pa.Table) -> Any:
         """Create the topic; returns chunks of records to append: a large one at the beginning, then many small ones."""
-        self._producer = self._stack.enter_context(self._kafka(zk) if self._on_kafka else self._embedded(zk))
+        self._producer = self._kafka(zk) if self._on_kafka else self._embedded(zk)
         every = list(records(flights))
         first = int(len(every) * FIRST_SHARE)
         size = -(-(len(every) - first) // CHUNKS)
@@ -190,13 +260,11 @@ class Story:
         store = open_kazoo(zk, 10_000)
         self._stack.callback(store.close)
         create_topic(store, Brokers(), TOPIC, PARTITIONS)
-        return Producer.for_store(store, self._folder / "log", Brokers())
+        return self._stack.enter_context(Producer.for_store(store, self._folder / "log", Brokers()))
 
-    def _kafka(self, zk: str) -> Any:
-        from .kafka import KafkaProducer  # not loaded by the demo without Kafka
-
+    def _kafka(self, zk: str) -> KafkaProducer:
         self._announce("starting a Kafka broker on it")
-        return KafkaProducer(self._folder, zk, TOPIC, PARTITIONS)
+        return KafkaProducer(self._stack.enter_context(Broker(self._folder / "kafka", KafkaConfig(zookeeper=zk))))
 
     def _start_spark(self, zk: str) -> Driver:
         self._announce(f"starting Spark on local-cluster[2,2,1024] with {SLOTS} fetcher slots, and the streaming query")
@@ -227,65 +295,58 @@ class Story:
         self._appended += len(chunk)
         self._report()
 
-    def _append_the_rest(self, driver: Driver, observer: Observer, chunks: Any) -> None:
+    def _append_the_rest(self, chunks: Any) -> None:
         """Append all chunks; in between, kill the coordinator and an executor, and grow and shrink the pool."""
-        electing: threading.Thread | None = None
         for number, chunk in enumerate(chunks, 1):
             self._append(chunk)
             if number == KILL_COORDINATOR_AT:
-                electing = self._kill_coordinator(observer)
+                self._kill_coordinator()
             if number == KILL_EXECUTOR_AT:
-                self._wait(driver, observer, self._is_elected_again, 30, "the next election")
-                self._kill_executor(driver, observer)
+                self._wait(self._is_elected_again, 30, "the next election")
+                self._kill_executor()
             if number in (GROW_AT, SHRINK_AT):
-                self._resize(driver, observer, MORE_SLOTS if number == GROW_AT else SLOTS)
-            self._read_events(driver, CHUNK_PAUSE_S)
-            self._show_rebalances(observer)
-        if electing is not None:
-            electing.join(30)
+                self._resize(MORE_SLOTS if number == GROW_AT else SLOTS)
+            self._read_events(CHUNK_PAUSE_S)
+            self._show_rebalances()
 
-    def _kill_coordinator(self, observer: Observer) -> threading.Thread:
-        """SIGKILL the elected node; the observer measures the time until the next election."""
-        elected = observer.coordinator()
-        if elected is None or elected.node not in self._nodes:
+    def _kill_coordinator(self) -> None:
+        """SIGKILL the elected node."""
+        if not self._observer.elected:
             raise Failed("no coordinator is elected")
-        killed_at = observer.note(f"coordinator {elected.node} killed with SIGKILL")
+        elected = self._observer.elected[-1][1]
+        self._killed = self._observer.note(f"coordinator {elected.node} killed with SIGKILL"), elected.epoch
         self._nodes[elected.node].kill()
         self._announce(f"killed the elected coordinator, node {elected.node}")
-        thread = threading.Thread(target=self._measure, args=(observer, killed_at, elected.epoch), daemon=True)
-        thread.start()
-        return thread
 
-    def _measure(self, observer: Observer, killed_at: float, epoch: int) -> None:
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            later = [at for at, record in observer.elected if record.epoch > epoch]
-            if later:
-                self.verdict.coordinator_failover_ms = round((later[0] - killed_at) * 1000)
-                self._announce(f"node {observer.elected[-1][1].node} took over")
-                return
-            time.sleep(0.01)
+    def _is_elected_again(self) -> bool:
+        """Whether there is a coordinator since that kill; the first time the failover is measured."""
+        killed_at, epoch = self._killed
+        later = [(at, record) for at, record in self._observer.elected if record.epoch > epoch]
+        if later and self.verdict.coordinator_failover_ms is None:
+            self.verdict.coordinator_failover_ms = round((later[0][0] - killed_at) * 1000)
+            self._announce(f"node {later[0][1].node} took over")
+        return bool(later)
 
-    def _kill_executor(self, driver: Driver, observer: Observer) -> None:
-        executors = driver.executors_with_fetchers()
+    def _kill_executor(self) -> None:
+        executors = self._driver.executors_with_fetchers()
         if not executors:
             raise Failed("no executor with fetchers found")
-        observer.note(f"executor process {executors[0]} killed with SIGKILL")
+        self._observer.note(f"executor process {executors[0]} killed with SIGKILL")
         kill(executors[0])
         self.verdict.executors_killed += 1
         self._announce(f"killed an executor that hosts fetchers, process {executors[0]}")
 
-    def _resize(self, driver: Driver, observer: Observer, slots: int) -> None:
+    def _resize(self, slots: int) -> None:
         """Resize the pool, once the group is Stable with the current slots."""
-        self._wait(driver, observer, lambda: self._is_settled(observer), 60, "the group to be Stable")
-        observer.note(f"the pool is resized from {self._slots} to {slots} slots")
+        self._wait(self._is_settled, 60, "the group to be Stable")
+        self._observer.note(f"the pool is resized from {self._slots} to {slots} slots")
         self._announce(f"resizing the pool from {self._slots} to {slots} slots")
         self._slots = slots
-        driver.resize(slots)
+        self._driver.resize(slots)
 
-    def _show_rebalances(self, observer: Observer) -> None:
+    def _show_rebalances(self) -> None:
         """Announce each rebalance that has ended since the last call."""
-        for rebalance in observer.rebalances():
+        for rebalance in self._observer.rebalances():
             is_over = rebalance.finished_ms is not None or rebalance.replaced_by is not None
             if is_over and rebalance.generation > self._shown:
                 self._shown = rebalance.generation
@@ -293,42 +354,37 @@ class Story:
 
     # ---- waiting
 
-    def _read_events(self, driver: Driver, seconds: float) -> None:
+    def _read_events(self, seconds: float) -> None:
         """Process the events of the Spark application for `seconds` seconds."""
         deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
-            try:
-                event = driver.events.get(timeout=left)
-            except queue.Empty:
+        while True:
+            self._observer.look()
+            for event in self._driver.events():
+                self._on_event(event)
+            if time.monotonic() >= deadline:
                 return
-            if event["event"] == "batch":
-                self._streamed += event["rows"]
-                self._report()
-            elif event["event"] == "again":
-                self._announce("Spark's Python process for the query started too late; starting the query again")
-            elif event["event"] == "failed":
-                raise Failed(f"the query failed: {event['reason']}")
-            elif event["event"] == "ended" and not self._ended:
-                self._ended = True
-                raise Failed(f"the Spark application ended early: see {self._folder / 'spark.log'}")
+            time.sleep(0.05)
 
-    def _wait(
-        self, driver: Driver, observer: Observer, condition: Callable[[], bool], seconds: float, what: str
-    ) -> None:
+    def _on_event(self, event: dict[str, Any]) -> None:
+        if event["event"] == "batch":
+            self._streamed += event["rows"]
+            self._report()
+        elif event["event"] == "again":
+            self._announce("Spark's Python process for the query started too late; starting the query again")
+        elif event["event"] == "failed":
+            raise Failed(f"the query failed: {event['reason']}")
+        elif event["event"] == "ended":
+            raise Failed(f"the Spark application ended early: see {self._folder / 'spark.log'}")
+
+    def _wait(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:
-                raise Failed(f"timed out after {seconds:g} s, waiting for {what}: {observer.situation()}")
-            self._read_events(driver, 0.1)
+                raise Failed(f"timed out after {seconds:g} s, waiting for {what}: {self._observer.situation()}")
+            self._read_events(0.1)
 
-    def _is_through(self) -> bool:
-        return self._streamed >= self._total
-
-    def _is_elected_again(self) -> bool:
-        return self.verdict.coordinator_failover_ms is not None
-
-    def _is_settled(self, observer: Observer) -> bool:
-        state = observer.state
+    def _is_settled(self) -> bool:
+        state = self._observer.state
         return state.state == "Stable" and len(state.target) == self._slots and not state.marks
 
     def _report(self) -> None:
@@ -336,24 +392,24 @@ class Story:
 
     # ---- the end
 
-    def _compare(self, flights: pa.Table, observer: Observer) -> None:
+    def _compare(self, flights: pa.Table) -> None:
         results = self._folder / "results"
         seen = pa.concat_tables(pq.read_table(file) for file in sorted(results.glob("seen-*.parquet")))
         found = pa.concat_tables(pq.read_table(file) for file in sorted(results.glob("carriers-*.parquet")))
         self.verdict.records = seen.num_rows
         self.verdict.duplicated = repeated(seen["row"])
         self.verdict.lost = flights.num_rows - (seen.num_rows - self.verdict.duplicated)
-        self.verdict.generation = observer.state.generation
-        self.verdict.state = observer.state.state
-        rebalances = observer.rebalances()
+        self.verdict.generation = self._observer.state.generation
+        self.verdict.state = self._observer.state.state
+        rebalances = self._observer.rebalances()
         self.verdict.rebalances = len(rebalances)
         self.verdict.longest_standstill_ms = max((each.standstill_ms or 0 for each in rebalances), default=None)
-        self.timeline = [(happening.at, happening.what) for happening in observer.timeline()]
+        self.timeline = self._observer.timeline()
         found_by_carrier, expected = streamed(found), straight(flights)
         self.carriers = {carrier: (found_by_carrier.get(carrier), expected[carrier]) for carrier in sorted(expected)}
         if self._intruder is not None:
-            self.verdict.intruder_attempts = self._intruder.attempts.tried
-            self.verdict.intruder_refused = self._intruder.attempts.refused
+            self.verdict.intruder_attempts = self._intruder.tried
+            self.verdict.intruder_refused = self._intruder.refused
         self._judge(found_by_carrier == expected)
 
     def _judge(self, is_equal: bool) -> None:
@@ -371,9 +427,9 @@ class Story:
         if verdict.rebalances < LEAST_REBALANCES:
             verdict.failures.append(f"{verdict.rebalances} rebalances, expected at least {LEAST_REBALANCES}")
         if self._intruder is not None:
-            verdict.failures += [f"the intruder succeeded: {what}" for what in self._intruder.attempts.succeeded]
-            if self._intruder.attempts.tried < LEAST_ATTEMPTS:
-                verdict.failures.append(f"the intruder tried only {self._intruder.attempts.tried} operations")
+            verdict.failures += [f"the intruder succeeded: {what}" for what in self._intruder.succeeded]
+            if self._intruder.tried < LEAST_ATTEMPTS:
+                verdict.failures.append(f"the intruder tried only {self._intruder.tried} operations")
         if verdict.state != "Stable":
             verdict.failures.append(f"the group is {verdict.state}, not Stable")
 

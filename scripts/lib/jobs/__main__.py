@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import click
-from common import example, run
+from common import coordinated, end_with_verdict, run
 
-from drills.base.processes import Process, end_all, module_command
-from drills.base.waiting import wait_for
+from drills.base.processes import Process, end_all, module_command, wait_for
 
 from .worker import SESSION_TIMEOUT_MS
 
@@ -68,7 +64,8 @@ def all_run(folder: Path, workers: list[Process]) -> bool:
 
 def story(folder: Path, say: Callable[[str], None]) -> dict[str, object]:
     """Run the example; returns the verdict."""
-    with example(folder, "jobs", "a", SESSION_TIMEOUT_MS) as (zk, workers, _):
+    options = "--session-timeout-ms", str(SESSION_TIMEOUT_MS)
+    with coordinated(folder, "a", *options, chroot="/jobs") as (zk, workers, _):
 
         def until(what: str) -> None:
             wait_for(lambda: all_run(folder, workers), DEADLINE_S, what)
@@ -117,14 +114,14 @@ def main(as_json_line: bool) -> None:
 
     Exit code 0 and PASS only if no job ran in two places, and every job ran; else 1 and FAIL.
     """
-    with tempfile.TemporaryDirectory(prefix="zk-group-jobs-") as folder:
-        verdict = story(Path(folder), lambda what: click.echo(what, err=True))
-    if as_json_line:
-        click.echo(json.dumps(verdict))
-    else:
-        click.echo(f"{verdict['verdict']}: {verdict['jobs']} jobs, {verdict['steps']} steps, in two places: "
-                   f"{verdict['in_two_places'] or 'none'}, left: {verdict['never_run'] or 'none'}")  # fmt: skip
-    sys.exit(0 if verdict["verdict"] == "PASS" else 1)
+    end_with_verdict(
+        story,
+        as_json_line,
+        lambda found: (
+            f"{found['jobs']} jobs, {found['steps']} steps, in two places: {found['in_two_places'] or 'none'}, "
+            f"left: {found['never_run'] or 'none'}"
+        ),
+    )
 
 
 if __name__ == "__main__":

@@ -4,27 +4,181 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import click
+import pyarrow as pa
 from common import run
 
+from consumer.config import Subscription
+from consumer.logs.base import LOG_SCHEMA, Fetched, PullLog
+from consumer.sealing.segment_files import SegmentFolder
+from consumer.spark.fetchers.config import SlotConfig, SlotSpec
+from consumer.spark.fetchers.pool_znode import PoolPost
+from consumer.spark.fetchers.slot import Slot
+from consumer.spark.source.options import SourceConfig
+from consumer.spark.source.planner import Planner
 from coordinator.admin.topics import create_topic
+from coordinator.service import CoordinatorService
+from coordinator.term.config import CoordinatorConfig
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig, Server
-from coordinator.zk.znodes.paths import Brokers
-from drills.base.waiting import wait_for
+from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.session.kazoo_store import kazoo_factory, open_kazoo
+from coordinator.zk.znodes.group_state import STABLE, GroupState
+from coordinator.zk.znodes.paths import Brokers, GroupPaths
+from drills.base.processes import wait_for
 
-from .group import TIMEOUT_S, Group
-from .server import Figures, figures, watched
-
+PATHS = GroupPaths("g")
+TIMEOUT_S = 120.0
+RECORD_EVERY_S = 0.05
 SETTLE_S = 2.0
 FEW, MANY = 64, 1024
 SLOTS = 8
 TRIGGERS = 20
+
+
+class Figures(NamedTuple):
+    """One sample of a server's figures.
+
+    :ivar data_bytes: paths and data of all znodes (`zk_approximate_data_size`).
+    :ivar requests: packets from clients so far, pings included.
+    :ivar transactions: writes so far; a multi counts as one, and so do the start and the end of a session.
+    """
+
+    at_s: float
+    znodes: float
+    ephemerals: float
+    watches: float
+    data_bytes: float
+    requests: float
+    transactions: float
+
+    def since(self, before: Figures) -> Figures:
+        """The difference since `before`."""
+        return Figures(*(after - earlier for after, earlier in zip(self, before, strict=True)))
+
+
+def figures(server: Server) -> Figures:
+    """Take a sample."""
+    monitored = dict(re.findall(r"^(zk_\w+)\t(\d+)", server.ask("mntr", 5.0), re.MULTILINE))
+    zxid = re.search(r"^Zxid: 0x([0-9a-f]+)", server.ask("srvr", 5.0), re.MULTILINE)
+    if zxid is None or "zk_znode_count" not in monitored:
+        raise RuntimeError("the server gave no figures")
+    return Figures(
+        at_s=time.monotonic(),
+        znodes=int(monitored["zk_znode_count"]),
+        ephemerals=int(monitored["zk_ephemerals_count"]),
+        watches=int(monitored["zk_watch_count"]),
+        data_bytes=int(monitored["zk_approximate_data_size"]),
+        requests=int(monitored["zk_packets_received"]),
+        transactions=int(zxid[1], 16) & 0xFFFFFFFF,
+    )
+
+
+def watched(server: Server, seconds: float) -> Figures:
+    """The difference over `seconds`."""
+    before = figures(server)
+    time.sleep(seconds)
+    return figures(server).since(before)
+
+
+class TrickleLog(PullLog):
+    """A log in which every partition gets a record each 50 ms from `began` until `ended`."""
+
+    began = ended = float("inf")
+
+    def earliest(self, topic: str, topic_id: str, partition: int) -> int:
+        return 0
+
+    def latest(self, topic: str, topic_id: str, partition: int) -> int:
+        return int(max(0.0, min(time.monotonic(), self.ended) - self.began) / RECORD_EVERY_S)
+
+    def fetch(
+        self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int, max_records: int
+    ) -> Fetched:
+        end = self.latest(topic, topic_id, partition)
+        if end <= offset:
+            return Fetched([], offset)
+        record = {"value": b"x" * 100, "topic": topic, "partition": partition, "timestamp": 0, "timestampType": 0}
+        rows = [{**record, "offset": each} for each in range(offset, end)]
+        return Fetched([pa.RecordBatch.from_pylist(rows, schema=LOG_SCHEMA)], end)
+
+    def close(self) -> None:
+        pass
+
+
+class Group:
+    """The group `g` over topic `t`."""
+
+    def __init__(self, zk: str, segments: Path) -> None:
+        self.zk = zk
+        self.log = TrickleLog()
+        self.store = open_kazoo(zk, 10_000)
+        self._segments = SegmentFolder(str(segments)).url
+        self._nodes: list[tuple[CoordinatorService, threading.Thread]] = []
+        self._slots: list[tuple[Slot, threading.Thread]] = []
+        self._post = PoolPost(kazoo_factory(zk, 10_000), ThreadRuntime(), "g", "p", "run")
+
+    def node(self) -> None:
+        """Start another coordinator node; the first is elected."""
+        config = CoordinatorConfig(zk=self.zk, node=f"node-{len(self._nodes)}", segment_retention_ms=0)
+        service = CoordinatorService(config, kazoo_factory(self.zk, config.session_timeout_ms), ThreadRuntime())
+        self._nodes.append((service, _thread(service.run)))
+        wait_for(lambda: self._nodes[0][0].term is not None, TIMEOUT_S, "a node is elected")
+
+    def driver(self) -> None:
+        """The znode of a pool, as its driver maintains it."""
+        self._post.keep(1000)
+
+    def slots(self, count: int) -> None:
+        """Start slots up to this total; returns once the group is Stable."""
+        for number in range(len(self._slots), count):
+            config = SlotConfig(zk=self.zk, group="g", pool="p", log_dir="none", segments_dir=self._segments)
+            spec = SlotSpec(config, Subscription({"t": 1}), number, "run", "")
+            opener = kazoo_factory(self.zk, config.session_timeout_ms)
+            slot = Slot(spec, self.log, opener, ThreadRuntime())
+            self._slots.append((slot, _thread(slot.run)))
+        wait_for(lambda: self._is_stable(count), TIMEOUT_S, f"{count} fetchers are Stable")
+
+    def planner(self) -> Planner:
+        """The planner of a query."""
+        config = SourceConfig(zk=self.zk, group="g", query="q")
+        return Planner(config, kazoo_factory(self.zk, config.session_timeout_ms), ThreadRuntime())
+
+    def segments(self) -> int:
+        """The number of segments."""
+        listing = self.store.children(PATHS.segments)
+        return len(listing.names) if listing else 0
+
+    def close(self) -> None:
+        """Stop all members."""
+        for slot, _ in self._slots:
+            slot.stop("measured")
+        for service, _ in self._nodes:
+            service.stop()
+        for _, thread in (*self._slots, *self._nodes):
+            thread.join(20)
+        self._post.close()
+        self.store.close()
+
+    def _is_stable(self, members: int) -> bool:
+        node = self.store.get(PATHS.state)
+        if node is None:
+            return False
+        state = GroupState.parse(PATHS.state, node.data)
+        return state.state == STABLE and len(state.target) == members
+
+
+def _thread(function: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=function, daemon=True)
+    thread.start()
+    return thread
 
 
 class Row(NamedTuple):
@@ -115,12 +269,12 @@ def _idle(server: Server, few: Group, many: Group, seconds: float) -> Iterator[R
 
 def _load(server: Server, group: Group, partitions: int, fetchers: int, seconds: float) -> Iterator[Row]:
     quiet = watched(server, seconds)
-    group.log.flow(True)
+    group.log.began = time.monotonic()
     time.sleep(SETTLE_S)
     sealed, before = group.segments(), figures(server)
     time.sleep(seconds)
     busy, new = figures(server).since(before), group.segments() - sealed
-    group.log.flow(False)
+    group.log.ended = time.monotonic()
     each = f"{partitions // fetchers} partitions a fetcher"
     yield _row(
         f"a fetcher that seals {new / fetchers / busy.at_s:.1f} times a second", None, _less(busy, quiet), fetchers
@@ -166,17 +320,11 @@ def _each(found: Mapping[int, Figures]) -> Figures:
 def _row(what: str, came: Figures | None, rate: Figures | None = None, by: int = 1) -> Row:
     row = Row(what)
     if came is not None:
-        row = row._replace(
-            znodes=came.znodes / by,
-            ephemerals=came.ephemerals / by,
-            watches=came.watches / by,
-            data_bytes=came.data_bytes / by,
-        )
+        counts = {name: getattr(came, name) / by for name in ("znodes", "ephemerals", "watches", "data_bytes")}
+        row = row._replace(**counts)
     if rate is not None:
-        row = row._replace(
-            requests_s=rate.requests / rate.at_s / by,
-            transactions_s=rate.transactions / rate.at_s / by,
-        )
+        second = rate.at_s * by
+        row = row._replace(requests_s=rate.requests / second, transactions_s=rate.transactions / second)
     return row
 
 

@@ -1,16 +1,18 @@
-"""`producer` for a real Kafka: with confluent-kafka, independent of this project's Kafka client code.
+"""A real Kafka's records, written and read with confluent-kafka alone, independent of this project's Kafka client code.
 
-It creates the topic, and is idempotent: after a broker restart every record exists once, in order. Reported are the
-acknowledged records of each partition.
+The producer, as `producer.py`, creates the topic, and is idempotent: after a broker restart every record exists once,
+in order. Reported are the acknowledged records of each partition. The reader reads whole topics, and reports the
+correctly numbered records, with which the group's delivered ones are compared.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from functools import partial
 from typing import Any
 
-from confluent_kafka import KafkaException
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Producer as Client
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -24,6 +26,9 @@ from .producer import ROUND_S, CachedTopics, Ends
 CREATED_S = 30.0
 FLUSHED_S = 3.0
 AGAIN_S = 0.1
+READ_S = 20.0
+GROUP = "drill-independent"
+"""`group.id` is mandatory; the consumer neither joins the group nor commits."""
 
 
 class NumberedProducer:
@@ -64,8 +69,12 @@ class NumberedProducer:
 def main(fields: Fields) -> None:
     """Write `rate` records a second to each of the `partitions` of `topics` (registered below `zk`), until SIGTERM.
 
-    `servers` are the brokers.
+    `servers` are the brokers. Without a `rate`: read the topics to their ends; see `read`.
     """
+    if "rate" not in fields.values:
+        ends, misplaced = read(fields.text("servers"), sorted(fields.mapping("topics")), fields.number("partitions"))
+        emit("read", ends=ends, misplaced=misplaced)
+        return
     gate = HangGate()
     count = max(1, round(fields.number("rate") * ROUND_S))
     names = sorted(fields.mapping("topics"))
@@ -97,6 +106,36 @@ def created(servers: str, names: list[str], partitions: int) -> None:
             if time.monotonic() > deadline:
                 raise
         time.sleep(AGAIN_S)
+
+
+def read(servers: str, names: list[str], partitions: int) -> tuple[Ends, int]:
+    """Records by their key, which is the topic's id, and the number of records whose number is not their offset.
+
+    :raises TimeoutError: when their ends are not reached.
+    """
+    remaining = {(name, number) for name in names for number in range(partitions)}
+    counts: Counter[tuple[str, str, int]] = Counter()
+    misplaced = 0
+    client = Consumer(
+        {"bootstrap.servers": servers, "group.id": GROUP, "enable.auto.commit": False, "enable.partition.eof": True}
+    )
+    client.assign([TopicPartition(name, number, OFFSET_BEGINNING) for name, number in sorted(remaining)])
+    deadline = time.monotonic() + READ_S
+    while remaining:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the ends of {len(remaining)} partitions were not reached within {READ_S:g} s")
+        for message in client.consume(1000, 0.1):
+            if (error := message.error()) is None:
+                key = (message.key() or b"").decode(errors="replace")
+                counts[str(message.topic()), key, int(message.partition() or 0)] += 1
+                misplaced += message.value() != str(message.offset()).encode()
+            elif error.code() == KafkaError._PARTITION_EOF:
+                remaining.discard((message.topic(), message.partition()))
+    client.close()
+    ends: Ends = {}
+    for (topic, key, partition), count in counts.items():
+        ends.setdefault(topic, {}).setdefault(key, {})[str(partition)] = count
+    return ends, misplaced
 
 
 if __name__ == "__main__":
