@@ -16,7 +16,7 @@ from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.records import UNKNOWN_MEMBER_ID
 
 from .assignment.base import ClientAssignor
-from .assignment.registry import client_assignment
+from .assignment.consumers import client_assignment
 from .config import ConsumerConfig, Subscription
 from .control import Control
 from .errors import CommitFailed, UnknownMemberId

@@ -6,28 +6,45 @@ ask when they change, at most once in `assignment_delay_ms`.
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
+from coordinator.assignors.registry import BUILT_IN, NAME_RULE, Kind, Unusable, assignors, complete, load_offered
 from coordinator.zk.errors import BadData, CoordinatorError, UsageError
 from coordinator.zk.store import Node, Store
 from coordinator.zk.znodes.group_state import GroupState
-from coordinator.zk.znodes.json_fields import readable
-from coordinator.zk.znodes.names import is_name
-from coordinator.zk.znodes.paths import Brokers, ask_number
-from coordinator.zk.znodes.records import STATIC, Channel, Registration, Topic, parsed_channel
+from coordinator.zk.znodes.json_fields import Fields, readable
+from coordinator.zk.znodes.names import is_name, shown
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import Brokers, GroupPaths, ask_number
+from coordinator.zk.znodes.records import (
+    MAX_TOPIC_BYTES,
+    STATIC,
+    Channel,
+    OffsetRecord,
+    Registration,
+    Topic,
+    parsed_channel,
+)
 from coordinator.zk.znodes.sync import Answer, Ask, ClientProtocols, MemberAnswer, decoded, encoded
 from coordinator.zk.znodes.topic_filter import GroupFilters, TopicFilter
 
-from ..config import CLIENT_SIDE, Subscription
-from ..logs import Log
+from ..config import CLIENT_SIDE, COORDINATOR_SIDE, Subscription
+from ..logs import Log, TopicIdPartition, ends_of
 from ..membership.call_guard import MemberContext
 from ..membership.channel import logged
-from ..membership.client_assignment import IDS_AT_ONCE, Decision, MemberMetadata
+from ..membership.client_assignment import IDS_AT_ONCE, ClientAssignment, Decision, MemberMetadata
+from ..types import Offsets
+from .adapter import CoordinatorStrategy
 from .base import Assignment, ClientAssignor, Cluster, Held
-from .lookup import GroupView, LeaderLookup
+from .lag import LagAssignor
 from .metadata import ConsumerMetadata
+from .rack import RackAssignor
 
 log = logging.getLogger(__name__)
 
@@ -300,3 +317,169 @@ def _topic(path: str, name: str, node: Node) -> Topic | None:
     except CoordinatorError as error:
         log.warning("ignoring unreadable znode: path=%s problem=%s", path, error)
         return None
+
+
+class GroupView(NamedTuple):
+    """What a leader has read of its group.
+
+    :ivar topics: topic -> what it is now.  :ivar data: topic -> its znode's data: replicas stand there.
+    :ivar channels: consumer -> what its channel says: it is ahead of `offsets/`.
+    """
+
+    topics: Mapping[str, Topic]
+    data: Mapping[str, bytes]
+    channels: Mapping[str, Channel]
+
+
+class LeaderLookup:
+    """Of one call of an assignor. Partitions without an answer are missing; only ZooKeeper's errors are raised."""
+
+    def __init__(self, store: Store, paths: GroupPaths, brokers: Brokers, source: Log, view: GroupView) -> None:
+        self._store = store
+        self._paths = paths
+        self._brokers = brokers
+        self._log = source
+        self._view = view
+        self._replicas: dict[str, Mapping[str, Any]] = {}
+        self._rack_of: dict[str, str] | None = None
+
+    def committed(self, partitions: Collection[TopicPartition]) -> Offsets:
+        """Committed offsets of the group, for the current topics."""
+        requested = set(partitions)
+        found = {
+            part: offset
+            for channel in self._view.channels.values()
+            for part, offset in channel.running.items()
+            if offset is not None and part in requested and channel.topics.get(part.topic) == self._id(part)
+        }
+        rest = sorted(requested - found.keys())
+        paths = [self._paths.offset(*part) for part in rest]
+        for part, path, node in zip(rest, paths, self._store.get_many(paths), strict=True):
+            record = readable(OffsetRecord.parse, path, node)
+            if record is not None and record.topic_id == self._id(part):
+                found[part] = record.offset
+        return found
+
+    def end_offsets(self, partitions: Collection[TopicPartition]) -> Offsets:
+        """The offset that the next record of each will have."""
+        places = {TopicIdPartition(part.topic, self._id(part), part.partition): part for part in partitions}
+        ends = ends_of(self._log, places)
+        return {places[place]: end for place, end in ends.items() if isinstance(end, int)}
+
+    def beginning_offsets(self, partitions: Collection[TopicPartition]) -> Offsets:
+        """The offset of the oldest record of each."""
+        found = {}
+        for part in partitions:
+            try:
+                found[part] = self._log.earliest(part.topic, self._id(part), part.partition)
+            except (CoordinatorError, OSError):
+                continue
+        return found
+
+    def racks(self, partition: TopicPartition) -> frozenset[str]:
+        """Racks of the replicas, as registered by Kafka's brokers; empty when unknown."""
+        if partition.topic not in self._replicas:
+            self._replicas[partition.topic] = _mapping(self._view.data.get(partition.topic, b""), "partitions")
+        replicas = self._replicas[partition.topic].get(str(partition.partition))
+        ids = [str(broker) for broker in replicas] if isinstance(replicas, list) else []
+        racks = self._racks() if ids else {}
+        return frozenset(racks[broker] for broker in ids if broker in racks)
+
+    def _racks(self) -> Mapping[str, str]:
+        """Broker -> rack."""
+        if self._rack_of is None:
+            listing = self._store.children(self._brokers.ids)
+            names = sorted(name for name in (listing.names if listing else ()) if name.isdigit())
+            nodes = self._store.get_many([self._brokers.id(name) for name in names])
+            texts = {name: _rack(node.data) for name, node in zip(names, nodes, strict=True) if node is not None}
+            self._rack_of = {name: rack for name, rack in texts.items() if rack}
+        return self._rack_of
+
+    def _id(self, part: TopicPartition) -> str:
+        topic = self._view.topics.get(part.topic)
+        return topic.id if topic is not None else ""
+
+
+def _mapping(data: bytes, name: str) -> Mapping[str, Any]:
+    try:
+        return Fields.parse("a topic", data, most=MAX_TOPIC_BYTES).mapping(name)
+    except BadData:
+        return {}
+
+
+def _rack(data: bytes) -> str:
+    try:
+        rack = json.loads(data).get("rack")
+    except (ValueError, AttributeError):
+        return ""
+    return rack if isinstance(rack, str) else ""
+
+
+ENTRY_POINTS = "zk_group_coordinator.client_assignors"
+RESERVED = frozenset({*BUILT_IN, LagAssignor.name, RackAssignor.name})
+"""Names that no package can override."""
+METHODS = ("metadata", "assign", "on_assignment")
+SEVERAL = "several packages offer this name ({})"
+CLIENT_ASSIGNORS = Kind(ENTRY_POINTS, RESERVED, "is_cooperative", METHODS, SEVERAL)
+
+
+def client_assignors(offered: Iterable[EntryPoint] | None = None) -> Mapping[str, ClientAssignor]:
+    """Name -> assignor, of all usable ones; the others are logged. Runs the code of installed packages: call once.
+
+    A package's client assignor has precedence over its coordinator-side strategy of the same name.
+
+    :param offered: entry points of client assignors; None for those of the installed packages.
+    """
+    found: dict[str, ClientAssignor] = {name: CoordinatorStrategy(each) for name, each in assignors().items()}
+    usable, unusable = load_offered(CLIENT_ASSIGNORS, offered)
+    found |= {LagAssignor.name: LagAssignor(), RackAssignor.name: RackAssignor(), **usable}
+    for name, (where, reason) in unusable.items():
+        log.warning("ignoring unusable strategy: strategy=%s entry_point=%s reason=%s", shown(name), where, reason)
+    return MappingProxyType(found)
+
+
+def named(names: Sequence[str], given: Sequence[ClientAssignor] = ()) -> tuple[ClientAssignor, ...]:
+    """The assignors with these names, in their order; a repeated name counts once.
+
+    :param given: assignors of the application, with precedence over installed ones.
+    :raises UsageError: when one is not installed, or a given one is incomplete or has a duplicate name.
+    """
+    for assignor in given:
+        name = getattr(assignor, "name", None)
+        if not isinstance(name, str) or not is_name(name):
+            raise UsageError(f"{shown(name)} is no name for a client assignor: {NAME_RULE}")
+        try:
+            complete(CLIENT_ASSIGNORS, name, assignor)
+        except Unusable as reason:
+            raise UsageError(f"client assignor {name} cannot be used: {reason}") from reason
+    found = {assignor.name: assignor for assignor in given}
+    if len(found) < len(given):
+        raise UsageError("two of the given client assignors have the same name")
+    if missing := [name for name in names if name not in found]:
+        found = {**client_assignors(), **found}
+        missing = [name for name in missing if name not in found]
+    if missing:
+        raise UsageError(
+            f"client assignor not installed: {', '.join(map(shown, missing))}; installed: {', '.join(sorted(found))}"
+        )
+    return tuple(found[name] for name in dict.fromkeys(names))
+
+
+def client_assignment(
+    context: MemberContext, source: Log, given: Sequence[ClientAssignor] = ()
+) -> ClientAssignment | None:
+    """None for a consumer under the coordinator's strategies.
+
+    :param given: client assignors besides the installed ones; when not empty, the only ones, in this order.
+    :raises UsageError: when a protocol is not installed, or assignors are given without client-side assignment.
+    """
+    config = context.config
+    if CLIENT_SIDE not in config.sides:
+        if given:
+            raise UsageError("assignors are for client-side assignment: add assignment='client'")
+        return None
+    names = [each.name for each in given] or list(config.protocols)
+    if COORDINATOR_SIDE in config.sides and not given:
+        installed = client_assignors()
+        names = [name for name in names if name in installed] or names
+    return ClientAssignment(context, ConsumerRole(context, source, named(names, given)))

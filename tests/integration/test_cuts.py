@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from consumer.errors import SegmentError
-from consumer.spark.source.offset import SourceOffset
 from consumer.spark.source.options import SourceConfig
 from consumer.spark.source.planner import BatchPlanner, Planner
+from consumer.spark.source.segment_index import SourceOffset
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Delete, Listing, Node, SetData, Store, Watch

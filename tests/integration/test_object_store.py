@@ -15,8 +15,8 @@ from consumer.errors import ForeignFolder, SegmentError
 from consumer.sealing.folder_claim import claim
 from consumer.sealing.segment_files import SegmentFolder, segment_file
 from consumer.spark.fetchers.orphan_sweep import ORPHAN_AFTER_S, sweep
-from consumer.spark.source.offset import SourceOffset
 from consumer.spark.source.rewind import PROVIDER, PROVIDERS, CheckpointFiles
+from consumer.spark.source.segment_index import SourceOffset
 from coordinator.zk.batching import ensure
 from coordinator.zk.errors import UsageError
 from coordinator.zk.runtime import ThreadRuntime

@@ -13,11 +13,10 @@ import pytest
 
 from consumer.errors import SegmentError
 from consumer.sealing.segment_files import SegmentFolder
-from consumer.spark.source.offset import SourceOffset
 from consumer.spark.source.options import SourceConfig
 from consumer.spark.source.planner import Planner, packed
 from consumer.spark.source.query_znode import QueryRemoved, QueryTakenOver
-from consumer.spark.source.segment_index import Sealed
+from consumer.spark.source.segment_index import Sealed, SourceOffset
 from coordinator.planning.backpressure import Bounds, Retention
 from coordinator.retention.queries import SeenQueries
 from coordinator.retention.segments import SegmentCollector, SegmentRules

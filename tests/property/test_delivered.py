@@ -6,8 +6,7 @@ import json
 from itertools import pairwise
 from typing import NamedTuple
 
-from consumer.spark.source.offset import SourceOffset
-from consumer.spark.source.segment_index import Sealed, delivered, joined
+from consumer.spark.source.segment_index import Sealed, SourceOffset, delivered, joined
 from coordinator.zk.znodes.partitions import LOST, RESET, Discontinuity, TopicPartition
 from coordinator.zk.znodes.segments import SealedRange, Segment
 from tests.property.effort import Draw, tried

@@ -10,7 +10,7 @@ import coordinator.planning.membership
 import coordinator.planning.reconciliation
 import coordinator.rebalance.handlers
 from consumer.membership.claims import after_command
-from consumer.membership.command_drain import CommandDrain
+from consumer.membership.member import CommandDrain
 from coordinator.listeners.interests import Interests
 from coordinator.listeners.listeners import Listeners
 from coordinator.listeners.topics import TopicListener

@@ -14,10 +14,9 @@ from consumer.spark.fetchers.config import SlotConfig
 from consumer.spark.fetchers.pool import FetcherPool, pool_name, slot_config, subscription_of
 from consumer.spark.fetchers.supervisor import SlotStatus, reason_of, slots_table
 from consumer.spark.resources import SparkCluster, cluster_of, context_of
-from consumer.spark.source.offset import SourceOffset
 from consumer.spark.source.options import ClaimedReader, SourceConfig, is_reader_of, source_config
 from consumer.spark.source.planner import check_batch, check_stream
-from consumer.spark.source.segment_index import Sealed, gaps
+from consumer.spark.source.segment_index import Sealed, SourceOffset, gaps
 from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.znodes.names import is_name
 from coordinator.zk.znodes.records import BLACK_LIST, STATIC, WHITE_LIST

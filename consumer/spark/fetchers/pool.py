@@ -33,7 +33,7 @@ from ...sealing.segment_files import SegmentFolder
 from ..resources import cluster_of, context_of
 from .config import SlotConfig, SlotSpec
 from .orphan_sweep import sweep
-from .pool_znode import UNANSWERED, PoolPost
+from .slot import UNANSWERED, PoolPost
 from .slot_view import GroupView, late_slots, late_text, read_group, shown_slots, view_of
 from .supervisor import SlotJobs, SlotStatus, SlotSupervisor, slots_table
 

@@ -13,7 +13,7 @@ from coordinator.zk.update import Failure, retried
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.segments import Query, Rewind
 
-from .offset import SourceOffset
+from .segment_index import SourceOffset
 
 log = logging.getLogger(__name__)
 

@@ -33,9 +33,8 @@ from coordinator.zk.znodes.names import checked_name, shown
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.segments import Query, Rewind, SegmentsRecord
 
-from .cuts import QueryCuts
-from .offset import MAX_OFFSET_BYTES, SourceOffset
-from .segment_index import SealedSegments
+from .planner import QueryCuts
+from .segment_index import MAX_OFFSET_BYTES, SealedSegments, SourceOffset
 
 log = logging.getLogger(__name__)
 
