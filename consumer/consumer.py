@@ -30,7 +30,6 @@ from .logs import Log, OffsetOutOfRange, open_log
 from .membership.call_guard import MemberContext, exclusive, shared
 from .membership.member import ConsumerMember
 from .membership.offsets import Consumption
-from .membership.registration import opener_of
 from .membership.start_position import Starts
 from .metrics import ConsumerMetrics
 from .operator.region import RegionMember, final_checkpoint
@@ -124,7 +123,7 @@ class Consumer(Control):
         self._meter.reads_log(*lag_readers(self._log, self._polling, self._runtime))
         self._meter.reads_buffer(lambda: self._polling.retained, lambda: len(self._polling.paused))
         self._callbacks = callbacks or Callbacks()
-        opener = open_store or opener_of(config, "consumer")
+        opener = open_store or config.opener(f"consumer {config.consumer}")
         context = self._context = MemberContext(config, self._runtime, self._meter)
         self._calls = context.calls
         self._client = client_assignment(context, self._log, assignors)

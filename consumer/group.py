@@ -33,7 +33,6 @@ from .errors import AssignmentFailed
 from .membership.call_guard import CallGuard, MemberContext, exclusive, shared
 from .membership.client_assignment import ClientAssignment, Decision, MemberMetadata
 from .membership.member import ConsumerMember
-from .membership.registration import opener_of
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +96,7 @@ class GroupMember:
             raise UsageError(f"a GroupMember has no {without[0]}: leave it out")
         self._runtime = runtime or ThreadRuntime()
         config = ConsumerConfig(**known, **names, **options).named(self._runtime)  # type: ignore[arg-type]
-        opener = open_store or opener_of(config, "member")
+        opener = open_store or config.opener(f"member {config.consumer}")
         context = MemberContext(config, self._runtime)
         calls = context.calls
         self._role = _Role(calls, protocol_type, checked, assign, on_assigned, on_revoked, on_lost)

@@ -30,7 +30,6 @@ from coordinator.zk.errors import (
 )
 from coordinator.zk.lease import LEASE_SHARE, Heard, Lease, LeaseLog
 from coordinator.zk.runtime import Runtime, Task
-from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import MAX_OPERATIONS, Create, Delete, Node, Operation, SetData, Store, StoreFactory
 from coordinator.zk.update import Failure, retried
 from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
@@ -48,7 +47,7 @@ from coordinator.zk.znodes.records import (
 from coordinator.zk.znodes.regions import CONSUMERS, SLOTS, RegionMembership
 from coordinator.zk.znodes.sync import CLIENT
 
-from ..config import COORDINATOR_SIDE, ConsumerConfig, Subscription
+from ..config import COORDINATOR_SIDE, Subscription
 from ..errors import ChannelGone, FencedInstanceId, UnknownMemberId
 from .call_guard import MemberContext
 from .channel import FencedChannel
@@ -581,13 +580,3 @@ class Backoff:
     def _wait(self, times: int) -> None:
         wait_s = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2 ** min(times, 10))
         self._not_before = self._runtime.monotonic() + wait_s
-
-
-def opener_of(config: ConsumerConfig, kind: str) -> StoreFactory:
-    """Opens sessions for a consumer, as its configuration has them.
-
-    :param kind: with the consumer's name the client in log lines: `consumer`, `slot`, `member`.
-    """
-    connect_timeout_s = config.connect_timeout_ms / 1000
-    client = f"{kind} {config.consumer}"
-    return kazoo_factory(config.zk, config.session_timeout_ms, connect_timeout_s, client, config.access)

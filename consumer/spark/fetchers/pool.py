@@ -22,7 +22,6 @@ import coordinator
 from coordinator.zk.errors import CoordinatorError, NotAuthorized, Refused, Retryable, StoreError, UsageError
 from coordinator.zk.process.config import load, require
 from coordinator.zk.runtime import Runtime, ThreadRuntime
-from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.values import whole
 from coordinator.zk.znodes.names import MAX_NAME, shown
 from coordinator.zk.znodes.records import BLACK_LIST, STATIC, WHITE_LIST
@@ -81,10 +80,7 @@ class FetcherPool:
         self._folder = SegmentFolder(self.config.segments_dir)
         self.run = self._runtime.random_id()
         config = self.config
-        opener = kazoo_factory(
-            config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000, f"pool {config.pool}", config.access
-        )
-        self._post = PoolPost(opener, self._runtime, config.group, config.pool, self.run)
+        self._post = PoolPost(config.opener(f"pool {config.pool}"), self._runtime, config.group, config.pool, self.run)
         self._posting = self._runtime.lock()
         self._stopping = self._runtime.event()
         self._closed = self._runtime.event()

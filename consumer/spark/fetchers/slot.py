@@ -45,7 +45,6 @@ from ...logs import Log, embedded_folder, open_log
 from ...membership.call_guard import MemberContext
 from ...membership.member import ConsumerMember
 from ...membership.offsets import Consumption
-from ...membership.registration import opener_of
 from ...membership.start_position import Starts
 from ...metrics import ConsumerMetrics
 from ...sealing.folder_claim import ClaimedFiles
@@ -273,9 +272,9 @@ def run_slot(spec: SlotSpec) -> dict[str, Any]:
     config = spec.config
     files = SegmentFolder(config.segments_dir)
     check_folders(config.log_dir, files, config.group)
-    source = open_log(config.log_dir, config.consumer_config(spec.number).kafka_place)
-    opener = opener_of(config.consumer_config(spec.number), "slot")
+    source = open_log(config.log_dir, config.kafka_place)
     runtime = ThreadRuntime(recorder_of(config.consumer_config(spec.number), "slot"))
+    opener = config.opener(f"slot {config.consumer(spec.number)}")
     slot = Slot(spec, source, opener, runtime, files, MOST_FAILING_S)
     # PySpark's daemon sets these to their defaults before each task, and sends SIGHUP when the executor ends.
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +20,6 @@ from pyspark.sql.types import StructType
 
 from coordinator.zk.errors import BadData, CoordinatorError
 from coordinator.zk.runtime import Runtime, ThreadRuntime
-from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Store, StoreFactory
 from coordinator.zk.znodes.names import is_name
 from coordinator.zk.znodes.paths import GroupPaths
@@ -28,7 +28,7 @@ from coordinator.zk.znodes.records import OffsetRecord, parsed_channel
 
 from ...errors import SegmentError
 from ...fetching.lag import READ_AGAIN_S
-from ...logs import KafkaPlace, Log, TopicIdPartition, ends_of, open_log
+from ...logs import Log, TopicIdPartition, ends_of, open_log
 from ...logs.base import LOG_SCHEMA
 from ...sealing.segment_files import SegmentFolder
 from ..gc_tuning import spare_modules
@@ -97,7 +97,7 @@ class ZkGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._planner is None:
             self._claimed = ClaimedReader(self._config) if self._config.query else None
             name = self._claimed.query if self._claimed else ""
-            self._planner = Planner(self._config, opener_of(self._config), ThreadRuntime(), name=name)
+            self._planner = Planner(self._config, self._config.session_opener, ThreadRuntime(), name=name)
         return self._planner
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -143,13 +143,9 @@ class ZkGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._config.log_dir:
             return {}
         if self._ends is None:
-            self._ends = LogEnds(self._config.group, opener_of(self._config), self._open_log, ThreadRuntime())
+            source = partial(open_log, self._config.log_dir, self._config.kafka_place)
+            self._ends = LogEnds(self._config.group, self._config.session_opener, source, ThreadRuntime())
         return self._ends.latest
-
-    def _open_log(self) -> Log:
-        config = self._config
-        place = KafkaPlace(config.zk, config.brokers_path, config.bootstrap_servers, config.kafka, config.access)
-        return open_log(config.log_dir, place)
 
 
 class ZkGroupBatchReader(DataSourceReader):
@@ -159,7 +155,7 @@ class ZkGroupBatchReader(DataSourceReader):
         self._config = config
 
     def partitions(self) -> Sequence[InputPartition]:
-        planner = BatchPlanner(self._config, opener_of(self._config), ThreadRuntime())
+        planner = BatchPlanner(self._config, self._config.session_opener, ThreadRuntime())
         try:
             return [SegmentsPartition(tuple(run)) for run in planner.plan_all()]
         finally:
@@ -169,12 +165,6 @@ class ZkGroupBatchReader(DataSourceReader):
         # With nothing to read, Spark passes one partition of its own.
         segments = partition.segments if isinstance(partition, SegmentsPartition) else ()
         return records(segments, self._config.include_headers, MAY_BE_COLLECTED)
-
-
-def opener_of(config: SourceConfig) -> StoreFactory:
-    """Opens ZooKeeper sessions."""
-    client = f"query {config.query or config.group}"
-    return kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000, client, config.access)
 
 
 def records(segments: Sequence[Sealed], include_headers: bool, if_missing: str = "") -> Iterator[pa.RecordBatch]:
