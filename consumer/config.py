@@ -10,7 +10,8 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.hosts import checked_hosts
 from coordinator.zk.process.config import LOOPBACK, require
-from coordinator.zk.runtime import Runtime
+from coordinator.zk.process.history_recorder import recorder_in
+from coordinator.zk.runtime import Recorder, Runtime
 from coordinator.zk.security.access import ZooKeeperAccess
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import StoreFactory
@@ -190,6 +191,14 @@ class ConsumerConfig(MemberConfig):
             return self
         host = "".join(char if is_name(char) else "-" for char in socket.gethostname())
         return replace(self, consumer=f"{host[:100]}-{os.getpid()}-{runtime.random_id()[:NAME_DIGITS]}")
+
+    def recorder(self, kind: str, **more: str) -> Recorder | None:
+        """The recorder of the consumer's own process.
+
+        :param more: further fields of its first event.
+        :raises UsageError: when the file cannot be written.
+        """
+        return recorder_in(self.history_dir, self.consumer, kind=kind, group=self.group, consumer=self.consumer, **more)
 
     @property
     def sides(self) -> tuple[str, ...]:

@@ -25,7 +25,6 @@ from .fetching.lag import lag_readers
 from .fetching.polling import AutoCommit, Polling, fetcher_of
 from .fetching.records import Record as Record
 from .fetching.records import records_of as records_of
-from .history import recorder_of
 from .logs import Log, OffsetOutOfRange, open_log
 from .membership.call_guard import MemberContext, exclusive, shared
 from .membership.member import ConsumerMember
@@ -107,7 +106,7 @@ class Consumer(Control):
     ) -> None:
         self._config = config = config.named(runtime or ThreadRuntime())
         self._subscription = subscription
-        self._runtime = runtime or ThreadRuntime(recorder_of(config, "consumer"))
+        self._runtime = runtime or ThreadRuntime(config.recorder("consumer"))
         self._log = source or open_log(config.log_dir, config.kafka_place)
         metrics = metrics or ConsumerMetrics()
         self._meter = metrics.of(config.group, config.consumer)
@@ -289,18 +288,15 @@ class Consumer(Control):
         self._member.in_session(lambda store, fenced: self.region.request_reset(store, fenced, reason))
 
     def on_drain(self) -> bool | None:
-        """See `Callbacks`."""
         with self._calls.callback("on_drain"):
             return self._callbacks.on_drain()
 
     def on_checkpoint(self, checkpoint: int) -> State:
-        """See `Callbacks`."""
         positions = {partition: position.offset for partition, position in self._polling.positions.items()}
         with self._calls.callback("on_checkpoint"):
             return own_state(self._callbacks.on_checkpoint(checkpoint), positions)
 
     def on_reset(self, checkpoint: int, state: State) -> None:
-        """See `Callbacks`."""
         with self._calls.callback("on_reset"):
             self._callbacks.on_reset(checkpoint, state)
         self._meter.restored()
@@ -341,20 +337,17 @@ class Consumer(Control):
     # ---- the member's calls
 
     def assigned(self, starts: Mapping[TopicPartition, Position]) -> None:
-        """See `Holder`."""
         self._polling.begin(starts)
         with self._calls.callback("on_partitions_assigned"):
             self._callbacks.on_partitions_assigned(frozenset(starts))
 
     def revoke(self, partitions: PartitionSet) -> None:
-        """See `Holder`."""
         self._auto_commit.now()
         with self._calls.callback("on_partitions_revoked"):
             self._callbacks.on_partitions_revoked(partitions)
         self._polling.end(partitions)
 
     def lost(self, partitions: PartitionSet) -> None:
-        """See `Holder`."""
         self._polling.end(partitions)
         with self._calls.callback("on_partitions_lost"):
             self._callbacks.on_partitions_lost(partitions)

@@ -9,19 +9,20 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from coordinator.assignors.registry import BUILT_IN, NAME_RULE, Kind, Unusable, assignors, complete, load_offered
 from coordinator.zk.errors import BadData, CoordinatorError, UsageError
-from coordinator.zk.store import Node, Store
+from coordinator.zk.store import Store
 from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.json_fields import Fields, readable
 from coordinator.zk.znodes.names import is_name, shown
 from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import Brokers, GroupPaths, ask_number
+from coordinator.zk.znodes.paths import Brokers, ask_number
 from coordinator.zk.znodes.records import (
     MAX_TOPIC_BYTES,
     STATIC,
@@ -38,7 +39,7 @@ from ..config import CLIENT_SIDE, COORDINATOR_SIDE, Subscription
 from ..logs import Log, TopicIdPartition, ends_of
 from ..membership.call_guard import MemberContext
 from ..membership.channel import logged
-from ..membership.client_assignment import IDS_AT_ONCE, ClientAssignment, Decision, MemberMetadata
+from ..membership.client_assignment import IDS_AT_ONCE, ClientAssignment, Decision, MemberMetadata, Role
 from ..types import Offsets
 from .adapter import CoordinatorStrategy
 from .base import Assignment, ClientAssignor, Cluster, Held
@@ -95,14 +96,15 @@ class _LedAssignment:
     differs_since: float | None = None
 
 
-class ConsumerRole:
-    """See `membership.client_assignment.Role`.
+class ConsumerRole(Role):
+    """A member that consumes partitions.
 
     :param assignors: the client-side assignors of this member, the preferred first.
     """
 
     def __init__(self, context: MemberContext, source: Log, assignors: Sequence[ClientAssignor]) -> None:
         config = self._config = context.config
+        self._context = context
         self._runtime = context.runtime
         self._wake = context.wake
         self._log = source
@@ -140,7 +142,7 @@ class ConsumerRole:
         self._may_have_led = False
         self._led = _LedAssignment(name, subscribed, topics, self._runtime.monotonic())
         channels = self._read_channels(store, sorted(members))
-        lookup = LeaderLookup(store, self._paths, self._brokers, self._log, GroupView(topics, data, channels))
+        lookup = LeaderLookup(self._context, store, self._log, topics, data, channels)
         cluster = Cluster(topics, self._held(store, members, channels), lookup)
         assignment = assignor.assign(cluster, metadata)
         given = {part.topic for one in assignment.values() for part in one.partitions}
@@ -160,9 +162,12 @@ class ConsumerRole:
         topics: dict[str, Topic] = {}
         data: dict[str, bytes] = {}
         for name, path, node in zip(names, paths, store.get_many(paths, watch=self._on_topics), strict=True):
-            topic = _topic(path, name, node) if node is not None else None
-            if topic is not None and node is not None:
-                topics[name], data[name] = topic, node.data
+            if node is not None:
+                try:
+                    topics[name] = Topic.parse(path, name, node.data, node.stat.czxid)
+                    data[name] = node.data
+                except BadData as error:
+                    log.warning("ignoring unreadable znode: path=%s problem=%s", path, error)
         return topics, data
 
     def _read_channels(self, store: Store, names: Sequence[str]) -> dict[str, Channel]:
@@ -302,44 +307,33 @@ class ConsumerRole:
         except (Exception, SystemExit):  # third-party code
             log.exception("assignor failed: group=%s protocol=%s", self._config.group, protocol)
 
-    def stopped(self) -> None:
-        """The commands of a consumer name its partitions."""
-
     def lost(self, reason: str) -> None:
         """A new incarnation leads once it is asked; a static member's may lead already."""
         self._led = None
         self._may_have_led = bool(self._config.group_instance_id)
 
 
-def _topic(path: str, name: str, node: Node) -> Topic | None:
-    try:
-        return Topic.parse(path, name, node.data, node.stat.czxid)
-    except CoordinatorError as error:
-        log.warning("ignoring unreadable znode: path=%s problem=%s", path, error)
-        return None
+class LeaderLookup:
+    """Of one call of an assignor. Partitions without an answer are missing; only ZooKeeper's errors are raised.
 
-
-class GroupView(NamedTuple):
-    """What a leader has read of its group.
-
-    :ivar topics: topic -> what it is now.  :ivar data: topic -> its znode's data: replicas stand there.
-    :ivar channels: consumer -> what its channel says: it is ahead of `offsets/`.
+    :param topics: topic -> what it is now.  :param data: topic -> its znode's data, which has the replicas.
+    :param channels: consumer -> its channel, which is ahead of `offsets/`.
     """
 
-    topics: Mapping[str, Topic]
-    data: Mapping[str, bytes]
-    channels: Mapping[str, Channel]
-
-
-class LeaderLookup:
-    """Of one call of an assignor. Partitions without an answer are missing; only ZooKeeper's errors are raised."""
-
-    def __init__(self, store: Store, paths: GroupPaths, brokers: Brokers, source: Log, view: GroupView) -> None:
+    def __init__(
+        self,
+        context: MemberContext,
+        store: Store,
+        source: Log,
+        topics: Mapping[str, Topic],
+        data: Mapping[str, bytes],
+        channels: Mapping[str, Channel],
+    ) -> None:
         self._store = store
-        self._paths = paths
-        self._brokers = brokers
+        self._paths = context.paths
+        self._brokers = Brokers(context.config.brokers_path)
         self._log = source
-        self._view = view
+        self._topics, self._data, self._channels = topics, data, channels
         self._replicas: dict[str, Mapping[str, Any]] = {}
         self._rack_of: dict[str, str] | None = None
 
@@ -348,7 +342,7 @@ class LeaderLookup:
         requested = set(partitions)
         found = {
             part: offset
-            for channel in self._view.channels.values()
+            for channel in self._channels.values()
             for part, offset in channel.running.items()
             if offset is not None and part in requested and channel.topics.get(part.topic) == self._id(part)
         }
@@ -379,7 +373,10 @@ class LeaderLookup:
     def racks(self, partition: TopicPartition) -> frozenset[str]:
         """Racks of the replicas, as registered by Kafka's brokers; empty when unknown."""
         if partition.topic not in self._replicas:
-            self._replicas[partition.topic] = _mapping(self._view.data.get(partition.topic, b""), "partitions")
+            self._replicas[partition.topic] = {}
+            with suppress(BadData):
+                fields = Fields.parse("a topic", self._data.get(partition.topic, b""), most=MAX_TOPIC_BYTES)
+                self._replicas[partition.topic] = fields.mapping("partitions")
         replicas = self._replicas[partition.topic].get(str(partition.partition))
         ids = [str(broker) for broker in replicas] if isinstance(replicas, list) else []
         racks = self._racks() if ids else {}
@@ -390,29 +387,16 @@ class LeaderLookup:
         if self._rack_of is None:
             listing = self._store.children(self._brokers.ids)
             names = sorted(name for name in (listing.names if listing else ()) if name.isdigit())
-            nodes = self._store.get_many([self._brokers.id(name) for name in names])
-            texts = {name: _rack(node.data) for name, node in zip(names, nodes, strict=True) if node is not None}
-            self._rack_of = {name: rack for name, rack in texts.items() if rack}
+            self._rack_of = {}
+            for name, node in zip(names, self._store.get_many(list(map(self._brokers.id, names))), strict=True):
+                with suppress(ValueError, AttributeError):
+                    rack = json.loads(node.data).get("rack") if node is not None else ""
+                    self._rack_of |= {name: rack} if rack and isinstance(rack, str) else {}
         return self._rack_of
 
     def _id(self, part: TopicPartition) -> str:
-        topic = self._view.topics.get(part.topic)
+        topic = self._topics.get(part.topic)
         return topic.id if topic is not None else ""
-
-
-def _mapping(data: bytes, name: str) -> Mapping[str, Any]:
-    try:
-        return Fields.parse("a topic", data, most=MAX_TOPIC_BYTES).mapping(name)
-    except BadData:
-        return {}
-
-
-def _rack(data: bytes) -> str:
-    try:
-        rack = json.loads(data).get("rack")
-    except (ValueError, AttributeError):
-        return ""
-    return rack if isinstance(rack, str) else ""
 
 
 ENTRY_POINTS = "zk_group_coordinator.client_assignors"

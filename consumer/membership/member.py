@@ -32,9 +32,8 @@ from coordinator.zk.znodes.records import Channel
 
 from ..config import Subscription
 from ..errors import TURNED_AWAY, ChannelGone, DrainFailed, FencedInstanceId, IllegalGeneration, UnknownMemberId
-from ..history import Trace
 from ..types import NO_OFFSETS, Fetch, Jump, Offsets
-from .call_guard import MemberContext
+from .call_guard import MemberContext, Trace
 from .channel import FencedChannel
 from .claims import acknowledgement, after_command, chunks, claim_operations, with_claimed
 from .client_assignment import ClientAssignment
@@ -117,7 +116,7 @@ class CommandDrain:
             self._remove_unapplied(fenced, received)
 
     def _received(self, store: Store) -> list[Received]:
-        listing = store.children(self._paths.channel(self._consumer), watch=self._on_commands)
+        listing = store.children(self._paths.channel(self._consumer), watch=lambda path: self._wake.set())
         names = listing.names if listing else []
         paths = [self._paths.command(self._consumer, name) for name in names]
         found = zip(names, paths, store.get_many(paths), strict=True)
@@ -135,9 +134,6 @@ class CommandDrain:
         if number is None:
             return Received(Order(0, 0, 0), name, None)
         return Received(Order(command.epoch, command.generation, number), name, command)
-
-    def _on_commands(self, path: str) -> None:
-        self._wake.set()
 
     def _is_stale(self, channel: Channel, received: Received) -> bool:
         command = received.command
@@ -206,7 +202,7 @@ class CommandDrain:
             fenced.commit(after, [*owners, done])
         self._log_applied(name, command, len(missing - refused), len(refused))
         if self._client is not None and command.ask:
-            self._client.started(command.ask)
+            self._client.started()
 
     def _log_applied(self, name: str, command: Command, partitions: int, refused: int) -> None:
         self.applied += 1

@@ -179,20 +179,6 @@ class Predecessor:
     known_offsets: PartitionSet
 
 
-def changed_registration(store: Store, paths: GroupPaths, consumer: str, registration: Registration) -> list[Operation]:
-    """The operations, under the fence, that change the registration in place: a rejoin.
-
-    :raises BadData: when the seat of a static member cannot be read.
-    """
-    written: list[Operation] = [SetData(paths.id(consumer), registration.to_bytes())]
-    node = store.get(paths.seat(consumer)) if registration.instance_id else None
-    if node is not None:
-        removed = Seat.parse(paths.seat(consumer), node.data).removed
-        seat = Seat(registration, round(store.negotiated_timeout_s * 1000), removed)
-        written.append(SetData(paths.seat(consumer), seat.to_bytes(), node.stat.version))
-    return written
-
-
 def register(
     store: Store,
     paths: GroupPaths,
@@ -528,9 +514,16 @@ class Registrar:
         if not self._is_rejoining or store is None:
             return
         self._is_rejoining = False  # an invalid offer is logged once
+        path, seat = context.paths.id(context.consumer), context.paths.seat(context.consumer)
         try:
             registration = self._registration(store, fenced.incarnation)
-            fenced.guarded(changed_registration(store, context.paths, context.consumer, registration))
+            written: list[Operation] = [SetData(path, registration.to_bytes())]
+            if registration.instance_id and (node := store.get(seat)) is not None:
+                after = Seat(
+                    registration, round(store.negotiated_timeout_s * 1000), Seat.parse(seat, node.data).removed
+                )
+                written.append(SetData(seat, after.to_bytes(), node.stat.version))
+            fenced.guarded(written)
         except (StoreError, BadData) as error:
             self._is_rejoining = True
             if isinstance(error, StoreError):

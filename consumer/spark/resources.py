@@ -7,7 +7,6 @@ import re
 from dataclasses import dataclass
 
 from pyspark import SparkConf, SparkContext
-from pyspark.resource import ResourceProfile, ResourceProfileBuilder, TaskResourceRequests
 from pyspark.sql import SparkSession
 
 from coordinator.zk.errors import CoordinatorError, UsageError
@@ -141,10 +140,3 @@ def wait_for_executors(sc: SparkContext, cluster: SparkCluster, runtime: Runtime
                 return
             raise CoordinatorError(f"no executor has come within {timeout_s:g} s: slots have nowhere to run")
         runtime.sleep(0.05)
-
-
-def slot_profile(cluster: SparkCluster, slot_cpus: float) -> ResourceProfile | None:
-    """The profile of a slot's task; None on `local[N]`, which supports none."""
-    if cluster.threads:
-        return None
-    return ResourceProfileBuilder().require(TaskResourceRequests().cpus(slot_cpus)).build

@@ -60,7 +60,7 @@ def imports_of(path: Path) -> Iterator[Import]:
 
 PACKAGES = ("coordinator", "consumer", "drills")
 
-CONSUMER_BASE = ("consumer.config", "consumer.errors", "consumer.history", "consumer.metrics", "consumer.types")
+CONSUMER_BASE = ("consumer.config", "consumer.errors", "consumer.metrics", "consumer.types")
 """Modules at the root of `consumer` that every room of it uses."""
 
 MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
@@ -97,7 +97,6 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "consumer.errors": ("coordinator.zk.**",),
     "consumer.types": ("coordinator.zk.**",),
     "consumer.metrics": ("coordinator.zk.**",),
-    "consumer.history": ("consumer.config", "consumer.types", "coordinator.zk.**"),
     "consumer.logs": ("consumer.logs.**", "consumer.types", "coordinator.zk", "coordinator.zk.znodes"),
     "consumer.logs.embedded": ("consumer.errors", "consumer.logs", "coordinator.zk", "coordinator.zk.znodes"),
     "consumer.logs.kafka": ("consumer.logs", "consumer.types", "coordinator.zk.**"),

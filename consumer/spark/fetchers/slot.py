@@ -13,9 +13,8 @@ import logging
 import math
 import signal
 import socket
-from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any
 
 import coordinator
 from coordinator.zk.batching import ensure
@@ -32,17 +31,18 @@ from coordinator.zk.errors import (
 from coordinator.zk.process.metrics_server import MetricsServer
 from coordinator.zk.runtime import Runtime, ThreadRuntime
 from coordinator.zk.store import Create, Delete, Node, Operation, SetData, Store, StoreFactory
+from coordinator.zk.znodes.json_fields import readable
 from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import parsed_channel
+from coordinator.zk.znodes.records import NO_CHANNEL, parsed_channel
 from coordinator.zk.znodes.segments import Pool, SegmentsRecord
 
 from ...assignment.consumers import client_assignment
 from ...errors import TURNED_AWAY, AssignmentFailed, FencedInstanceId
 from ...fetching.fetcher import PENDING_S, Fetcher, Looks
 from ...fetching.lag import lag_readers
-from ...history import recorder_of
 from ...logs import Log, embedded_folder, open_log
 from ...membership.call_guard import MemberContext
+from ...membership.channel import logged
 from ...membership.member import ConsumerMember
 from ...membership.offsets import Consumption
 from ...membership.start_position import Starts
@@ -54,8 +54,6 @@ from ..gc_tuning import fewer_collections, spare_modules
 from .config import SlotSpec
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
-D = TypeVar("D")
 
 LOOK_FOR_DATA_S = 0.02
 """Minimum interval between fetches from an empty log, and maximum delay of a signal."""
@@ -88,10 +86,7 @@ class Directions:
         node = self._segments.read(store)
         if node is not self._segments_read:
             self._segments_read = node
-            data = node.data if node else b""
-            self.segments = _parsed(
-                SegmentsRecord.parse, "the segments znode", self._segments.path, data, SegmentsRecord()
-            )
+            self.segments = logged(log, SegmentsRecord.parse, self._segments.path, node) or SegmentsRecord()
         return self._reason_to_leave(self._pool.read(store))
 
     def _reason_to_leave(self, node: Node | None) -> str | None:
@@ -104,7 +99,7 @@ class Directions:
         self._gone_since = None
         if node is not self._pool_read:
             self._pool_read = node
-            self._pool_record = _parsed(Pool.parse, "the pool's znode", self._pool.path, node.data, None)
+            self._pool_record = logged(log, Pool.parse, self._pool.path, node)
         pool = self._pool_record
         if pool is None:
             return None
@@ -112,14 +107,6 @@ class Directions:
         if pool.run != self._spec.run:
             return "another driver has taken the pool over"
         return None if self._spec.number < pool.slots else MESSAGE
-
-
-def _parsed(parse: Callable[[str, bytes], T], where: str, path: str, data: bytes, default: D) -> T | D:
-    try:
-        return parse(where, data)
-    except BadData as error:
-        log.warning("ignoring unreadable znode: path=%s problem=%s", path, error)
-        return default
 
 
 class Slot:
@@ -273,7 +260,7 @@ def run_slot(spec: SlotSpec) -> dict[str, Any]:
     files = SegmentFolder(config.segments_dir)
     check_folders(config.log_dir, files, config.group)
     source = open_log(config.log_dir, config.kafka_place)
-    runtime = ThreadRuntime(recorder_of(config.consumer_config(spec.number), "slot"))
+    runtime = ThreadRuntime(config.consumer_config(spec.number).recorder("slot"))
     opener = config.opener(f"slot {config.consumer(spec.number)}")
     slot = Slot(spec, source, opener, runtime, files, MOST_FAILING_S)
     # PySpark's daemon sets these to their defaults before each task, and sends SIGHUP when the executor ends.
@@ -369,7 +356,7 @@ class PoolPost:
         return [
             consumer
             for consumer, member, channel in zip(consumers, ids, channels, strict=True)
-            if member is not None or (channel is not None and _is_live(channel))
+            if member is not None or (readable(parsed_channel, "a channel", channel) or NO_CHANNEL).is_live
         ]
 
     def close(self) -> None:
@@ -377,13 +364,6 @@ class PoolPost:
         store, self._store = self._store, None
         if store is not None:
             store.close()
-
-
-def _is_live(node: Node) -> bool:
-    try:
-        return parsed_channel("a channel", node.data).is_live
-    except BadData:
-        return False
 
 
 UNANSWERED = (StoreError, SessionLost, ZooKeeperUnreachable)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
-from coordinator.zk.errors import BadData, StoreError
-from coordinator.zk.store import Node, Store
+from coordinator.zk.errors import StoreError
+from coordinator.zk.store import Store
 from coordinator.zk.znodes.group_state import FAILED, STABLE, GroupState
+from coordinator.zk.znodes.json_fields import readable
 from coordinator.zk.znodes.paths import COORDINATOR, GroupPaths
-from coordinator.zk.znodes.records import NO_CHANNEL, STATIC, Channel, parsed_channel
+from coordinator.zk.znodes.records import STATIC, Channel, parsed_channel
 from coordinator.zk.znodes.segments import SegmentsRecord
 
 from ...config import Subscription
 from .supervisor import ENDED, NEW, RUNNING, SlotStatus
-
-T = TypeVar("T")
 
 REGISTERING = "registering"
 UNASSIGNED = "unassigned"
@@ -57,12 +54,12 @@ def read_group(store: Store, group: str, consumers: Sequence[str], earlier: Mapp
     elected, state, segments, *found = store.get_many([COORDINATOR, paths.state, paths.segments, *members])
     ids, nodes = found[: len(consumers)], found[len(consumers) :]
     registered = {name: node for name, member, node in zip(consumers, ids, nodes, strict=True) if member is not None}
-    channels = {name: _parsed(parsed_channel, node, NO_CHANNEL) for name, node in registered.items()}
-    return GroupView(
-        channels={n: c for n, c in channels.items() if c.is_live and c.incarnation != earlier.get(n)},
-        state=_parsed(GroupState.parse, state, GroupState()),
+    channels = {name: readable(parsed_channel, "a channel", node) for name, node in registered.items()}
+    return GroupView(  # nodes report what is unreadable
+        channels={n: c for n, c in channels.items() if c and c.is_live and c.incarnation != earlier.get(n)},
+        state=readable(GroupState.parse, paths.state, state) or GroupState(),
         has_coordinator=elected is not None,
-        paused=_parsed(SegmentsRecord.parse, segments, SegmentsRecord()).paused,
+        paused=(readable(SegmentsRecord.parse, paths.segments, segments) or SegmentsRecord()).paused,
     )
 
 
@@ -161,10 +158,3 @@ def _left_out_topics(view: GroupView, topics: Sequence[str]) -> str | None:
     reasons = [f"topic {name}: {view.state.left_out[name]}" for name in topics if name in view.state.left_out]
     more = [f"{len(reasons) - MOST_REASONS} more topics"] if len(reasons) > MOST_REASONS else []
     return "; ".join([*reasons[:MOST_REASONS], *more]) or None
-
-
-def _parsed(parse: Callable[[str, bytes], T], node: Node | None, default: T) -> T:
-    """A znode's record; the default when it is missing or unreadable: nodes report it."""
-    with suppress(BadData):
-        return parse("a znode", node.data) if node is not None else default
-    return default

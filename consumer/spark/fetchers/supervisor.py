@@ -9,11 +9,11 @@ from html import escape
 from typing import Any
 
 from pyspark import InheritableThread, SparkContext
-from pyspark.resource import ResourceProfile
+from pyspark.resource import ResourceProfile, ResourceProfileBuilder, TaskResourceRequests
 
 from coordinator.zk.runtime import Runtime
 
-from ..resources import SparkCluster, slot_profile, wait_for_executors
+from ..resources import SparkCluster, wait_for_executors
 from ..ship_modules import ship
 from .config import SlotSpec
 from .slot import run_slot
@@ -140,7 +140,8 @@ class SlotJobs:
         """
         wait_for_executors(self._sc, self._cluster, runtime, executors_timeout_s)
         ship(self._sc)
-        self._profile = slot_profile(self._cluster, slot_cpus)
+        if not self._cluster.threads:  # `local[N]` supports no profile
+            self._profile = ResourceProfileBuilder().require(TaskResourceRequests().cpus(slot_cpus)).build
 
     def run(self, number: int) -> str:
         """Run a slot's job to its end; the reason of its end."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,9 +17,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from coordinator.zk.errors import BadData, CoordinatorError
+from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.runtime import Runtime, ThreadRuntime
 from coordinator.zk.store import Store, StoreFactory
+from coordinator.zk.znodes.json_fields import readable
 from coordinator.zk.znodes.names import is_name
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.ranges import is_partition
@@ -246,18 +246,14 @@ def stands_of(store: Store, paths: GroupPaths) -> dict[TopicIdPartition, int]:
     topics = _names(store, paths.offsets)
     parts = [(topic, int(n)) for topic in topics for n in _names(store, paths.offsets_of(topic)) if is_partition(n)]
     for (topic, number), node in zip(parts, store.get_many([paths.offset(*part) for part in parts]), strict=True):
-        with suppress(BadData):
-            if node is not None:
-                record = OffsetRecord.parse(paths.offset(topic, number), node.data)
-                positions[TopicIdPartition(topic, record.topic_id, number)] = record.offset
+        if (record := readable(OffsetRecord.parse, "an offset", node)) is not None:
+            positions[TopicIdPartition(topic, record.topic_id, number)] = record.offset
     names = _names(store, paths.channels)
-    for name, node in zip(names, store.get_many([paths.channel(name) for name in names]), strict=True):
-        with suppress(BadData):
-            if node is not None:
-                channel = parsed_channel(name, node.data)
-                for part, offset in channel.running.items():
-                    if offset is not None and part.topic in channel.topics:
-                        positions[TopicIdPartition(part.topic, channel.topics[part.topic], part.partition)] = offset
+    for node in store.get_many([paths.channel(name) for name in names]):
+        if (channel := readable(parsed_channel, "a channel", node)) is not None:
+            for part, offset in channel.running.items():
+                if offset is not None and part.topic in channel.topics:
+                    positions[TopicIdPartition(part.topic, channel.topics[part.topic], part.partition)] = offset
     return positions
 
 

@@ -334,8 +334,11 @@ class BatchPlanner(Planner):
             files = self._file_problems(batch)
             unjoined, _ = joined({}, batch)
             problems = [*gaps("", batch), *unjoined, *files.values()]
-            if not files or not self._is_collected(store, batch):
+            if not files:
                 break
+            self._segments.refresh(store, force=True)
+            if {sealed.name for sealed in batch} <= {sealed.name for sealed in self._segments.between(0)}:
+                break  # none was collected, with its file, since they were listed
         self._refuse(store, problems)
         return packed([sealed for sealed in batch if sealed.name not in files], self._config.readers)
 
@@ -353,12 +356,6 @@ class BatchPlanner(Planner):
         segments = bounded(self._segments.between(0), starting, ending, cuts)
         self._report_removed("batch")
         return segments
-
-    def _is_collected(self, store: Store, batch: Sequence[Sealed]) -> bool:
-        """Whether some of `batch` were collected, with their files, since they were listed."""
-        self._segments.refresh(store, force=True)
-        still = {sealed.name for sealed in self._segments.between(0)}
-        return any(sealed.name not in still for sealed in batch)
 
 
 def bounded(segments: Sequence[Sealed], starting: str, ending: str, cuts: Mapping[str, int]) -> list[Sealed]:

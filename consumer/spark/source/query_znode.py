@@ -6,13 +6,14 @@ import logging
 
 from coordinator.zk.batching import ensure
 from coordinator.zk.data_watch import WatchedNode
-from coordinator.zk.errors import BadData, CoordinatorError, Fenced, Refused
+from coordinator.zk.errors import CoordinatorError, Fenced, Refused
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Check, Create, Delete, Node, Operation, SetData, Store
 from coordinator.zk.update import Failure, retried
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.segments import Query, Rewind
 
+from ...membership.channel import logged
 from .segment_index import SourceOffset
 
 log = logging.getLogger(__name__)
@@ -259,11 +260,7 @@ class QueryPost:
 
     def _parsed(self, node: Node) -> Query:
         """A query's znode; an unreadable one belongs to no run."""
-        try:
-            return Query.parse(self._path, node.data)
-        except BadData as error:
-            log.warning("ignoring unreadable znode: path=%s problem=%s", self._path, error)
-            return Query("", 0, 0)
+        return logged(log, Query.parse, self._path, node) or Query("", 0, 0)
 
     def _data(self, finished: int) -> bytes:
         return Query(self._run, finished, self._runtime.wall_ms(), rewind=self._rewind).to_bytes()
