@@ -16,7 +16,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from coordinator.zk.errors import CoordinatorError, UsageError
 from coordinator.zk.runtime import Event, Runtime, Thread, is_in_signal_handler
 from coordinator.zk.znodes.names import error_text
-from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.partitions import TopicPartition, by_topic, nested
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import Channel
 
@@ -251,26 +251,21 @@ class Trace:
 
     def began(self, channel: Channel, starts: Mapping[TopicPartition, Position]) -> None:
         """Fetching of these partitions begins."""
-        offsets: dict[str, dict[str, int]] = {}
-        for partition, start in sorted(starts.items()):
-            offsets.setdefault(partition.topic, {})[str(partition.partition)] = start.offset
+        offsets = nested({partition: start.offset for partition, start in starts.items()})
         topics = {partition.topic: start.topic_id for partition, start in sorted(starts.items())}
         self._record("begin", channel.incarnation, generation=channel.generation, partitions=offsets, topics=topics)
 
     def halted(self, lives: Mapping[TopicPartition, str], why: str) -> None:
         """Fetching of these partitions, by the incarnation of each, has ended."""
-        by_life: dict[str, dict[str, list[int]]] = {}
+        by_life: dict[str, list[TopicPartition]] = {}
         for partition, incarnation in sorted(lives.items()):
-            by_life.setdefault(incarnation, {}).setdefault(partition.topic, []).append(partition.partition)
-        for incarnation, numbers in by_life.items():
-            self._record("halt", incarnation, partitions=numbers, why=why)
+            by_life.setdefault(incarnation, []).append(partition)
+        for incarnation, partitions in by_life.items():
+            self._record("halt", incarnation, partitions=by_topic(partitions), why=why)
 
     def sought(self, incarnation: str, offsets: Mapping[TopicPartition, int]) -> None:
         """The application has chosen these offsets itself: by a seek, or for a commit."""
-        by_topic: dict[str, dict[str, int]] = {}
-        for partition, offset in sorted(offsets.items()):
-            by_topic.setdefault(partition.topic, {})[str(partition.partition)] = offset
-        self._record("sought", incarnation, partitions=by_topic)
+        self._record("sought", incarnation, partitions=nested(offsets))
 
     def fetched(self, incarnation: str, fetched: Sequence[Fetch], checked: float) -> None:
         """Records were fetched.

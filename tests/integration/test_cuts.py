@@ -425,4 +425,4 @@ def test_batch_never_spans_a_checkpoint_that_completes_while_a_query_plans(
 
 def test_an_offset_keeps_its_checkpoint() -> None:
     offset = SourceOffset(7, 1, "q", "segment-0000000003", 2, 42)
-    assert SourceOffset.parse(offset.to_dict()) == offset
+    assert SourceOffset.of(offset.to_dict()) == offset

@@ -899,7 +899,7 @@ def ends(offsets: dict[int, int]) -> dict[TopicPartition, tuple[str, int]]:
 
 def restarted(offset: SourceOffset) -> SourceOffset:
     """As Spark's checkpoint returns it."""
-    return SourceOffset.parse(json.loads(json.dumps(offset.to_dict())))
+    return SourceOffset.of(json.loads(json.dumps(offset.to_dict())))
 
 
 def one_batch(bench: Bench, start: SourceOffset | None = None, **options: object) -> SourceOffset:

@@ -57,7 +57,7 @@ def chain(story: Story) -> list[SourceOffset]:
         last = story.segments[end]
         batch = [sealed for sealed in story.segments if offsets[-1].czxid < sealed.czxid <= last.czxid]
         chosen = delivered(offsets[-1], SourceOffset(last.czxid, 1, "q", last.name), batch, registered)
-        offsets.append(SourceOffset.parse(json.loads(json.dumps(chosen.to_dict()))))
+        offsets.append(SourceOffset.of(json.loads(json.dumps(chosen.to_dict()))))
     return offsets
 
 

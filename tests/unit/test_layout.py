@@ -266,7 +266,7 @@ def test_metrics_are_made_and_served_in_their_places_only() -> None:
 
 def test_only_what_spark_sends_to_executors_imports_zk_group() -> None:
     """Modules import each other by their plain names; `zk_group` sees to it where it has loaded them."""
-    assert {each.file for each in importers("zk_group")} == {"consumer/spark/ship_modules.py"}
+    assert {each.file for each in importers("zk_group")} == {"consumer/spark/resources.py"}
 
 
 def test_time_and_threads_come_from_the_runtime() -> None:

@@ -33,8 +33,18 @@ from ..resources import cluster_of, context_of
 from .config import SlotConfig, SlotSpec
 from .orphan_sweep import sweep
 from .slot import UNANSWERED, PoolPost
-from .slot_view import GroupView, late_slots, late_text, read_group, shown_slots, view_of
-from .supervisor import SlotJobs, SlotStatus, SlotSupervisor, slots_table
+from .supervisor import (
+    GroupView,
+    SlotJobs,
+    SlotStatus,
+    SlotSupervisor,
+    late_slots,
+    late_text,
+    read_group,
+    shown_slots,
+    slots_table,
+    view_of,
+)
 
 log = logging.getLogger(__name__)
 

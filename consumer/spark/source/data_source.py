@@ -32,8 +32,7 @@ from ...logs import Log, TopicIdPartition, ends_of, open_log
 from ...logs.base import LOG_SCHEMA
 from ...sealing.segment_files import SegmentFolder
 from ..gc_tuning import spare_modules
-from ..resources import classic_context
-from ..ship_modules import ship
+from ..resources import classic_context, ship
 from .options import ClaimedReader, SourceConfig, source_config
 from .planner import MAY_BE_COLLECTED, BatchPlanner, Planner, check_batch, check_stream
 from .segment_index import Sealed, SourceOffset
@@ -121,7 +120,7 @@ class ZkGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return progress or None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        runs = self.planner.plan(self._parsed(start), SourceOffset.parse(end))
+        runs = self.planner.plan(self._parsed(start), SourceOffset.of(end))
         return [SegmentsPartition(tuple(run)) for run in runs]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -136,7 +135,7 @@ class ZkGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _parsed(self, values: dict[str, Any]) -> SourceOffset:
         """Spark asks again and again after the same offset, which may have thousands of partitions."""
         if self._last is None or self._last[0] != values:
-            self._last = values, SourceOffset.parse(values)
+            self._last = values, SourceOffset.of(values)
         return self._last[1]
 
     def _log_ends(self) -> Mapping[str, Any]:

@@ -165,7 +165,7 @@ class CheckpointFiles:
             conf, offset = json.loads(settings).get("conf"), json.loads(sources[0])
             if not isinstance(offset, dict) or not isinstance(conf, dict):
                 raise BadData(f"{path} has no settings, or no offset of a query of this source")
-            return conf, SourceOffset.parse(offset)
+            return conf, SourceOffset.of(offset)
         except (OSError, ValueError, AttributeError, RecursionError) as error:
             raise BadData(f"{path} cannot be read: {error}") from error
 
