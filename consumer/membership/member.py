@@ -100,7 +100,7 @@ class CommandDrain:
 
     def _take(self, store: Store, fenced: FencedChannel, received: Received, give_up: GiveUp) -> None:
         name, command = received.name, received.command
-        if command is None or self._is_stale(fenced.channel, received):
+        if command is None or self._is_stale(fenced.channel, command):
             return self._remove_unapplied(fenced, received)
         if command.option == STOP_FETCHER:
             return self._stop(store, fenced, name, command, give_up)
@@ -135,11 +135,9 @@ class CommandDrain:
             return Received(Order(0, 0, 0), name, None)
         return Received(Order(command.epoch, command.generation, number), name, command)
 
-    def _is_stale(self, channel: Channel, received: Received) -> bool:
-        command = received.command
-        if command is None or command.incarnation != channel.incarnation:
-            return True
-        return (command.epoch, command.generation) < (channel.epoch, channel.generation)
+    def _is_stale(self, channel: Channel, command: Command) -> bool:
+        is_older = (command.epoch, command.generation) < (channel.epoch, channel.generation)
+        return is_older or command.incarnation != channel.incarnation
 
     def _remove_unapplied(self, fenced: FencedChannel, received: Received) -> None:
         fenced.guarded([Delete(self._paths.command(self._consumer, received.name))])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -32,7 +32,7 @@ from coordinator.zk.lease import LEASE_SHARE, Heard, Lease, LeaseLog
 from coordinator.zk.runtime import Runtime, Task
 from coordinator.zk.store import MAX_OPERATIONS, Create, Delete, Node, Operation, SetData, Store, StoreFactory
 from coordinator.zk.update import Failure, retried
-from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
+from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import Brokers, GroupPaths, parents_of
 from coordinator.zk.znodes.records import (
     NO_CHANNEL,
@@ -240,7 +240,11 @@ def _look(store: Store, paths: GroupPaths, consumer: str) -> Predecessor:
         channel = NO_CHANNEL
     running = sorted(channel.running)
     owners = _own(store, paths, channel)
-    channel = channel.without(frozenset(running) - _to_write(store, paths, channel, owners))
+    # Offsets are written of partitions that no other incarnation owns, and whose topic a start has named.
+    topics = sorted({partition.topic for partition in running})
+    begun = store.get_many([paths.offsets_of(topic) for topic in topics]) if topics else []
+    known = {topic for topic, topic_node in zip(topics, begun, strict=True) if topic_node is not None}
+    channel = channel.without(part for part in running if part.topic not in known or not owners.get(part, True))
     running = sorted(channel.running)
     offsets = store.get_many([paths.offset(*partition) for partition in running])
     return Predecessor(
@@ -266,16 +270,6 @@ def _own(store: Store, paths: GroupPaths, channel: Channel) -> dict[TopicPartiti
                 owner = OwnerRecord.parse(paths.owner(*partition), node.data)
                 found[partition] = owner.incarnation == channel.incarnation
     return found
-
-
-def _to_write(store: Store, paths: GroupPaths, channel: Channel, owners: Mapping[TopicPartition, bool]) -> PartitionSet:
-    """Entries of `running` whose offsets are written: no other incarnation owns them, and a start named its topic."""
-    if not channel.running:
-        return NONE
-    topics = sorted({partition.topic for partition in channel.running})
-    begun = store.get_many([paths.offsets_of(topic) for topic in topics])
-    known = {topic for topic, node in zip(topics, begun, strict=True) if node is not None}
-    return frozenset(part for part in channel.running if part.topic in known and owners.get(part, True))
 
 
 def _next_of_the_end(paths: GroupPaths, consumer: str, before: Predecessor) -> list[Operation]:
@@ -306,13 +300,17 @@ def _beginning(
     session_timeout_ms: int,
 ) -> list[Operation]:
     released = release_operations(paths, before.channel, before.channel.running, before.known_offsets, before.owned)
+    path, data = paths.seat(consumer), Seat(registration, session_timeout_ms).to_bytes()
+    seat: list[Operation] = [Delete(path)] if before.has_seat else []  # a dynamic member has none
+    if registration.instance_id:
+        seat = [SetData(path, data) if before.has_seat else Create(path, data)]
     return [
         SetData(paths.channel(consumer), new.to_bytes(), before.version),
         *released,
         *(Delete(paths.command(consumer, name)) for name in before.commands),
         *([Delete(paths.id(consumer))] if before.has_id else []),
         Create(paths.id(consumer), registration.to_bytes(), ephemeral=True),
-        *_seat(paths.seat(consumer), before.has_seat, registration, session_timeout_ms),
+        *seat,
     ]
 
 
@@ -320,14 +318,6 @@ def seat_given_up(store: Store, paths: GroupPaths, consumer: str) -> list[Operat
     """The operations for the seat of a static member that leaves permanently."""
     path = paths.seat(consumer)
     return [Delete(path)] if store.get(path) is not None else []
-
-
-def _seat(path: str, is_there: bool, registration: Registration, session_timeout_ms: int) -> list[Operation]:
-    """A static member takes its seat; a dynamic one has none, and removes a seat under its name."""
-    if not registration.instance_id:
-        return [Delete(path)] if is_there else []
-    data = Seat(registration, session_timeout_ms).to_bytes()
-    return [SetData(path, data) if is_there else Create(path, data)]
 
 
 class Registrar:

@@ -68,11 +68,8 @@ SMALL_TAKE_OVERS: tuple[Patch, ...] = (
 
 
 def _stale_by_generation(original: Any) -> Any:
-    def is_stale(self: CommandDrain, channel: Any, received: Any) -> bool:
-        command = received.command
-        if command is None or command.incarnation != channel.incarnation:
-            return True
-        return bool(command.generation < channel.generation)
+    def is_stale(self: CommandDrain, channel: Any, command: Any) -> bool:
+        return bool(command.incarnation != channel.incarnation or command.generation < channel.generation)
 
     return is_stale
 

@@ -13,7 +13,7 @@ import confluent_kafka as ck
 import pytest
 
 from consumer.config import ConsumerConfig
-from consumer.control import Control
+from consumer.consumer import Control
 from consumer.fetching.fetcher import Fetcher
 from consumer.fetching.polling import Polling
 from consumer.logs import LogError, UnknownTopic
