@@ -27,7 +27,6 @@ from .segment_index import is_segment
 EARLIEST = "earliest"
 LATEST = "latest"
 KAFKA = "kafka."
-MAX_ROWS = "maxRecordsPerTrigger"
 TOPICS_OF_KAFKA = ("subscribe", "subscribepattern", "assign")
 """Options of Spark's Kafka source for which there is none."""
 
@@ -80,6 +79,16 @@ class SourceConfig(GroupAccess):
         return self.opener(f"query {self.query or self.group}")
 
 
+OPTIONS = {
+    "maxRecordsPerTrigger" if each.name == "max_rows" else spark_name(each.name): each
+    for each in sorted(
+        fields(SourceConfig), key=lambda each: (each.kw_only, each.name not in SourceConfig.__annotations__)
+    )
+    if each.name != "kafka"
+}
+"""Option of Spark -> its field; those of `kafka` have their own names."""
+
+
 def source_config(options: Mapping[str, str]) -> SourceConfig:
     """The options of a `readStream` or `read`, with names in Spark's style.
 
@@ -87,9 +96,7 @@ def source_config(options: Mapping[str, str]) -> SourceConfig:
     """
     kafka = {name: value for name, value in options.items() if name.lower().startswith(KAFKA)}
     values: dict[str, Any] = {"zk": "", "group": "", "kafka": kafka}
-    known = {spark_name(each.name): each for each in fields(SourceConfig) if each.name not in ("kafka", "max_rows")}
-    known[MAX_ROWS] = next(each for each in fields(SourceConfig) if each.name == "max_rows")
-    for option, each in known.items():
+    for option, each in OPTIONS.items():
         if (text := options.get(option)) is None:
             continue
         if isinstance(each.default, bool):
@@ -99,7 +106,7 @@ def source_config(options: Mapping[str, str]) -> SourceConfig:
         values[each.name] = text.strip().lower() if each.name.endswith("_segments") else text
     for name in options:
         if name not in kafka:
-            _check_known(name, list(known))
+            _check_known(name, list(OPTIONS))
     return SourceConfig(**values)
 
 
