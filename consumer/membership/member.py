@@ -116,7 +116,7 @@ class CommandDrain:
             self._remove_unapplied(fenced, received)
 
     def _received(self, store: Store) -> list[Received]:
-        listing = store.children(self._paths.channel(self._consumer), watch=lambda path: self._wake.set())
+        listing = store.children(self._paths.channel(self._consumer), watch=self._on_commands)
         names = listing.names if listing else []
         paths = [self._paths.command(self._consumer, name) for name in names]
         found = zip(names, paths, store.get_many(paths), strict=True)
@@ -134,6 +134,9 @@ class CommandDrain:
         if number is None:
             return Received(Order(0, 0, 0), name, None)
         return Received(Order(command.epoch, command.generation, number), name, command)
+
+    def _on_commands(self, path: str) -> None:  # one watch, however often it is set: a lambda would be one each time
+        self._wake.set()
 
     def _is_stale(self, channel: Channel, command: Command) -> bool:
         is_older = (command.epoch, command.generation) < (channel.epoch, channel.generation)
