@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 from coordinator.zk.errors import BadData, UsageError
-from coordinator.zk.runtime import Runtime
+from coordinator.zk.runtime import Recorder, Runtime, recorder_in
 from coordinator.zk.security.access import ZooKeeperAccess
+from coordinator.zk.session.kazoo_store import kazoo_factory
+from coordinator.zk.store import StoreFactory
 from coordinator.zk.values import LOOPBACK, Values, checked_hosts, require
 from coordinator.zk.znodes.paths import checked_name, is_name
 from coordinator.zk.znodes.records import PATTERNS
@@ -32,18 +34,41 @@ NAME_DIGITS = 12
 
 # Configuration: each field is one property, a keyword option.
 @dataclass(frozen=True, slots=True)
-class ConsumerConfig(ZooKeeperAccess):
-    """Checked at construction. Names as in Kafka where Kafka has one.
+class GroupAccess(ZooKeeperAccess):
+    """Part of the configurations of consumers, slots and queries: the group, and its log.
 
     :ivar zk: servers and chroot, `host:port,host:port/chroot`.
-    :ivar consumer: consumer name; the newest process with a name owns it. A static member's is its
-        `group_instance_id`. Without one, each consumer object makes a name of its own: host, process and random digits.
-    :ivar group_instance_id: makes the consumer a static member (KIP-345): its seat is kept for one session timeout
-        after it has left; if it returns within that time, it keeps its partitions and no other member stops.
     :ivar log_dir: the embedded log's folder, or the URL of another log: `kafka:`, or `kafka://host:port,host:port`.
     :ivar bootstrap_servers: Kafka's brokers, `host:port,host:port`; when empty, those registered in ZooKeeper.
     :ivar brokers_path: the znode below which Kafka's brokers are registered.
     :ivar kafka: options for librdkafka, as `security.protocol`; the environment's `ZK_GROUP_KAFKA_...` are added.
+    """
+
+    zk: str
+    group: str
+    _: KW_ONLY
+    log_dir: str = ""
+    bootstrap_servers: str = ""
+    brokers_path: str = "/brokers"
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+    session_timeout_ms: int = 10_000
+    connect_timeout_ms: int = 15_000
+
+    @property
+    def kafka_place(self) -> KafkaPlace:
+        """Kafka's address, when `log_dir` names it."""
+        return KafkaPlace(self.zk, self.brokers_path, self.bootstrap_servers, self.kafka, self.access)
+
+    def opener(self, client: str) -> StoreFactory:
+        """Opens sessions; `client` is their name in log lines."""
+        return kazoo_factory(self.zk, self.session_timeout_ms, self.connect_timeout_ms / 1000, client, self.access)
+
+
+# Configuration: each field is one property, a keyword option.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberConfig(GroupAccess):
+    """Part of the configurations of consumers and slots, the members of groups.
+
     :ivar assignment: `coordinator`, or `client`: the group's leader assigns (seed 001); both, the preferred first, for
         a rolling change from one to the other (`client,coordinator`).
     :ivar protocols: assignment strategies, the preferred first.
@@ -51,64 +76,68 @@ class ConsumerConfig(ZooKeeperAccess):
     :ivar client_rack: rack of this consumer, for assignors that prefer replicas in it (KIP-881).
     :ivar region: the group's consistent region (seed 002); empty for none. In a region offsets are not committed: they
         move with the region's checkpoints.
-    :ivar checkpoint_dir: storage for states that are too large for a znode: a folder or any URI that pyarrow opens, the
-        same for all members. Not shared with a region of the same name below another chroot or in another ensemble.
     :ivar start_position: where the group begins with a partition that has no committed offset: `beginning`, `end`,
         `committed` (uses `auto_offset_reset`), or a time: ISO 8601, in UTC unless it contains a zone, or milliseconds
         since the epoch. Resolved once for each partition of a group; it holds for every later owner.
     :ivar auto_offset_reset: `earliest`, `latest` or `none` (an error): the position after an offset out of range, and,
         with `start_position` `committed`, the start position.
-    :ivar max_poll_interval_ms: maximum time between polls; after it the consumer leaves.
-    :ivar max_poll_records: maximum records of one poll; -1 for no limit.
-    :ivar poll_order: order of partitions in a poll: `greedy`, or `proportional` (KIP-41;
-        `consumer/fetching/poll_order.py`).
-    :ivar prefetch: prefetching while records are buffered: `share`, or `total` (KIP-41;
-        `consumer/fetching/poll_order.py`).
     :ivar fetch_max_bytes: maximum bytes of one fetch and of one poll; the first record may exceed it.
-    :ivar max_partition_fetch_bytes: maximum bytes of one partition in one fetch; the first record may exceed it.
-    :ivar buffer_memory: maximum bytes of buffered records; one record may exceed it.
-    :ivar enable_auto_commit: commit what earlier polls returned every `auto_commit_interval_ms`, before partitions are
-        revoked, and on close.
     :ivar offsets_interval_ms: interval at which changed offsets are also written into `offsets/`.
     :ivar metrics_port: port of `/metrics` and `/healthz`; 0 disables it.
     :ivar metrics_host: address to listen on; `0.0.0.0` for all of this host.
     :ivar history_dir: folder for the history that the checker verifies; empty disables it.
     """
 
-    zk: str
-    group: str
-    consumer: str = field(default_factory=lambda: UNNAMED)
-    group_instance_id: str = ""
-    log_dir: str = ""
-    bootstrap_servers: str = ""
-    brokers_path: str = "/brokers"
-    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     assignment: str = COORDINATOR_SIDE
     protocols: tuple[str, ...] = ("range", "cooperative-sticky")
     assignment_delay_ms: int = 100
     client_rack: str = ""
     region: str = ""
-    checkpoint_dir: str = ""
     start_position: str | int = COMMITTED
     auto_offset_reset: str = EARLIEST
-    session_timeout_ms: int = 10_000
-    connect_timeout_ms: int = 15_000
-    max_poll_interval_ms: int = 300_000
-    max_poll_records: int = 500
-    poll_order: str = GREEDY
-    prefetch: str = SHARE
-    fetch_max_bytes: int = 8 * 1024 * 1024
-    max_partition_fetch_bytes: int = 1024 * 1024
-    buffer_memory: int = 32 * 1024 * 1024
-    enable_auto_commit: bool = False
-    auto_commit_interval_ms: int = 5_000
+    fetch_max_bytes: int = 8 << 20
     offsets_interval_ms: int = 60_000
     metrics_port: int = 0
     metrics_host: str = LOOPBACK
     history_dir: str = ""
 
+
+# Configuration: each field is one property, a keyword option.
+@dataclass(frozen=True, slots=True)
+class ConsumerConfig(MemberConfig):
+    """Checked at construction. Names as in Kafka where Kafka has one.
+
+    :ivar consumer: consumer name; the newest process with a name owns it. A static member's is its
+        `group_instance_id`. Without one, each consumer object makes a name of its own: host, process and random digits.
+    :ivar group_instance_id: makes the consumer a static member (KIP-345): its seat is kept for one session timeout
+        after it has left; if it returns within that time, it keeps its partitions and no other member stops.
+    :ivar checkpoint_dir: storage for states that are too large for a znode: a folder or any URI that pyarrow opens, the
+        same for all members. Not shared with a region of the same name below another chroot or in another ensemble.
+    :ivar max_poll_interval_ms: maximum time between polls; after it the consumer leaves.
+    :ivar max_poll_records: maximum records of one poll; -1 for no limit.
+    :ivar poll_order: order of partitions in a poll: `greedy`, or `proportional` (KIP-41;
+        `consumer/fetching/poll_order.py`).
+    :ivar prefetch: prefetching while records are buffered: `share`, or `total` (KIP-41;
+        `consumer/fetching/poll_order.py`).
+    :ivar max_partition_fetch_bytes: maximum bytes of one partition in one fetch; the first record may exceed it.
+    :ivar buffer_memory: maximum bytes of buffered records; one record may exceed it.
+    :ivar enable_auto_commit: commit what earlier polls returned every `auto_commit_interval_ms`, before partitions are
+        revoked, and on close.
+    """
+
+    consumer: str = field(default_factory=lambda: UNNAMED)
+    group_instance_id: str = ""
+    checkpoint_dir: str = ""
+    max_poll_interval_ms: int = 300_000
+    max_poll_records: int = 500
+    poll_order: str = GREEDY
+    prefetch: str = SHARE
+    max_partition_fetch_bytes: int = 1024 * 1024
+    buffer_memory: int = 32 * 1024 * 1024
+    enable_auto_commit: bool = False
+    auto_commit_interval_ms: int = 5_000
+
     def check(self) -> None:
-        """See `Values`."""
         checked_name("group", self.group)
         if self.group_instance_id:
             checked_name("group_instance_id", self.group_instance_id)
@@ -160,6 +189,14 @@ class ConsumerConfig(ZooKeeperAccess):
         host = "".join(char if is_name(char) else "-" for char in socket.gethostname())
         return replace(self, consumer=f"{host[:100]}-{os.getpid()}-{runtime.random_id()[:NAME_DIGITS]}")
 
+    def recorder(self, kind: str, **more: str) -> Recorder | None:
+        """The recorder of the consumer's own process.
+
+        :param more: further fields of its first event.
+        :raises UsageError: when the file cannot be written.
+        """
+        return recorder_in(self.history_dir, self.consumer, kind=kind, group=self.group, consumer=self.consumer, **more)
+
     @property
     def sides(self) -> tuple[str, ...]:
         """`assignment` as a list, the preferred first."""
@@ -172,11 +209,6 @@ class ConsumerConfig(ZooKeeperAccess):
         :raises UsageError: when one of them is invalid.
         """
         return StartRule.parse(self.start_position, self.auto_offset_reset)
-
-    @property
-    def kafka_place(self) -> KafkaPlace:
-        """Kafka's address, when `log_dir` names it."""
-        return KafkaPlace(self.zk, self.brokers_path, self.bootstrap_servers, self.kafka, self.access)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +223,6 @@ class Subscription(Values):
     pattern: str = "static"
 
     def check(self) -> None:
-        """See `Values`."""
         require(bool(self.topics), "subscribe to at least one topic or pattern")
         require(self.pattern in PATTERNS, f"pattern must be one of {', '.join(PATTERNS)}")
         require(all(threads > 0 for threads in self.topics.values()), "a topic needs at least one thread")

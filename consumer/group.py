@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple
 
@@ -31,9 +32,8 @@ from coordinator.zk.znodes.records import Channel
 from .config import CLIENT_SIDE, ConsumerConfig, Subscription
 from .errors import AssignmentFailed
 from .membership.call_guard import CallGuard, MemberContext, exclusive, shared
-from .membership.client_assignment import ClientAssignment, Decision, MemberMetadata
+from .membership.client_assignment import ClientAssignment, Decision, MemberMetadata, Role
 from .membership.member import ConsumerMember
-from .membership.registration import opener_of
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class GroupMember:
             raise UsageError(f"a GroupMember has no {without[0]}: leave it out")
         self._runtime = runtime or ThreadRuntime()
         config = ConsumerConfig(**known, **names, **options).named(self._runtime)  # type: ignore[arg-type]
-        opener = open_store or opener_of(config, "member")
+        opener = open_store or config.opener(f"member {config.consumer}")
         context = MemberContext(config, self._runtime)
         calls = context.calls
         self._role = _Role(calls, protocol_type, checked, assign, on_assigned, on_revoked, on_lost)
@@ -179,61 +179,50 @@ class GroupMember:
         self.close()
 
 
-class _Role:
-    """See `membership.client_assignment.Role`."""
+@dataclass(eq=False)
+class _Role(Role):
+    """Calls the application's callbacks.
 
-    # Large: the application's parameters.
-    def __init__(
-        self,
-        calls: CallGuard,
-        protocol_type: str,
-        protocols: Mapping[str, bytes],
-        assign: Assign,
-        on_assigned: Callable[[Given], None] | None,
-        on_revoked: Callable[[], None] | None,
-        on_lost: Callable[[], None] | None,
-    ) -> None:
-        self._calls = calls
-        self.protocol_type = protocol_type
-        self.protocols = protocols
-        self.given: Given | None = None
-        self.changes = 0
-        self._assign = assign
-        self._on_assigned, self._on_revoked, self._on_lost = on_assigned, on_revoked, on_lost
+    :ivar given: its assignment, None without one; `changes` counts its changes.
+    """
+
+    calls: CallGuard
+    protocol_type: str
+    protocols: Mapping[str, bytes]
+    decide: Assign
+    on_assigned: Callable[[Given], None] | None
+    on_revoked: Callable[[], None] | None
+    on_lost: Callable[[], None] | None
+    given: Given | None = None
+    changes: int = 0
 
     def offer(self, subscription: Subscription | None) -> ClientProtocols:
         metadata = {name: encoded(data) for name, data in self.protocols.items()}
         return ClientProtocols(tuple(self.protocols), metadata, self.protocol_type)
 
     def assign(self, store: Store, name: str, ask: Ask, members: Mapping[str, MemberMetadata]) -> Decision:
-        with self._calls.callback("assign"):
-            states = self._assign(ask.protocol, {member: known.metadata for member, known in sorted(members.items())})
+        with self.calls.callback("assign"):
+            states = self.decide(ask.protocol, {member: known.metadata for member, known in sorted(members.items())})
         return Decision({member: MemberAnswer({}, encoded(state)) for member, state in states.items()})
 
     def assigned(self, protocol: str, entry: MemberAnswer, channel: Channel) -> None:
         self._change(Given(protocol, decoded("the member state", entry.member_state), channel.generation))
-        if self._on_assigned is not None and self.given is not None:
-            with self._calls.callback("on_assigned"):
-                self._on_assigned(self.given)
+        if self.on_assigned is not None and self.given is not None:
+            with self.calls.callback("on_assigned"):
+                self.on_assigned(self.given)
 
     def stopped(self) -> None:
-        if self.given is not None and self._on_revoked is not None:
-            with self._calls.callback("on_revoked"):
-                self._on_revoked()
+        if self.given is not None and self.on_revoked is not None:
+            with self.calls.callback("on_revoked"):
+                self.on_revoked()
         self._change(None)
 
     def lost(self, reason: str) -> None:
         had = self.given
         self._change(None)
-        if had is not None and self._on_lost is not None:
-            with self._calls.callback("on_lost"):
-                self._on_lost()
-
-    def wants_rebalance(self, store: Store) -> str:
-        return ""
-
-    def requested(self) -> None:
-        """It never requests one."""
+        if had is not None and self.on_lost is not None:
+            with self.calls.callback("on_lost"):
+                self.on_lost()
 
     def _change(self, given: Given | None) -> None:
         self.changes += given != self.given

@@ -1,7 +1,7 @@
 """The interface of client assignors: their input, the group and its logs, and their output.
 
 The leader builds a `Cluster`, calls `assign` with the metadata of every member, and writes the answer. Third-party
-assignors implement `ClientAssignor`; `registry` finds them.
+assignors implement `ClientAssignor`; `consumers` finds them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .metadata import ConsumerMetadata
 
 if TYPE_CHECKING:  # a package's assignor loads neither logs nor ZooKeeper's client
     from ..types import Offsets
-    from .lookup import LeaderLookup
+    from .consumers import LeaderLookup
 
 
 @dataclass(frozen=True, slots=True)

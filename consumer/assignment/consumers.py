@@ -6,26 +6,45 @@ ask when they change, at most once in `assignment_delay_ms`.
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+from types import MappingProxyType
+from typing import Any
 
+from coordinator.assignors.registry import BUILT_IN, NAME_RULE, Kind, Unusable, assignors, complete, load_offered
 from coordinator.zk.errors import BadData, CoordinatorError, UsageError
-from coordinator.zk.store import Node, Store
+from coordinator.zk.store import Store
+from coordinator.zk.values import shown
 from coordinator.zk.znodes.group_state import Answer, Ask, ClientProtocols, GroupState, MemberAnswer, decoded, encoded
-from coordinator.zk.znodes.json_fields import readable
+from coordinator.zk.znodes.json_fields import Fields, readable
+from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import Brokers, ask_number, is_name
-from coordinator.zk.znodes.records import STATIC, Channel, Registration, Topic, parsed_channel
+from coordinator.zk.znodes.records import (
+    MAX_TOPIC_BYTES,
+    STATIC,
+    Channel,
+    OffsetRecord,
+    Registration,
+    Topic,
+    parsed_channel,
+)
 from coordinator.zk.znodes.topic_filter import GroupFilters, TopicFilter
 
-from ..config import CLIENT_SIDE, Subscription
-from ..logs import Log
+from ..config import CLIENT_SIDE, COORDINATOR_SIDE, Subscription
+from ..logs import Log, TopicIdPartition
 from ..membership.call_guard import MemberContext
 from ..membership.channel import logged
-from ..membership.client_assignment import IDS_AT_ONCE, Decision, MemberMetadata
+from ..membership.client_assignment import IDS_AT_ONCE, ClientAssignment, Decision, MemberMetadata, Role
+from ..types import Offsets
+from .adapter import CoordinatorStrategy
 from .base import Assignment, ClientAssignor, Cluster, Held
-from .lookup import GroupView, LeaderLookup
+from .lag import LagAssignor
 from .metadata import ConsumerMetadata
+from .rack import RackAssignor
 
 log = logging.getLogger(__name__)
 
@@ -76,14 +95,15 @@ class _LedAssignment:
     differs_since: float | None = None
 
 
-class ConsumerRole:
-    """See `membership.client_assignment.Role`.
+class ConsumerRole(Role):
+    """A member that consumes partitions.
 
     :param assignors: the client-side assignors of this member, the preferred first.
     """
 
     def __init__(self, context: MemberContext, source: Log, assignors: Sequence[ClientAssignor]) -> None:
         config = self._config = context.config
+        self._context = context
         self._runtime = context.runtime
         self._wake = context.wake
         self._log = source
@@ -121,7 +141,7 @@ class ConsumerRole:
         self._may_have_led = False
         self._led = _LedAssignment(name, subscribed, topics, self._runtime.monotonic())
         channels = self._read_channels(store, sorted(members))
-        lookup = LeaderLookup(store, self._paths, self._brokers, self._log, GroupView(topics, data, channels))
+        lookup = LeaderLookup(self._context, store, self._log, topics, data, channels)
         cluster = Cluster(topics, self._held(store, members, channels), lookup)
         assignment = assignor.assign(cluster, metadata)
         given = {part.topic for one in assignment.values() for part in one.partitions}
@@ -141,9 +161,12 @@ class ConsumerRole:
         topics: dict[str, Topic] = {}
         data: dict[str, bytes] = {}
         for name, path, node in zip(names, paths, store.get_many(paths, watch=self._on_topics), strict=True):
-            topic = _topic(path, name, node) if node is not None else None
-            if topic is not None and node is not None:
-                topics[name], data[name] = topic, node.data
+            if node is not None:
+                try:
+                    topics[name] = Topic.parse(path, name, node.data, node.stat.czxid)
+                    data[name] = node.data
+                except BadData as error:
+                    log.warning("ignoring unreadable znode: path=%s problem=%s", path, error)
         return topics, data
 
     def _read_channels(self, store: Store, names: Sequence[str]) -> dict[str, Channel]:
@@ -283,18 +306,163 @@ class ConsumerRole:
         except (Exception, SystemExit):  # third-party code
             log.exception("assignor failed: group=%s protocol=%s", self._config.group, protocol)
 
-    def stopped(self) -> None:
-        """The commands of a consumer name its partitions."""
-
     def lost(self, reason: str) -> None:
         """A new incarnation leads once it is asked; a static member's may lead already."""
         self._led = None
         self._may_have_led = bool(self._config.group_instance_id)
 
 
-def _topic(path: str, name: str, node: Node) -> Topic | None:
-    try:
-        return Topic.parse(path, name, node.data, node.stat.czxid)
-    except CoordinatorError as error:
-        log.warning("ignoring unreadable znode: path=%s problem=%s", path, error)
+class LeaderLookup:
+    """Of one call of an assignor. Partitions without an answer are missing; only ZooKeeper's errors are raised.
+
+    :param topics: topic -> what it is now.  :param data: topic -> its znode's data, which has the replicas.
+    :param channels: consumer -> its channel, which is ahead of `offsets/`.
+    """
+
+    def __init__(
+        self,
+        context: MemberContext,
+        store: Store,
+        source: Log,
+        topics: Mapping[str, Topic],
+        data: Mapping[str, bytes],
+        channels: Mapping[str, Channel],
+    ) -> None:
+        self._store = store
+        self._paths = context.paths
+        self._brokers = Brokers(context.config.brokers_path)
+        self._log = source
+        self._topics, self._data, self._channels = topics, data, channels
+        self._replicas: dict[str, Mapping[str, Any]] = {}
+        self._rack_of: dict[str, str] | None = None
+
+    def committed(self, partitions: Collection[TopicPartition]) -> Offsets:
+        """Committed offsets of the group, for the current topics."""
+        requested = set(partitions)
+        found = {
+            part: offset
+            for channel in self._channels.values()
+            for part, offset in channel.running.items()
+            if offset is not None and part in requested and channel.topics.get(part.topic) == self._id(part)
+        }
+        rest = sorted(requested - found.keys())
+        paths = [self._paths.offset(*part) for part in rest]
+        for part, path, node in zip(rest, paths, self._store.get_many(paths), strict=True):
+            record = readable(OffsetRecord.parse, path, node)
+            if record is not None and record.topic_id == self._id(part):
+                found[part] = record.offset
+        return found
+
+    def end_offsets(self, partitions: Collection[TopicPartition]) -> Offsets:
+        """The offset that the next record of each will have."""
+        places = {TopicIdPartition(part.topic, self._id(part), part.partition): part for part in partitions}
+        ends = self._log.latest_of(places)
+        return {places[place]: end for place, end in ends.items() if isinstance(end, int)}
+
+    def beginning_offsets(self, partitions: Collection[TopicPartition]) -> Offsets:
+        """The offset of the oldest record of each."""
+        found = {}
+        for part in partitions:
+            try:
+                found[part] = self._log.earliest(part.topic, self._id(part), part.partition)
+            except (CoordinatorError, OSError):
+                continue
+        return found
+
+    def racks(self, partition: TopicPartition) -> frozenset[str]:
+        """Racks of the replicas, as registered by Kafka's brokers; empty when unknown."""
+        if partition.topic not in self._replicas:
+            self._replicas[partition.topic] = {}
+            with suppress(BadData):
+                fields = Fields.parse("a topic", self._data.get(partition.topic, b""), most=MAX_TOPIC_BYTES)
+                self._replicas[partition.topic] = fields.mapping("partitions")
+        replicas = self._replicas[partition.topic].get(str(partition.partition))
+        ids = [str(broker) for broker in replicas] if isinstance(replicas, list) else []
+        racks = self._racks() if ids else {}
+        return frozenset(racks[broker] for broker in ids if broker in racks)
+
+    def _racks(self) -> Mapping[str, str]:
+        """Broker -> rack."""
+        if self._rack_of is None:
+            listing = self._store.children(self._brokers.ids)
+            names = sorted(name for name in (listing.names if listing else ()) if name.isdigit())
+            self._rack_of = {}
+            for name, node in zip(names, self._store.get_many(list(map(self._brokers.id, names))), strict=True):
+                with suppress(ValueError, AttributeError):
+                    rack = json.loads(node.data).get("rack") if node is not None else ""
+                    self._rack_of |= {name: rack} if rack and isinstance(rack, str) else {}
+        return self._rack_of
+
+    def _id(self, part: TopicPartition) -> str:
+        topic = self._topics.get(part.topic)
+        return topic.id if topic is not None else ""
+
+
+ENTRY_POINTS = "zk_group_coordinator.client_assignors"
+RESERVED = frozenset({*BUILT_IN, LagAssignor.name, RackAssignor.name})
+"""Names that no package can override."""
+METHODS = ("metadata", "assign", "on_assignment")
+SEVERAL = "several packages offer this name ({})"
+CLIENT_ASSIGNORS = Kind(ENTRY_POINTS, RESERVED, "is_cooperative", METHODS, SEVERAL)
+
+
+def client_assignors(offered: Iterable[EntryPoint] | None = None) -> Mapping[str, ClientAssignor]:
+    """Name -> assignor, of all usable ones; the others are logged. Runs the code of installed packages: call once.
+
+    A package's client assignor has precedence over its coordinator-side strategy of the same name.
+
+    :param offered: entry points of client assignors; None for those of the installed packages.
+    """
+    found: dict[str, ClientAssignor] = {name: CoordinatorStrategy(each) for name, each in assignors().items()}
+    usable, unusable = load_offered(CLIENT_ASSIGNORS, offered)
+    found |= {LagAssignor.name: LagAssignor(), RackAssignor.name: RackAssignor(), **usable}
+    for name, (where, reason) in unusable.items():
+        log.warning("ignoring unusable strategy: strategy=%s entry_point=%s reason=%s", shown(name), where, reason)
+    return MappingProxyType(found)
+
+
+def named(names: Sequence[str], given: Sequence[ClientAssignor] = ()) -> tuple[ClientAssignor, ...]:
+    """The assignors with these names, in their order; a repeated name counts once.
+
+    :param given: assignors of the application, with precedence over installed ones.
+    :raises UsageError: when one is not installed, or a given one is incomplete or has a duplicate name.
+    """
+    for assignor in given:
+        name = getattr(assignor, "name", None)
+        if not isinstance(name, str) or not is_name(name):
+            raise UsageError(f"{shown(name)} is no name for a client assignor: {NAME_RULE}")
+        try:
+            complete(CLIENT_ASSIGNORS, name, assignor)
+        except Unusable as reason:
+            raise UsageError(f"client assignor {name} cannot be used: {reason}") from reason
+    found = {assignor.name: assignor for assignor in given}
+    if len(found) < len(given):
+        raise UsageError("two of the given client assignors have the same name")
+    if missing := [name for name in names if name not in found]:
+        found = {**client_assignors(), **found}
+        missing = [name for name in missing if name not in found]
+    if missing:
+        raise UsageError(
+            f"client assignor not installed: {', '.join(map(shown, missing))}; installed: {', '.join(sorted(found))}"
+        )
+    return tuple(found[name] for name in dict.fromkeys(names))
+
+
+def client_assignment(
+    context: MemberContext, source: Log, given: Sequence[ClientAssignor] = ()
+) -> ClientAssignment | None:
+    """None for a consumer under the coordinator's strategies.
+
+    :param given: client assignors besides the installed ones; when not empty, the only ones, in this order.
+    :raises UsageError: when a protocol is not installed, or assignors are given without client-side assignment.
+    """
+    config = context.config
+    if CLIENT_SIDE not in config.sides:
+        if given:
+            raise UsageError("assignors are for client-side assignment: add assignment='client'")
         return None
+    names = [each.name for each in given] or list(config.protocols)
+    if COORDINATOR_SIDE in config.sides and not given:
+        installed = client_assignors()
+        names = [name for name in names if name in installed] or names
+    return ClientAssignment(context, ConsumerRole(context, source, named(names, given)))

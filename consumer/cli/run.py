@@ -16,8 +16,7 @@ from coordinator.zk.process.log_format import log_to_stderr
 from coordinator.zk.runtime import ENDINGS, Event, Runtime, ThreadRuntime, on_signals
 from coordinator.zk.znodes.records import BLACK_LIST, STATIC, WHITE_LIST
 
-from .child import run_child
-from .output import EventLines, RecordLines
+from .output import EventLines, RecordLines, run_child
 
 HELPS = {
     "zk": "The ZooKeeper servers, as host:port,host:port/chroot.",

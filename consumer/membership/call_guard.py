@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from coordinator.zk.errors import CoordinatorError, UsageError
 from coordinator.zk.runtime import Event, Runtime, Thread, is_in_signal_handler
+from coordinator.zk.znodes.partitions import TopicPartition, by_topic, nested
 from coordinator.zk.znodes.paths import GroupPaths, error_text
+from coordinator.zk.znodes.records import Channel
 
 from ..config import ConsumerConfig
 from ..errors import Closed, ConcurrentModification, refuse_inherited
-from ..history import Trace
 from ..metrics import Meter, unread
+from ..types import Fetch, Jump, Position
 
 CLOSED = "This consumer has already been closed."
 NOT_REENTRANT = "poll is not reentrant"
@@ -229,6 +231,79 @@ def shared(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P]
         return method(self, *args, **kwargs)
 
     return call
+
+
+class Trace:
+    """Records the events of one consumer, for the history of its process (`drills/checker/history.md`)."""
+
+    def __init__(self, runtime: Runtime, group: str, consumer: str) -> None:
+        self._runtime = runtime
+        self._names = {"group": group, "consumer": consumer}
+
+    def registered(self, incarnation: str, session: int) -> None:
+        """An incarnation has begun."""
+        self._record("registered", incarnation, session=session)
+
+    def over(self, incarnation: str, why: str) -> None:
+        """The consumer has learnt that an incarnation has ended."""
+        self._record("over", incarnation, why=why)
+
+    def began(self, channel: Channel, starts: Mapping[TopicPartition, Position]) -> None:
+        """Fetching of these partitions begins."""
+        offsets = nested({partition: start.offset for partition, start in starts.items()})
+        topics = {partition.topic: start.topic_id for partition, start in sorted(starts.items())}
+        self._record("begin", channel.incarnation, generation=channel.generation, partitions=offsets, topics=topics)
+
+    def halted(self, lives: Mapping[TopicPartition, str], why: str) -> None:
+        """Fetching of these partitions, by the incarnation of each, has ended."""
+        by_life: dict[str, list[TopicPartition]] = {}
+        for partition, incarnation in sorted(lives.items()):
+            by_life.setdefault(incarnation, []).append(partition)
+        for incarnation, partitions in by_life.items():
+            self._record("halt", incarnation, partitions=by_topic(partitions), why=why)
+
+    def sought(self, incarnation: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """The application has chosen these offsets itself: by a seek, or for a commit."""
+        self._record("sought", incarnation, partitions=nested(offsets))
+
+    def fetched(self, incarnation: str, fetched: Sequence[Fetch], checked: float) -> None:
+        """Records were fetched.
+
+        :param checked: the monotonic time right before the lease was checked for this fetch.
+        """
+        ranges = [
+            {
+                **_range(fetch.partition, fetch.topic_id, fetch.first, fetch.next),
+                **({} if fetch.rows else {"records": 0}),
+            }
+            for fetch in fetched
+        ]
+        self._record("fetch", incarnation, ranges=ranges, checked=checked)
+
+    def returned(
+        self, incarnation: str, records: Mapping[TopicPartition, tuple[int, Position]], checked: float
+    ) -> None:
+        """`poll` returns these records.
+
+        :param records: partition -> the first offset, and the position after its records.
+        :param checked: as of `fetched`.
+        """
+        ranges = [_range(part, after.topic_id, first, after.offset) for part, (first, after) in records.items()]
+        self._record("returned", incarnation, ranges=ranges, checked=checked)
+
+    def jumped(self, incarnation: str, jumps: Mapping[TopicPartition, Jump]) -> None:
+        """These positions are out of range: fetching continues elsewhere."""
+        for partition, jump in sorted(jumps.items()):
+            where = {"topic": partition.topic, "topic_id": jump.topic_id, "partition": partition.partition}
+            self._record("jump", incarnation, **where, before=jump.before, after=jump.after)
+
+    def _record(self, event: str, incarnation: str, **fields: Any) -> None:
+        self._runtime.record(event, **self._names, incarnation=incarnation, **fields)
+
+
+def _range(partition: TopicPartition, topic_id: str, first: int, following: int) -> dict[str, Any]:
+    where = {"topic": partition.topic, "topic_id": topic_id, "partition": partition.partition}
+    return {**where, "first": first, "next": following}
 
 
 class MemberContext:

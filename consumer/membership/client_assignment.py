@@ -84,19 +84,22 @@ class Role(Protocol):
 
     def stopped(self) -> None:
         """The member is about to acknowledge a stop: all work on its part must end."""
+        return None
 
     def lost(self, reason: str) -> None:
         """The incarnation is over: other members may have its part."""
 
     def wants_rebalance(self, store: Store) -> str:
         """Why the leader requests a rebalance; empty when it does not."""
+        return ""
 
     def requested(self) -> None:
         """A rebalance was requested, by this member or another: the next ask answers both."""
+        return None
 
 
 class ClientAssignment:
-    """The client side of one member, over all its incarnations.
+    """The client side of one member, over all its incarnations; `offer`, `stopped` and `lost` as of `Role`.
 
     :param role: the part that depends on the protocol type.
     """
@@ -113,7 +116,6 @@ class ClientAssignment:
         self._failed_asks: set[str] = set()
 
     def offer(self, subscription: Subscription | None) -> ClientProtocols:
-        """See `Role`."""
         offered = replace(self._role.offer(subscription), rejoins=self._rejoins)
         if (size := offered.metadata_bytes) > MAX_METADATA_BYTES:
             raise UsageError(f"member metadata of {size} bytes, limit is {MAX_METADATA_BYTES}")
@@ -124,18 +126,16 @@ class ClientAssignment:
         self._rejoins += 1
 
     def stopped(self) -> None:
-        """See `Role`."""
         self._read_ask = ""
         self._role.stopped()
 
     def lost(self, reason: str) -> None:
-        """See `Role`."""
         self._read_ask = ""
         self._failed_asks.clear()
         self._role.lost(reason)
 
-    def started(self, ask: str) -> None:
-        """A start that names `ask` was applied: its entry must be read."""
+    def started(self) -> None:
+        """A start that names an ask was applied: its entry must be read."""
         self._read_ask = ""
 
     def raise_failure(self) -> None:

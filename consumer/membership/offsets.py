@@ -261,11 +261,6 @@ class CommittedOffsets:
             if partition in channel.running:
                 raise error
 
-    @property
-    def complaints(self) -> dict[TopicPartition, str]:
-        """Partitions that are held but not fetched, each with the reason."""
-        return dict(self._complaints)
-
     def _there(
         self, store: Store, path: Callable[[str, int], str], partitions: Iterable[TopicPartition]
     ) -> frozenset[TopicPartition]:

@@ -8,8 +8,9 @@ ZooKeeper refuses later writes of the older one.
 from __future__ import annotations
 
 import logging
+import math
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -17,6 +18,7 @@ from coordinator.zk.errors import (
     AccessDenied,
     BadData,
     ConnectionLost,
+    IncarnationOver,
     NotAuthorized,
     Refused,
     Retryable,
@@ -26,12 +28,11 @@ from coordinator.zk.errors import (
     ZooKeeperUnreachable,
 )
 from coordinator.zk.lease import LEASE_SHARE, Heard, Lease, LeaseLog
-from coordinator.zk.runtime import Runtime
-from coordinator.zk.session.kazoo_store import kazoo_factory
+from coordinator.zk.runtime import Runtime, Task
 from coordinator.zk.store import MAX_OPERATIONS, Create, Delete, Node, Operation, SetData, Store, StoreFactory
 from coordinator.zk.update import Failure, ensure, retried
 from coordinator.zk.znodes.group_state import CLIENT
-from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
+from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import Brokers, GroupPaths, parents_of
 from coordinator.zk.znodes.records import (
     NO_CHANNEL,
@@ -45,16 +46,106 @@ from coordinator.zk.znodes.records import (
 )
 from coordinator.zk.znodes.regions import CONSUMERS, SLOTS, RegionMembership
 
-from ..config import COORDINATOR_SIDE, ConsumerConfig, Subscription
-from ..errors import FencedInstanceId
+from ..config import COORDINATOR_SIDE, Subscription
+from ..errors import ChannelGone, FencedInstanceId, UnknownMemberId
 from .call_guard import MemberContext
 from .channel import FencedChannel
 from .claims import PARTITIONS_A_STEP, release_operations
 from .client_assignment import ClientAssignment
-from .keeper import Keeper
-from .offsets import Consumption
+from .offsets import CommittedOffsets, Consumption
 
 log = logging.getLogger(__name__)
+
+FAILING_SHARE = 2 / 3
+"""Of `max_poll_interval_ms`; the keeper looks every sixth, and so leaves before an eviction."""
+
+
+def heartbeat_s(due_s: float, max_poll_interval_ms: int) -> float:
+    """Seconds between two looks of the keeper, at most a sixth of `max_poll_interval_ms`.
+
+    A whole number of them makes `due_s`: a renewal that comes a little early does not count, nor does the next one
+    until it is due.
+    """
+    return due_s / math.ceil(due_s / (max_poll_interval_ms / 6000))
+
+
+class Keeper:
+    """Keeps one consumer alive between polls, over all its incarnations.
+
+    :param has_owners: whether running partitions have owner znodes.
+    :ivar last_poll: time of the application's last poll.  :ivar last_commit: time of the last channel write.
+    :ivar closing: set when the consumer closes.
+    """
+
+    def __init__(self, context: MemberContext, offsets: CommittedOffsets, has_owners: bool = True) -> None:
+        self._has_owners = has_owners
+        self._config = context.config
+        self._runtime = context.runtime
+        self._wake = context.wake
+        self._offsets = offsets
+        self._calls = context.calls
+        self.closing = context.runtime.event()
+        self.last_poll = self.last_commit = self._last_look = context.runtime.monotonic()
+
+    def start(self, store: Store, fenced: FencedChannel, lease: Lease) -> Task:
+        """Keep this incarnation until it is over."""
+        self.last_commit = self._runtime.monotonic()
+        return self._runtime.spawn(lambda: self._keep(store, fenced, lease), f"keeper-{self._config.consumer}")
+
+    def _keep(self, store: Store, fenced: FencedChannel, lease: Lease) -> None:
+        """Renew the lease every 1/6 of the session timeout; leave when the application has stopped polling."""
+        while fenced.over is None and not store.lost and not self.closing.is_set():
+            try:
+                lease.renew()
+                self._touch_or_leave(store, fenced)
+                self._look_again(store)
+            except (IncarnationOver, SessionLost) as error:
+                log.info("heartbeat stopped: consumer=%s reason=%s", self._config.consumer, error)
+                break
+            except StoreError as error:
+                log.debug("heartbeat failed, retrying: lease_left_s=%.1f reason=%s", lease.left_s, error)
+            self.closing.wait(heartbeat_s(lease.due_s, self._config.max_poll_interval_ms))
+        if isinstance(fenced.over, ChannelGone):
+            store.close()  # removes the owner znodes of running partitions; a hung consumer would not end its session
+        self._wake.set()
+
+    def _touch_or_leave(self, store: Store, fenced: FencedChannel) -> None:
+        """A heartbeat every third of `max_poll_interval_ms`; leave when no poll came for the whole interval.
+
+        Also when a callback has raised, and no poll has succeeded since, for `FAILING_SHARE` of it: the coordinator,
+        which evicts the member after the whole, would give slow polling as the reason, not the callback's exception.
+
+        Heartbeats continue between polls: the coordinator, which waits as long for one, evicts no consumer within its
+        time.
+        """
+        now, limit_s = self._runtime.monotonic(), self._config.max_poll_interval_ms / 1000
+        if failing := self._calls.failing(limit_s * FAILING_SHARE):
+            self._leave(store, fenced, f"left by itself: {failing}")
+        elif now - self.last_poll >= limit_s:
+            reason = f"left by itself: poll was not called for {self._config.max_poll_interval_ms} ms"
+            self._leave(store, fenced, f"{reason} (raise max_poll_interval_ms, or lower max_poll_records)")
+        elif now - self.last_commit >= limit_s / 3:
+            fenced.touch()
+            self.last_commit = now
+
+    def _look_again(self, store: Store) -> None:
+        """Once a session timeout, and before an eviction, the channel is read unconditionally: a watch may be lost."""
+        now, limit_s = self._runtime.monotonic(), self._config.max_poll_interval_ms / 1000
+        if now - self._last_look >= min(store.negotiated_timeout_s, limit_s / 2):
+            self._last_look = now
+            self._wake.set()
+
+    def _leave(self, store: Store, fenced: FencedChannel, reason: str) -> None:
+        with fenced.lock:  # an application that resumes just now commits before this, or is refused
+            after, operations = self._offsets.ended(
+                store, self._config.consumer, fenced.channel, reason, UNKNOWN_MEMBER_ID
+            )
+            if not self._has_owners:
+                # No partition was revoked: while the channel has them, the coordinator waits for the lease to expire.
+                after = replace(after, ask=fenced.channel.ask)
+            fenced.end(after, operations, UnknownMemberId(reason))
+        log.warning("left: group=%s consumer=%s reason=%s", self._config.group, self._config.consumer, reason)
+
 
 TRIES = 50
 
@@ -85,20 +176,6 @@ class Predecessor:
     has_seat: bool
     owned: PartitionSet
     known_offsets: PartitionSet
-
-
-def changed_registration(store: Store, paths: GroupPaths, consumer: str, registration: Registration) -> list[Operation]:
-    """The operations, under the fence, that change the registration in place: a rejoin.
-
-    :raises BadData: when the seat of a static member cannot be read.
-    """
-    written: list[Operation] = [SetData(paths.id(consumer), registration.to_bytes())]
-    node = store.get(paths.seat(consumer)) if registration.instance_id else None
-    if node is not None:
-        removed = Seat.parse(paths.seat(consumer), node.data).removed
-        seat = Seat(registration, round(store.negotiated_timeout_s * 1000), removed)
-        written.append(SetData(paths.seat(consumer), seat.to_bytes(), node.stat.version))
-    return written
 
 
 def register(
@@ -162,7 +239,11 @@ def _look(store: Store, paths: GroupPaths, consumer: str) -> Predecessor:
         channel = NO_CHANNEL
     running = sorted(channel.running)
     owners = _own(store, paths, channel)
-    channel = channel.without(frozenset(running) - _to_write(store, paths, channel, owners))
+    # Offsets are written of partitions that no other incarnation owns, and whose topic a start has named.
+    topics = sorted({partition.topic for partition in running})
+    begun = store.get_many([paths.offsets_of(topic) for topic in topics]) if topics else []
+    known = {topic for topic, topic_node in zip(topics, begun, strict=True) if topic_node is not None}
+    channel = channel.without(part for part in running if part.topic not in known or not owners.get(part, True))
     running = sorted(channel.running)
     offsets = store.get_many([paths.offset(*partition) for partition in running])
     return Predecessor(
@@ -188,16 +269,6 @@ def _own(store: Store, paths: GroupPaths, channel: Channel) -> dict[TopicPartiti
                 owner = OwnerRecord.parse(paths.owner(*partition), node.data)
                 found[partition] = owner.incarnation == channel.incarnation
     return found
-
-
-def _to_write(store: Store, paths: GroupPaths, channel: Channel, owners: Mapping[TopicPartition, bool]) -> PartitionSet:
-    """Entries of `running` whose offsets are written: no other incarnation owns them, and a start named its topic."""
-    if not channel.running:
-        return NONE
-    topics = sorted({partition.topic for partition in channel.running})
-    begun = store.get_many([paths.offsets_of(topic) for topic in topics])
-    known = {topic for topic, node in zip(topics, begun, strict=True) if node is not None}
-    return frozenset(part for part in channel.running if part.topic in known and owners.get(part, True))
 
 
 def _next_of_the_end(paths: GroupPaths, consumer: str, before: Predecessor) -> list[Operation]:
@@ -228,13 +299,17 @@ def _beginning(
     session_timeout_ms: int,
 ) -> list[Operation]:
     released = release_operations(paths, before.channel, before.channel.running, before.known_offsets, before.owned)
+    path, data = paths.seat(consumer), Seat(registration, session_timeout_ms).to_bytes()
+    seat: list[Operation] = [Delete(path)] if before.has_seat else []  # a dynamic member has none
+    if registration.instance_id:
+        seat = [SetData(path, data) if before.has_seat else Create(path, data)]
     return [
         SetData(paths.channel(consumer), new.to_bytes(), before.version),
         *released,
         *(Delete(paths.command(consumer, name)) for name in before.commands),
         *([Delete(paths.id(consumer))] if before.has_id else []),
         Create(paths.id(consumer), registration.to_bytes(), ephemeral=True),
-        *_seat(paths.seat(consumer), before.has_seat, registration, session_timeout_ms),
+        *seat,
     ]
 
 
@@ -242,14 +317,6 @@ def seat_given_up(store: Store, paths: GroupPaths, consumer: str) -> list[Operat
     """The operations for the seat of a static member that leaves permanently."""
     path = paths.seat(consumer)
     return [Delete(path)] if store.get(path) is not None else []
-
-
-def _seat(path: str, is_there: bool, registration: Registration, session_timeout_ms: int) -> list[Operation]:
-    """A static member takes its seat; a dynamic one has none, and removes a seat under its name."""
-    if not registration.instance_id:
-        return [Delete(path)] if is_there else []
-    data = Seat(registration, session_timeout_ms).to_bytes()
-    return [SetData(path, data) if is_there else Create(path, data)]
 
 
 class Registrar:
@@ -436,9 +503,16 @@ class Registrar:
         if not self._is_rejoining or store is None:
             return
         self._is_rejoining = False  # an invalid offer is logged once
+        path, seat = context.paths.id(context.consumer), context.paths.seat(context.consumer)
         try:
             registration = self._registration(store, fenced.incarnation)
-            fenced.guarded(changed_registration(store, context.paths, context.consumer, registration))
+            written: list[Operation] = [SetData(path, registration.to_bytes())]
+            if registration.instance_id and (node := store.get(seat)) is not None:
+                after = Seat(
+                    registration, round(store.negotiated_timeout_s * 1000), Seat.parse(seat, node.data).removed
+                )
+                written.append(SetData(seat, after.to_bytes(), node.stat.version))
+            fenced.guarded(written)
         except (StoreError, BadData) as error:
             self._is_rejoining = True
             if isinstance(error, StoreError):
@@ -488,13 +562,3 @@ class Backoff:
     def _wait(self, times: int) -> None:
         wait_s = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2 ** min(times, 10))
         self._not_before = self._runtime.monotonic() + wait_s
-
-
-def opener_of(config: ConsumerConfig, kind: str) -> StoreFactory:
-    """Opens sessions for a consumer, as its configuration has them.
-
-    :param kind: with the consumer's name the client in log lines: `consumer`, `slot`, `member`.
-    """
-    connect_timeout_s = config.connect_timeout_ms / 1000
-    client = f"{kind} {config.consumer}"
-    return kazoo_factory(config.zk, config.session_timeout_ms, connect_timeout_s, client, config.access)

@@ -136,22 +136,15 @@ class Starts:
                 f"the group has no offset for {partition}, and auto_offset_reset is none: {set_one}"
                 "choose a start with start_position"
             )
-        return StartOffset(self.offset_of(place, partition, topic_id), place)
-
-    def offset_of(self, place: OffsetSpec, partition: TopicPartition, topic_id: str) -> int:
-        """The offset of `place` in `partition` now.
-
-        :raises LogError: when the log does not answer.
-        """
         where = (partition.topic, topic_id, partition.partition)
         try:
             if place.timestamp_ms is not None:
-                return self._log.offset_for_timestamp(*where, place.timestamp_ms)
-            return self._log.latest(*where) if place.name == END else self._log.earliest(*where)
+                return StartOffset(self._log.offset_for_timestamp(*where, place.timestamp_ms), place)
+            return StartOffset(self._log.latest(*where) if place.name == END else self._log.earliest(*where), place)
         except UnknownTopic:
             if self._log.knows_topics:
                 raise  # a recorded 0 would be permanent
-            return 0
+            return StartOffset(0, place)
 
 
 def find_nowhere(partition: TopicPartition, topic_id: str, came_later: bool) -> StartOffset:

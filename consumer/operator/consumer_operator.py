@@ -25,7 +25,6 @@ from ..config import ConsumerConfig, Subscription
 from ..consumer import Callbacks, Consumer
 from ..errors import AssignmentFailed, Closed, ProcessFailed
 from ..fetching.record_buffer import Record
-from ..history import recorder_of
 from ..logs import Log, OffsetOutOfRange
 from ..membership.call_guard import CLOSED, LOOK_S, CallGuard
 from ..metrics import ConsumerMetrics
@@ -114,7 +113,7 @@ class ConsumerOperator(Callbacks):
         self._config = config = config.named(runtime or ThreadRuntime())
         self._processor = processor
         self._defers = typed("operator_driven", operator_driven, bool)
-        self._runtime = runtime or ThreadRuntime(recorder_of(config, "consumer"))
+        self._runtime = runtime or ThreadRuntime(config.recorder("consumer"))
         metrics = metrics or ConsumerMetrics()
         self.consumer = Consumer(config, subscription, self, source, open_store, self._runtime, metrics, assignors)
         self._most = config.max_poll_records if config.max_poll_records > 0 else UNBOUNDED_POLL

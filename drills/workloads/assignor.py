@@ -12,7 +12,7 @@ from importlib.metadata import Distribution, DistributionFinder
 from pathlib import Path
 
 from consumer.assignment.base import Assignment, ClientAssignor, Cluster
-from consumer.assignment.registry import ENTRY_POINTS, named
+from consumer.assignment.consumers import ENTRY_POINTS, named
 from coordinator.zk.errors import UsageError
 
 from .process import HangGate, emit

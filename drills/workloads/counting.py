@@ -8,7 +8,6 @@ from typing import Any
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer
 from consumer.errors import FencedInstanceId
-from consumer.history import recorder_of
 from coordinator.zk.runtime import Runtime, ThreadRuntime
 from coordinator.zk.session.kazoo_store import KazooStore, open_kazoo
 from coordinator.zk.values import load
@@ -53,7 +52,7 @@ class Counts(Sketching):
 def main(fields: Fields) -> None:
     """Count until SIGTERM. The fields are those of `ConsumerConfig`, and `topics`."""
     config = load(ConsumerConfig, fields.values, env={})
-    runtime = ThreadRuntime(recorder_of(config, "consumer", region=config.region))
+    runtime = ThreadRuntime(config.recorder("consumer", region=config.region))
     counts = Counts(gate=HangGate(), config=config, runtime=runtime)
     subscription = Subscription(topics_of(fields))
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consumer.spark.fetchers.pool_znode import UNANSWERED, PoolPost
+from consumer.spark.fetchers.slot import UNANSWERED, PoolPost
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.znodes.json_fields import Fields

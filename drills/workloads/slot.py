@@ -14,7 +14,6 @@ import pyarrow as pa
 
 import coordinator
 from consumer.config import Subscription
-from consumer.history import recorder_of
 from consumer.logs import open_log
 from consumer.sealing.segment_files import SegmentFolder
 from consumer.spark.fetchers.config import SlotConfig, SlotSpec
@@ -65,8 +64,8 @@ def main(fields: Fields) -> None:
     topics = topics_of(fields)
     spec = SlotSpec(config, Subscription(topics), number, life, coordinator.__version__)
     opener = kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
-    runtime = ThreadRuntime(recorder_of(config.consumer_config(number), "slot"))
-    source = open_log(config.log_dir, config.consumer_config(spec.number).kafka_place)
+    runtime = ThreadRuntime(config.consumer_config(number).recorder("slot"))
+    source = open_log(config.log_dir, config.kafka_place)
     disk = (lambda: None) if misbehaves else gate.pass_through
     folder = HangingFolder(config.segments_dir, disk, fields.number("quota_bytes", 0))
     slot = Slot(spec, source, opener, runtime, folder)

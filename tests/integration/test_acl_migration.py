@@ -13,8 +13,7 @@ import pytest
 from consumer.config import Subscription
 from consumer.sealing.segment_files import SegmentFolder
 from consumer.spark.fetchers.config import SlotConfig, SlotSpec
-from consumer.spark.fetchers.pool_znode import PoolPost
-from consumer.spark.fetchers.slot import Slot
+from consumer.spark.fetchers.slot import PoolPost, Slot
 from consumer.spark.source.options import SourceConfig
 from consumer.spark.source.planner import Planner
 from coordinator.admin.acl import apply

@@ -9,9 +9,9 @@ import pytest
 
 from consumer.errors import SegmentError
 from consumer.spark.source.data_source import records
-from consumer.spark.source.offset import SourceOffset
 from consumer.spark.source.options import SourceConfig
 from consumer.spark.source.planner import MAY_BE_COLLECTED, BatchPlanner
+from consumer.spark.source.segment_index import SourceOffset
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Node, Store

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from consumer.assignment.base import Assignment, ClientAssignor, Cluster
-from consumer.assignment.registry import client_assignors
+from consumer.assignment.consumers import client_assignors
 from consumer.config import Subscription
 from consumer.errors import InconsistentGroupProtocol
 from coordinator.zk.runtime import ThreadRuntime

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from consumer.assignment.base import Assignment
+from consumer.assignment.consumers import client_assignors
 from consumer.assignment.metadata import ConsumerMetadata
-from consumer.assignment.registry import client_assignors
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.store import Create
 from coordinator.zk.znodes.group_state import (

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from consumer.assignment.base import Assignment, ClientAssignor, Cluster
-from consumer.assignment.registry import client_assignors
+from consumer.assignment.consumers import client_assignors
 from consumer.logs.embedded.producer import Producer
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.group_state import EMPTY, Ask, SyncRequest

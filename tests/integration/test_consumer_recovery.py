@@ -13,8 +13,7 @@ from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Callbacks, Consumer
 from consumer.sealing.segment_files import SegmentFolder
 from consumer.spark.fetchers.config import SlotConfig, SlotSpec
-from consumer.spark.fetchers.pool_znode import PoolPost
-from consumer.spark.fetchers.slot import Slot
+from consumer.spark.fetchers.slot import PoolPost, Slot
 from coordinator.zk.errors import ConnectionLost, OutcomeUnknown, Refused, StoreError, ZooKeeperUnreachable
 from coordinator.zk.runtime import Event, ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory

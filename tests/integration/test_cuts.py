@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from consumer.errors import SegmentError
-from consumer.spark.source.offset import SourceOffset
 from consumer.spark.source.options import SourceConfig
 from consumer.spark.source.planner import BatchPlanner, Planner
+from consumer.spark.source.segment_index import SourceOffset
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Delete, Listing, Node, SetData, Store, Watch
@@ -425,4 +425,4 @@ def test_batch_never_spans_a_checkpoint_that_completes_while_a_query_plans(
 
 def test_an_offset_keeps_its_checkpoint() -> None:
     offset = SourceOffset(7, 1, "q", "segment-0000000003", 2, 42)
-    assert SourceOffset.parse(offset.to_dict()) == offset
+    assert SourceOffset.of(offset.to_dict()) == offset

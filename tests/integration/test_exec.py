@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from consumer.cli import main
-from consumer.cli.child import Child, ChildFailed, ChildProcessor
+from consumer.cli.output import Child, ChildFailed, ChildProcessor
 from consumer.fetching.record_buffer import Record
 from consumer.logs.embedded.producer import Producer, TopicsInStore
 from consumer.operator.states import State
@@ -213,8 +213,8 @@ def says(*lines: dict[str, object]) -> str:
 def test_invalid_answer_or_exit_of_a_command_is_one_clear_error(
     program: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("consumer.cli.child.MAX_LINE_BYTES", 1000)
-    monkeypatch.setattr("consumer.cli.child.MAX_STATES_BYTES", 10_000)
+    monkeypatch.setattr("consumer.cli.output.MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr("consumer.cli.output.MAX_STATES_BYTES", 10_000)
     child, processor = a_processor(program)
 
     with pytest.raises((ChildFailed, BadData), match=reason) as raised:

@@ -14,8 +14,7 @@ from consumer.config import Subscription
 from consumer.logs import open_log
 from consumer.sealing.segment_files import SegmentFolder
 from consumer.spark.fetchers.config import SlotConfig, SlotSpec
-from consumer.spark.fetchers.pool_znode import PoolPost
-from consumer.spark.fetchers.slot import Slot
+from consumer.spark.fetchers.slot import PoolPost, Slot
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.znodes.partitions import TopicPartition

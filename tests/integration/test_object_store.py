@@ -14,8 +14,8 @@ import pytest
 from consumer.errors import ForeignFolder, SegmentError
 from consumer.sealing.segment_files import SegmentFolder, claim, segment_file
 from consumer.spark.fetchers.orphan_sweep import ORPHAN_AFTER_S, sweep
-from consumer.spark.source.offset import SourceOffset
 from consumer.spark.source.rewind import PROVIDER, PROVIDERS, CheckpointFiles
+from consumer.spark.source.segment_index import SourceOffset
 from coordinator.zk.errors import UsageError
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Create, Delete

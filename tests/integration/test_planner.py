@@ -13,11 +13,10 @@ import pytest
 
 from consumer.errors import SegmentError
 from consumer.sealing.segment_files import SegmentFolder
-from consumer.spark.source.offset import SourceOffset
 from consumer.spark.source.options import SourceConfig
 from consumer.spark.source.planner import Planner, packed
 from consumer.spark.source.query_znode import QueryRemoved, QueryTakenOver
-from consumer.spark.source.segment_index import Sealed
+from consumer.spark.source.segment_index import Sealed, SourceOffset
 from coordinator.planning.backpressure import Bounds, Retention
 from coordinator.retention.segments import SeenQueries, SegmentCollector, SegmentRules
 from coordinator.term.server_clock import ServerClock
@@ -899,7 +898,7 @@ def ends(offsets: dict[int, int]) -> dict[TopicPartition, tuple[str, int]]:
 
 def restarted(offset: SourceOffset) -> SourceOffset:
     """As Spark's checkpoint returns it."""
-    return SourceOffset.parse(json.loads(json.dumps(offset.to_dict())))
+    return SourceOffset.of(json.loads(json.dumps(offset.to_dict())))
 
 
 def one_batch(bench: Bench, start: SourceOffset | None = None, **options: object) -> SourceOffset:

@@ -10,11 +10,10 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from consumer.errors import SegmentError
-from consumer.spark.source.offset import SourceOffset
 from consumer.spark.source.options import SourceConfig
 from consumer.spark.source.planner import BatchPlanner, Planner
 from consumer.spark.source.query_znode import QueryRemoved, QueryTakenOver
-from consumer.spark.source.segment_index import LIST_AGAIN_S
+from consumer.spark.source.segment_index import LIST_AGAIN_S, SourceOffset
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, Delete, SetData, Store

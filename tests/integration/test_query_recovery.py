@@ -12,11 +12,10 @@ from consumer.config import Subscription
 from consumer.sealing.segment_files import SegmentFolder
 from consumer.spark.fetchers.config import SlotConfig, SlotSpec
 from consumer.spark.fetchers.orphan_sweep import ORPHAN_AFTER_S, sweep
-from consumer.spark.fetchers.pool_znode import PoolPost
-from consumer.spark.fetchers.slot import Directions
-from consumer.spark.source.offset import SourceOffset
+from consumer.spark.fetchers.slot import Directions, PoolPost
 from consumer.spark.source.options import SourceConfig
 from consumer.spark.source.planner import Planner
+from consumer.spark.source.segment_index import SourceOffset
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Create, SetData

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from consumer.spark.fetchers.orphan_sweep import ORPHAN_AFTER_S, sweep
-from consumer.spark.fetchers.pool_znode import PoolPost
+from consumer.spark.fetchers.slot import PoolPost
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Create, SetData

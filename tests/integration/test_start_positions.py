@@ -15,8 +15,7 @@ from consumer.logs.embedded.log import EmbeddedLog, topic_folder
 from consumer.logs.embedded.producer import Appender, stored_batches
 from consumer.sealing.segment_files import SegmentFolder
 from consumer.spark.fetchers.config import SlotConfig, SlotSpec
-from consumer.spark.fetchers.pool_znode import PoolPost
-from consumer.spark.fetchers.slot import Slot
+from consumer.spark.fetchers.slot import PoolPost, Slot
 from consumer.spark.source.options import SourceConfig
 from consumer.spark.source.planner import Planner
 from coordinator.admin.offsets import delete_offsets, write_offsets

@@ -16,7 +16,7 @@ from consumer.config import ConsumerConfig
 from consumer.errors import ChannelGone, FencedInstanceId
 from consumer.membership.call_guard import MemberContext
 from consumer.membership.channel import FencedChannel
-from consumer.membership.command_drain import CommandDrain
+from consumer.membership.member import CommandDrain
 from consumer.membership.offsets import CommittedOffsets
 from consumer.membership.registration import register
 from consumer.metrics import unread

@@ -15,9 +15,9 @@ import pytest
 
 from consumer.assignment.adapter import CoordinatorStrategy
 from consumer.assignment.base import Assignment, Held
+from consumer.assignment.consumers import client_assignors
 from consumer.assignment.lag import LagAssignor
 from consumer.assignment.metadata import MAX_THREADS, ConsumerMetadata
-from consumer.assignment.registry import client_assignors
 from coordinator import assignors
 from coordinator.assignors import Subscriber
 from coordinator.planning.snapshot import ChannelView, Snapshot

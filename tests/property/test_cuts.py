@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from consumer.spark.source.cuts import at_cut, batch_end
-from consumer.spark.source.offset import SourceOffset
-from consumer.spark.source.segment_index import Sealed
+from consumer.spark.source.planner import at_cut, batch_end
+from consumer.spark.source.segment_index import Sealed, SourceOffset
 from coordinator.zk.znodes.cuts import Cut
 from coordinator.zk.znodes.segments import Segment
 from tests.property.effort import Draw, tried

@@ -6,8 +6,7 @@ import json
 from itertools import pairwise
 from typing import NamedTuple
 
-from consumer.spark.source.offset import SourceOffset
-from consumer.spark.source.segment_index import Sealed, delivered, joined
+from consumer.spark.source.segment_index import Sealed, SourceOffset, delivered, joined
 from coordinator.zk.znodes.partitions import LOST, RESET, Discontinuity, TopicPartition
 from coordinator.zk.znodes.segments import SealedRange, Segment
 from tests.property.effort import Draw, tried
@@ -58,7 +57,7 @@ def chain(story: Story) -> list[SourceOffset]:
         last = story.segments[end]
         batch = [sealed for sealed in story.segments if offsets[-1].czxid < sealed.czxid <= last.czxid]
         chosen = delivered(offsets[-1], SourceOffset(last.czxid, 1, "q", last.name), batch, registered)
-        offsets.append(SourceOffset.parse(json.loads(json.dumps(chosen.to_dict()))))
+        offsets.append(SourceOffset.of(json.loads(json.dumps(chosen.to_dict()))))
     return offsets
 
 

@@ -16,13 +16,12 @@ from consumer.errors import AssignmentFailed, CommitFailed, DrainFailed, FencedI
 from consumer.metrics import ConsumerMetrics
 from consumer.spark.fetchers.config import SlotConfig, SlotSpec
 from consumer.spark.fetchers.orphan_sweep import sweep
-from consumer.spark.fetchers.pool_znode import PoolPost
-from consumer.spark.fetchers.slot import Slot
+from consumer.spark.fetchers.slot import PoolPost, Slot
 from consumer.spark.source.data_source import records
-from consumer.spark.source.offset import SourceOffset
 from consumer.spark.source.options import SourceConfig
 from consumer.spark.source.planner import Planner
 from consumer.spark.source.query_znode import QueryRemoved, QueryTakenOver
+from consumer.spark.source.segment_index import SourceOffset
 from coordinator.assignors import Assignor
 from coordinator.assignors.registry import BUILT_IN
 from coordinator.service import CoordinatorService

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import consumer.membership.command_drain
+import consumer.membership.member
 import consumer.membership.offsets
 import coordinator.planning.membership
 import coordinator.planning.reconciliation
@@ -17,9 +17,9 @@ from consumer.consumer import Consumer
 from consumer.fetching.polling import Polling
 from consumer.membership.channel import FencedChannel
 from consumer.membership.claims import chunks
-from consumer.membership.keeper import Keeper
 from consumer.membership.member import ConsumerMember
 from consumer.membership.offsets import CommittedOffsets
+from consumer.membership.registration import Keeper
 from consumer.sealing.sealer import Sealer
 from coordinator.rebalance.channel_reader import ChannelReader
 from coordinator.retention.segments import SegmentCollector
@@ -126,7 +126,7 @@ OWNERS_NOT_ASKED: tuple[Patch, ...] = (
 )
 
 SMALL_STEPS: tuple[Patch, ...] = (
-    constant(consumer.membership.command_drain, "chunks", partial(chunks, size=1)),
+    constant(consumer.membership.member, "chunks", partial(chunks, size=1)),
     constant(consumer.membership.offsets, "PARTITIONS_A_STEP", 2),
     constant(coordinator.rebalance.plan_operations, "PARTITIONS_A_STEP", 2),
 )
@@ -214,9 +214,7 @@ def _no_check_of_the_command(original: Any) -> Any:
 
 
 UNFENCED: tuple[Patch, ...] = (replaced(FencedChannel, "_send", _unfenced),)
-IN_PIECES: tuple[Patch, ...] = (
-    replaced(consumer.membership.command_drain, "acknowledgement", _no_check_of_the_command),
-)
+IN_PIECES: tuple[Patch, ...] = (replaced(consumer.membership.member, "acknowledgement", _no_check_of_the_command),)
 
 
 # ---- leases

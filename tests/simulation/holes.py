@@ -10,7 +10,7 @@ import coordinator.planning.membership
 import coordinator.planning.reconciliation
 import coordinator.rebalance.handlers
 from consumer.membership.claims import after_command
-from consumer.membership.command_drain import CommandDrain
+from consumer.membership.member import CommandDrain
 from coordinator.listeners.interests import Interests
 from coordinator.listeners.listeners import Listeners
 from coordinator.listeners.topics import TopicListener
@@ -109,7 +109,7 @@ NO_EPOCH: tuple[Patch, ...] = (replaced(Term, "commit", _commit_without_epoch),)
 
 
 def _never_stale(original: Any) -> Any:
-    return lambda self, channel, received: received.command is None
+    return lambda self, channel, command: False
 
 
 STALE_APPLIED: tuple[Patch, ...] = (replaced(CommandDrain, "_is_stale", _never_stale),)

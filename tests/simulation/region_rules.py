@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import consumer.membership.command_drain
 import consumer.membership.contributor
+import consumer.membership.member
 import coordinator.planning.plan
 import coordinator.planning.regional
 import coordinator.rebalance.plan_operations
@@ -148,7 +148,7 @@ APPLIED_AGAIN: tuple[Patch, ...] = (replaced(RegionMember, "is_applied", _by_wha
 COMMITS: tuple[Patch, ...] = (replaced(RegionMember, "tend", _moves_offsets),)
 TAKES_AT_ONCE: tuple[Patch, ...] = (replaced(RegionMember, "may_take", _takes_at_once),)
 GOES_ON: tuple[Patch, ...] = (replaced(Contributor, "_look_for_the_end", _goes_on),)
-REMOVED_AT_ONCE: tuple[Patch, ...] = (replaced(consumer.membership.command_drain, "acknowledgement", _by_name),)
+REMOVED_AT_ONCE: tuple[Patch, ...] = (replaced(consumer.membership.member, "acknowledgement", _by_name),)
 CONTRIBUTES_ALONE: tuple[Patch, ...] = (replaced(Contributor, "drain", _contributes_alone),)
 END_UNCHECKED: tuple[Patch, ...] = (constant(consumer.membership.contributor, "Check", _any_version),)
 NOT_RECORDED: tuple[Patch, ...] = (constant(CutReader, "_record", lambda *_: None),)

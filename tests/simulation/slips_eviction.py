@@ -7,7 +7,7 @@ from typing import Any
 
 import consumer.membership.channel
 import consumer.membership.claims
-import consumer.membership.command_drain
+import consumer.membership.member
 import consumer.membership.offsets
 import consumer.membership.registration
 import coordinator.planning.membership

@@ -7,16 +7,14 @@ from typing import Any
 
 import consumer.membership.channel
 import consumer.membership.claims
-import consumer.membership.command_drain
+import consumer.membership.member
 import consumer.membership.offsets
 import consumer.membership.registration
 from consumer.consumer import Consumer
 from consumer.membership.channel import FencedChannel
-from consumer.membership.command_drain import CommandDrain
-from consumer.membership.keeper import Keeper
-from consumer.membership.member import ConsumerMember
+from consumer.membership.member import CommandDrain, ConsumerMember
 from consumer.membership.offsets import CommittedOffsets
-from consumer.membership.registration import Registrar
+from consumer.membership.registration import Keeper, Registrar
 from coordinator.zk.errors import CoordinatorError, OutcomeUnknown, Refused
 from coordinator.zk.lease import Heard, Lease
 from coordinator.zk.store import Delete, SetData
@@ -70,11 +68,8 @@ SMALL_TAKE_OVERS: tuple[Patch, ...] = (
 
 
 def _stale_by_generation(original: Any) -> Any:
-    def is_stale(self: CommandDrain, channel: Any, received: Any) -> bool:
-        command = received.command
-        if command is None or command.incarnation != channel.incarnation:
-            return True
-        return bool(command.generation < channel.generation)
+    def is_stale(self: CommandDrain, channel: Any, command: Any) -> bool:
+        return bool(command.incarnation != channel.incarnation or command.generation < channel.generation)
 
     return is_stale
 
@@ -276,7 +271,7 @@ LIFE: tuple[Mutation, ...] = (
     Mutation(
         "a claim creates no owners",
         "Life 4",
-        (replaced(consumer.membership.command_drain, "claim_operations", _no_owners),),
+        (replaced(consumer.membership.member, "claim_operations", _no_owners),),
         of("S1", "S2", "L1", "L4"),
         ("calm", "aimed"),
     ),
@@ -290,7 +285,7 @@ LIFE: tuple[Mutation, ...] = (
     Mutation(
         "refused partitions are not listed",
         "Life 4",
-        (replaced(consumer.membership.command_drain, "after_command", _refused_not_listed),),
+        (replaced(consumer.membership.member, "after_command", _refused_not_listed),),
         of("S6", "L1"),
         ("storm", "aimed"),
         fences.OWNERS_NOT_ASKED,

@@ -12,8 +12,8 @@ from unittest.mock import patch
 import consumer.consumer
 import consumer.fetching.polling
 import consumer.membership.client_assignment
-import consumer.membership.command_drain
 import consumer.membership.contributor
+import consumer.membership.member
 import consumer.membership.offsets
 import consumer.membership.registration
 import consumer.operator.region
@@ -28,7 +28,7 @@ import coordinator.rebalance.plan_operations
 import coordinator.term.elector
 import coordinator.zk.update
 from consumer.membership.claims import chunks
-from consumer.membership.keeper import Keeper
+from consumer.membership.registration import Keeper
 from coordinator.service import Coordinator
 from coordinator.zk.lease import LEASE_SHARE
 from tests.simulation.latency import WIDE
@@ -111,7 +111,7 @@ def tuned(profile: Profile, disk: SharedDisk) -> Iterator[None]:
     if profile.steps:
         size = profile.steps
         changes += [
-            patch.object(consumer.membership.command_drain, "chunks", partial(chunks, size=size)),
+            patch.object(consumer.membership.member, "chunks", partial(chunks, size=size)),
             patch.object(consumer.membership.offsets, "PARTITIONS_A_STEP", 2 * size),
             patch.object(consumer.membership.registration, "PARTITIONS_A_STEP", 2 * size),
             patch.object(coordinator.rebalance.plan_operations, "PARTITIONS_A_STEP", 2 * size),

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from consumer.sealing.segment_files import SegmentFolder
 from consumer.spark.fetchers.pool import FetcherPool
-from consumer.spark.ship_modules import ship
+from consumer.spark.resources import ship
 from coordinator.zk.errors import CoordinatorError, UsageError
 from coordinator.zk.znodes.paths import GroupPaths
 from tests.support.object_store import object_store

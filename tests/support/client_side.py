@@ -8,16 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 from consumer.assignment.base import Assignment, ClientAssignor, Cluster
-from consumer.assignment.consumers import ConsumerRole
+from consumer.assignment.consumers import ConsumerRole, client_assignors
 from consumer.assignment.metadata import ConsumerMetadata
-from consumer.assignment.registry import client_assignors
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Callbacks, Consumer
 from consumer.errors import AssignmentFailed
 from consumer.membership.call_guard import MemberContext
 from consumer.membership.channel import FencedChannel
 from consumer.membership.client_assignment import ClientAssignment
-from consumer.membership.command_drain import CommandDrain
+from consumer.membership.member import CommandDrain
 from consumer.membership.offsets import CommittedOffsets
 from coordinator.rebalance.rebalancer import Turn
 from coordinator.zk.errors import SessionLost

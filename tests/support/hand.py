@@ -10,7 +10,7 @@ from typing import Any
 from consumer.config import ConsumerConfig
 from consumer.membership.call_guard import MemberContext
 from consumer.membership.channel import FencedChannel
-from consumer.membership.command_drain import CommandDrain
+from consumer.membership.member import CommandDrain
 from consumer.membership.offsets import CommittedOffsets
 from consumer.membership.registration import register
 from coordinator.assignors import Assignor

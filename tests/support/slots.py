@@ -10,8 +10,7 @@ from typing import Any
 from consumer.config import Subscription
 from consumer.sealing.segment_files import SegmentFolder
 from consumer.spark.fetchers.config import SlotConfig, SlotSpec
-from consumer.spark.fetchers.pool_znode import PoolPost
-from consumer.spark.fetchers.slot import Slot
+from consumer.spark.fetchers.slot import PoolPost, Slot
 from coordinator.zk.runtime import Task, ThreadRuntime
 from coordinator.zk.security.access import ZooKeeperAccess
 from coordinator.zk.session.kazoo_store import kazoo_factory

@@ -13,8 +13,8 @@ import pytest
 
 from consumer.assignment.adapter import CoordinatorStrategy
 from consumer.assignment.base import Assignment, ClientAssignor, Cluster
+from consumer.assignment.consumers import ENTRY_POINTS, client_assignors, named
 from consumer.assignment.lag import LagAssignor
-from consumer.assignment.registry import ENTRY_POINTS, client_assignors, named
 from coordinator.assignors import registry as coordinator_side
 from coordinator.assignors.eager import RangeAssignor
 from coordinator.zk.errors import UsageError

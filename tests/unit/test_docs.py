@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import inspect
 import re
 from itertools import pairwise
 
@@ -12,11 +11,10 @@ import pytest
 
 from consumer.config import ConsumerConfig
 from consumer.spark.fetchers.config import SlotConfig
-from consumer.spark.source.options import source_config
+from consumer.spark.source.options import OPTIONS
 from coordinator.cli import PLACES
 from coordinator.cli import main as coordinator_main
 from coordinator.term.config import CoordinatorConfig
-from coordinator.zk.security.access import ZooKeeperAccess, spark_options
 from tests.support.pages import ROOT, broken_links, missing_files, missing_tests, parse, rows, shown_commands
 
 PAGES = [
@@ -107,12 +105,10 @@ def test_every_default_in_the_table_of_options_is_the_codes_own() -> None:
 
 
 def test_every_option_of_the_source_is_on_its_page() -> None:
-    read = set(re.findall(r'(?:text|flag|number)\("(\w+)"', inspect.getsource(source_config)))
-    read |= spark_options(ZooKeeperAccess()).keys()
     table = " ".join(row[0] for row in rows(page("spark.md")))
     elsewhere = {"sessionTimeoutMs", "connectTimeoutMs", "zkWaitMs", "bootstrapServers", "brokersPath"}
 
-    assert read == set(re.findall(r"`(\w+)`", table)) | elsewhere
+    assert OPTIONS.keys() == set(re.findall(r"`(\w+)`", table)) | elsewhere
 
 
 def test_every_figure_has_its_command_and_its_date() -> None:

@@ -10,8 +10,8 @@ from importlib.metadata import entry_points
 import pytest
 
 from consumer.assignment.base import Cluster
+from consumer.assignment.consumers import ENTRY_POINTS, client_assignors
 from consumer.assignment.metadata import ConsumerMetadata
-from consumer.assignment.registry import ENTRY_POINTS, client_assignors
 from coordinator.zk.errors import UsageError
 from coordinator.zk.znodes.records import Topic
 from drills.workloads import assignor

@@ -13,7 +13,7 @@ import confluent_kafka as ck
 import pytest
 
 from consumer.config import ConsumerConfig
-from consumer.control import Control
+from consumer.consumer import Control
 from consumer.fetching.polling import Fetcher, Polling
 from consumer.logs import LogError, UnknownTopic
 from consumer.membership.call_guard import CallGuard

@@ -60,7 +60,7 @@ def imports_of(path: Path) -> Iterator[Import]:
 
 PACKAGES = ("coordinator", "consumer", "drills")
 
-CONSUMER_BASE = ("consumer.config", "consumer.errors", "consumer.history", "consumer.metrics", "consumer.types")
+CONSUMER_BASE = ("consumer.config", "consumer.errors", "consumer.metrics", "consumer.types")
 """Modules at the root of `consumer` that every room of it uses."""
 
 MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
@@ -97,7 +97,6 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "consumer.errors": ("coordinator.zk.**",),
     "consumer.types": ("coordinator.zk.**",),
     "consumer.metrics": ("coordinator.zk.**",),
-    "consumer.history": ("consumer.config", "consumer.types", "coordinator.zk.**"),
     "consumer.logs": ("consumer.logs.**", "consumer.types", "coordinator.zk", "coordinator.zk.znodes"),
     "consumer.logs.embedded": ("consumer.errors", "consumer.logs", "coordinator.zk", "coordinator.zk.znodes"),
     "consumer.logs.kafka": ("consumer.logs", "consumer.types", "coordinator.zk.**"),
@@ -267,7 +266,7 @@ def test_metrics_are_made_and_served_in_their_places_only() -> None:
 
 def test_only_what_spark_sends_to_executors_imports_zk_group() -> None:
     """Modules import each other by their plain names; `zk_group` sees to it where it has loaded them."""
-    assert {each.file for each in importers("zk_group")} == {"consumer/spark/ship_modules.py"}
+    assert {each.file for each in importers("zk_group")} == {"consumer/spark/resources.py"}
 
 
 def test_time_and_threads_come_from_the_runtime() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from consumer.membership.keeper import heartbeat_s
+from consumer.membership.registration import heartbeat_s
 from coordinator.zk.errors import ConnectionLost, EpochOver, SessionLost
 from coordinator.zk.lease import Heard, Lease
 from tests.property.tree import MemoryTree

@@ -581,7 +581,7 @@ def test_disconnecting_reader_causes_no_traceback_on_stderr(port: int, capfd: py
 
 
 def slots(**options: Any) -> SlotConfig:
-    return SlotConfig("z:1", "g", "p", "/log", "/segments", slots=3, **options)
+    return SlotConfig(zk="z:1", group="g", pool="p", log_dir="/log", segments_dir="/segments", slots=3, **options)
 
 
 def test_each_slot_has_a_port_of_its_own_unless_none_is_asked_for() -> None:

@@ -13,8 +13,19 @@ import pytest
 from consumer.config import Subscription
 from consumer.sealing.segment_files import SegmentFolder
 from consumer.spark.fetchers.slot import check_folders
-from consumer.spark.fetchers.slot_view import GroupView, late_slots, late_text, read_group, shown_slots, view_of
-from consumer.spark.fetchers.supervisor import ENDED, NEW, RUNNING, WAITING, SlotStatus
+from consumer.spark.fetchers.supervisor import (
+    ENDED,
+    NEW,
+    RUNNING,
+    WAITING,
+    GroupView,
+    SlotStatus,
+    late_slots,
+    late_text,
+    read_group,
+    shown_slots,
+    view_of,
+)
 from coordinator.zk.errors import ConnectionLost, SessionLost, UsageError
 from coordinator.zk.store import Node
 from coordinator.zk.znodes.group_state import COMPLETING, FAILED, PREPARING, STABLE, GroupState, Target

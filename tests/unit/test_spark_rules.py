@@ -14,10 +14,9 @@ from consumer.spark.fetchers.config import SlotConfig
 from consumer.spark.fetchers.pool import FetcherPool, pool_name, slot_config, subscription_of
 from consumer.spark.fetchers.supervisor import SlotStatus, reason_of, slots_table
 from consumer.spark.resources import SparkCluster, cluster_of, context_of
-from consumer.spark.source.offset import SourceOffset
 from consumer.spark.source.options import ClaimedReader, SourceConfig, is_reader_of, source_config
 from consumer.spark.source.planner import check_batch, check_stream
-from consumer.spark.source.segment_index import Sealed, gaps
+from consumer.spark.source.segment_index import Sealed, SourceOffset, gaps
 from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.znodes.paths import is_name
 from coordinator.zk.znodes.records import BLACK_LIST, STATIC, WHITE_LIST
@@ -196,11 +195,11 @@ def test_options_of_a_source_have_any_case_and_those_of_kafka_are_passed_on() ->
 
 def test_offset_is_unchanged_after_a_checkpoint() -> None:
     offset = SourceOffset(2**40, 7, "q", "segment-0000000001")
-    assert SourceOffset.parse(offset.to_dict()) == offset
-    assert SourceOffset.parse({"version": 1, "czxid": 5, "root": 1, "query": "q"}).segment == ""
+    assert SourceOffset.of(offset.to_dict()) == offset
+    assert SourceOffset.of({"version": 1, "czxid": 5, "root": 1, "query": "q"}).segment == ""
     for wrong in ({"czxid": -1, "root": 1, "query": "q"}, {"root": 1, "query": "q"}):
         with pytest.raises(BadData):
-            SourceOffset.parse(wrong)
+            SourceOffset.of(wrong)
 
 
 def test_numbers_of_segments_continue_after_two_to_the_31() -> None:

@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 
 from consumer.assignment.base import Cluster
+from consumer.assignment.consumers import ENTRY_POINTS as CLIENT_ENTRY_POINTS
+from consumer.assignment.consumers import RESERVED, named
 from consumer.assignment.metadata import ConsumerMetadata
-from consumer.assignment.registry import ENTRY_POINTS as CLIENT_ENTRY_POINTS
-from consumer.assignment.registry import RESERVED, named
 from coordinator.assignors import Subscriber, assigned
 from coordinator.assignors.registry import BUILT_IN, ENTRY_POINTS
 from coordinator.zk.znodes.records import Topic

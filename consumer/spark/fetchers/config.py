@@ -3,41 +3,34 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 
-from coordinator.zk.security.access import ZooKeeperAccess
-from coordinator.zk.values import LOOPBACK, require
+from coordinator.zk.values import require
 from coordinator.zk.znodes.paths import checked_name
 from coordinator.zk.znodes.segments import SEAL_INTERVAL_MS, slot_name
 
-from ...config import COORDINATOR_SIDE, ConsumerConfig, Subscription
-from ...membership.start_position import COMMITTED, EARLIEST
+from ...config import ConsumerConfig, MemberConfig, Subscription
 from ...sealing.sealer import SealConfig
 
 RACK_OF_EXECUTOR = "ZK_GROUP_CLIENT_RACK"
 
 
 # Configuration: each field is one property, a keyword option.
-@dataclass(frozen=True, slots=True)
-class SlotConfig(ZooKeeperAccess):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotConfig(MemberConfig):
     """The configuration of all slots of a pool. Checked at construction; each field is an option of `FetcherPool`.
 
-    The files of `ZooKeeperAccess` are read by each executor, under the same names as on the driver.
+    The files of `ZooKeeperAccess` are read by each executor, under the same names as on the driver, and servers and
+    logs are named as executors reach them. Put secrets of Kafka into the executors' environment
+    (`ZK_GROUP_KAFKA_SASL_PASSWORD`): options are sent with each task.
 
-    :ivar zk: servers and chroot, `host:port,host:port/chroot`, as executors reach them.
     :ivar pool: the pool's name; its consumers are `[pool]-slot-[number]`.
     :ivar slots: number of fetchers.
     :ivar log_dir: the log to fetch from, a folder or URL that every executor can access, or `kafka:`.
-    :ivar bootstrap_servers: with `brokers_path` and `kafka` as in `ConsumerConfig`. Put secrets into the executors'
-        environment (`ZK_GROUP_KAFKA_SASL_PASSWORD`): options are sent with each task.
     :ivar segments_dir: the folder of sealed segments, a path or URI (`s3://bucket/prefix`) that every executor and the
         driver can access; without credentials, which come from their environment.
-    :ivar assignment: `coordinator`, `client` (a slot leads the group), or both; see `ConsumerConfig`.
     :ivar client_rack: the rack of all slots; when empty, each uses its executor's `ZK_GROUP_CLIENT_RACK`.
     :ivar region: the consistent region that the group is in; empty for none. Its checkpoints cut the order of segments.
-    :ivar start_position: where the group begins: `beginning`, `end`, `committed` or a time; see `ConsumerConfig`.
-    :ivar auto_offset_reset: the position after an offset out of range: `earliest`, `latest`, `none`.
     :ivar max_poll_interval_ms: a slot that hangs for longer leaves, and seals no more.
     :ivar seal_interval_ms: maximum time between fetch and seal of a record.
     :ivar seal_bytes: maximum Arrow memory of one seal.
@@ -45,42 +38,21 @@ class SlotConfig(ZooKeeperAccess):
     :ivar slot_cpus: CPUs of a slot's task, when the cluster manager supports fractions.
     :ivar executors_timeout_ms: time limit for the executors' registration at the start.
     :ivar metrics_port: slot n serves `/metrics` on this port + n, on any host; 0 disables it.
-    :ivar metrics_host: address to listen on; `0.0.0.0` for all of the executor's host.
     :ivar history_dir: a folder on each executor's machine for the slots' histories; empty disables them.
     """
 
-    zk: str
-    group: str
     pool: str
     log_dir: str
     segments_dir: str
-    bootstrap_servers: str = ""
-    brokers_path: str = "/brokers"
-    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     slots: int = 4
-    assignment: str = COORDINATOR_SIDE
-    protocols: tuple[str, ...] = ("range", "cooperative-sticky")
-    assignment_delay_ms: int = 100
-    client_rack: str = ""
-    region: str = ""
-    start_position: str | int = COMMITTED
-    auto_offset_reset: str = EARLIEST
-    session_timeout_ms: int = 10_000
-    connect_timeout_ms: int = 15_000
     max_poll_interval_ms: int = 30_000
-    fetch_max_bytes: int = 8 << 20
-    offsets_interval_ms: int = 60_000
     seal_interval_ms: int = SEAL_INTERVAL_MS
     seal_bytes: int = 32 << 20
     driver_gone_ms: int = 30_000
     slot_cpus: float = 0.25
     executors_timeout_ms: int = 120_000
-    metrics_port: int = 0
-    metrics_host: str = LOOPBACK
-    history_dir: str = ""
 
     def check(self) -> None:
-        """See `Values`."""
         checked_name("pool", self.pool)
         require(bool(self.log_dir), "name the log to fetch from: log_dir")
         require(bool(self.segments_dir), "name a folder that all executors share for sealed segments: segments_dir")

@@ -7,6 +7,7 @@ import logging
 from coordinator.zk.errors import BadData
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Node, Store
+from coordinator.zk.znodes.json_fields import readable
 from coordinator.zk.znodes.paths import GroupPaths, is_name
 from coordinator.zk.znodes.records import parsed_channel
 from coordinator.zk.znodes.segments import Segment
@@ -62,11 +63,8 @@ def _is_over(entry: FoundFile, channels: dict[str, Node | None], now_s: float) -
     node = channels.get(_consumer(entry))
     if node is None:
         return now_s - entry.modified_s >= FORGOTTEN_AFTER_S
-    try:
-        channel = parsed_channel("a channel", node.data)
-    except BadData:
-        return False
-    return not may_be_sealed(entry.file, channel)
+    channel = readable(parsed_channel, "a channel", node)
+    return channel is not None and not may_be_sealed(entry.file, channel)
 
 
 def _named(store: Store, paths: GroupPaths) -> set[str] | None:

@@ -21,9 +21,8 @@ from pyspark.sql import SparkSession
 import coordinator
 from coordinator.zk.errors import CoordinatorError, NotAuthorized, Refused, Retryable, StoreError, UsageError
 from coordinator.zk.runtime import Runtime, ThreadRuntime
-from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.values import load, require, whole
-from coordinator.zk.znodes.paths import MAX_NAME, shown
+from coordinator.zk.values import load, require, shown, whole
+from coordinator.zk.znodes.paths import MAX_NAME
 from coordinator.zk.znodes.records import BLACK_LIST, STATIC, WHITE_LIST
 
 from ...config import Subscription
@@ -32,9 +31,19 @@ from ...sealing.segment_files import SegmentFolder
 from ..resources import cluster_of, context_of
 from .config import SlotConfig, SlotSpec
 from .orphan_sweep import sweep
-from .pool_znode import UNANSWERED, PoolPost
-from .slot_view import GroupView, late_slots, late_text, read_group, shown_slots, view_of
-from .supervisor import SlotJobs, SlotStatus, SlotSupervisor, slots_table
+from .slot import UNANSWERED, PoolPost
+from .supervisor import (
+    GroupView,
+    SlotJobs,
+    SlotStatus,
+    SlotSupervisor,
+    late_slots,
+    late_text,
+    read_group,
+    shown_slots,
+    slots_table,
+    view_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -80,10 +89,7 @@ class FetcherPool:
         self._folder = SegmentFolder(self.config.segments_dir)
         self.run = self._runtime.random_id()
         config = self.config
-        opener = kazoo_factory(
-            config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000, f"pool {config.pool}", config.access
-        )
-        self._post = PoolPost(opener, self._runtime, config.group, config.pool, self.run)
+        self._post = PoolPost(config.opener(f"pool {config.pool}"), self._runtime, config.group, config.pool, self.run)
         self._posting = self._runtime.lock()
         self._stopping = self._runtime.event()
         self._closed = self._runtime.event()

@@ -13,28 +13,36 @@ import logging
 import math
 import signal
 import socket
-from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any
 
 import coordinator
-from coordinator.zk.errors import BadData, StoreError, UsageError
+from coordinator.zk.errors import (
+    BadData,
+    OutcomeUnknown,
+    Refused,
+    SessionLost,
+    StoreError,
+    UsageError,
+    ZooKeeperUnreachable,
+)
 from coordinator.zk.process.metrics_server import MetricsServer
 from coordinator.zk.runtime import Runtime, ThreadRuntime
-from coordinator.zk.store import Node, Store, StoreFactory
-from coordinator.zk.update import WatchedNode
+from coordinator.zk.store import Create, Delete, Node, Operation, SetData, Store, StoreFactory
+from coordinator.zk.update import WatchedNode, ensure
+from coordinator.zk.znodes.json_fields import readable
 from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import NO_CHANNEL, parsed_channel
 from coordinator.zk.znodes.segments import Pool, SegmentsRecord
 
-from ...assignment.registry import client_assignment
+from ...assignment.consumers import client_assignment
 from ...errors import TURNED_AWAY, AssignmentFailed, FencedInstanceId
 from ...fetching.polling import PENDING_S, Fetcher, Lag, Looks
-from ...history import recorder_of
 from ...logs import Log, embedded_folder, open_log
 from ...membership.call_guard import MemberContext
+from ...membership.channel import logged
 from ...membership.member import ConsumerMember
 from ...membership.offsets import Consumption
-from ...membership.registration import opener_of
 from ...membership.start_position import Starts
 from ...metrics import ConsumerMetrics
 from ...sealing.sealer import Sealer, SlotRegion
@@ -43,8 +51,6 @@ from ..gc_tuning import fewer_collections, spare_modules
 from .config import SlotSpec
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
-D = TypeVar("D")
 
 LOOK_FOR_DATA_S = 0.02
 """Minimum interval between fetches from an empty log, and maximum delay of a signal."""
@@ -77,10 +83,7 @@ class Directions:
         node = self._segments.read(store)
         if node is not self._segments_read:
             self._segments_read = node
-            data = node.data if node else b""
-            self.segments = _parsed(
-                SegmentsRecord.parse, "the segments znode", self._segments.path, data, SegmentsRecord()
-            )
+            self.segments = logged(log, SegmentsRecord.parse, self._segments.path, node) or SegmentsRecord()
         return self._reason_to_leave(self._pool.read(store))
 
     def _reason_to_leave(self, node: Node | None) -> str | None:
@@ -93,7 +96,7 @@ class Directions:
         self._gone_since = None
         if node is not self._pool_read:
             self._pool_read = node
-            self._pool_record = _parsed(Pool.parse, "the pool's znode", self._pool.path, node.data, None)
+            self._pool_record = logged(log, Pool.parse, self._pool.path, node)
         pool = self._pool_record
         if pool is None:
             return None
@@ -101,14 +104,6 @@ class Directions:
         if pool.run != self._spec.run:
             return "another driver has taken the pool over"
         return None if self._spec.number < pool.slots else MESSAGE
-
-
-def _parsed(parse: Callable[[str, bytes], T], where: str, path: str, data: bytes, default: D) -> T | D:
-    try:
-        return parse(where, data)
-    except BadData as error:
-        log.warning("ignoring unreadable znode: path=%s problem=%s", path, error)
-        return default
 
 
 class Slot:
@@ -261,9 +256,9 @@ def run_slot(spec: SlotSpec) -> dict[str, Any]:
     config = spec.config
     files = SegmentFolder(config.segments_dir)
     check_folders(config.log_dir, files, config.group)
-    source = open_log(config.log_dir, config.consumer_config(spec.number).kafka_place)
-    opener = opener_of(config.consumer_config(spec.number), "slot")
-    runtime = ThreadRuntime(recorder_of(config.consumer_config(spec.number), "slot"))
+    source = open_log(config.log_dir, config.kafka_place)
+    runtime = ThreadRuntime(config.consumer_config(spec.number).recorder("slot"))
+    opener = config.opener(f"slot {config.consumer(spec.number)}")
     slot = Slot(spec, source, opener, runtime, files, MOST_FAILING_S)
     # PySpark's daemon sets these to their defaults before each task, and sends SIGHUP when the executor ends.
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -276,3 +271,97 @@ def run_slot(spec: SlotSpec) -> dict[str, Any]:
         source.close()
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
+
+
+class PoolPost:
+    """Keeps the znode of one run of a pool, over all its sessions. For one thread at a time."""
+
+    def __init__(self, open_store: StoreFactory, runtime: Runtime, group: str, pool: str, run: str) -> None:
+        self._open_store = open_store
+        self._paths = GroupPaths(group)
+        self._path = self._paths.pool(pool)
+        self._run = run
+        self._store: Store | None = None
+        self._watched = WatchedNode(runtime, self._path)
+        self._is_posted = False
+
+    @property
+    def living(self) -> Store | None:
+        """The driver's session, None without one. For any thread."""
+        store = self._store
+        return store if store is not None and not store.lost else None
+
+    def keep(self, slots: int) -> None:
+        """Write `slots` into the znode: slots with lower numbers run. The newest run of a pool owns the name.
+
+        :raises FencedInstanceId: when a newer run has taken it.
+        :raises StoreError: when there was no answer; call again.
+        :raises ZooKeeperUnreachable: when no server answers.
+        """
+        store = self.store()
+        node = self._watched.read(store)
+        is_mine = node is not None and self._is_mine(node)
+        if node is not None and not is_mine and self._is_posted:
+            raise FencedInstanceId("another driver has taken the pool over")
+        data = Pool(slots, self._run).to_bytes()
+        if node is not None and is_mine and node.stat.ephemeral_owner == store.session_id and node.data == data:
+            self._is_posted = True
+            return
+        self._write(store, node, data)
+
+    def _is_mine(self, node: Node) -> bool:
+        try:
+            return Pool.parse(self._path, node.data).run == self._run
+        except BadData as error:
+            log.warning("unreadable znode replaced: path=%s problem=%s", self._path, error)
+            return False
+
+    def _write(self, store: Store, node: Node | None, data: bytes) -> None:
+        operations: list[Operation] = [Create(self._path, data, ephemeral=True)]
+        if node is not None and node.stat.ephemeral_owner == store.session_id:
+            operations = [SetData(self._path, data, node.stat.version)]
+        elif node is not None:
+            operations.insert(0, Delete(self._path, node.stat.version))
+        try:
+            ensure(store, self._paths.skeleton)
+            store.commit(operations)
+            self._is_posted = True
+        except (Refused, OutcomeUnknown) as error:
+            log.info("pool znode changed: path=%s reason=%s", self._path, error)
+            self._watched.forget()
+            raise
+        self._watched.forget()
+
+    def store(self) -> Store:
+        """The driver's session; a new one when the last has ended.
+
+        :raises ZooKeeperUnreachable: when no server answers.
+        """
+        if self._store is None or self._store.lost:
+            self.close()
+            self._store = self._open_store()
+        return self._store
+
+    def unreleased(self, consumers: list[str]) -> list[str]:
+        """Consumers that may still hold partitions: their `ids` exists, or their channel is live.
+
+        :raises StoreError: when there was no answer.
+        """
+        store = self.store()
+        ids = store.get_many([self._paths.id(consumer) for consumer in consumers])
+        channels = store.get_many([self._paths.channel(consumer) for consumer in consumers])
+        return [
+            consumer
+            for consumer, member, channel in zip(consumers, ids, channels, strict=True)
+            if member is not None or (readable(parsed_channel, "a channel", channel) or NO_CHANNEL).is_live
+        ]
+
+    def close(self) -> None:
+        """End the session, which removes the znode."""
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+
+UNANSWERED = (StoreError, SessionLost, ZooKeeperUnreachable)
+"""Errors after which the keeper tries again."""

@@ -5,8 +5,10 @@ Columns are those of Spark's Kafka source. The driver's parts are in `planner.py
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -15,22 +17,27 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.store import StoreFactory
+from coordinator.zk.errors import CoordinatorError
+from coordinator.zk.runtime import Runtime, ThreadRuntime
+from coordinator.zk.store import Store, StoreFactory
+from coordinator.zk.znodes.json_fields import readable
+from coordinator.zk.znodes.paths import GroupPaths, is_name
+from coordinator.zk.znodes.ranges import is_partition
+from coordinator.zk.znodes.records import OffsetRecord, parsed_channel
 
 from ...errors import SegmentError
-from ...logs import KafkaPlace, Log, open_log
+from ...fetching.polling import READ_AGAIN_S
+from ...logs import Log, TopicIdPartition, open_log
 from ...logs.base import LOG_SCHEMA
 from ...sealing.segment_files import SegmentFolder
 from ..gc_tuning import spare_modules
-from ..resources import classic_context
-from ..ship_modules import ship
-from .log_ends import LogEnds
-from .offset import SourceOffset
+from ..resources import classic_context, ship
 from .options import ClaimedReader, SourceConfig, source_config
 from .planner import MAY_BE_COLLECTED, BatchPlanner, Planner, check_batch, check_stream
-from .segment_index import Sealed
+from .segment_index import Sealed, SourceOffset
+
+log = logging.getLogger(__name__)
+
 
 COLUMNS = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
 HEADERS = "headers array<struct<key: string, value: binary>>"
@@ -88,7 +95,7 @@ class ZkGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._planner is None:
             self._claimed = ClaimedReader(self._config) if self._config.query else None
             name = self._claimed.query if self._claimed else ""
-            self._planner = Planner(self._config, opener_of(self._config), ThreadRuntime(), name=name)
+            self._planner = Planner(self._config, self._config.session_opener, ThreadRuntime(), name=name)
         return self._planner
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -112,7 +119,7 @@ class ZkGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return progress or None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        runs = self.planner.plan(self._parsed(start), SourceOffset.parse(end))
+        runs = self.planner.plan(self._parsed(start), SourceOffset.of(end))
         return [SegmentsPartition(tuple(run)) for run in runs]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -127,20 +134,16 @@ class ZkGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _parsed(self, values: dict[str, Any]) -> SourceOffset:
         """Spark asks again and again after the same offset, which may have thousands of partitions."""
         if self._last is None or self._last[0] != values:
-            self._last = values, SourceOffset.parse(values)
+            self._last = values, SourceOffset.of(values)
         return self._last[1]
 
     def _log_ends(self) -> Mapping[str, Any]:
         if not self._config.log_dir:
             return {}
         if self._ends is None:
-            self._ends = LogEnds(self._config.group, opener_of(self._config), self._open_log, ThreadRuntime())
+            source = partial(open_log, self._config.log_dir, self._config.kafka_place)
+            self._ends = LogEnds(self._config.group, self._config.session_opener, source, ThreadRuntime())
         return self._ends.latest
-
-    def _open_log(self) -> Log:
-        config = self._config
-        place = KafkaPlace(config.zk, config.brokers_path, config.bootstrap_servers, config.kafka, config.access)
-        return open_log(config.log_dir, place)
 
 
 class ZkGroupBatchReader(DataSourceReader):
@@ -150,7 +153,7 @@ class ZkGroupBatchReader(DataSourceReader):
         self._config = config
 
     def partitions(self) -> Sequence[InputPartition]:
-        planner = BatchPlanner(self._config, opener_of(self._config), ThreadRuntime())
+        planner = BatchPlanner(self._config, self._config.session_opener, ThreadRuntime())
         try:
             return [SegmentsPartition(tuple(run)) for run in planner.plan_all()]
         finally:
@@ -160,12 +163,6 @@ class ZkGroupBatchReader(DataSourceReader):
         # With nothing to read, Spark passes one partition of its own.
         segments = partition.segments if isinstance(partition, SegmentsPartition) else ()
         return records(segments, self._config.include_headers, MAY_BE_COLLECTED)
-
-
-def opener_of(config: SourceConfig) -> StoreFactory:
-    """Opens ZooKeeper sessions."""
-    client = f"query {config.query or config.group}"
-    return kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000, client, config.access)
 
 
 def records(segments: Sequence[Sealed], include_headers: bool, if_missing: str = "") -> Iterator[pa.RecordBatch]:
@@ -186,3 +183,97 @@ def records(segments: Sequence[Sealed], include_headers: bool, if_missing: str =
         except SegmentError as error:
             more = f"; {if_missing}" if if_missing and isinstance(error.__cause__, FileNotFoundError) else ""
             raise SegmentError(f"segment {sealed}: {error}{more}") from error
+
+
+class LogEnds:
+    """The ends of a group's partitions and its lag, at most `READ_AGAIN_S` old at the last call.
+
+    A thread with a separate ZooKeeper session reads them from the first call on, until `close`.
+    """
+
+    def __init__(self, group: str, open_store: StoreFactory, open_source: Callable[[], Log], runtime: Runtime) -> None:
+        self._group = group
+        self._paths = GroupPaths(group)
+        self._open_store = open_store
+        self._open_source = open_source
+        self._runtime = runtime
+        self._stopping = runtime.event()
+        self._has_begun = False
+        self._found: Mapping[str, Any] = {}
+        self._last_problem = ""
+
+    @property
+    def latest(self) -> Mapping[str, Any]:
+        """See `progress_of`; empty until the log has answered."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._runtime.spawn(self._run, "log-ends")
+        return self._found
+
+    def close(self) -> None:
+        """Let the thread end soon."""
+        self._stopping.set()
+
+    def _run(self) -> None:
+        store: Store | None = None
+        source: Log | None = None
+        while not self._stopping.is_set():
+            try:
+                if store is None or store.lost:
+                    _close(store)
+                    store = self._open_store()
+                source = source or self._open_source()
+                self._found = progress_of(source, stands_of(store, self._paths))
+                self._last_problem = ""
+            except (CoordinatorError, OSError) as error:
+                is_new, self._last_problem = str(error) != self._last_problem, str(error)
+                if is_new:
+                    log.warning("log end unavailable: group=%s reason=%s", self._group, error)
+            self._stopping.wait(READ_AGAIN_S)
+        _close(store)
+        if source is not None:
+            source.close()
+
+
+def stands_of(store: Store, paths: GroupPaths) -> dict[TopicIdPartition, int]:
+    """The group's position in each partition: of the channel that runs it, else of `offsets/`.
+
+    An unreadable one is omitted: the coordinator, and `status`, report its problem.
+    """
+    positions: dict[TopicIdPartition, int] = {}
+    topics = _names(store, paths.offsets)
+    parts = [(topic, int(n)) for topic in topics for n in _names(store, paths.offsets_of(topic)) if is_partition(n)]
+    for (topic, number), node in zip(parts, store.get_many([paths.offset(*part) for part in parts]), strict=True):
+        if (record := readable(OffsetRecord.parse, "an offset", node)) is not None:
+            positions[TopicIdPartition(topic, record.topic_id, number)] = record.offset
+    names = _names(store, paths.channels)
+    for node in store.get_many([paths.channel(name) for name in names]):
+        if (channel := readable(parsed_channel, "a channel", node)) is not None:
+            for part, offset in channel.running.items():
+                if offset is not None and part.topic in channel.topics:
+                    positions[TopicIdPartition(part.topic, channel.topics[part.topic], part.partition)] = offset
+    return positions
+
+
+def _names(store: Store, path: str) -> list[str]:
+    listing = store.children(path)
+    return sorted(name for name in listing.names if is_name(name)) if listing else []
+
+
+def progress_of(source: Log, positions: Mapping[TopicIdPartition, int]) -> Mapping[str, Any]:
+    """`log_end`, topic -> partition -> the log's end, and `lag`, the records there that the group has not sealed.
+
+    A partition whose end cannot be read is omitted, and so is a topic that is not in the log (any more).
+    """
+    ends: dict[str, dict[str, int]] = {}
+    lag = 0
+    for place, end in sorted(source.latest_of(sorted(positions)).items(), key=lambda item: item[0]):
+        if isinstance(end, int):
+            ends.setdefault(place.topic, {})[str(place.partition)] = end
+            lag += max(0, end - positions[place])
+    return {"log_end": ends, "lag": lag}
+
+
+def _close(store: Store | None) -> None:
+    if store is not None:
+        store.close()

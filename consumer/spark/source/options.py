@@ -10,15 +10,17 @@ import os
 import re
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, fields
 from typing import Any
 
 from coordinator.zk.errors import UsageError
-from coordinator.zk.security.access import ZooKeeperAccess, spark_options
+from coordinator.zk.security.access import spark_name
+from coordinator.zk.store import StoreFactory
 from coordinator.zk.values import checked_hosts, require
 from coordinator.zk.znodes.cuts import checkpoint_named
 from coordinator.zk.znodes.paths import checked_name, shown
 
+from ...config import GroupAccess
 from .segment_index import is_segment
 
 EARLIEST = "earliest"
@@ -28,8 +30,8 @@ TOPICS_OF_KAFKA = ("subscribe", "subscribepattern", "assign")
 """Options of Spark's Kafka source for which there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class SourceConfig(ZooKeeperAccess):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceConfig(GroupAccess):
     """The options of `format("zk_group")`.
 
     :ivar query: the query's name; a second reader of one stream (a self-join) is `NAME.reader-2`. Generated when it is
@@ -45,12 +47,9 @@ class SourceConfig(ZooKeeperAccess):
     :ivar align_checkpoints: a batch ends at every checkpoint of the group's consistent region, whose number is then in
         the batch's end offset.
     :ivar log_dir: the log that the group fetches from, for its ends in a stream's progress; empty omits them.
-    :ivar bootstrap_servers: with `brokers_path` and `kafka` as in `ConsumerConfig`, for a Kafka log.
     :ivar zk_wait_ms: how long a query waits for ZooKeeper's answer before it fails.
     """
 
-    zk: str
-    group: str
     query: str = ""
     max_rows: int = 0
     include_headers: bool = False
@@ -59,16 +58,9 @@ class SourceConfig(ZooKeeperAccess):
     starting_segments: str = EARLIEST
     ending_segments: str = LATEST
     align_checkpoints: bool = False
-    session_timeout_ms: int = 10_000
-    connect_timeout_ms: int = 15_000
     zk_wait_ms: int = 120_000
-    log_dir: str = ""
-    bootstrap_servers: str = ""
-    brokers_path: str = "/brokers"
-    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def check(self) -> None:
-        """See `Values`."""
         checked_hosts(self.zk)
         checked_name("group", self.group)
         if self.query:
@@ -80,55 +72,40 @@ class SourceConfig(ZooKeeperAccess):
             names = f"{EARLIEST}, {LATEST}, a segment's name or checkpoint:NUMBER"
             require(bool(known), f"{option} must be {names}, not {shown(value)}")
 
+    @property
+    def session_opener(self) -> StoreFactory:
+        """Opens sessions of the query."""
+        return self.opener(f"query {self.query or self.group}")
+
+
+OPTIONS = {
+    "maxRecordsPerTrigger" if each.name == "max_rows" else spark_name(each.name): each
+    for each in sorted(
+        fields(SourceConfig), key=lambda each: (each.kw_only, each.name not in SourceConfig.__annotations__)
+    )
+    if each.name != "kafka"
+}
+"""Option of Spark -> its field; those of `kafka` have their own names."""
+
 
 def source_config(options: Mapping[str, str]) -> SourceConfig:
     """The options of a `readStream` or `read`, with names in Spark's style.
 
     :raises UsageError: when one is unknown, missing or wrong.
     """
-    known: list[str] = []
-
-    def text(name: str, default: str = "") -> str:
-        known.append(name)
-        return options.get(name, default)
-
-    def flag(name: str, default: str) -> bool:
-        value = text(name, default).lower()
-        require(value in ("true", "false"), f"option {name} must be true or false")
-        return value == "true"
-
-    def number(name: str, default: int) -> int:
-        value = text(name, str(default))
-        require(value.isascii() and value.isdigit(), f"option {name} must be a whole number")
-        return int(value)
-
-    defaults = ZooKeeperAccess()
-    values: dict[str, Any] = {
-        "zk": text("zk"),
-        "group": text("group"),
-        "query": text("query"),
-        "max_rows": number("maxRecordsPerTrigger", 0),
-        "include_headers": flag("includeHeaders", "false"),
-        "readers": number("readers", 2),
-        "fail_on_data_loss": flag("failOnDataLoss", "true"),
-        "starting_segments": text("startingSegments", EARLIEST).strip().lower(),
-        "ending_segments": text("endingSegments", LATEST).strip().lower(),
-        "align_checkpoints": flag("alignCheckpoints", "false"),
-        "session_timeout_ms": number("sessionTimeoutMs", 10_000),
-        "connect_timeout_ms": number("connectTimeoutMs", 15_000),
-        "zk_wait_ms": number("zkWaitMs", 120_000),
-        **{
-            name: flag(option, shown) if shown in ("true", "false") else text(option)
-            for name, (option, shown) in zip(asdict(defaults), spark_options(defaults).items(), strict=True)
-        },
-        "log_dir": text("logDir"),
-        "bootstrap_servers": text("bootstrapServers"),
-        "brokers_path": text("brokersPath", "/brokers"),
-        "kafka": {name: value for name, value in options.items() if name.lower().startswith(KAFKA)},
-    }
+    kafka = {name: value for name, value in options.items() if name.lower().startswith(KAFKA)}
+    values: dict[str, Any] = {"zk": "", "group": "", "kafka": kafka}
+    for option, each in OPTIONS.items():
+        if (text := options.get(option)) is None:
+            continue
+        if isinstance(each.default, bool):
+            require(text.lower() in ("true", "false"), f"option {option} must be true or false")
+        elif isinstance(each.default, int):
+            require(text.isascii() and text.isdigit(), f"option {option} must be a whole number")
+        values[each.name] = text.strip().lower() if each.name.endswith("_segments") else text
     for name in options:
-        if not name.lower().startswith(KAFKA):
-            _check_known(name, known)
+        if name not in kafka:
+            _check_known(name, list(OPTIONS))
     return SourceConfig(**values)
 
 

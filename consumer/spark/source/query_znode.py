@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 
-from coordinator.zk.errors import BadData, CoordinatorError, Fenced, Refused
+from coordinator.zk.errors import CoordinatorError, Fenced, Refused
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Check, Create, Delete, Node, Operation, SetData, Store
 from coordinator.zk.update import Failure, WatchedNode, ensure, retried
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.segments import Query, Rewind
 
-from .offset import SourceOffset
+from ...membership.channel import logged
+from .segment_index import SourceOffset
 
 log = logging.getLogger(__name__)
 
@@ -257,11 +258,7 @@ class QueryPost:
 
     def _parsed(self, node: Node) -> Query:
         """A query's znode; an unreadable one belongs to no run."""
-        try:
-            return Query.parse(self._path, node.data)
-        except BadData as error:
-            log.warning("ignoring unreadable znode: path=%s problem=%s", self._path, error)
-            return Query("", 0, 0)
+        return logged(log, Query.parse, self._path, node) or Query("", 0, 0)
 
     def _data(self, finished: int) -> bytes:
         return Query(self._run, finished, self._runtime.wall_ms(), rewind=self._rewind).to_bytes()

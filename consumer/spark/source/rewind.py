@@ -29,12 +29,13 @@ from coordinator.zk.errors import BadData, CoordinatorError, StoreError, UsageEr
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Check, Create, Node, SetData, Store
 from coordinator.zk.update import Change, Failure, retried, update
-from coordinator.zk.znodes.paths import GroupPaths, checked_name, shown
+from coordinator.zk.values import shown
+from coordinator.zk.znodes.json_fields import readable
+from coordinator.zk.znodes.paths import GroupPaths, checked_name
 from coordinator.zk.znodes.segments import Query, Rewind, SegmentsRecord
 
-from .cuts import QueryCuts
-from .offset import MAX_OFFSET_BYTES, SourceOffset
-from .segment_index import SealedSegments
+from .planner import QueryCuts
+from .segment_index import MAX_OFFSET_BYTES, SealedSegments, SourceOffset
 
 log = logging.getLogger(__name__)
 
@@ -164,7 +165,7 @@ class CheckpointFiles:
             conf, offset = json.loads(settings).get("conf"), json.loads(sources[0])
             if not isinstance(offset, dict) or not isinstance(conf, dict):
                 raise BadData(f"{path} has no settings, or no offset of a query of this source")
-            return conf, SourceOffset.parse(offset)
+            return conf, SourceOffset.of(offset)
         except (OSError, ValueError, AttributeError, RecursionError) as error:
             raise BadData(f"{path} cannot be read: {error}") from error
 
@@ -240,7 +241,9 @@ class Rewinder:
         cut = QueryCuts(self._runtime, self._paths.group).find(self._store, "--to", checkpoint)
         batch, offset = self._batch_before(cut)
         self._checked(offset)
-        if self._has_between(offset, cut):
+        segments = SealedSegments(self._runtime, self._paths)
+        segments.refresh(self._store, force=True)
+        if segments.between(offset.czxid, cut):  # one after the batch belongs to the cut, too: all later ones exist
             raise NotRewindable(f"no batch of query {self._query} that Spark retains ended at checkpoint {checkpoint}")
         self._files.check(batch)
         files = self._files.later(batch)
@@ -263,12 +266,6 @@ class Rewinder:
             if offset.czxid < cut:
                 return batch, offset
         raise NotRewindable(f"Spark retains no batch of query {self._query} from before the checkpoint")
-
-    def _has_between(self, offset: SourceOffset, cut: int) -> bool:
-        """Whether a segment after a batch belongs to a cut too: all later segments still exist."""
-        segments = SealedSegments(self._runtime, self._paths)
-        segments.refresh(self._store, force=True)
-        return bool(segments.between(offset.czxid, cut))
 
     def _checked(self, offset: SourceOffset) -> tuple[Node, Node | None]:
         """The znodes of the segments and of the query, checked for a rewind."""
@@ -323,7 +320,4 @@ class Rewinder:
 
     def _parsed(self, node: Node | None) -> Query:
         """The query's znode; an unreadable one belongs to no run."""
-        try:
-            return Query.parse(self._path, node.data) if node is not None else Query("", 0, 0)
-        except BadData:
-            return Query("", 0, 0)
+        return readable(Query.parse, self._path, node) or Query("", 0, 0)

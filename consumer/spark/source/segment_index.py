@@ -2,20 +2,97 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, NamedTuple
 
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Listing, Store
-from coordinator.zk.znodes.json_fields import MAX_NUMBER
+from coordinator.zk.znodes import forms
+from coordinator.zk.znodes.forms import Record
+from coordinator.zk.znodes.json_fields import MAX_NUMBER, Fields, by_partition
 from coordinator.zk.znodes.partitions import LOST, RESET, Discontinuity, TopicPartition
-from coordinator.zk.znodes.paths import SEGMENT_PREFIX, GroupPaths, segment_name, sequence
+from coordinator.zk.znodes.paths import SEGMENT_PREFIX, GroupPaths, checked_name, segment_name, sequence
 from coordinator.zk.znodes.segments import Segment, SegmentsRecord
 
 from ...errors import SegmentError
 from ...sealing.segment_files import offsets_text
-from .offset import Ends, SourceOffset
+
+MAX_OFFSET_BYTES = 16 << 20
+"""An offset of 10,000 partitions has some 190 kB."""
+
+Ends = Mapping[TopicPartition, tuple[str, int]]
+"""Partition -> topic id and the offset after the last one delivered."""
+
+
+def _read_ends(value: Any) -> Ends:
+    """Of an object topic id -> topic -> partition -> offset."""
+    if not isinstance(value, dict):
+        raise ValueError
+    return {
+        partition: (topic_id, end)
+        for topic_id, topics in value.items()
+        for partition, end in by_partition(topics, _end).items()
+    }
+
+
+def _end(value: object) -> int:
+    if type(value) is int and 0 <= value < 2**63:
+        return value
+    raise ValueError
+
+
+def _ends_by_id(ends: Ends) -> dict[str, dict[str, dict[str, int]]]:
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for (topic, partition), (topic_id, end) in sorted(ends.items()):
+        found.setdefault(topic_id, {}).setdefault(topic, {})[str(partition)] = end
+    return found
+
+
+_WHAT = "an object topic id -> topic -> partition -> offset"
+_ENDS = forms.Form(lambda fields, key, _: fields.value(key, _read_ends, _WHAT) or {}, _ends_by_id)
+_QUERY = forms.Form(lambda fields, key, _: checked_name("query", fields.text(key)))
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOffset(Record):
+    """All records up to one segment.
+
+    :ivar czxid: the transaction that created the newest segment included; it rises in the order of the seals.
+    :ivar root: the czxid of the segments znode, which differs between ensembles and lives of a group.
+    :ivar query: the query's name.
+    :ivar segment: that segment's name, with a number one below the next one's; empty when none is included.
+    :ivar begun: the czxid of the query's initial offset, which is in no checkpoint: where the first batch begins.
+    :ivar checkpoint: the checkpoint of the group's region at this offset (`alignCheckpoints`); 0 for none.
+    :ivar ends: of each partition that the query has delivered records of.
+    :ivar began: the zxid at which the query's first run registered; 0 in offsets of earlier releases.
+    :ivar registered: the same of the run that chose this offset.
+    :ivar first: the first segment of the batch that ends here, where it is the query's first one.
+    """
+
+    czxid: Annotated[int, forms.number()]
+    root: Annotated[int, forms.number()]
+    query: Annotated[str, _QUERY]
+    segment: Annotated[str, forms.text()] = ""
+    begun: Annotated[int, forms.number()] = 0
+    checkpoint: Annotated[int, forms.number().optional] = 0
+    ends: Annotated[Ends, _ENDS.optional] = field(default_factory=dict, repr=False, hash=False)
+    began: Annotated[int, forms.number().optional] = field(default=0, compare=False)
+    registered: Annotated[int, forms.number().optional] = field(default=0, compare=False)
+    first: Annotated[str, forms.text().optional] = field(default="", compare=False)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> SourceOffset:
+        """
+        :raises BadData: when the checkpoint's offset is invalid.
+        :raises UsageError: when its query has no name.
+        """
+        return cls.read(Fields("the checkpoint's offset", values))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Spark's form; the same offset always gives the same text."""
+        return {"version": 1, **self.to_json()}
+
 
 LIST_AGAIN_S = 10.0
 LISTINGS = 20

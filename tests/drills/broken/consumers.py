@@ -6,10 +6,10 @@ import time
 from dataclasses import replace
 from typing import Any
 
-import consumer.membership.command_drain
+import consumer.membership.member
 import coordinator.zk.lease
 from consumer.membership.channel import FencedChannel
-from consumer.membership.command_drain import CommandDrain
+from consumer.membership.member import CommandDrain
 from consumer.sealing.sealer import Sealer
 from coordinator.zk.errors import CoordinatorError, Refused
 from coordinator.zk.znodes.group_state import STABLE
@@ -40,7 +40,7 @@ def stop_forgets_the_epoch() -> None:
 
         return after_command
 
-    _apply(replaced(consumer.membership.command_drain, "after_command", forgetting))
+    _apply(replaced(consumer.membership.member, "after_command", forgetting))
 
 
 def what_cannot_be_sealed_is_skipped() -> None:
@@ -58,12 +58,12 @@ def what_cannot_be_sealed_is_skipped() -> None:
 
 def claims_without_owners() -> None:
     """A start puts partitions into `running` and creates no owner znode."""
-    _apply(constant(consumer.membership.command_drain, "claim_operations", lambda *_: []))
+    _apply(constant(consumer.membership.member, "claim_operations", lambda *_: []))
 
 
 def obeys_every_command() -> None:
     """Commands of an older epoch or generation, and those for another incarnation, are applied."""
-    _apply(constant(consumer.membership.command_drain.CommandDrain, "_is_stale", lambda *_: False))
+    _apply(constant(consumer.membership.member.CommandDrain, "_is_stale", lambda *_: False))
 
 
 def obeys_withdrawn_commands() -> None:
@@ -194,4 +194,4 @@ def leader_stops_before_it_assigns() -> None:
 
         return drain
 
-    _apply(replaced(consumer.membership.command_drain.CommandDrain, "drain", giving_up))
+    _apply(replaced(consumer.membership.member.CommandDrain, "drain", giving_up))

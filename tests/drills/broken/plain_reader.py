@@ -11,7 +11,7 @@ from collections import defaultdict
 from typing import Any
 
 from consumer.errors import SegmentError
-from consumer.spark.source.data_source import opener_of, records
+from consumer.spark.source.data_source import records
 from consumer.spark.source.options import source_config
 from consumer.spark.source.planner import MAY_BE_COLLECTED, BatchPlanner
 from coordinator.zk.errors import CoordinatorError
@@ -32,7 +32,7 @@ def main() -> None:
 def counted(asked: dict[str, str]) -> list[dict[str, Any]]:
     """As `drills.workloads.spark_reader.counted`."""
     config = source_config(asked)
-    planner = BatchPlanner(config, opener_of(config), ThreadRuntime())
+    planner = BatchPlanner(config, config.session_opener, ThreadRuntime())
     try:
         segments = [segment for run in planner.plan_all() for segment in run]
     finally:
