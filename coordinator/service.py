@@ -13,18 +13,18 @@ from pathlib import Path
 
 from .assignors import Assignor
 from .assignors.registry import assignors as installed_assignors
-from .listeners.interests import Interests
 from .listeners.listeners import Listeners
+from .listeners.topics import Interests
 from .planning.backpressure import Bounds, Retention
 from .rebalance.handlers import Handlers
 from .retention.channels import Collector
 from .retention.offsets import OffsetCollector
 from .retention.segments import SegmentCollector, SegmentRules
-from .term.bad_data import Problems
 from .term.config import CoordinatorConfig
 from .term.elector import Elector
 from .term.metrics import CoordinatorMetrics
 from .term.operator_requests import Asked
+from .term.reading import Problems
 from .term.term import Term
 from .zk.below import unlink_segment
 from .zk.errors import (

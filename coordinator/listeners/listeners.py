@@ -8,20 +8,88 @@ detects changes hidden by a lost watch.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from ..regions.handler import KEY as REGION_KEY
 from ..regions.handler import Regions
-from ..term.bad_data import Findings
 from ..term.operator_requests import Asked
+from ..term.reading import Findings
 from ..term.term import Term
 from ..zk.errors import AccessDenied, Retryable
+from ..zk.runtime import Runtime
 from ..zk.znodes.paths import GROUPS, REGIONS, GroupPaths
 from ..zk.znodes.records import Topic
-from .agenda import Agenda, Event
-from .interests import Interests
 from .members import MemberListener
-from .topics import AskForTurn, TopicListener
+from .topics import AskForTurn, Interests, TopicListener
+
+
+class Event(NamedTuple):
+    """Data that may have changed."""
+
+    kind: str
+    name: str = ""
+
+
+class Agenda:
+    """Events of two lanes. All changes that are there are taken in turn, then one piece of long work.
+
+    So a change waits for each other change once, and for one piece of long work.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._added = runtime.condition()
+        self._changes: dict[Event, None] = {}
+        self._round: deque[Event] = deque()
+        self._long: dict[Event, None] = {}
+        self._later: dict[Event, float] = {}
+        self._is_changes_turn = True
+
+        self._runtime = runtime
+
+    def put_at(self, event: Event, time: float) -> None:
+        """A change that is taken at `time`, by the monotonic clock; no later than one of its kind that waits."""
+        with self._added:
+            self._later[event] = min(time, self._later.get(event, time))
+            self._added.notify_all()
+
+    def put(self, event: Event) -> None:
+        """A change: one of several equal ones is kept."""
+        with self._added:
+            self._changes[event] = None
+            self._added.notify_all()
+
+    def put_long(self, event: Event) -> None:
+        """A piece of long work."""
+        with self._added:
+            self._long[event] = None
+            self._added.notify_all()
+
+    def take(self) -> Event:
+        """The next event; blocks until there is one."""
+        with self._added:
+            while True:
+                self._take_due()
+                if self._round:
+                    return self._round.popleft()
+                if self._long and not self._is_changes_turn:
+                    self._is_changes_turn = True
+                    event = next(iter(self._long))
+                    del self._long[event]
+                    return event
+                self._is_changes_turn = False
+                self._round.extend(self._changes)
+                self._changes.clear()
+                if not self._round and not self._long:
+                    next_s = min(self._later.values()) - self._runtime.monotonic() if self._later else None
+                    self._added.wait(next_s)
+
+    def _take_due(self) -> None:
+        for event in [each for each, time in self._later.items() if time <= self._runtime.monotonic()]:
+            del self._later[event]
+            self._changes[event] = None
+
 
 log = logging.getLogger(__name__)
 

@@ -8,15 +8,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..term.bad_data import Findings
-from ..term.pace import Pace
+from ..term.reading import Findings
+from ..term.request_queue import Pace
 from ..term.term import Term
 from ..zk.errors import AccessDenied, BadData
 from ..zk.store import Listing, Node
 from ..zk.znodes.paths import GROUPS, GroupPaths
 from ..zk.znodes.records import Registration
-from .interests import Interests
-from .topics import AskForTurn
+from .topics import AskForTurn, Interests
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """One turn's decision, pure: from a group's snapshot to the writes.
 
-Same snapshot, same plan, for any order of the input. Who is in the group is decided in `membership.py`, by which
-strategy in `strategy.py`, what must stop and may start in `reconciliation.py`.
+Same snapshot, same plan, for any order of the input. Who is in the group, and by which strategy, is decided in
+`membership.py`, what must stop and may start in `reconciliation.py`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,20 @@ from ..zk.znodes.group_state import COMPLETING, EMPTY, FAILED, PREPARING, STABLE
 from ..zk.znodes.json_fields import MAX_COUNT
 from ..zk.znodes.partitions import NONE, PartitionSet
 from ..zk.znodes.regions import CONSUMERS, GroupRegion
-from .asking import asking, without_asks
-from .exclusive import exclusive_moves, mark_replaced, with_sent
-from .group import Asking
-from .kept import unreadable
+from .asking import Asking, asking, unreadable, without_asks
 from .membership import End, GroupRules, Membership, keep_seats, membership, unusable
 from .rebalance_history import history_of, replaced_of
-from .reconciliation import STRAGGLER_AFTER_S, Moves, Round, has_settled, moves, with_pauses
+from .reconciliation import (
+    STRAGGLER_AFTER_S,
+    Moves,
+    Round,
+    exclusive_moves,
+    has_settled,
+    mark_replaced,
+    moves,
+    with_pauses,
+    with_sent,
+)
 from .regional import RegionStep, region_step, regional_moves, sealing_moves
 from .snapshot import AskView, SeatView, SentCommand, Snapshot
 from .target import BEYOND, Wanted, wanted

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from ..planning.answers import outdated_topic
 from ..planning.snapshot import AskView, SyncRequestView
-from ..term.bad_data import Findings
+from ..term.reading import Findings
 from ..zk.errors import BadData
 from ..zk.store import Listing, Node, Store
 from ..zk.znodes.group_state import ClientSide

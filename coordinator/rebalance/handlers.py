@@ -7,22 +7,23 @@ affects its own group only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from ..assignors import Assignor
+from ..assignors import Assignment, Assignor, Subscriber
 from ..regions.handler import KEY as REGION_KEY
 from ..regions.handler import Regions
 from ..term.operator_requests import Asked, Requested
-from ..term.pace import Pace, growing
-from ..term.request_queue import Request, RequestQueue
+from ..term.request_queue import Pace, Request, RequestQueue, growing
 from ..term.term import LeaseLapsed, Term
 from ..zk.errors import AccessDenied, CoordinatorError, Fenced, RebalanceFailed, Retryable, SessionLost
-from ..zk.runtime import Task
+from ..zk.runtime import Runtime, Task
+from ..zk.znodes.json_fields import compact
+from ..zk.znodes.partitions import TopicPartition, range_texts
 from ..zk.znodes.paths import GROUPS
 from ..zk.znodes.records import Topic
 from .rebalancer import Rebalancer, Turn
-from .recording import RecordingAssignor
 
 log = logging.getLogger(__name__)
 
@@ -397,3 +398,40 @@ def _words(error: Exception) -> str:
 
 def _bounded(text: str) -> str:
     return text if len(text) <= LONGEST_REASON else text[: LONGEST_REASON - 1] + "…"
+
+
+class RecordingAssignor(Assignor):
+    """Records the input and output of one group's assignor in the history (S8)."""
+
+    def __init__(self, assignor: Assignor, runtime: Runtime, group: str) -> None:
+        self._assignor = assignor
+        self._group = group
+        self._runtime = runtime
+        self.name = assignor.name
+        self.is_eager = assignor.is_eager
+
+    def assign(self, subscribers: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> Assignment:
+        found = self._assignor.assign(subscribers, topics)
+        members = {one.consumer: _input_of(one) for one in sorted(subscribers, key=lambda one: one.consumer)}
+        partitions = {name: list(numbers) for name, numbers in sorted(topics.items())}
+        self._runtime.record(
+            "assignment",
+            group=self._group,
+            strategy=self.name,
+            input=compact({"members": members, "topics": partitions}).decode(),
+            target={
+                consumer: {thread: range_texts(parts) for thread, parts in sorted(threads.items())}
+                for consumer, threads in sorted(found.items())
+            },
+        )
+        return found
+
+
+def _input_of(one: Subscriber) -> list[Any]:
+    """The complete input of an assignor."""
+    before: dict[str, list[TopicPartition]] = {}
+    for part, thread in one.on_thread.items():
+        before.setdefault(thread, []).append(part)
+    was = {thread: range_texts(parts) for thread, parts in sorted(before.items())}
+    threads = sorted(one.threads.items())
+    return [threads, range_texts(one.running), one.generation, one.user_data, one.instance_id, was]

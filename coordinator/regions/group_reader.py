@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ..planning.snapshot import ChannelView, Member, RegionView
 from ..planning.target import is_live
-from ..term.bad_data import Findings
+from ..term.reading import Findings
 from ..zk.errors import BadData
 from ..zk.security.policy import AclPolicy
 from ..zk.store import DENIED, Node, Store

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from ..term.bad_data import Findings
 from ..term.metrics import OF_AN_APPLICATION, OF_AN_OPERATOR
-from ..term.pace import Pace
+from ..term.reading import Findings
+from ..term.request_queue import Pace
 from ..term.term import Term
 from ..zk.batching import ROOM, batches
 from ..zk.errors import AccessDenied, BadData, RebalanceFailed, Refused, WriteDenied

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from ..term.bad_data import Findings
-from ..term.reading import FirstSeen
+from ..term.reading import Findings, FirstSeen
 from ..term.term import Term
 from ..zk.batching import batches
 from ..zk.errors import AccessDenied, BadData

@@ -7,10 +7,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..planning.backpressure import UNKNOWN
-from ..term.bad_data import Findings
-from ..term.reading import FirstSeen
-from ..term.server_clock import ServerClock
-from ..term.term import Term
+from ..term.reading import Findings, FirstSeen
+from ..term.term import ServerClock, Term
 from ..zk.errors import BadData
 from ..zk.store import Delete, Listing, Node, SetData
 from ..zk.znodes.names import is_name

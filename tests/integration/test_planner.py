@@ -21,7 +21,7 @@ from consumer.spark.source.segment_index import Sealed
 from coordinator.planning.backpressure import Bounds, Retention
 from coordinator.retention.queries import SeenQueries
 from coordinator.retention.segments import SegmentCollector, SegmentRules
-from coordinator.term.server_clock import ServerClock
+from coordinator.term.term import ServerClock
 from coordinator.zk.batching import ensure
 from coordinator.zk.errors import BadData, OutcomeUnknown, Refused
 from coordinator.zk.runtime import ThreadRuntime

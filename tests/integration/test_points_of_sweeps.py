@@ -9,8 +9,7 @@ import pytest
 
 from coordinator.retention.channels import Collector
 from coordinator.retention.offsets import OffsetCollector
-from coordinator.term.server_clock import ServerClock
-from coordinator.term.term import Term
+from coordinator.term.term import ServerClock, Term
 from coordinator.zk.errors import EpochOver, OutcomeUnknown
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo

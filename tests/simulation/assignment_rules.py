@@ -14,7 +14,7 @@ import coordinator.rebalance.rebalancer
 from consumer.assignment.consumers import ConsumerRole
 from consumer.membership.client_assignment import ClientAssignment
 from coordinator.listeners.listeners import Listeners
-from coordinator.planning.group import Group
+from coordinator.planning.asking import Group
 from coordinator.rebalance.ask_reader import AskReader
 from coordinator.zk.store import Check, Delete
 from coordinator.zk.znodes.commands import ASSIGN

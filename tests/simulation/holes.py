@@ -11,9 +11,8 @@ import coordinator.planning.reconciliation
 import coordinator.rebalance.handlers
 from consumer.membership.claims import after_command
 from consumer.membership.command_drain import CommandDrain
-from coordinator.listeners.interests import Interests
 from coordinator.listeners.listeners import Listeners
-from coordinator.listeners.topics import TopicListener
+from coordinator.listeners.topics import Interests, TopicListener
 from coordinator.retention.channels import Collector
 from coordinator.term.request_queue import RequestQueue
 from coordinator.term.term import LeaseLapsed, Term

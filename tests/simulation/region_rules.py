@@ -21,7 +21,7 @@ import coordinator.regions.turns
 from consumer.membership.contributor import Contributor
 from consumer.operator.cut import CutReader
 from consumer.operator.region import RegionMember
-from coordinator.planning.reconciliation import Waiting
+from coordinator.planning.reconciliation import Step
 from coordinator.regions.handler import Regions
 from coordinator.regions.region_reader import RegionReader
 from coordinator.regions.turns import RegionTurns
@@ -205,7 +205,7 @@ def _in_part(original: Any) -> Any:
             command = regional._wanted(now, name, region)
             threads = {thread: parts - blocked for thread, parts in command.threads.items()}
             if command.option == START_FETCHER and any(threads.values()):
-                steps[name] = Waiting(blocked, replace(command, threads=threads))
+                steps[name] = Step(replace(command, threads=threads), blocked=blocked)
         return replace(found, steps=steps), is_settled
 
     return regional_moves

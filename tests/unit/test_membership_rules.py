@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator.assignors.range import RangeAssignor
-from coordinator.planning.membership import GroupRules
-from coordinator.planning.strategy import ESTABLISHED, NEWCOMER, RETURNING, Candidate, choose
+from coordinator.planning.membership import ESTABLISHED, NEWCOMER, RETURNING, Candidate, GroupRules, choose
 from coordinator.zk.errors import RebalanceFailed
 from coordinator.zk.store import SetData
 from coordinator.zk.znodes.group_state import EMPTY, PREPARING, STABLE

@@ -27,9 +27,9 @@ from coordinator.planning.plan import End, Plan
 from coordinator.planning.rebalance_history import TRIGGERS, _seen_in_the_turn, kind_of, trigger_kind
 from coordinator.planning.snapshot import AskView, ChannelView, SentCommand, Snapshot
 from coordinator.planning.target import Wanted
-from coordinator.term.bad_data import Findings, Problems
 from coordinator.term.config import CoordinatorConfig
 from coordinator.term.metrics import CoordinatorMetrics
+from coordinator.term.reading import Findings, Problems
 from coordinator.term.request_queue import RequestQueue
 from coordinator.zk.errors import CoordinatorError, UsageError
 from coordinator.zk.process.metrics_server import TRY_AGAIN_S, MetricsServer

@@ -21,8 +21,7 @@ from coordinator.regions.handler import Regions
 from coordinator.regions.plan import RegionPlan, RegionRules, RegionSnapshot, region_plan
 from coordinator.regions.retiring import ENDED_KEPT, ZNODES_A_TURN, to_retire
 from coordinator.regions.turns import RegionTurns
-from coordinator.term.bad_data import Findings, Problems
-from coordinator.term.reading import FirstSeen
+from coordinator.term.reading import Findings, FirstSeen, Problems
 from coordinator.term.request_queue import Request, RequestQueue
 from coordinator.zk.errors import ConnectionLost, OutcomeUnknown, RebalanceFailed
 from coordinator.zk.security.policy import AclPolicy
