@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ..planning.rebalance_history import changes_of
 from ..term.reading import Findings
 from ..term.request_queue import Pace
 from ..term.term import Term
@@ -284,9 +285,4 @@ def _who_changed(before: Mapping[str, tuple[int, int]], after: Mapping[str, tupl
     joined = sorted(name for name, life in lives_after.items() if lives_before.get(name) != life)
     left = sorted(name for name in lives_before if name not in lives_after)
     changed = sorted(name for name in after if name in before and name not in joined and after[name] != before[name])
-    changes = [
-        f"{what} {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
-        for what, names in (("joined", joined), ("left", left), ("changed", changed))
-        if names
-    ]
-    return "; ".join(changes) or "members read"
+    return changes_of(joined, left, changed, 3) or "members read"

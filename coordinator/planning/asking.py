@@ -23,6 +23,7 @@ from ..zk.znodes.records import Registration
 from ..zk.znodes.sync import CONSUMER, SEAT_PREFIX, Answer, Ask, AskMember
 from .answers import outdated_topic, verdict_on
 from .membership import Membership
+from .rebalance_history import changes_of
 from .snapshot import AskView, Snapshot, SyncRequestView
 from .target import Wanted
 
@@ -45,7 +46,7 @@ class Asking:
     :ivar reason: trigger of the adopted answer.
     """
 
-    assignment: Wanted
+    assignment: Wanted = field(default_factory=Wanted)
     client: ClientSide | None = None
     strategy: str = ""
     is_adopted: bool = False
@@ -61,7 +62,7 @@ class Asking:
     reason: str = ""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Group:
     """A group in one turn, with values derived from its snapshot once."""
 
@@ -69,8 +70,8 @@ class Group:
     membership: Membership
     trigger: str
     timeout_s: float
-    members: Mapping[str, AskMember] = field(default_factory=dict)
-    is_held: bool = False
+    members: Mapping[str, AskMember]
+    is_held: bool
 
     @property
     def before(self) -> ClientSide:
@@ -116,9 +117,6 @@ OUTDATED_AT_MOST = 5
 """Consecutive answers that may be for outdated topics; the next one counts as a failure of its leader."""
 
 
-EMPTIED = Asking(Wanted({}, {}, {}))
-
-
 def without_asks(snapshot: Snapshot, assignment: Wanted) -> Asking:
     """What a group under the coordinator's strategies still does about asks: remove old ones."""
     return Asking(assignment, unneeded=snapshot.asks, answered=snapshot.sync_request)
@@ -131,25 +129,16 @@ def asking(snapshot: Snapshot, membership: Membership, trigger: str, timeout_s: 
     :param timeout_s: seconds that a leader has to answer.
     :param is_held: adopt no answer yet: the group's consistent region takes a checkpoint first.
     """
-    group = Group(snapshot, membership, trigger, timeout_s, is_held=is_held)
-    group.members = {name: _ask_member(snapshot, name, one) for name, one in membership.everybody.items()}
-    found = _pending_ask(group)
-    if found is None:
-        found = _new_ask(group)
-    return with_unneeded_asks(group, found)
-
-
-def identity(snapshot: Snapshot, consumer: str, registration: Registration) -> str:
-    """A member's identity in an ask: its incarnation, or for a static member its seat, which outlives a bounce."""
-    seat = snapshot.seats.get(consumer)
-    if registration.instance_id == consumer and seat is not None:
-        return f"{SEAT_PREFIX}{seat.czxid:x}"
-    return registration.incarnation
+    members = {name: _ask_member(snapshot, name, one) for name, one in membership.everybody.items()}
+    group = Group(snapshot, membership, trigger, timeout_s, members, is_held)
+    return with_unneeded_asks(group, _pending_ask(group) or _new_ask(group))
 
 
 def _ask_member(snapshot: Snapshot, consumer: str, one: Registration) -> AskMember:
-    digest = one.client.digest if one.client is not None else ""
-    return AskMember(identity(snapshot, consumer, one), digest, one.lease_ms)
+    """A member in an ask. Its identity is its incarnation, or of a static one its seat, which outlives a bounce."""
+    seat = snapshot.seats.get(consumer)
+    identity = f"{SEAT_PREFIX}{seat.czxid:x}" if seat is not None and one.instance_id == consumer else one.incarnation
+    return AskMember(identity, one.client.digest if one.client is not None else "", one.lease_ms)
 
 
 # ---- the pending ask
@@ -333,7 +322,7 @@ def _new_ask(group: Group) -> Asking:
     quiet = Asking(unchanged_target(group), before, group.snapshot.state.strategy)
     if not group.membership.everybody:
         target = unreadable(group.snapshot, group.membership)
-        return replace(quiet, assignment=Wanted(target, {}, {}, before.ask, is_exclusive=True)) if target else EMPTIED
+        return replace(quiet, assignment=Wanted(target, {}, {}, before.ask, is_exclusive=True)) if target else Asking()
     reason = _ask_reason(group)
     if not reason:
         grown_s = group.snapshot.grown_age_s
@@ -452,12 +441,7 @@ def _changed(asked: Mapping[str, AskMember], now: Mapping[str, AskMember]) -> st
     joined = sorted(name for name, one in now.items() if name not in asked or asked[name].identity != one.identity)
     left = sorted(asked.keys() - now.keys())
     changed = sorted(n for n, one in now.items() if n in asked and n not in joined and asked[n].digest != one.digest)
-    changes = [
-        f"{what} {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
-        for what, names in (("joined", joined), ("left", left), ("changed", changed))
-        if names
-    ]
-    return "; ".join(changes)
+    return changes_of(joined, left, changed, 3)
 
 
 def unchanged_target(group: Group, commands: set[tuple[str, str]] | None = None) -> Wanted:
@@ -494,8 +478,7 @@ def unreadable(snapshot: Snapshot, membership: Membership) -> dict[str, Target]:
         return {}
     found = {}
     for name, one in snapshot.state.target.items():
-        view = snapshot.channels.get(name)
-        channel = view.channel if view is not None else None
+        channel = snapshot.channel_of(name)
         is_unread = name in snapshot.members and name not in membership.everybody
         is_its_life = channel is not None and channel.is_live and channel.incarnation == one.incarnation
         if one.is_sent and is_unread and is_its_life:
@@ -511,18 +494,24 @@ def sent_starts(group: Group) -> dict[str, Target]:
     return {name: Target(one.incarnation, {}, is_sent=True) for name, one in channels.items() if one and one.ask}
 
 
-def unread_notices(group: Group) -> frozenset[tuple[str, str]]:
-    """Unread `assignment-failed` commands: they stay, also when commands follow."""
-    return frozenset(
-        (name, sent.name)
-        for name, view in group.snapshot.channels.items()
+def _sent_notices(group: Group) -> list[tuple[str, str, Command]]:
+    """Unread `assignment-failed` commands, each with its member and its znode's name."""
+    live = group.membership.live
+    return [
+        (name, sent.name, sent.command)
+        for name, view in sorted(group.snapshot.channels.items())
         for sent in view.commands
         if sent.command is not None
         and sent.command.option == ASSIGNMENT_FAILED
-        and name in group.membership.live
-        and sent.command.incarnation == group.membership.live[name].incarnation
-        and sent.command.epoch == group.snapshot.epoch
-    )
+        and name in live
+        and sent.command.incarnation == live[name].incarnation
+    ]
+
+
+def unread_notices(group: Group) -> frozenset[tuple[str, str]]:
+    """Those of this epoch stay, also when commands follow."""
+    epoch = group.snapshot.epoch
+    return frozenset((name, sent) for name, sent, command in _sent_notices(group) if command.epoch == epoch)
 
 
 def with_unneeded_asks(group: Group, found: Asking) -> Asking:
@@ -555,14 +544,10 @@ def _readable_asks(group: Group) -> set[str]:
 
 
 def _resent_notices(group: Group) -> tuple[tuple[str, Command], ...]:
-    """Unread `assignment-failed` commands of an earlier epoch: withdrawn with the others, and sent again."""
+    """Those of an earlier epoch: withdrawn with the others, and sent again."""
+    epoch, generation = group.snapshot.epoch, group.snapshot.state.generation
     return tuple(
-        (name, replace(sent.command, epoch=group.snapshot.epoch, generation=group.snapshot.state.generation))
-        for name, view in sorted(group.snapshot.channels.items())
-        for sent in view.commands
-        if sent.command is not None
-        and sent.command.option == ASSIGNMENT_FAILED
-        and sent.command.epoch != group.snapshot.epoch
-        and name in group.membership.live
-        and sent.command.incarnation == group.membership.live[name].incarnation
+        (name, replace(command, epoch=epoch, generation=generation))
+        for name, _, command in _sent_notices(group)
+        if command.epoch != epoch
     )

@@ -105,6 +105,11 @@ class Membership:
         """The members with a part in the assignment: live and away."""
         return {**self.live, **self.away}
 
+    def mark(self, mark: Mark) -> None:
+        """Partitions wait for the lease of a member that was ended."""
+        self.marks.append(mark)
+        self.timers.append(mark.lease_ms / 1000)
+
 
 def membership(snapshot: Snapshot, assignors: Mapping[str, Assignor], rules: GroupRules) -> Membership:
     """The membership of this turn.
@@ -133,10 +138,9 @@ def unusable(snapshot: Snapshot, found: Membership) -> dict[str, str]:
     """Members without a part, each with the reason."""
     reasons = {}
     for name, member in snapshot.members.items():
-        view = snapshot.channels.get(name)
         if member.registration is None:
             reasons[name] = "its registration cannot be read"
-        elif view is None or view.channel is None:
+        elif snapshot.channel_of(name) is None:
             reasons[name] = "its channel is missing or cannot be read"
     return {**reasons, **{end.view.consumer: end.reason for end in found.ends if end.evicted}}
 
@@ -211,7 +215,7 @@ def _end_live(
     if view.running or runs_unowned:
         lease = _lease_ms(snapshot, name, registration) or (snapshot.longest_lease_ms if runs_unowned else 0)
         running = snapshot.existing(view.running)
-        _mark(found, Mark(name, registration.incarnation, running, lease, reason, since_ms))
+        found.mark(Mark(name, registration.incarnation, running, lease, reason, since_ms))
 
 
 def _lease_ms(snapshot: Snapshot, name: str, registration: Registration) -> int:
@@ -227,11 +231,6 @@ def _runs_unowned(snapshot: Snapshot, view: ChannelView) -> bool:
     return is_exclusive(snapshot) and view.channel is not None and bool(view.channel.ask)
 
 
-def _mark(found: Membership, mark: Mark) -> None:
-    found.marks.append(mark)
-    found.timers.append(mark.lease_ms / 1000)
-
-
 def _end_departed(snapshot: Snapshot, found: Membership) -> None:
     """End in ZooKeeper what has ended already: no `ids` znode of that incarnation, or ended half-way.
 
@@ -245,19 +244,17 @@ def _end_departed(snapshot: Snapshot, found: Membership) -> None:
         member = snapshot.members.get(name)
         if member is not None and member.registration is None:
             continue  # an unreadable registration may be a live member's
-        owners = view.running & snapshot.owners
+        seat = snapshot.seats.get(name)
         if channel.is_live:
-            seat = snapshot.seats.get(name)
-            its_own = seat is not None and seat.incarnation == channel.incarnation
-            reason = "its session ended"
-            found.ends.append(End(view, reason, False, owners, seat=seat if its_own else None))
-            if _runs_unowned(snapshot, view):
-                _mark(found, Mark(name, channel.incarnation, NONE, lease_ms(snapshot, name), reason))
+            reason, error = "its session ended", UNKNOWN_MEMBER_ID
+            seat = seat if seat is not None and seat.incarnation == channel.incarnation else None
         elif view.running or _runs_unowned(snapshot, view):
-            reason = channel.ended or ""
-            found.ends.append(End(view, reason, False, owners, channel.error))
-            if _runs_unowned(snapshot, view):
-                _mark(found, Mark(name, channel.incarnation, NONE, lease_ms(snapshot, name), reason))
+            reason, error, seat = channel.ended or "", channel.error, None
+        else:
+            continue
+        found.ends.append(End(view, reason, False, view.running & snapshot.owners, error, seat))
+        if _runs_unowned(snapshot, view):
+            found.mark(Mark(name, channel.incarnation, NONE, lease_ms(snapshot, name), reason))
 
 
 # ---- static members (KIP-345)
@@ -316,9 +313,9 @@ def _refuse(snapshot: Snapshot, found: Membership, assignors: Mapping[str, Assig
     ]
     before = snapshot.state
     choice = choose(candidates, before.strategy, assignors, rules.max_size, before.client is not None)
-    found.strategy = choice.name or before.strategy
+    found.strategy = before.strategy
     if choice.offer is not None:
-        found.is_client_side, found.protocol_type = choice.offer.is_client_side, choice.offer.protocol_type
+        found.strategy, found.is_client_side, found.protocol_type = choice.offer
     for name in sorted(choice.too_many):
         reason = f"refused: the group has {rules.max_size} members, as many as it may have (group_max_size)"
         _refuse_member(snapshot, found, name, reason, GROUP_MAX_SIZE_REACHED)
@@ -427,8 +424,8 @@ ESTABLISHED, RETURNING, NEWCOMER = range(3)
 """Ranks of members: those with a target; static ones that come back to theirs; all others."""
 
 
-# ---- the strategy: Kafka's rule, the one with the most votes of those that every member supports. Client-side assignment
-# takes part in the vote: it wins when every member offers it and most prefer it.
+# ---- the strategy: Kafka's rule, the one with the most votes of those that every member supports. Client-side
+# assignment takes part in the vote: it wins when every member offers it and most prefer it.
 
 
 class Offer(NamedTuple):
@@ -482,11 +479,6 @@ class Choice:
     offer: Offer | None
     refused: Mapping[str, str] = field(default_factory=dict)
     too_many: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str | None:
-        """The strategy's name."""
-        return self.offer.name if self.offer is not None else None
 
 
 def choose(

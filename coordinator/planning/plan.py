@@ -42,7 +42,7 @@ ASK_ZNODES_A_TURN = 2_000
 
 HISTORY_KEPT = 20
 NO_RULES = GroupRules()
-NO_ASKING = Asking(Wanted({}, {}, {}))
+NO_ASKING = Asking()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def plan(
     generation = snapshot.state.generation + is_new
     if generation > MAX_COUNT:
         raise RebalanceFailed(f"generation {snapshot.state.generation} is the last that a group may have")
-    mark_replaced(snapshot, members, assignment)
+    mark_replaced(snapshot, members)
     now, is_ready = Round(snapshot, members, assignment, generation, is_eager), False
     if step is not None and step.after.kind == CONSUMERS:
         reconciliation, is_ready = regional_moves(now, step.after)
@@ -205,7 +205,7 @@ def _asking(
         return asking(snapshot, members, trigger, rules.assignment_timeout_s)
     assignor = assignors.get(members.strategy)
     if assignor is None or not members.everybody:
-        return without_asks(snapshot, Wanted({}, {}, {}))
+        return without_asks(snapshot, Wanted())
     return without_asks(snapshot, wanted(snapshot, members.everybody, assignor, members.marks))
 
 

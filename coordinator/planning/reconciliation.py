@@ -339,34 +339,22 @@ def _straggles(now: Round, revoked: Mapping[str, PartitionSet], kept: Kept, with
 UNKNOWN = "unknown"
 
 
-def mark_replaced(snapshot: Snapshot, membership: Membership, assignment: Wanted) -> None:
+def mark_replaced(snapshot: Snapshot, membership: Membership) -> None:
     """Mark the members that were sent a start and whose name another process has taken: they may not know it yet.
 
     Where `state` was lost, one mark covers all members.
     """
     if not is_exclusive(snapshot):
         return
-    if (
-        snapshot.state.client is None
-        and _anything_runs(snapshot)
-        and not any(m.consumer == UNKNOWN for m in membership.marks)
-    ):
-        membership.marks.append(
-            Mark(UNKNOWN, f"epoch-{snapshot.epoch}", frozenset(), snapshot.longest_lease_ms, "the state was lost")
-        )
-        membership.timers.append(snapshot.longest_lease_ms / 1000)
     known = {(mark.consumer, mark.incarnation) for mark in membership.marks}
+    runs = any(view.channel is not None and view.channel.ask for view in snapshot.channels.values())
+    if snapshot.state.client is None and runs and all(consumer != UNKNOWN for consumer, _ in known):
+        life, lease = f"epoch-{snapshot.epoch}", snapshot.longest_lease_ms
+        membership.mark(Mark(UNKNOWN, life, NONE, lease, "the state was lost"))
     for name, before in sorted(snapshot.state.target.items()):
         if before.is_sent and _is_taken_over(snapshot, name, before) and (name, before.incarnation) not in known:
-            lease = lease_ms(snapshot, name)
-            membership.marks.append(
-                Mark(name, before.incarnation, frozenset(), lease, "another process has taken its name")
-            )
-            membership.timers.append(lease / 1000)
-
-
-def _anything_runs(snapshot: Snapshot) -> bool:
-    return any(view.channel is not None and view.channel.ask for view in snapshot.channels.values())
+            why = "another process has taken its name"
+            membership.mark(Mark(name, before.incarnation, NONE, lease_ms(snapshot, name), why))
 
 
 def with_sent(
@@ -381,14 +369,13 @@ def with_sent(
 
 
 def _is_over(snapshot: Snapshot, name: str, one: Target) -> bool:
-    view = snapshot.channels.get(name)
-    has_ended = view is not None and view.channel is not None and view.channel.ended is not None
-    return has_ended or _is_taken_over(snapshot, name, one)
+    channel = snapshot.channel_of(name)
+    return channel is None or channel.ended is not None or channel.incarnation != one.incarnation
 
 
 def _is_taken_over(snapshot: Snapshot, name: str, before: Target) -> bool:
-    view = snapshot.channels.get(name)
-    return view is None or view.channel is None or view.channel.incarnation != before.incarnation
+    channel = snapshot.channel_of(name)
+    return channel is None or channel.incarnation != before.incarnation
 
 
 def exclusive_moves(now: Round) -> Moves:
