@@ -232,7 +232,7 @@ class Coordinator:
         self._listeners.start()
         parts = {
             "lease": self._keep_lease,
-            "listeners": self._listen,
+            "listeners": self._listeners.run,
             "sweep": self._sweep,
             "backlog": self._watch_backlog,
         }
@@ -261,6 +261,8 @@ class Coordinator:
         def run() -> None:
             try:
                 function()
+            except CoordinatorError as error:
+                self._end(str(error))
             except Exception as error:  # after any error the node must resign and stand again
                 log.exception("unexpected error")
                 self._end(f"unexpected error: {error!r}")
@@ -292,12 +294,6 @@ class Coordinator:
                 self._end(str(error))
             lease_log.look(self._term.lease)
             self._ended.wait(self._term.lease.due_s)
-
-    def _listen(self) -> None:
-        try:
-            self._listeners.run()
-        except CoordinatorError as error:
-            self._end(str(error))
 
     def _sweep(self) -> None:
         """Read everything again at each interval, and collect what ended consumers left."""

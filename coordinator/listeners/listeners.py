@@ -19,10 +19,16 @@ from ..term.reading import Findings
 from ..term.term import Term
 from ..zk.errors import AccessDenied, Retryable
 from ..zk.runtime import Runtime
+from ..zk.store import Watch
 from ..zk.znodes.paths import GROUPS, REGIONS, GroupPaths
 from ..zk.znodes.records import Topic
 from .members import MemberListener
 from .topics import AskForTurn, Interests, TopicListener
+
+
+def group_of(path: str) -> str:
+    """The group whose znode is at `path`, or above it."""
+    return path[len(GROUPS) + 1 :].split("/", 1)[0]
 
 
 class Event(NamedTuple):
@@ -126,10 +132,18 @@ class Listeners:
         self._asked = asked
         self._forget = forget
         self._regions = regions
-        self._topics = TopicListener(term, interests, ask, self._on_topics, self._on_topic)
+        self._on_groups = self._queued(GROUP_LIST)
+        self._on_paused = self._queued(PAUSES)
+        self._on_request = self._queued(REQUEST, group_of)
+        self._on_sync_request = self._queued(SYNC_REQUEST, group_of)
+        self._on_regions = self._queued(REGION_LIST)
+        self._on_region_request = self._queued(REGION_REQUEST, lambda path: path[len(REGIONS) + 1 :].split("/", 1)[0])
+        on_topic = self._queued(TOPIC, lambda path: path.rsplit("/", 1)[-1])
+        self._topics = TopicListener(term, interests, ask, self._queued(TOPICS), on_topic)
         self._events = Agenda(term.runtime)
         later = lambda group: self._events.put_long(Event(MORE_MEMBERS, group))  # noqa: E731
-        self._members = MemberListener(term, interests, ask, self._on_members, later)
+        on_members = self._queued(MEMBERS, lambda path: self._members.fired(path))
+        self._members = MemberListener(term, interests, ask, on_members, later)
         self._findings = Findings(term.problems)
         self._unread: dict[str, bool] = {}
 
@@ -217,32 +231,9 @@ class Listeners:
 
     # ---- watches: each only queues an event
 
-    def _on_topics(self, path: str) -> None:
-        self._events.put(Event(TOPICS))
-
-    def _on_topic(self, path: str) -> None:
-        self._events.put(Event(TOPIC, path.rsplit("/", 1)[-1]))
-
-    def _on_groups(self, path: str) -> None:
-        self._events.put(Event(GROUP_LIST))
-
-    def _on_members(self, path: str) -> None:
-        self._events.put(Event(MEMBERS, self._members.fired(path)))
-
-    def _on_paused(self, path: str) -> None:
-        self._events.put(Event(PAUSES))
-
-    def _on_request(self, path: str) -> None:
-        self._events.put(Event(REQUEST, path[len(GROUPS) + 1 :].split("/", 1)[0]))
-
-    def _on_sync_request(self, path: str) -> None:
-        self._events.put(Event(SYNC_REQUEST, path[len(GROUPS) + 1 :].split("/", 1)[0]))
-
-    def _on_regions(self, path: str) -> None:
-        self._events.put(Event(REGION_LIST))
-
-    def _on_region_request(self, path: str) -> None:
-        self._events.put(Event(REGION_REQUEST, path[len(REGIONS) + 1 :].split("/", 1)[0]))
+    def _queued(self, kind: str, name_of: Callable[[str], str] = lambda path: "") -> Watch:
+        """A watch that queues an event with the name that its path has."""
+        return lambda path: self._events.put(Event(kind, name_of(path)))
 
     # ---- consistent regions
 

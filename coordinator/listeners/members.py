@@ -157,16 +157,12 @@ class MemberListener:
 
     def go_on(self, name: str) -> None:
         """Continue the read of a group; begin one where none is in progress."""
-        if name in self._groups and not self._has_steps(name):
-            group = self._groups[name]
+        group = self._groups.get(name)
+        if group is not None and group.steps is None:
             is_all, group.is_all_behind = group.is_all_behind, False
             self.read([name], is_all)
-            return
-        self._step(name)
-
-    def _has_steps(self, name: str) -> bool:
-        group = self._groups.get(name)
-        return group is not None and group.steps is not None
+        else:
+            self._step(name)
 
     def _step(self, name: str) -> None:
         group = self._groups.get(name)

@@ -192,6 +192,7 @@ class GroupReader:
     def decided(self, plan: Plan) -> None:
         """Start the timers of the turn's own writes now, not at the next read."""
         self._clocks.decided(plan)
+        self._region.held_for = plan.region.held_for if plan.region is not None else 0
         self._written = self._made[1] if self._made is not None else 0, plan.state.generation
         if plan.asking.made is not None:
             self._memory.age_s("ask", plan.asking.made[0])
@@ -236,10 +237,6 @@ class GroupReader:
                 own.add(partition)
         foreign = ((view.running & shared) - own) | others | (view.running - snapshot.existing(view.running))
         return replace(end, owners=end.owners - foreign, foreign=foreign)
-
-    def held(self, sequence: int) -> None:
-        """A generation waits for this checkpoint of the region; 0 when none does."""
-        self._region.held_for = sequence
 
     def _czxid(self, state: Node) -> int:
         """When the group was created; read again only with another state, which has the group's lifetime."""

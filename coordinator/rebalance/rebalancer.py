@@ -111,7 +111,6 @@ class Rebalancer:
             decided = plan(snapshot, self._assignors, trigger, self._rules)
             if not decided.changes(snapshot.state):
                 self._reader.decided(decided)
-                self._reader.held(decided.region.held_for if decided.region is not None else 0)
                 return Turn(
                     decided.again_s,
                     snapshot.state,
@@ -124,13 +123,13 @@ class Rebalancer:
                 ensure(self._store, RegionPaths(decided.region.name).skeleton)
             if self._forgets_initial(snapshot):
                 continue
-            if self._is_suspect(snapshot, decided):
+            # Concurrent changes between the reads may make the snapshot inconsistent.
+            if self._lost_a_session(snapshot, decided) or self._missed_a_return(snapshot):
                 continue
             snapshot, decided = self._reader.with_aborted(snapshot, self._reader.with_own(snapshot, decided))
             self._reader.deciding(decided)
             if self._commit(snapshot, decided):
                 self._reader.decided(decided)
-                self._reader.held(decided.region.held_for if decided.region is not None else 0)
                 _log_changes(snapshot, decided)
                 self._term.metrics.turn_written(snapshot, decided)
                 again_s, done = self._watch(decided)
@@ -196,10 +195,6 @@ class Rebalancer:
             with suppress(BadData):  # the listeners report it, and the last value is kept
                 topics[name] = Topic.parse(path, name, node.data, node.stat.czxid)
         return replace(snapshot, topics=topics)
-
-    def _is_suspect(self, snapshot: Snapshot, decided: Plan) -> bool:
-        """Whether concurrent changes between the reads make the snapshot inconsistent."""
-        return self._lost_a_session(snapshot, decided) or self._missed_a_return(snapshot)
 
     def _missed_a_return(self, snapshot: Snapshot) -> bool:
         """Whether a static member only seems to be away, because it registered after its channel was read.

@@ -59,10 +59,6 @@ def _top(heap: list[_Entry]) -> float:
     return heap[0][0] if heap else math.inf
 
 
-def _no_group(group: str) -> bool:
-    return False
-
-
 class RequestQueue:
     """Requests by group. `take` blocks until a group is due that is not in a handler.
 
@@ -70,7 +66,9 @@ class RequestQueue:
     :param is_idle: whether a group has no members: such groups share one account, whatever their number.
     """
 
-    def __init__(self, runtime: Runtime, handlers: int = 1, is_idle: Callable[[str], bool] = _no_group) -> None:
+    def __init__(
+        self, runtime: Runtime, handlers: int = 1, is_idle: Callable[[str], bool] = lambda group: False
+    ) -> None:
         self._runtime = runtime
         self._handlers = handlers
         self._is_idle = is_idle
@@ -84,11 +82,6 @@ class RequestQueue:
         self._most_costs = LEAST_COSTS
         self._taken: dict[str, float] = {}
         self._closed = False
-
-    @property
-    def groups_being_rebalanced(self) -> set[str]:
-        """The groups that are in a handler."""
-        return set(self._taken)
 
     def request(self, group: str, reason: str, delay_s: float = 0.0) -> None:
         """Request a turn of `group` in `delay_s` seconds; the earliest of several requests counts."""

@@ -27,7 +27,7 @@ from tests.support.terms import with_store
 
 def _lost_while_busy(original: Any) -> Any:
     def request(self: RequestQueue, group: str, reason: str, delay_s: float = 0.0) -> None:
-        if group not in self.groups_being_rebalanced or reason in ("again", "acknowledged"):
+        if group not in self._taken or reason in ("again", "acknowledged"):
             original(self, group, reason, delay_s)
 
     return request
