@@ -116,7 +116,13 @@ def membership(snapshot: Snapshot, assignors: Mapping[str, Assignor], rules: Gro
 
     :raises RebalanceFailed: when the group's members share no strategy that is installed here.
     """
-    found = Membership(_live_members(snapshot))
+    found = Membership(
+        {
+            name: member.registration
+            for name, member in snapshot.members.items()
+            if member.registration is not None and is_live(member, snapshot.channels.get(name))
+        }
+    )
     _keep_marks(snapshot, found)
     _evict(snapshot, found)
     _end_departed(snapshot, found)
@@ -143,14 +149,6 @@ def unusable(snapshot: Snapshot, found: Membership) -> dict[str, str]:
         elif snapshot.channel_of(name) is None:
             reasons[name] = "its channel is missing or cannot be read"
     return {**reasons, **{end.view.consumer: end.reason for end in found.ends if end.evicted}}
-
-
-def _live_members(snapshot: Snapshot) -> dict[str, Registration]:
-    return {
-        name: member.registration
-        for name, member in snapshot.members.items()
-        if member.registration is not None and is_live(member, snapshot.channels.get(name))
-    }
 
 
 # ---- evictions

@@ -392,17 +392,13 @@ def exclusive_moves(now: Round) -> Moves:
 
 def _wanted(now: Round, name: str) -> Command | None:
     """A stop where an earlier answer is run, a start where none is, None where it is this one."""
-    runs = _runs(now, name)
+    channel = now.snapshot.channels[name].channel
+    runs = channel.ask if channel is not None else ""
     if not now.want.ask or runs == now.want.ask:
         return None
     option, ask = (STOP_FETCHER, "") if runs else (START_FETCHER, now.want.ask)
     incarnation = now.want.target[name].incarnation
     return Command(option, now.snapshot.epoch, now.generation, incarnation, ask=ask)
-
-
-def _runs(now: Round, name: str) -> str:
-    channel = now.snapshot.channels[name].channel
-    return channel.ask if channel is not None else ""
 
 
 def _blocked_by(now: Round, to_stop: Sequence[str], withdrawn: Withdrawn) -> str:

@@ -70,7 +70,9 @@ def region_step(snapshot: Snapshot, membership: Membership, assignment: Wanted, 
         remedy = f"restore it, or go back to another checkpoint (regions reset {view.name} --to NUMBER)"
         raise RebalanceFailed(f"{view.problem}: {remedy}")
     first_state = RESETTING if member_of.kind == CONSUMERS else RUNNING
-    known = before or Region(member_of.kind, first_state, reset=_highest_reset(snapshot) + 1, since_ms=snapshot.now_ms)
+    # Of a region whose znode was lost: a new one must not reuse the reset of any member.
+    highest = min(max((_progress(one).reset for one in snapshot.channels.values()), default=0), MAX_CONTINUED)
+    known = before or Region(member_of.kind, first_state, reset=highest + 1, since_ms=snapshot.now_ms)
     bound = known.including(snapshot.group, is_new=snapshot.state.region is None)
     if len(bound.groups) > MAX_GROUPS:
         raise RebalanceFailed(f"consistent region {view.name} has {MAX_GROUPS} groups, as many as it may have")
@@ -82,11 +84,6 @@ def region_step(snapshot: Snapshot, membership: Membership, assignment: Wanted, 
     if is_new and _may_wait(snapshot, membership, known) and (held_for := _waits_for(view, known)):
         return replace(step, held_for=held_for)
     return replace(step, after=after_reset(bound, bound.sequence, snapshot.now_ms), aborted=known.open)
-
-
-def _highest_reset(snapshot: Snapshot) -> int:
-    """For a region whose znode was lost: a new one must not reuse the reset of any member."""
-    return min(max((_progress(view).reset for view in snapshot.channels.values()), default=0), MAX_CONTINUED)
 
 
 def after_reset(region: Region, sequence: int, now_ms: int) -> Region:

@@ -112,7 +112,7 @@ class GroupReader:
         consumers, seats, owned, written, rebalances = (sorted(each.names) if each else [] for each in others)
         asks = self._asks.read(sync, self._records.parsed)
         sync_request = self._asks.request() if sync is not None else None
-        history = _generations(rebalances)
+        history = tuple(sorted(filter(None, map(history_generation, rebalances))))
         state = self._state(state_node, channels, topics, history)
         members, rebalance = self._members(consumers, state.generation if state.generation in history else None)
         found_seats = self._seats(seats, members, channels)
@@ -363,12 +363,6 @@ class GroupReader:
             runs = any(view.channel is not None and view.channel.ask for view in channels.values())
             state = replace(state or GroupState(), generation=seen, marks=(mark,) if mark.partitions or runs else ())
         return state
-
-    # ---- untrusted names and data
-
-
-def _generations(names: Iterable[str]) -> tuple[int, ...]:
-    return tuple(sorted(filter(None, map(history_generation, names))))
 
 
 def _anybody(topics: Mapping[str, Topic], life: str, lease_ms: int) -> Mark:

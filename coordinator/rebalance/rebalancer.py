@@ -15,7 +15,7 @@ from ..planning.answers import outdated_topic
 from ..planning.membership import GroupRules
 from ..planning.plan import Plan, plan
 from ..planning.regional import RegionStep
-from ..planning.snapshot import ChannelView, SeatView, Snapshot
+from ..planning.snapshot import SeatView, Snapshot
 from ..planning.target import is_live
 from ..term.term import Term
 from ..zk.batching import clear_below, ensure
@@ -24,7 +24,7 @@ from ..zk.store import Check, Create, Delete, Operation, SetData, Watch
 from ..zk.znodes.commands import ASSIGN, ASSIGNMENT_FAILED, DRAIN, START_FETCHER, Command
 from ..zk.znodes.group_state import FAILED, GroupState
 from ..zk.znodes.paths import Brokers, GroupPaths, RegionPaths
-from ..zk.znodes.records import Topic
+from ..zk.znodes.records import Channel, Topic
 from .group_reader import GroupReader
 from .plan_operations import steps, with_state
 
@@ -204,7 +204,7 @@ class Rebalancer:
         incarnation than the channel's is the only sign to check.
         """
         channels = snapshot.channels
-        odd = [name for name, seat in snapshot.seats.items() if _is_of_another_life(seat, channels.get(name))]
+        odd = [name for name, seat in snapshot.seats.items() if _is_of_another_life(seat, snapshot.channel_of(name))]
         versions = [channels[name].version if name in channels else None for name in odd]
         nodes = self._store.get_many([self._paths.channel(name) for name in odd]) if odd else []
         return versions != [node.stat.version if node else None for node in nodes]
@@ -265,8 +265,7 @@ class Rebalancer:
             log.info("turn restarted: group=%s refused=%s reason=%s", self._group, refused.path, refused.reason)
 
 
-def _is_of_another_life(seat: SeatView, view: ChannelView | None) -> bool:
-    channel = view.channel if view is not None else None
+def _is_of_another_life(seat: SeatView, channel: Channel | None) -> bool:
     return seat.seat is not None and (channel is None or channel.incarnation != seat.incarnation)
 
 
