@@ -13,17 +13,17 @@ from pathlib import Path
 
 from .assignors import Assignor
 from .assignors.registry import assignors as installed_assignors
-from .listeners.interests import Interests
 from .listeners.listeners import Listeners
+from .listeners.topics import Interests
 from .planning.backpressure import Bounds, Retention
 from .rebalance.handlers import Handlers
 from .retention.leftovers import Collector, OffsetCollector
 from .retention.segments import SegmentCollector, SegmentRules
-from .term.bad_data import Problems
 from .term.config import CoordinatorConfig
 from .term.elector import Elector
 from .term.metrics import CoordinatorMetrics
 from .term.operator_requests import Asked
+from .term.reading import Problems
 from .term.term import Term
 from .zk.below import unlink_segment
 from .zk.errors import (
@@ -231,7 +231,7 @@ class Coordinator:
         self._listeners.start()
         parts = {
             "lease": self._keep_lease,
-            "listeners": self._listen,
+            "listeners": self._listeners.run,
             "sweep": self._sweep,
             "backlog": self._watch_backlog,
         }
@@ -260,6 +260,8 @@ class Coordinator:
         def run() -> None:
             try:
                 function()
+            except CoordinatorError as error:
+                self._end(str(error))
             except Exception as error:  # after any error the node must resign and stand again
                 log.exception("unexpected error")
                 self._end(f"unexpected error: {error!r}")
@@ -291,12 +293,6 @@ class Coordinator:
                 self._end(str(error))
             lease_log.look(self._term.lease)
             self._ended.wait(self._term.lease.due_s)
-
-    def _listen(self) -> None:
-        try:
-            self._listeners.run()
-        except CoordinatorError as error:
-            self._end(str(error))
 
     def _sweep(self) -> None:
         """Read everything again at each interval, and collect what ended consumers left."""

@@ -8,20 +8,94 @@ detects changes hidden by a lost watch.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from ..regions.turns import KEY as REGION_KEY
 from ..regions.turns import Regions
-from ..term.bad_data import Findings
 from ..term.operator_requests import Asked
+from ..term.reading import Findings
 from ..term.term import Term
 from ..zk.errors import AccessDenied, Retryable
+from ..zk.runtime import Runtime
+from ..zk.store import Watch
 from ..zk.znodes.paths import GROUPS, REGIONS, GroupPaths
 from ..zk.znodes.records import Topic
-from .agenda import Agenda, Event
-from .interests import Interests
 from .members import MemberListener
-from .topics import AskForTurn, TopicListener
+from .topics import AskForTurn, Interests, TopicListener
+
+
+def group_of(path: str) -> str:
+    """The group whose znode is at `path`, or above it."""
+    return path[len(GROUPS) + 1 :].split("/", 1)[0]
+
+
+class Event(NamedTuple):
+    """Data that may have changed."""
+
+    kind: str
+    name: str = ""
+
+
+class Agenda:
+    """Events of two lanes. All changes that are there are taken in turn, then one piece of long work.
+
+    So a change waits for each other change once, and for one piece of long work.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._added = runtime.condition()
+        self._changes: dict[Event, None] = {}
+        self._round: deque[Event] = deque()
+        self._long: dict[Event, None] = {}
+        self._later: dict[Event, float] = {}
+        self._is_changes_turn = True
+
+        self._runtime = runtime
+
+    def put_at(self, event: Event, time: float) -> None:
+        """A change that is taken at `time`, by the monotonic clock; no later than one of its kind that waits."""
+        with self._added:
+            self._later[event] = min(time, self._later.get(event, time))
+            self._added.notify_all()
+
+    def put(self, event: Event) -> None:
+        """A change: one of several equal ones is kept."""
+        with self._added:
+            self._changes[event] = None
+            self._added.notify_all()
+
+    def put_long(self, event: Event) -> None:
+        """A piece of long work."""
+        with self._added:
+            self._long[event] = None
+            self._added.notify_all()
+
+    def take(self) -> Event:
+        """The next event; blocks until there is one."""
+        with self._added:
+            while True:
+                self._take_due()
+                if self._round:
+                    return self._round.popleft()
+                if self._long and not self._is_changes_turn:
+                    self._is_changes_turn = True
+                    event = next(iter(self._long))
+                    del self._long[event]
+                    return event
+                self._is_changes_turn = False
+                self._round.extend(self._changes)
+                self._changes.clear()
+                if not self._round and not self._long:
+                    next_s = min(self._later.values()) - self._runtime.monotonic() if self._later else None
+                    self._added.wait(next_s)
+
+    def _take_due(self) -> None:
+        for event in [each for each, time in self._later.items() if time <= self._runtime.monotonic()]:
+            del self._later[event]
+            self._changes[event] = None
+
 
 log = logging.getLogger(__name__)
 
@@ -58,10 +132,18 @@ class Listeners:
         self._asked = asked
         self._forget = forget
         self._regions = regions
-        self._topics = TopicListener(term, interests, ask, self._on_topics, self._on_topic)
+        self._on_groups = self._queued(GROUP_LIST)
+        self._on_paused = self._queued(PAUSES)
+        self._on_request = self._queued(REQUEST, group_of)
+        self._on_sync_request = self._queued(SYNC_REQUEST, group_of)
+        self._on_regions = self._queued(REGION_LIST)
+        self._on_region_request = self._queued(REGION_REQUEST, lambda path: path[len(REGIONS) + 1 :].split("/", 1)[0])
+        on_topic = self._queued(TOPIC, lambda path: path.rsplit("/", 1)[-1])
+        self._topics = TopicListener(term, interests, ask, self._queued(TOPICS), on_topic)
         self._events = Agenda(term.runtime)
         later = lambda group: self._events.put_long(Event(MORE_MEMBERS, group))  # noqa: E731
-        self._members = MemberListener(term, interests, ask, self._on_members, later)
+        on_members = self._queued(MEMBERS, lambda path: self._members.fired(path))
+        self._members = MemberListener(term, interests, ask, on_members, later)
         self._findings = Findings(term.problems)
         self._unread: dict[str, bool] = {}
 
@@ -149,32 +231,9 @@ class Listeners:
 
     # ---- watches: each only queues an event
 
-    def _on_topics(self, path: str) -> None:
-        self._events.put(Event(TOPICS))
-
-    def _on_topic(self, path: str) -> None:
-        self._events.put(Event(TOPIC, path.rsplit("/", 1)[-1]))
-
-    def _on_groups(self, path: str) -> None:
-        self._events.put(Event(GROUP_LIST))
-
-    def _on_members(self, path: str) -> None:
-        self._events.put(Event(MEMBERS, self._members.fired(path)))
-
-    def _on_paused(self, path: str) -> None:
-        self._events.put(Event(PAUSES))
-
-    def _on_request(self, path: str) -> None:
-        self._events.put(Event(REQUEST, path[len(GROUPS) + 1 :].split("/", 1)[0]))
-
-    def _on_sync_request(self, path: str) -> None:
-        self._events.put(Event(SYNC_REQUEST, path[len(GROUPS) + 1 :].split("/", 1)[0]))
-
-    def _on_regions(self, path: str) -> None:
-        self._events.put(Event(REGION_LIST))
-
-    def _on_region_request(self, path: str) -> None:
-        self._events.put(Event(REGION_REQUEST, path[len(REGIONS) + 1 :].split("/", 1)[0]))
+    def _queued(self, kind: str, name_of: Callable[[str], str] = lambda path: "") -> Watch:
+        """A watch that queues an event with the name that its path has."""
+        return lambda path: self._events.put(Event(kind, name_of(path)))
 
     # ---- consistent regions
 

@@ -8,15 +8,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..term.bad_data import Findings
-from ..term.pace import Pace
+from ..planning.rebalance_history import changes_of
+from ..term.reading import Findings
+from ..term.request_queue import Pace
 from ..term.term import Term
 from ..zk.errors import AccessDenied, BadData
 from ..zk.store import Listing, Node
 from ..zk.znodes.paths import GROUPS, GroupPaths
 from ..zk.znodes.records import Registration
-from .interests import Interests
-from .topics import AskForTurn
+from .topics import AskForTurn, Interests
 
 log = logging.getLogger(__name__)
 
@@ -157,16 +157,12 @@ class MemberListener:
 
     def go_on(self, name: str) -> None:
         """Continue the read of a group; begin one where none is in progress."""
-        if name in self._groups and not self._has_steps(name):
-            group = self._groups[name]
+        group = self._groups.get(name)
+        if group is not None and group.steps is None:
             is_all, group.is_all_behind = group.is_all_behind, False
             self.read([name], is_all)
-            return
-        self._step(name)
-
-    def _has_steps(self, name: str) -> bool:
-        group = self._groups.get(name)
-        return group is not None and group.steps is not None
+        else:
+            self._step(name)
 
     def _step(self, name: str) -> None:
         group = self._groups.get(name)
@@ -285,9 +281,4 @@ def _who_changed(before: Mapping[str, tuple[int, int]], after: Mapping[str, tupl
     joined = sorted(name for name, life in lives_after.items() if lives_before.get(name) != life)
     left = sorted(name for name in lives_before if name not in lives_after)
     changed = sorted(name for name in after if name in before and name not in joined and after[name] != before[name])
-    changes = [
-        f"{what} {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
-        for what, names in (("joined", joined), ("left", left), ("changed", changed))
-        if names
-    ]
-    return "; ".join(changes) or "members read"
+    return changes_of(joined, left, changed, 3) or "members read"

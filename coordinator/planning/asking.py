@@ -11,20 +11,97 @@ move when an answer is adopted, and from there stops and starts are those of eve
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from ..zk.store import MAX_COMMIT_BYTES
 from ..zk.znodes.group_state import CONSUMER, SEAT_PREFIX, Answer, Ask, AskMember, ClientSide, Target
 from ..zk.znodes.json_fields import MAX_COUNT, shortened
 from ..zk.znodes.partitions import NONE, topics_of
+from ..zk.znodes.paths import ask_name, ask_number
 from ..zk.znodes.records import ASSIGN, ASSIGNMENT_FAILED, MAX_REASON, START_FETCHER, Command, Registration
 from .answers import outdated_topic, verdict_on
-from .group import Asking as Asking
-from .group import Group
-from .kept import unchanged_target, unread_notices, unreadable, with_unneeded_asks
 from .membership import Membership
-from .snapshot import AskView, Snapshot
+from .rebalance_history import changes_of
+from .snapshot import AskView, Snapshot, SyncRequestView
 from .target import Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A turn's actions on asks.
+
+    :ivar assignment: the target in force: the adopted answer's, or the group's previous one.
+    :ivar client: the next `client` of `state`.
+    :ivar is_adopted: whether an answer becomes the target in this turn.
+    :ivar made: the name and content of an ask to create.
+    :ivar assign: the command for its leader, or the one that is sent again.
+    :ivar notices: `assignment-failed` commands, each with its member.
+    :ivar unneeded: asks to remove.  :ivar superseded: those to remove once every member has a later one's command.
+    :ivar answered: the leader's request that the new ask fulfils.
+    :ivar waits: why the group is not Stable; empty otherwise.
+    :ivar has_failed: whether the last leader failed and no other has been asked yet.
+    :ivar timers: seconds until the next timed action.
+    :ivar reason: trigger of the adopted answer.
+    """
+
+    assignment: Wanted = field(default_factory=Wanted)
+    client: ClientSide | None = None
+    strategy: str = ""
+    is_adopted: bool = False
+    made: tuple[str, Ask] | None = None
+    assign: tuple[str, Command] | None = None
+    notices: tuple[tuple[str, Command], ...] = ()
+    unneeded: tuple[AskView, ...] = ()
+    superseded: tuple[AskView, ...] = ()
+    answered: SyncRequestView | None = None
+    waits: str = ""
+    has_failed: bool = False
+    timers: tuple[float, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group in one turn, with values derived from its snapshot once."""
+
+    snapshot: Snapshot
+    membership: Membership
+    trigger: str
+    timeout_s: float
+    members: Mapping[str, AskMember]
+    is_held: bool
+
+    @property
+    def before(self) -> ClientSide:
+        """`client` of `state`; without one, every existing answer is outdated."""
+        if self.snapshot.state.client is not None:
+            return self.snapshot.state.client
+        asks = self.snapshot.asks
+        return ClientSide(self.membership.protocol_type, floor=asks[-1].name if asks else "")
+
+    def view(self, name: str) -> AskView | None:
+        return next((view for view in self.snapshot.asks if view.name == name), None)
+
+    @property
+    def next_name(self) -> str:
+        """The name of the next ask: above all asks in ZooKeeper, in `state` and in members' channels."""
+        names = [view.name for view in self.snapshot.asks]
+        named = {view.channel.ask for view in self.snapshot.channels.values() if view.channel is not None}
+        known = (self.before.ask, self.before.failed_ask, self.before.floor)
+        number = 1 + max(map(ask_number, (*names, *known)))
+        if not ask_number(ask_name(number)):  # it could not be read: a stray znode leaves no room
+            number = 1 + max(map(ask_number, known))
+        while ask_name(number) in named:
+            number += 1
+        return ask_name(number)
+
+    @property
+    def out(self) -> AskView | None:
+        """The pending ask: neither adopted nor failed."""
+        handled = max(map(ask_number, (self.before.ask, self.before.failed_ask, self.before.floor)))
+        open_ones = [view for view in self.snapshot.asks if ask_number(view.name) > handled]
+        return open_ones[-1] if open_ones else None
+
 
 FIRST_BACKOFF_S = 0.2
 LONGEST_BACKOFF_S = 30.0
@@ -36,9 +113,6 @@ ROOM_BYTES = 8_000
 
 OUTDATED_AT_MOST = 5
 """Consecutive answers that may be for outdated topics; the next one counts as a failure of its leader."""
-
-
-EMPTIED = Asking(Wanted({}, {}, {}))
 
 
 def without_asks(snapshot: Snapshot, assignment: Wanted) -> Asking:
@@ -53,25 +127,16 @@ def asking(snapshot: Snapshot, membership: Membership, trigger: str, timeout_s: 
     :param timeout_s: seconds that a leader has to answer.
     :param is_held: adopt no answer yet: the group's consistent region takes a checkpoint first.
     """
-    group = Group(snapshot, membership, trigger, timeout_s, is_held=is_held)
-    group.members = {name: _ask_member(snapshot, name, one) for name, one in membership.everybody.items()}
-    found = _pending_ask(group)
-    if found is None:
-        found = _new_ask(group)
-    return with_unneeded_asks(group, found)
-
-
-def identity(snapshot: Snapshot, consumer: str, registration: Registration) -> str:
-    """A member's identity in an ask: its incarnation, or for a static member its seat, which outlives a bounce."""
-    seat = snapshot.seats.get(consumer)
-    if registration.instance_id == consumer and seat is not None:
-        return f"{SEAT_PREFIX}{seat.czxid:x}"
-    return registration.incarnation
+    members = {name: _ask_member(snapshot, name, one) for name, one in membership.everybody.items()}
+    group = Group(snapshot, membership, trigger, timeout_s, members, is_held)
+    return with_unneeded_asks(group, _pending_ask(group) or _new_ask(group))
 
 
 def _ask_member(snapshot: Snapshot, consumer: str, one: Registration) -> AskMember:
-    digest = one.client.digest if one.client is not None else ""
-    return AskMember(identity(snapshot, consumer, one), digest, one.lease_ms)
+    """A member in an ask. Its identity is its incarnation, or of a static one its seat, which outlives a bounce."""
+    seat = snapshot.seats.get(consumer)
+    identity = f"{SEAT_PREFIX}{seat.czxid:x}" if seat is not None and one.instance_id == consumer else one.incarnation
+    return AskMember(identity, one.client.digest if one.client is not None else "", one.lease_ms)
 
 
 # ---- the pending ask
@@ -255,7 +320,7 @@ def _new_ask(group: Group) -> Asking:
     quiet = Asking(unchanged_target(group), before, group.snapshot.state.strategy)
     if not group.membership.everybody:
         target = unreadable(group.snapshot, group.membership)
-        return replace(quiet, assignment=Wanted(target, {}, {}, before.ask, is_exclusive=True)) if target else EMPTIED
+        return replace(quiet, assignment=Wanted(target, {}, {}, before.ask, is_exclusive=True)) if target else Asking()
     reason = _ask_reason(group)
     if not reason:
         grown_s = group.snapshot.grown_age_s
@@ -374,9 +439,113 @@ def _changed(asked: Mapping[str, AskMember], now: Mapping[str, AskMember]) -> st
     joined = sorted(name for name, one in now.items() if name not in asked or asked[name].identity != one.identity)
     left = sorted(asked.keys() - now.keys())
     changed = sorted(n for n, one in now.items() if n in asked and n not in joined and asked[n].digest != one.digest)
-    changes = [
-        f"{what} {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
-        for what, names in (("joined", joined), ("left", left), ("changed", changed))
-        if names
+    return changes_of(joined, left, changed, 3)
+
+
+def unchanged_target(group: Group, commands: set[tuple[str, str]] | None = None) -> Wanted:
+    """The unchanged target; a static member's entry is for its current incarnation."""
+    state = group.snapshot.state
+    target = {name: _for_incarnation(group, name, one) for name, one in (state.target or sent_starts(group)).items()}
+    left_out = {name: why for name, why in state.left_out.items() if name in state.topics}
+    client = group.before
+    kept = frozenset(commands or ()) | unread_notices(group)
+    is_exclusive = client.protocol_type != CONSUMER
+    return Wanted(target, state.topics, left_out, client.ask, is_exclusive, kept)
+
+
+def _for_incarnation(group: Group, name: str, one: Target) -> Target:
+    """A member's target, for its current incarnation where it has come back to its seat."""
+    registration = group.membership.everybody.get(name)
+    if (
+        registration is None
+        or registration.instance_id != name
+        or name not in group.snapshot.seats
+        or registration.incarnation == one.incarnation
+    ):
+        return one
+    return replace(one, incarnation=registration.incarnation, is_sent=False)
+
+
+def unreadable(snapshot: Snapshot, membership: Membership) -> dict[str, Target]:
+    """Members of a group without owners that were sent a start and whose registration cannot be read.
+
+    They stay in the target: a process that takes over a name outside of it would wait for no lease.
+    """
+    client = snapshot.state.client
+    if client is None or client.protocol_type == CONSUMER:
+        return {}
+    found = {}
+    for name, one in snapshot.state.target.items():
+        channel = snapshot.channel_of(name)
+        is_unread = name in snapshot.members and name not in membership.everybody
+        is_its_life = channel is not None and channel.is_live and channel.incarnation == one.incarnation
+        if one.is_sent and is_unread and is_its_life:
+            found[name] = one
+    return found
+
+
+def sent_starts(group: Group) -> dict[str, Target]:
+    """Members that were sent a start in a group without owners, by their channels, where the target was lost."""
+    if group.before.protocol_type == CONSUMER:
+        return {}
+    channels = {name: group.snapshot.channels[name].channel for name in group.membership.live}
+    return {name: Target(one.incarnation, {}, is_sent=True) for name, one in channels.items() if one and one.ask}
+
+
+def _sent_notices(group: Group) -> list[tuple[str, str, Command]]:
+    """Unread `assignment-failed` commands, each with its member and its znode's name."""
+    live = group.membership.live
+    return [
+        (name, sent.name, sent.command)
+        for name, view in sorted(group.snapshot.channels.items())
+        for sent in view.commands
+        if sent.command is not None
+        and sent.command.option == ASSIGNMENT_FAILED
+        and name in live
+        and sent.command.incarnation == live[name].incarnation
     ]
-    return "; ".join(changes)
+
+
+def unread_notices(group: Group) -> frozenset[tuple[str, str]]:
+    """Those of this epoch stay, also when commands follow."""
+    epoch = group.snapshot.epoch
+    return frozenset((name, sent) for name, sent, command in _sent_notices(group) if command.epoch == epoch)
+
+
+def with_unneeded_asks(group: Group, found: Asking) -> Asking:
+    """Add unneeded asks: all but the adopted one, the pending one, the last failed one, and, until every member has the
+    new target, those whose entries a start may name."""
+    client = found.client
+    names = {client.ask, client.failed_ask} if client is not None else set()
+    if found.made is None and not found.is_adopted and group.out is not None and found.waits:
+        names.add(group.out.name)
+    old = [view for view in group.snapshot.asks if view.name not in names]
+    adopted = ask_number(client.ask) if client is not None else 0
+    readable = _readable_asks(group)
+    was_adopted = [v for v in old if v.answer is not None and ask_number(v.name) < adopted and v.name in readable]
+    unneeded = tuple(view for view in old if view not in was_adopted)
+    answered = found.answered if client is not None else group.snapshot.sync_request
+    return replace(
+        found,
+        unneeded=unneeded,
+        superseded=tuple(was_adopted),
+        answered=answered,
+        notices=(*_resent_notices(group), *found.notices),
+    )
+
+
+def _readable_asks(group: Group) -> set[str]:
+    """Asks whose entries a member may still read; a group that is never Stable keeps no others."""
+    views = group.snapshot.channels.values()
+    sent = {each.command.ask for view in views for each in view.commands if each.command is not None}
+    return sent | {view.channel.ask for view in views if view.channel is not None}
+
+
+def _resent_notices(group: Group) -> tuple[tuple[str, Command], ...]:
+    """Those of an earlier epoch: withdrawn with the others, and sent again."""
+    epoch, generation = group.snapshot.epoch, group.snapshot.state.generation
+    return tuple(
+        (name, replace(command, epoch=epoch, generation=generation))
+        for name, _, command in _sent_notices(group)
+        if command.epoch != epoch
+    )

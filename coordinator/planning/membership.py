@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ..assignors import Assignor
-from ..zk.znodes.group_state import CLIENT, CONSUMER, Mark
+from ..zk.errors import RebalanceFailed
+from ..zk.values import shown
+from ..zk.znodes.group_state import (
+    CLIENT,
+    CONSUMER,
+    MAX_GROUP_METADATA_BYTES,
+    MAX_METADATA_BYTES,
+    ClientProtocols,
+    Mark,
+)
 from ..zk.znodes.partitions import NONE, PartitionSet
 from ..zk.znodes.records import (
     GROUP_MAX_SIZE_REACHED,
@@ -18,7 +29,6 @@ from ..zk.znodes.records import (
 from ..zk.znodes.regions import CONSUMERS as REGION_OF_CONSUMERS
 from ..zk.znodes.regions import RegionMembership
 from .snapshot import ChannelView, SeatView, Snapshot
-from .strategy import ESTABLISHED, NEWCOMER, RETURNING, Candidate, choose
 from .target import is_live
 
 LEASE_REMEDY = "that of the longest session (max_session_timeout_ms of the nodes: the maxSessionTimeout of ZooKeeper)"
@@ -101,13 +111,24 @@ class Membership:
         """The members with a part in the assignment: live and away."""
         return {**self.live, **self.away}
 
+    def mark(self, mark: Mark) -> None:
+        """Partitions wait for the lease of a member that was ended."""
+        self.marks.append(mark)
+        self.timers.append(mark.lease_ms / 1000)
+
 
 def membership(snapshot: Snapshot, assignors: Mapping[str, Assignor], rules: GroupRules) -> Membership:
     """The membership of this turn.
 
     :raises RebalanceFailed: when the group's members share no strategy that is installed here.
     """
-    found = Membership(_live_members(snapshot))
+    found = Membership(
+        {
+            name: member.registration
+            for name, member in snapshot.members.items()
+            if member.registration is not None and is_live(member, snapshot.channels.get(name))
+        }
+    )
     _keep_marks(snapshot, found)
     _evict(snapshot, found)
     _end_departed(snapshot, found)
@@ -129,20 +150,11 @@ def unusable(snapshot: Snapshot, found: Membership) -> dict[str, str]:
     """Members without a part, each with the reason."""
     reasons = {}
     for name, member in snapshot.members.items():
-        view = snapshot.channels.get(name)
         if member.registration is None:
             reasons[name] = "its registration cannot be read"
-        elif view is None or view.channel is None:
+        elif snapshot.channel_of(name) is None:
             reasons[name] = "its channel is missing or cannot be read"
     return {**reasons, **{end.view.consumer: end.reason for end in found.ends if end.evicted}}
-
-
-def _live_members(snapshot: Snapshot) -> dict[str, Registration]:
-    return {
-        name: member.registration
-        for name, member in snapshot.members.items()
-        if member.registration is not None and is_live(member, snapshot.channels.get(name))
-    }
 
 
 # ---- evictions
@@ -207,7 +219,7 @@ def _end_live(
     if view.running or runs_unowned:
         lease = _lease_ms(snapshot, name, registration) or (snapshot.longest_lease_ms if runs_unowned else 0)
         running = snapshot.existing(view.running)
-        _mark(found, Mark(name, registration.incarnation, running, lease, reason, since_ms))
+        found.mark(Mark(name, registration.incarnation, running, lease, reason, since_ms))
 
 
 def _lease_ms(snapshot: Snapshot, name: str, registration: Registration) -> int:
@@ -223,11 +235,6 @@ def _runs_unowned(snapshot: Snapshot, view: ChannelView) -> bool:
     return is_exclusive(snapshot) and view.channel is not None and bool(view.channel.ask)
 
 
-def _mark(found: Membership, mark: Mark) -> None:
-    found.marks.append(mark)
-    found.timers.append(mark.lease_ms / 1000)
-
-
 def _end_departed(snapshot: Snapshot, found: Membership) -> None:
     """End in ZooKeeper what has ended already: no `ids` znode of that incarnation, or ended half-way.
 
@@ -241,19 +248,17 @@ def _end_departed(snapshot: Snapshot, found: Membership) -> None:
         member = snapshot.members.get(name)
         if member is not None and member.registration is None:
             continue  # an unreadable registration may be a live member's
-        owners = view.running & snapshot.owners
+        seat = snapshot.seats.get(name)
         if channel.is_live:
-            seat = snapshot.seats.get(name)
-            its_own = seat is not None and seat.incarnation == channel.incarnation
-            reason = "its session ended"
-            found.ends.append(End(view, reason, False, owners, seat=seat if its_own else None))
-            if _runs_unowned(snapshot, view):
-                _mark(found, Mark(name, channel.incarnation, NONE, lease_ms(snapshot, name), reason))
+            reason, error = "its session ended", UNKNOWN_MEMBER_ID
+            seat = seat if seat is not None and seat.incarnation == channel.incarnation else None
         elif view.running or _runs_unowned(snapshot, view):
-            reason = channel.ended or ""
-            found.ends.append(End(view, reason, False, owners, channel.error))
-            if _runs_unowned(snapshot, view):
-                _mark(found, Mark(name, channel.incarnation, NONE, lease_ms(snapshot, name), reason))
+            reason, error, seat = channel.ended or "", channel.error, None
+        else:
+            continue
+        found.ends.append(End(view, reason, False, view.running & snapshot.owners, error, seat))
+        if _runs_unowned(snapshot, view):
+            found.mark(Mark(name, channel.incarnation, NONE, lease_ms(snapshot, name), reason))
 
 
 # ---- static members (KIP-345)
@@ -312,9 +317,9 @@ def _refuse(snapshot: Snapshot, found: Membership, assignors: Mapping[str, Assig
     ]
     before = snapshot.state
     choice = choose(candidates, before.strategy, assignors, rules.max_size, before.client is not None)
-    found.strategy = choice.name or before.strategy
+    found.strategy = before.strategy
     if choice.offer is not None:
-        found.is_client_side, found.protocol_type = choice.offer.is_client_side, choice.offer.protocol_type
+        found.strategy, found.is_client_side, found.protocol_type = choice.offer
     for name in sorted(choice.too_many):
         reason = f"refused: the group has {rules.max_size} members, as many as it may have (group_max_size)"
         _refuse_member(snapshot, found, name, reason, GROUP_MAX_SIZE_REACHED)
@@ -417,3 +422,142 @@ def lease_ms(snapshot: Snapshot, consumer: str) -> int:
             # A seat may have had a later incarnation than the one in the ask, with another lease.
             return asked.lease_ms if asked.lease_ms and not asked.is_seat else snapshot.longest_lease_ms
     return snapshot.longest_lease_ms
+
+
+ESTABLISHED, RETURNING, NEWCOMER = range(3)
+"""Ranks of members: those with a target; static ones that come back to theirs; all others."""
+
+
+# ---- the strategy: Kafka's rule, the one with the most votes of those that every member supports. Client-side
+# assignment takes part in the vote: it wins when every member offers it and most prefer it.
+
+
+class Offer(NamedTuple):
+    """A strategy that a member supports. A client-side one need not be installed on this node."""
+
+    name: str
+    is_client_side: bool = False
+    protocol_type: str = CONSUMER
+
+    def __str__(self) -> str:
+        if not self.is_client_side:
+            return shown(self.name)
+        kind = "" if self.protocol_type == CONSUMER else f"{shown(self.protocol_type)} "
+        return f"{kind}{shown(self.name)} (client-side)"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A member in the choice.
+
+    :ivar protocols: the coordinator's strategies that it supports, in order of preference.
+    :ivar rank: one of the three above.
+    :ivar czxid: order of registration.
+    :ivar client: its client-side assignment protocols.
+    """
+
+    consumer: str
+    protocols: tuple[str, ...]
+    rank: int
+    czxid: int
+    client: ClientProtocols | None = None
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        """All that it supports, in order of preference."""
+        here = tuple(Offer(name) for name in self.protocols)
+        if self.client is None:
+            return here
+        there = tuple(Offer(name, True, self.client.protocol_type) for name in self.client.protocols)
+        return there + here if self.client.is_preferred else here + there
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The chosen strategy.
+
+    :ivar offer: None without a candidate.
+    :ivar refused: member -> the reason.  :ivar too_many: members over the maximum size.
+    """
+
+    offer: Offer | None
+    refused: Mapping[str, str] = field(default_factory=dict)
+    too_many: tuple[str, ...] = ()
+
+
+def choose(
+    candidates: Iterable[Candidate],
+    current: str,
+    known: Mapping[str, Assignor],
+    most: int = 2**31 - 1,
+    is_client_side: bool = False,
+) -> Choice:
+    """Choose a group's strategy by its members' votes among those that all of them support.
+
+    Members are admitted by rank, then in order of registration; one that leaves no common strategy, or exceeds the
+    limits of metadata, is refused. Every admitted one votes for the side of its first common strategy; then, on the
+    side with the most votes, for its first one there. Ties go to the current strategy, so that a rolling change
+    switches once, then to the coordinator's side, then to the first name.
+
+    :param current: the group's current strategy, empty without one; a client-side one if `is_client_side`.
+    :param known: the strategies of this node.
+    :param most: maximum number of members.
+    :raises RebalanceFailed: when this node has no strategy of any existing member: it then refuses none.
+    """
+    common: set[Offer] | None = None
+    members: list[Candidate] = []
+    refused: dict[str, str] = {}
+    too_many: list[str] = []
+    strange: Candidate | None = None
+    room = MAX_GROUP_METADATA_BYTES
+    for one in sorted(candidates, key=lambda one: (one.rank, one.czxid, one.consumer)):
+        left = {offer for offer in one.offers if offer.is_client_side or offer.name in known}
+        left &= left if common is None else common
+        size = one.client.metadata_bytes if one.client is not None else 0
+        if size > min(MAX_METADATA_BYTES, room):
+            refused[one.consumer] = _too_large(size, room)
+        elif not left:
+            strange = strange or (one if one.rank == ESTABLISHED else None)
+            shared = [Offer(name) for name in known] if common is None else common
+            refused[one.consumer] = (
+                f"it supports {_listed(one.offers)}, and the group's members with this node "
+                f"{_listed(sorted(shared))}: give it one of those as well (protocols)"
+            )
+        elif len(members) >= most:
+            too_many.append(one.consumer)
+        else:
+            common = left
+            room -= size
+            members.append(one)
+    if strange is not None and all(one.rank != ESTABLISHED for one in members):
+        raise RebalanceFailed(
+            f"member {strange.consumer} supports {_listed(strange.offers)}, and this node has "
+            f"{_listed([Offer(name) for name in sorted(known)])}: install what is missing on every node"
+        )
+    if not members or common is None:
+        return Choice(None, refused, tuple(too_many))
+    sides = Counter(_first(one, common).is_client_side for one in members)
+    side = min(sides, key=lambda side: (-sides[side], side != is_client_side, side))
+    there = {offer for offer in common if offer.is_client_side is side}
+    votes = Counter(_first(one, there) for one in members)
+    held = current if side == is_client_side else ""
+    return Choice(
+        min(votes, key=lambda offer: (-votes[offer], offer.name != held, offer.name)), refused, tuple(too_many)
+    )
+
+
+def _first(one: Candidate, common: set[Offer]) -> Offer:
+    return next(offer for offer in one.offers if offer in common)
+
+
+def _too_large(size: int, room: int) -> str:
+    if size > MAX_METADATA_BYTES:
+        return f"its metadata has {size} bytes, and a member's may have {MAX_METADATA_BYTES}"
+    return (
+        f"with its {size} bytes of metadata the group would have {MAX_GROUP_METADATA_BYTES - room + size}, over the "
+        f"{MAX_GROUP_METADATA_BYTES} that it may have"
+    )
+
+
+def _listed(offers: Sequence[Offer]) -> str:
+    return ", ".join(str(offer) for offer in offers[:10]) or "none"

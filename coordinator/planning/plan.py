@@ -1,7 +1,7 @@
 """One turn's decision, pure: from a group's snapshot to the writes.
 
-Same snapshot, same plan, for any order of the input. Who is in the group is decided in `membership.py`, by which
-strategy in `strategy.py`, what must stop and may start in `reconciliation.py`.
+Same snapshot, same plan, for any order of the input. Who is in the group, and by which strategy, is decided in
+`membership.py`, what must stop and may start in `reconciliation.py`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,20 @@ from ..zk.znodes.json_fields import MAX_COUNT
 from ..zk.znodes.partitions import NONE, PartitionSet
 from ..zk.znodes.records import Command
 from ..zk.znodes.regions import CONSUMERS, GroupRegion
-from .asking import asking, without_asks
-from .exclusive import exclusive_moves, mark_replaced, with_sent
-from .group import Asking
-from .kept import unreadable
+from .asking import Asking, asking, unreadable, without_asks
 from .membership import End, GroupRules, Membership, keep_seats, membership, unusable
 from .rebalance_history import history_of, replaced_of
-from .reconciliation import STRAGGLER_AFTER_S, Moves, Round, has_settled, moves, with_pauses
+from .reconciliation import (
+    STRAGGLER_AFTER_S,
+    Moves,
+    Round,
+    exclusive_moves,
+    has_settled,
+    mark_replaced,
+    moves,
+    with_pauses,
+    with_sent,
+)
 from .regional import RegionStep, region_step, regional_moves, sealing_moves
 from .snapshot import AskView, SeatView, SentCommand, Snapshot
 from .target import BEYOND, Wanted, wanted
@@ -35,7 +42,7 @@ ASK_ZNODES_A_TURN = 2_000
 
 HISTORY_KEPT = 20
 NO_RULES = GroupRules()
-NO_ASKING = Asking(Wanted({}, {}, {}))
+NO_ASKING = Asking()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +125,7 @@ def plan(
     generation = snapshot.state.generation + is_new
     if generation > MAX_COUNT:
         raise RebalanceFailed(f"generation {snapshot.state.generation} is the last that a group may have")
-    mark_replaced(snapshot, members, assignment)
+    mark_replaced(snapshot, members)
     now, is_ready = Round(snapshot, members, assignment, generation, is_eager), False
     if step is not None and step.after.kind == CONSUMERS:
         reconciliation, is_ready = regional_moves(now, step.after)
@@ -198,7 +205,7 @@ def _asking(
         return asking(snapshot, members, trigger, rules.assignment_timeout_s)
     assignor = assignors.get(members.strategy)
     if assignor is None or not members.everybody:
-        return without_asks(snapshot, Wanted({}, {}, {}))
+        return without_asks(snapshot, Wanted())
     return without_asks(snapshot, wanted(snapshot, members.everybody, assignor, members.marks))
 
 

@@ -38,7 +38,7 @@ def history_of(
         return Rebalance(
             generation=state.generation,
             epoch=snapshot.epoch,
-            trigger=shortened(trigger or _seen_in_the_turn(joined, left), LONGEST_TRIGGER),
+            trigger=shortened(trigger or changes_of(joined, left) or "topics or owners changed", LONGEST_TRIGGER),
             started_ms=snapshot.now_ms,
             joined=tuple(joined),
             left=tuple(left),
@@ -129,14 +129,13 @@ def _evicted(state: GroupState, left: Sequence[str], ends: Sequence[End]) -> tup
     return tuple(Evicted(member, shortened(why, LONGEST_WHY), since) for member, why, since in known[:MOST_EVICTED])
 
 
-def _seen_in_the_turn(joined: list[str], left: list[str]) -> str:
-    """The trigger when the turn, begun for another reason, saw the change first."""
-    changes = [
-        f"{what} {', '.join(incarnations)}"
-        for what, incarnations in (("joined", joined), ("left", left))
-        if incarnations
-    ]
-    return "; ".join(changes) or "topics or owners changed"
+def changes_of(joined: Sequence[str], left: Sequence[str], changed: Sequence[str] = (), most: int | None = None) -> str:
+    """The trigger that these members are, in words; of each kind the first `most`."""
+    return "; ".join(
+        f"{what} {', '.join(names[:most])}{f' and {len(names) - most} more' if most and len(names) > most else ''}"
+        for what, names in (("joined", joined), ("left", left), ("changed", changed))
+        if names
+    )
 
 
 def _lives(state: GroupState) -> set[str]:

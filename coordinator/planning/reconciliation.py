@@ -7,12 +7,13 @@ revoked first, which commands are withdrawn, and when a partition is free to be 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ..zk.znodes.group_state import Mark, Target
 from ..zk.znodes.partitions import NONE, PartitionSet, topics_of, united
-from ..zk.znodes.records import START_FETCHER, STOP_FETCHER, Command
-from .membership import Membership
+from ..zk.znodes.records import DRAIN, START_FETCHER, STOP_FETCHER, Command
+from .membership import Membership, is_exclusive, lease_ms
 from .snapshot import ChannelView, SentCommand, Snapshot, wave_of
 from .target import Wanted
 
@@ -44,46 +45,24 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Unrevoked:
-    """It must give up partitions before anything else: `stop` is due.
+class Step:
+    """What a member does next: nothing, where it runs what it shall run, or its region has failed.
 
-    :ivar partitions: none for a member of a group without owners, which stops whole.
+    A stop comes before anything else. A start has all that it shall run and that is free.
+
+    :ivar due: the stop or start to send.  :ivar sent: the same, where it is sent and not acknowledged.
+    :ivar blocked: partitions that it shall run and that are not free; None where it waits for nothing.
     """
 
-    partitions: PartitionSet
-    stop: Command
-
-
-@dataclass(frozen=True, slots=True)
-class Revoking:
-    """It must give up partitions: the stop is sent, and not acknowledged."""
-
-    partitions: PartitionSet
-    sent: SentCommand
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """It shall run partitions that are not free; `start` is due for the others, where they do not wait for these."""
-
-    partitions: PartitionSet
-    start: Command | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Starting:
-    """It gets what it shall run, all of which is free: `start` is due, or `sent` is not acknowledged."""
-
-    start: Command | None = None
+    due: Command | None = None
     sent: SentCommand | None = None
+    blocked: PartitionSet | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """It has nothing to hear now: it runs what it shall run, or its region has failed."""
-
-
-Step = Unrevoked | Revoking | Waiting | Starting | Settled
+    @property
+    def option(self) -> str:
+        """That of its command; empty without one."""
+        command = self.due or (self.sent.command if self.sent is not None else None)
+        return command.option if command is not None else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,40 +89,36 @@ class Moves:
     @property
     def stops(self) -> Commands:
         """Stops to send."""
-        return tuple(
-            (name, step.stop)
-            for name, step in self.steps.items()
-            if isinstance(step, Unrevoked) and name not in self.deferred
-        )
+        return self._due(STOP_FETCHER)
 
     @property
     def starts(self) -> Commands:
         """Starts to send."""
-        starting = ((name, step) for name, step in self.steps.items() if isinstance(step, Starting | Waiting))
-        return tuple(
-            (name, step.start) for name, step in starting if step.start is not None and name not in self.deferred
-        )
+        return self._due(START_FETCHER)
+
+    def _due(self, option: str) -> Commands:
+        due = ((name, step.due) for name, step in self.steps.items() if name not in self.deferred)
+        return tuple((name, command) for name, command in due if command is not None and command.option == option)
 
     @property
     def kept(self) -> dict[str, SentCommand]:
         """The one command of a member that still says what it must."""
-        sent = ((name, step.sent) for name, step in self.steps.items() if isinstance(step, Revoking | Starting))
-        return {name: command for name, command in sent if command is not None}
+        return {name: step.sent for name, step in self.steps.items() if step.sent is not None}
 
     @property
     def waiting(self) -> dict[str, PartitionSet]:
         """Consumer -> what it cannot start yet, because it is not free."""
-        return {name: step.partitions for name, step in self.steps.items() if isinstance(step, Waiting)}
+        return {name: step.blocked for name, step in self.steps.items() if step.blocked is not None}
 
     @property
     def are_stopping(self) -> bool:
         """Whether a member has to stop first."""
-        return any(isinstance(step, Unrevoked | Revoking) for step in self.steps.values())
+        return any(step.option == STOP_FETCHER for step in self.steps.values())
 
     @property
     def are_starting(self) -> bool:
         """Whether something is started, or still to be."""
-        return bool(self.blocked_by) or any(isinstance(step, Waiting | Starting) for step in self.steps.values())
+        return bool(self.blocked_by or self.waiting) or any(s.option == START_FETCHER for s in self.steps.values())
 
 
 def moves(now: Round) -> Moves:
@@ -167,19 +142,18 @@ def _step(
     :param sent: the command that still says it.  :param taken: partitions that are not free.
     :param is_patient: whether all that it shall run is started at once.
     """
-    if revoked:
-        return Revoking(revoked, sent) if sent is not None else Unrevoked(revoked, _stop(now, name, revoked))
     if sent is not None:
-        return Starting(sent=sent)
+        return Step(sent=sent)
+    if revoked:
+        return Step(_stop(now, name, revoked))
     view = now.snapshot.channels[name]
     missing = now.want.target[name].partitions - view.running
     if _has_settled(now, view) and not missing:
-        return Settled()
+        return Step()
     blocked = missing & taken
     if blocked and (is_patient or blocked == missing):
-        return Waiting(blocked)
-    start = _start(now, name, view.running | (missing - blocked))
-    return Waiting(blocked, start) if blocked else Starting(start)
+        return Step(blocked=blocked)
+    return Step(_start(now, name, view.running | (missing - blocked)), blocked=blocked or None)
 
 
 def addressed(now: Round) -> list[str]:
@@ -255,6 +229,23 @@ def sort_commands(now: Round, is_right: Callable[[ChannelView, SentCommand], boo
             else:
                 withdrawn.append((name, sent))
     return kept, tuple(withdrawn)
+
+
+def sort_wanted(now: Round, wanted: Mapping[str, Command | None]) -> tuple[Kept, Withdrawn]:
+    """The same, where a member is to have one command at most: consumer -> that."""
+    return sort_commands(now, lambda view, sent: sent.command is not None and sent.command == wanted.get(view.consumer))
+
+
+def step_of(command: Command | None, sent: SentCommand | None, blocked: PartitionSet | None) -> Step:
+    """The step of a member that is to have `command`, and has it where it is `sent`.
+
+    :param blocked: what a start waits for.
+    """
+    if command is None or command.option == DRAIN:
+        return Step()
+    if sent is not None:
+        return Step(sent=sent)
+    return Step(command) if command.option == STOP_FETCHER or blocked is None else Step(blocked=blocked)
 
 
 def _still_right(now: Round, view: ChannelView, sent: SentCommand, to_revoke: Mapping[str, PartitionSet]) -> bool:
@@ -339,3 +330,92 @@ def _straggles(now: Round, revoked: Mapping[str, PartitionSet], kept: Kept, with
     is_unknown = any(view.channel is None for view in now.snapshot.channels.values())
     is_deferred = any(now.snapshot.channels[name].paced for name in revoked)
     return late or bool(now.membership.marks) or is_unknown or is_deferred or not is_being_freed
+
+
+# ---- groups without owners (a protocol type other than `consumer`): only the channels prevent double execution. A new
+# answer stops every member that was sent anything of an earlier one, and none starts before all have stopped or their
+# lease has expired.
+
+UNKNOWN = "unknown"
+
+
+def mark_replaced(snapshot: Snapshot, membership: Membership) -> None:
+    """Mark the members that were sent a start and whose name another process has taken: they may not know it yet.
+
+    Where `state` was lost, one mark covers all members.
+    """
+    if not is_exclusive(snapshot):
+        return
+    known = {(mark.consumer, mark.incarnation) for mark in membership.marks}
+    runs = any(view.channel is not None and view.channel.ask for view in snapshot.channels.values())
+    if snapshot.state.client is None and runs and all(consumer != UNKNOWN for consumer, _ in known):
+        life, lease = f"epoch-{snapshot.epoch}", snapshot.longest_lease_ms
+        membership.mark(Mark(UNKNOWN, life, NONE, lease, "the state was lost"))
+    for name, before in sorted(snapshot.state.target.items()):
+        if before.is_sent and _is_taken_over(snapshot, name, before) and (name, before.incarnation) not in known:
+            why = "another process has taken its name"
+            membership.mark(Mark(name, before.incarnation, NONE, lease_ms(snapshot, name), why))
+
+
+def with_sent(
+    snapshot: Snapshot, target: Mapping[str, Target], starts: Iterable[tuple[str, Command]]
+) -> Mapping[str, Target]:
+    """The target with the members that are sent a start in this turn; ended and marked members lose theirs."""
+    sent = {name for name, _ in starts}
+    return {
+        name: replace(one, is_sent=name in sent or (one.is_sent and not _is_over(snapshot, name, one)))
+        for name, one in target.items()
+    }
+
+
+def _is_over(snapshot: Snapshot, name: str, one: Target) -> bool:
+    channel = snapshot.channel_of(name)
+    return channel is None or channel.ended is not None or channel.incarnation != one.incarnation
+
+
+def _is_taken_over(snapshot: Snapshot, name: str, before: Target) -> bool:
+    channel = snapshot.channel_of(name)
+    return channel is None or channel.incarnation != before.incarnation
+
+
+def exclusive_moves(now: Round) -> Moves:
+    """The step of each member that is due now: all stop before any starts."""
+    wanted = {name: _wanted(now, name) for name in addressed(now)}
+    kept, withdrawn = sort_wanted(now, wanted)
+    to_stop = [name for name, command in wanted.items() if command is not None and command.option == STOP_FETCHER]
+    is_due = any(command is not None for name, command in wanted.items() if name not in {*to_stop, *kept})
+    blocked_by = _blocked_by(now, to_stop, withdrawn) if is_due else ""
+    blocked = NONE if blocked_by else None
+    steps = {name: step_of(command, kept.get(name), blocked) for name, command in wanted.items()}
+    return Moves(steps, withdrawn, blocked_by)
+
+
+def _wanted(now: Round, name: str) -> Command | None:
+    """A stop where an earlier answer is run, a start where none is, None where it is this one."""
+    channel = now.snapshot.channels[name].channel
+    runs = channel.ask if channel is not None else ""
+    if not now.want.ask or runs == now.want.ask:
+        return None
+    option, ask = (STOP_FETCHER, "") if runs else (START_FETCHER, now.want.ask)
+    incarnation = now.want.target[name].incarnation
+    return Command(option, now.snapshot.epoch, now.generation, incarnation, ask=ask)
+
+
+def _blocked_by(now: Round, to_stop: Sequence[str], withdrawn: Withdrawn) -> str:
+    """What keeps every start back; empty when nothing does."""
+    if to_stop:
+        return f"{min(to_stop)} has not stopped yet"
+    if now.membership.marks:
+        return f"the lease of {now.membership.marks[0].consumer} may still run"
+    if any(end.view.channel is not None and end.view.channel.ask for end in now.membership.ends):
+        return "an incarnation is being ended"
+    pending = [name for name, sent in withdrawn if sent.command and sent.command.option == START_FETCHER]
+    if pending:
+        return f"a start of {pending[0]} is being withdrawn"
+    ended = {end.view.consumer for end in now.membership.ends}
+    for name, view in sorted(now.snapshot.channels.items()):
+        if view.channel is None:
+            return f"the channel of {name} cannot be read"
+        if name not in ended and view.channel.is_live and view.channel.ask not in ("", now.want.ask):
+            return f"{name} runs what an earlier assignment gave it"
+    return ""

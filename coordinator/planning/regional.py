@@ -15,19 +15,7 @@ from ..zk.znodes.partitions import NONE, PartitionSet, TopicPartition, topics_of
 from ..zk.znodes.records import DRAIN, START_FETCHER, STOP_FETCHER, Command
 from ..zk.znodes.regions import CONSUMERS, FAILED, RESETTING, RUNNING, Order, Progress, Region
 from .membership import Membership
-from .reconciliation import (
-    Moves,
-    Revoking,
-    Round,
-    Settled,
-    Starting,
-    Step,
-    Unrevoked,
-    Waiting,
-    addressed,
-    sort_commands,
-    taken_partitions,
-)
+from .reconciliation import Moves, Round, addressed, sort_wanted, step_of, taken_partitions
 from .snapshot import ChannelView, RegionView, SentCommand, Snapshot
 from .target import Wanted
 
@@ -82,7 +70,9 @@ def region_step(snapshot: Snapshot, membership: Membership, assignment: Wanted, 
         remedy = f"restore it, or go back to another checkpoint (regions reset {view.name} --to NUMBER)"
         raise RebalanceFailed(f"{view.problem}: {remedy}")
     first_state = RESETTING if member_of.kind == CONSUMERS else RUNNING
-    known = before or Region(member_of.kind, first_state, reset=_highest_reset(snapshot) + 1, since_ms=snapshot.now_ms)
+    # Of a region whose znode was lost: a new one must not reuse the reset of any member.
+    highest = min(max((_progress(one).reset for one in snapshot.channels.values()), default=0), MAX_CONTINUED)
+    known = before or Region(member_of.kind, first_state, reset=highest + 1, since_ms=snapshot.now_ms)
     bound = known.including(snapshot.group, is_new=snapshot.state.region is None)
     if len(bound.groups) > MAX_GROUPS:
         raise RebalanceFailed(f"consistent region {view.name} has {MAX_GROUPS} groups, as many as it may have")
@@ -94,11 +84,6 @@ def region_step(snapshot: Snapshot, membership: Membership, assignment: Wanted, 
     if is_new and _may_wait(snapshot, membership, known) and (held_for := _waits_for(view, known)):
         return replace(step, held_for=held_for)
     return replace(step, after=after_reset(bound, bound.sequence, snapshot.now_ms), aborted=known.open)
-
-
-def _highest_reset(snapshot: Snapshot) -> int:
-    """For a region whose znode was lost: a new one must not reuse the reset of any member."""
-    return min(max((_progress(view).reset for view in snapshot.channels.values()), default=0), MAX_CONTINUED)
 
 
 def after_reset(region: Region, sequence: int, now_ms: int) -> Region:
@@ -155,11 +140,11 @@ def _waits_for(view: RegionView, region: Region) -> int:
 def regional_moves(now: Round, region: Region) -> tuple[Moves, bool]:
     """The step of each member that is due now; and whether all members of the target have their state back."""
     wanted = {name: _wanted(now, name, region) for name in addressed(now)}
-    sent, withdrawn = sort_commands(
-        now, lambda view, sent: sent.command is not None and sent.command == wanted.get(view.consumer)
-    )
+    sent, withdrawn = sort_wanted(now, wanted)
     taken = taken_partitions(now)
-    steps = {name: _step(now, name, command, sent.get(name), taken) for name, command in wanted.items()}
+    steps = {
+        name: step_of(command, sent.get(name), _blocked(now, name, command, taken)) for name, command in wanted.items()
+    }
     drains = {name: command for name, command in wanted.items() if command is not None and command.option == DRAIN}
     found = Moves(
         steps,
@@ -175,19 +160,9 @@ def regional_moves(now: Round, region: Region) -> tuple[Moves, bool]:
     return found, is_settled
 
 
-def _step(now: Round, name: str, command: Command | None, sent: SentCommand | None, taken: PartitionSet) -> Step:
-    """
-    :param command: that the member is to have.  :param sent: the same, where it is sent.
-    """
-    running = now.snapshot.channels[name].running
-    if command is None or command.option == DRAIN:
-        return Settled()
-    if command.option == STOP_FETCHER:
-        return Unrevoked(running, command) if sent is None else Revoking(running, sent)
-    if sent is not None:
-        return Starting(sent=sent)
-    blocked = (command.started - running) & taken
-    return Waiting(blocked) if blocked else Starting(command)
+def _blocked(now: Round, name: str, command: Command | None, taken: PartitionSet) -> PartitionSet | None:
+    """What of a start its member does not run yet, and is not free; None without any."""
+    return ((command.started - now.snapshot.channels[name].running) & taken or None) if command is not None else None
 
 
 def _is_heir_away(now: Round) -> bool:
@@ -249,25 +224,21 @@ def _wanted(now: Round, name: str, region: Region) -> Command | None:
     """The one command that a member is to have now."""
     snapshot, want = now.snapshot, now.want
     view, target = snapshot.channels[name], want.target[name]
-    progress, epoch = _progress(view), snapshot.epoch
+    epoch = snapshot.epoch
     if _to_revoke(now, name, region):
         topics = dict(view.channel.topics) if view.channel is not None else {}
         order = Order(region.reset)
         return Command(STOP_FETCHER, epoch, now.generation, target.incarnation, {}, NONE, topics, region=order)
     if region.state == FAILED:
         return None
-    is_commanded = (progress.reset, progress.ready) == (region.reset, region.reset)
-    if not is_commanded or view.running != target.partitions:
+    if not _is_ready(now, name, region):
         topics = {topic: want.topics[topic] for topic in topics_of(target.partitions)}
         order = _start_order(now, name, region)
         return Command(
             START_FETCHER, epoch, now.generation, target.incarnation, target.threads, NONE, topics, want.ask,
             region=order,
         )  # fmt: skip
-    if region.open and progress.ready == region.reset and progress.drained != region.open:
-        order = Order(region.reset, region.open)
-        return Command(DRAIN, epoch, now.generation, target.incarnation, region=order)
-    return None
+    return _wanted_drain(now, name, region)
 
 
 def _start_order(now: Round, name: str, region: Region) -> Order:

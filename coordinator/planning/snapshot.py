@@ -226,6 +226,10 @@ class Snapshot:
     silences: Mapping[str, int] = field(default_factory=dict)
     returned: Mapping[str, int] = field(default_factory=dict)
 
+    def channel_of(self, consumer: str) -> Channel | None:
+        """The data of its channel; None without one that can be read."""
+        return self.channels[consumer].channel if consumer in self.channels else None
+
     def existing(self, partitions: PartitionSet) -> PartitionSet:
         """Those of `partitions` that exist, or have an owner or offset znode: a channel may name any."""
         other = partitions - self.owners - self.offsets

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ..assignors import Assignor, Subscriber, assigned
 from ..zk.errors import BadData, RebalanceFailed
@@ -46,9 +46,9 @@ class Wanted:
     :ivar kept: (member, command's name) of existing commands that are neither stops nor starts.
     """
 
-    target: Mapping[str, Target]
-    topics: Mapping[str, str]
-    left_out: Mapping[str, str]
+    target: Mapping[str, Target] = field(default_factory=dict)
+    topics: Mapping[str, str] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
     ask: str = ""
     is_exclusive: bool = False
     kept: frozenset[tuple[str, str]] = frozenset()
@@ -179,7 +179,10 @@ class _Demand:
             for name, topic in self.topics.items()
         }
         shares = {name: numbers for name, numbers in shares.items() if numbers}
-        subscribers = [_only(subscriber, shares) for subscriber in self.subscribers]
+        subscribers = [
+            replace(one, threads={topic: n for topic, n in one.threads.items() if topic in shares})
+            for one in self.subscribers
+        ]
         found = self.found(assigned(assignor, subscribers, shares))
         return replace(found, left_out={**found.left_out, **keys_of(beyond, BEYOND)})
 
@@ -235,10 +238,6 @@ def _assignable(
         else:
             found[name] = topics[name]
     return found
-
-
-def _only(subscriber: Subscriber, topics: Mapping[str, Sequence[int]]) -> Subscriber:
-    return replace(subscriber, threads={topic: n for topic, n in subscriber.threads.items() if topic in topics})
 
 
 def _before(snapshot: Snapshot, consumer: str) -> dict[TopicPartition, str]:

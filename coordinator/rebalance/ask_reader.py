@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from ..planning.answers import outdated_topic
 from ..planning.snapshot import AskView, SyncRequestView
-from ..term.bad_data import Findings
+from ..term.reading import Findings
 from ..zk.errors import BadData
 from ..zk.store import Listing, Node, Store
 from ..zk.znodes.group_state import (
@@ -63,13 +63,13 @@ class AskReader:
         paths = [self._paths.ask(name) for name in names]
         answers = [self._paths.answer(name) for name in names]
         nodes = self._store.get_many([*paths, *answers])
-        found = []
-        for name, node, answer in zip(names, nodes, nodes[len(names) :], strict=False):
-            if node is not None:
-                ask = parsed(self._paths.ask(name), node, Ask.parse)
-                view = AskView(name, ask, age_s=self._age_s("ask", name))
-                found.append(self._with_answer(view, answer) if answer is not None else view)
-        return tuple(self._with_children(found))
+        asks = [
+            (name, parsed(self._paths.ask(name), node, Ask.parse), answer)
+            for name, node, answer in zip(names, nodes, nodes[len(names) :], strict=False)
+            if node is not None
+        ]
+        listings = self._store.children_many([self._paths.ask(name) for name, _, _ in asks])
+        return tuple(self._view(*each, listing) for each, listing in zip(asks, listings, strict=True))
 
     def with_entries(
         self, views: Sequence[AskView], client: ClientSide | None, topics: Mapping[str, Topic]
@@ -109,18 +109,13 @@ class AskReader:
                 self._problems.report(f"{self._paths.sync}/{shown(name, MAX_NAME)}", "invalid name of an ask")
         return found
 
-    def _with_answer(self, view: AskView, node: Node) -> AskView:
+    def _view(self, name: str, ask: Ask | None, answer: Node | None, listing: Listing | None) -> AskView:
+        children = tuple(sorted(listing.names)) if listing is not None else ()
+        view = AskView(name, ask, children=children, age_s=self._age_s("ask", name))
         try:
-            return replace(view, answer=Answer.parse(self._paths.answer(view.name), node.data))
+            return replace(view, answer=Answer.parse(self._paths.answer(name), answer.data)) if answer else view
         except BadData as error:
             return replace(view, problem=str(error))
-
-    def _with_children(self, views: Sequence[AskView]) -> list[AskView]:
-        listings = self._store.children_many([self._paths.ask(view.name) for view in views])
-        return [
-            replace(view, children=tuple(sorted(listing.names)) if listing is not None else ())
-            for view, listing in zip(views, listings, strict=True)
-        ]
 
     def _with_entries(self, view: AskView) -> AskView:
         """With its entries, or with the reason why they cannot be read."""

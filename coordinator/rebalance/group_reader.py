@@ -16,26 +16,24 @@ from typing import TypeVar
 from ..planning.answers import outdated_topic
 from ..planning.membership import LONGEST_LEASE_MS, End
 from ..planning.plan import Plan
-from ..planning.snapshot import AskView, ChannelView, Member, SeatView, Snapshot
+from ..planning.snapshot import AskView, ChannelView, Member, SeatView, SentCommand, Snapshot
+from ..planning.target import is_live
 from ..regions.region_reader import GroupRegionReader
-from ..term.bad_data import Findings
-from ..term.reading import FirstSeen, ParsedRecords
+from ..term.reading import Findings, FirstSeen, ParsedRecords
 from ..term.term import Term
 from ..zk.errors import AccessDenied, BadData
 from ..zk.lease import LEASE_SHARE
-from ..zk.store import DENIED, Node, Watch
-from ..zk.znodes.group_state import CONSUMER, GroupState, Mark, Rebalance
+from ..zk.store import DENIED, Node, Store, Watch
+from ..zk.znodes.group_state import CLIENT, CONSUMER, GroupState, Mark, Rebalance
 from ..zk.znodes.json_fields import MAX_CONTINUED
 from ..zk.znodes.partitions import PartitionSet, TopicPartition
-from ..zk.znodes.paths import GroupPaths, history_generation
+from ..zk.znodes.paths import COMMAND_PREFIX, GroupPaths, history_generation, sequence
 from ..zk.znodes.ranges import is_partition
-from ..zk.znodes.records import OwnerRecord, Registration, Seat, Topic
+from ..zk.znodes.records import Command, OwnerRecord, Registration, Seat, Topic, parsed_channel
 from ..zk.znodes.segments import Pool, slot_name
 from .ask_reader import AskReader
-from .channel_reader import ChannelReader
 from .eviction_clock import EvictionClocks
 from .last_signs import LastSigns
-from .owner_threads import OwnerThreads
 
 T = TypeVar("T")
 
@@ -112,7 +110,7 @@ class GroupReader:
         consumers, seats, owned, written, rebalances = (sorted(each.names) if each else [] for each in others)
         asks = self._asks.read(sync, self._records.parsed)
         sync_request = self._asks.request() if sync is not None else None
-        history = _generations(rebalances)
+        history = tuple(sorted(filter(None, map(history_generation, rebalances))))
         state = self._state(state_node, channels, topics, history)
         members, rebalance = self._members(consumers, state.generation if state.generation in history else None)
         found_seats = self._seats(seats, members, channels)
@@ -192,6 +190,7 @@ class GroupReader:
     def decided(self, plan: Plan) -> None:
         """Start the timers of the turn's own writes now, not at the next read."""
         self._clocks.decided(plan)
+        self._region.held_for = plan.region.held_for if plan.region is not None else 0
         self._written = self._made[1] if self._made is not None else 0, plan.state.generation
         if plan.asking.made is not None:
             self._memory.age_s("ask", plan.asking.made[0])
@@ -236,10 +235,6 @@ class GroupReader:
                 own.add(partition)
         foreign = ((view.running & shared) - own) | others | (view.running - snapshot.existing(view.running))
         return replace(end, owners=end.owners - foreign, foreign=foreign)
-
-    def held(self, sequence: int) -> None:
-        """A generation waits for this checkpoint of the region; 0 when none does."""
-        self._region.held_for = sequence
 
     def _czxid(self, state: Node) -> int:
         """When the group was created; read again only with another state, which has the group's lifetime."""
@@ -367,14 +362,130 @@ class GroupReader:
             state = replace(state or GroupState(), generation=seen, marks=(mark,) if mark.partitions or runs else ())
         return state
 
-    # ---- untrusted names and data
-
-
-def _generations(names: Iterable[str]) -> tuple[int, ...]:
-    return tuple(sorted(filter(None, map(history_generation, names))))
-
 
 def _anybody(topics: Mapping[str, Topic], life: str, lease_ms: int) -> Mark:
     """A mark on all partitions: the evictions before the state's loss are unknown, so all wait for a lease."""
     every = frozenset(TopicPartition(topic.name, number) for topic in topics.values() for number in topic.partitions)
     return Mark("unknown", f"state-{life}", every, lease_ms, "the group's state was lost")
+
+
+Life = tuple[str, str, str]
+"""Consumer, incarnation, and the last command that it has applied: until the next one its owners stay as they are."""
+
+
+class OwnerThreads:
+    """Reads the owner znodes of members with several threads, each once after a command."""
+
+    def __init__(self, store: Store, paths: GroupPaths) -> None:
+        self._store = store
+        self._paths = paths
+        self._known: dict[Life, dict[TopicPartition, str]] = {}
+
+    def read(
+        self,
+        state: GroupState,
+        members: Mapping[str, Member],
+        channels: Mapping[str, ChannelView],
+        owners: PartitionSet,
+    ) -> dict[TopicPartition, str]:
+        """Partition -> its thread, of those that a member with several threads runs."""
+        known: dict[Life, dict[TopicPartition, str]] = {}
+        for name, member in sorted(members.items()):
+            view = channels.get(name)
+            channel = view.channel if view is not None else None
+            if view is None or channel is None or not is_live(member, view) or not _has_threads(state, member):
+                continue
+            life = (name, channel.incarnation, channel.command)
+            before = self._known.get(life, {})
+            missing = sorted((view.running & owners) - before.keys())
+            known[life] = {**before, **self._threads(missing)} if missing else before
+        self._known = known
+        return {part: thread for threads in known.values() for part, thread in threads.items()}
+
+    def _threads(self, partitions: list[TopicPartition]) -> dict[TopicPartition, str]:
+        paths = [self._paths.owner(*partition) for partition in partitions]
+        found = {}
+        for partition, path, node in zip(partitions, paths, self._store.get_many(paths), strict=True):
+            if node is not None:
+                with suppress(BadData):  # only its existence counts then
+                    found[partition] = OwnerRecord.parse(path, node.data).thread
+        return found
+
+
+def _has_threads(state: GroupState, member: Member) -> bool:
+    """Whether a member has, or had in the target, more than one thread; of a led one only its leader knows."""
+    registration, target = member.registration, state.target.get(member.consumer)
+    if registration is None:
+        return False
+    is_led = registration.pattern == CLIENT or state.client is not None
+    most = max(registration.subscription.values(), default=0)
+    return is_led or most > 1 or (target is not None and len(target.threads) > 1)
+
+
+class ChannelReader:
+    """Reads the channels of one group in one term.
+
+    :param on_acknowledge: watch callback, called when a channel's commands change.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        paths: GroupPaths,
+        problems: Findings,
+        memory: FirstSeen,
+        records: ParsedRecords,
+        on_acknowledge: Watch,
+    ) -> None:
+        self._store = store
+        self._paths = paths
+        self._problems = problems
+        self._memory = memory
+        self._records = records
+        self._on_acknowledge = on_acknowledge
+
+    def read(self) -> dict[str, ChannelView]:
+        """One read returns a channel's data and the number of its commands: enough for a channel without commands.
+
+        The others are read again after their commands. Only they are watched: a watch takes a request for each channel,
+        and a channel without commands has none to acknowledge.
+        """
+        listing = self._store.children(self._paths.channels)
+        names = sorted(self._problems.usable(self._paths.channels, listing.names if listing else ()))
+        nodes = dict(zip(names, self._store.get_many([self._paths.channel(name) for name in names]), strict=True))
+        busy = [name for name, node in nodes.items() if node is not None and node.stat.children]
+        sent = self._sent(busy)
+        nodes |= zip(busy, self._store.get_many([self._paths.channel(name) for name in busy]), strict=True)
+        return {name: self._view(name, node, sent.get(name, ())) for name, node in nodes.items() if node is not None}
+
+    def _view(self, name: str, node: Node, commands: Sequence[SentCommand]) -> ChannelView:
+        channel = self._records.parsed(self._paths.channel(name), node, parsed_channel)
+        idle_s = self._memory.age_s("channel", name, str(node.stat.mzxid))
+        return ChannelView(name, node.stat.version, channel, tuple(commands), idle_s, written_ms=node.stat.mtime_ms)
+
+    def _sent(self, consumers: Sequence[str]) -> dict[str, list[SentCommand]]:
+        listings = self.watch(consumers)
+        return self._commands([(name, sent) for name, names in listings.items() for sent in names])
+
+    def watch(self, consumers: Sequence[str]) -> dict[str, list[str]]:
+        """The command names in the channels of `consumers`; `on_acknowledge` is called when they change."""
+        paths = [self._paths.channel(name) for name in consumers]
+        listings = self._store.children_many(paths, watch=self._on_acknowledge)
+        return {
+            name: listing.names if listing and not listing.denied else []  # its data is denied, too, and reported
+            for name, listing in zip(consumers, listings, strict=True)
+        }
+
+    def _commands(self, pairs: Sequence[tuple[str, str]]) -> dict[str, list[SentCommand]]:
+        known = sorted(pairs, key=lambda pair: (pair[0], sequence(pair[1]) or 0, pair[1]))
+        paths = [self._paths.command(consumer, name) for consumer, name in known]
+        found: dict[str, list[SentCommand]] = {}
+        for (consumer, name), path, node in zip(known, paths, self._store.get_many(paths), strict=True):
+            if node is None:
+                continue  # acknowledged since it was listed
+            command = self._records.parsed(path, node, Command.parse)
+            if sequence(name) is None or not name.startswith(COMMAND_PREFIX):
+                command = None
+            age_s = self._memory.age_s("command", consumer, name, str(node.stat.czxid))
+            found.setdefault(consumer, []).append(SentCommand(name, command, age_s))
+        return found

@@ -7,22 +7,23 @@ affects its own group only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from ..assignors import Assignor
+from ..assignors import Assignment, Assignor, Subscriber
 from ..regions.turns import KEY as REGION_KEY
 from ..regions.turns import Regions
 from ..term.operator_requests import Asked, Requested
-from ..term.pace import Pace, growing
-from ..term.request_queue import Request, RequestQueue
+from ..term.request_queue import Pace, Request, RequestQueue, growing
 from ..term.term import LeaseLapsed, Term
 from ..zk.errors import AccessDenied, CoordinatorError, Fenced, RebalanceFailed, Retryable, SessionLost
-from ..zk.runtime import Task
+from ..zk.runtime import Runtime, Task
+from ..zk.znodes.json_fields import compact
+from ..zk.znodes.partitions import TopicPartition, range_texts
 from ..zk.znodes.paths import GROUPS
 from ..zk.znodes.records import Topic
 from .rebalancer import Rebalancer, Turn
-from .recording import RecordingAssignor
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +108,8 @@ class GroupTurns:
 # Large: one term's queue, threads and back-off, which change together.
 class Handlers:
     """The request queue and its handlers, for one term.
+
+    Errors are logged as text: a logged exception would keep the frames of the turn alive, with all of the group.
 
     :param on_over: called when the term cannot continue.
     :param asked: the paused groups, and the requested turns.
@@ -215,7 +218,7 @@ class Handlers:
             self._on_over(str(error))
         except Exception as error:
             expected = isinstance(error, CoordinatorError | LeaseLapsed)
-            log.warning("region turn deferred: region=%s reason=%s", region, _words(error), exc_info=not expected)
+            log.warning("region turn deferred: region=%s reason=%s", region, str(error), exc_info=not expected)
             is_brief = expected and not isinstance(error, AccessDenied | RebalanceFailed)
             if not is_brief:
                 self._region_pauses[region] = self._runtime.monotonic() + LONGEST_BACKOFF_S
@@ -238,9 +241,11 @@ class Handlers:
         changes = _changes(request)
         began = self._runtime.monotonic()
         quiet_until = began + self._term.config.rebalance_debounce_ms / 1000
-        before = self._be_quiet(group, quiet_until) if changes else None
+        before = kept.quiet_until  # only the group's turns change it
+        if changes:  # the first is handled at once; those soon after it, also during its turn, share one turn
+            with self._lock:
+                kept.quiet_until = quiet_until
         with self._lock:
-            kept = self._kept(group)
             kept.heard = set()
             changed_at, kept.changed_at = kept.changed_at, None
         changed_s = began - changed_at if changed_at is not None else 0.0
@@ -249,7 +254,7 @@ class Handlers:
         except (Fenced, SessionLost) as error:
             self._on_over(str(error))
         except (LeaseLapsed, Retryable) as error:
-            log.debug("turn deferred: group=%s reason=%s", group, _words(error))
+            log.debug("turn deferred: group=%s reason=%s", group, str(error))
             self._term.metrics.turn_put_off(group)
             self._still_changed(kept, changed_at)
             self._ask_again(request, ASK_AGAIN_S)
@@ -260,10 +265,9 @@ class Handlers:
             self.turns += 1
             self._term.metrics.turn_taken(group, self._runtime.monotonic() - began, turn.state)
             self._follow(group, kept, turn, requested is not None)
-            if turn.is_new_generation:
-                self._be_quiet(group, quiet_until)
-            elif before is not None:
-                self._be_quiet(group, before)
+            if changes or turn.is_new_generation:
+                with self._lock:
+                    kept.quiet_until = quiet_until if turn.is_new_generation else before
             if requested is not None and turn.state is not None:
                 self._answer(group, requested)
             self._ask_for_next(request, turn)
@@ -298,18 +302,6 @@ class Handlers:
         elif state is None:
             self._keep_nothing(group)
 
-    def _be_quiet(self, group: str, until: float) -> float:
-        """A first change is handled at once; those soon after it, also during its turn, share one turn.
-
-        A turn without changes restores the previous value.
-
-        :returns: the previous `quiet_until`.
-        """
-        with self._lock:
-            kept = self._kept(group)
-            before, kept.quiet_until = kept.quiet_until, until
-            return before
-
     def _kept(self, group: str) -> GroupTurns:
         """The kept state of a group. Called with the lock."""
         return self._groups.setdefault(group, GroupTurns())
@@ -330,26 +322,23 @@ class Handlers:
         except (Fenced, SessionLost) as error:
             self._on_over(str(error))
         except (LeaseLapsed, Retryable) as error:
-            log.info("requested turn deferred: group=%s reason=%s", group, _words(error))
+            log.info("requested turn deferred: group=%s reason=%s", group, str(error))
             self.requests.request(group, requested.trigger, ASK_AGAIN_S)
         except Exception as error:  # noqa: BLE001  it is kept, and the next turn retries
-            log.error("requested turn failed: group=%s reason=%s", group, _words(error))
+            log.error("requested turn failed: group=%s reason=%s", group, str(error))
 
     def _rebalancer(self, group: str) -> Rebalancer:
         with self._lock:
             kept = self._kept(group)
             if kept.rebalancer is None:
-                assignors = self._assignors_of(group)
+                assignors = self._assignors
+                if self._term.config.history_dir:
+                    assignors = {n: RecordingAssignor(each, self._runtime, group) for n, each in assignors.items()}
                 topics = lambda: self._topics()  # noqa: E731  handlers may be made before they are started
                 kept.rebalancer = Rebalancer(
                     self._term, group, topics, assignors, self.on_acknowledge, self.regions.bound
                 )
             return kept.rebalancer
-
-    def _assignors_of(self, group: str) -> Mapping[str, Assignor]:
-        if not self._term.config.history_dir:
-            return self._assignors
-        return {name: RecordingAssignor(each, self._runtime, group) for name, each in self._assignors.items()}
 
     def _ask_again(self, request: Request, delay_s: float) -> None:
         for reason in request.reasons:
@@ -365,7 +354,7 @@ class Handlers:
         expected = isinstance(error, CoordinatorError) and not is_an_assignors
         log.error(
             "turn failed: group=%s failures=%d next_try_s=%.1f reason=%s",
-            request.group, kept.failures, backoff_s, _words(error), exc_info=not expected,
+            request.group, kept.failures, backoff_s, str(error), exc_info=not expected,
         )  # fmt: skip
         self._term.metrics.turn_failed(request.group)
         if kept.failures == most + 1:
@@ -383,17 +372,49 @@ class Handlers:
         except (Fenced, SessionLost) as error:
             self._on_over(str(error))
         except Exception as error:  # noqa: BLE001  written at the next failure
-            log.error("failure write failed, retrying: group=%s reason=%s", group, _words(error))
+            log.error("failure write failed, retrying: group=%s reason=%s", group, str(error))
 
 
 def _changes(request: Request) -> list[str]:
     return [reason for reason in request.reasons if reason not in (ACKNOWLEDGED, AGAIN)]
 
 
-def _words(error: Exception) -> str:
-    """The text for the log: a logged exception would keep the frames of the turn alive, with all of the group."""
-    return str(error)
-
-
 def _bounded(text: str) -> str:
     return text if len(text) <= LONGEST_REASON else text[: LONGEST_REASON - 1] + "…"
+
+
+class RecordingAssignor(Assignor):
+    """Records the input and output of one group's assignor in the history (S8)."""
+
+    def __init__(self, assignor: Assignor, runtime: Runtime, group: str) -> None:
+        self._assignor = assignor
+        self._group = group
+        self._runtime = runtime
+        self.name = assignor.name
+        self.is_eager = assignor.is_eager
+
+    def assign(self, subscribers: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> Assignment:
+        found = self._assignor.assign(subscribers, topics)
+        members = {one.consumer: _input_of(one) for one in sorted(subscribers, key=lambda one: one.consumer)}
+        partitions = {name: list(numbers) for name, numbers in sorted(topics.items())}
+        self._runtime.record(
+            "assignment",
+            group=self._group,
+            strategy=self.name,
+            input=compact({"members": members, "topics": partitions}).decode(),
+            target={
+                consumer: {thread: range_texts(parts) for thread, parts in sorted(threads.items())}
+                for consumer, threads in sorted(found.items())
+            },
+        )
+        return found
+
+
+def _input_of(one: Subscriber) -> list[Any]:
+    """The complete input of an assignor."""
+    before: dict[str, list[TopicPartition]] = {}
+    for part, thread in one.on_thread.items():
+        before.setdefault(thread, []).append(part)
+    was = {thread: range_texts(parts) for thread, parts in sorted(before.items())}
+    threads = sorted(one.threads.items())
+    return [threads, range_texts(one.running), one.generation, one.user_data, one.instance_id, was]

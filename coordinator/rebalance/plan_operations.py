@@ -38,10 +38,7 @@ def with_state(snapshot: Snapshot, nth: int, step: Step) -> list[Operation]:
     data = step.state.to_bytes()
     if len(data) > MAX_COMMIT_BYTES:
         raise RebalanceFailed(f"the group's state has {len(data)} bytes, over the {MAX_COMMIT_BYTES} of a znode")
-    return [
-        SetData(paths.state, data, snapshot.state_version + nth),
-        *step.operations,
-    ]
+    return [SetData(paths.state, data, snapshot.state_version + nth), *step.operations]
 
 
 def steps(snapshot: Snapshot, plan: Plan) -> Iterator[Step]:

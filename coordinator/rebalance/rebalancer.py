@@ -15,7 +15,7 @@ from ..planning.answers import outdated_topic
 from ..planning.membership import GroupRules
 from ..planning.plan import Plan, plan
 from ..planning.regional import RegionStep
-from ..planning.snapshot import ChannelView, SeatView, Snapshot
+from ..planning.snapshot import SeatView, Snapshot
 from ..planning.target import is_live
 from ..term.term import Term
 from ..zk.errors import BadData, RebalanceFailed, Refused, WriteDenied
@@ -23,7 +23,7 @@ from ..zk.store import Check, Create, Delete, Operation, SetData, Watch
 from ..zk.update import clear_below, ensure
 from ..zk.znodes.group_state import FAILED, GroupState
 from ..zk.znodes.paths import Brokers, GroupPaths, RegionPaths
-from ..zk.znodes.records import ASSIGN, ASSIGNMENT_FAILED, DRAIN, START_FETCHER, Command, Topic
+from ..zk.znodes.records import ASSIGN, ASSIGNMENT_FAILED, DRAIN, START_FETCHER, Channel, Command, Topic
 from .group_reader import GroupReader
 from .plan_operations import steps, with_state
 
@@ -110,7 +110,6 @@ class Rebalancer:
             decided = plan(snapshot, self._assignors, trigger, self._rules)
             if not decided.changes(snapshot.state):
                 self._reader.decided(decided)
-                self._reader.held(decided.region.held_for if decided.region is not None else 0)
                 return Turn(
                     decided.again_s,
                     snapshot.state,
@@ -123,13 +122,13 @@ class Rebalancer:
                 ensure(self._store, RegionPaths(decided.region.name).skeleton)
             if self._forgets_initial(snapshot):
                 continue
-            if self._is_suspect(snapshot, decided):
+            # Concurrent changes between the reads may make the snapshot inconsistent.
+            if self._lost_a_session(snapshot, decided) or self._missed_a_return(snapshot):
                 continue
             snapshot, decided = self._reader.with_aborted(snapshot, self._reader.with_own(snapshot, decided))
             self._reader.deciding(decided)
             if self._commit(snapshot, decided):
                 self._reader.decided(decided)
-                self._reader.held(decided.region.held_for if decided.region is not None else 0)
                 _log_changes(snapshot, decided)
                 self._term.metrics.turn_written(snapshot, decided)
                 again_s, done = self._watch(decided)
@@ -196,10 +195,6 @@ class Rebalancer:
                 topics[name] = Topic.parse(path, name, node.data, node.stat.czxid)
         return replace(snapshot, topics=topics)
 
-    def _is_suspect(self, snapshot: Snapshot, decided: Plan) -> bool:
-        """Whether concurrent changes between the reads make the snapshot inconsistent."""
-        return self._lost_a_session(snapshot, decided) or self._missed_a_return(snapshot)
-
     def _missed_a_return(self, snapshot: Snapshot) -> bool:
         """Whether a static member only seems to be away, because it registered after its channel was read.
 
@@ -208,7 +203,7 @@ class Rebalancer:
         incarnation than the channel's is the only sign to check.
         """
         channels = snapshot.channels
-        odd = [name for name, seat in snapshot.seats.items() if _is_of_another_life(seat, channels.get(name))]
+        odd = [name for name, seat in snapshot.seats.items() if _is_of_another_life(seat, snapshot.channel_of(name))]
         versions = [channels[name].version if name in channels else None for name in odd]
         nodes = self._store.get_many([self._paths.channel(name) for name in odd]) if odd else []
         return versions != [node.stat.version if node else None for node in nodes]
@@ -269,8 +264,7 @@ class Rebalancer:
             log.info("turn restarted: group=%s refused=%s reason=%s", self._group, refused.path, refused.reason)
 
 
-def _is_of_another_life(seat: SeatView, view: ChannelView | None) -> bool:
-    channel = view.channel if view is not None else None
+def _is_of_another_life(seat: SeatView, channel: Channel | None) -> bool:
     return seat.seat is not None and (channel is None or channel.incarnation != seat.incarnation)
 
 

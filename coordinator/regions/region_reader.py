@@ -10,8 +10,7 @@ from typing import TypeVar
 
 from ..planning.snapshot import ChannelView, Member, RegionView
 from ..planning.target import is_live
-from ..term.bad_data import Findings
-from ..term.reading import ParsedRecords
+from ..term.reading import Findings, ParsedRecords
 from ..term.term import Term
 from ..zk.errors import BadData
 from ..zk.runtime import Runtime

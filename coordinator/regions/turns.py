@@ -9,10 +9,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from ..planning.regional import RegionStep
-from ..term.bad_data import Findings
 from ..term.metrics import OF_AN_APPLICATION, OF_AN_OPERATOR
-from ..term.pace import Pace
-from ..term.request_queue import Request, RequestQueue
+from ..term.reading import Findings
+from ..term.request_queue import Pace, Request, RequestQueue
 from ..term.term import Term
 from ..zk.errors import AccessDenied, BadData, RebalanceFailed, Refused, WriteDenied
 from ..zk.store import MAX_COMMIT_BYTES, Check, Create, Delete, Operation, SetData, Store, Watch

@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from ..term.bad_data import Findings
-from ..term.reading import FirstSeen
-from ..term.server_clock import ServerClock
-from ..term.term import Term
+from ..term.reading import Findings, FirstSeen
+from ..term.term import ServerClock, Term
 from ..zk.errors import AccessDenied, BadData
 from ..zk.store import Delete, Node, Operation, SetData
 from ..zk.update import batches

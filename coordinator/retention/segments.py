@@ -27,10 +27,8 @@ from ..planning.backpressure import (
     published_interval_ms,
     shortest_intervals_ms,
 )
-from ..term.bad_data import Findings
-from ..term.reading import FirstSeen
-from ..term.server_clock import ServerClock
-from ..term.term import Term
+from ..term.reading import Findings, FirstSeen
+from ..term.term import ServerClock, Term
 from ..zk.below import unlink_segment
 from ..zk.errors import AccessDenied, BadData
 from ..zk.store import DENIED, Check, Delete, Listing, Node, Operation, SetData

@@ -69,9 +69,15 @@ class Elector:
                 ensure(self._store, (CONSUMERS, GROUPS))
                 election = self._elect()
                 is_admitted = True
-            except (Retryable, NotAuthorized) as error:
-                self._raise_unless_admitted(error, is_admitted)
-                self._wake.wait(_RETRY_S if isinstance(error, Retryable) else _RETRY_REFUSED_S)
+            except Retryable as error:
+                log.debug("election request failed, retrying: node=%s reason=%s", self._node, error)
+                self._wake.wait(_RETRY_S)
+                continue
+            except NotAuthorized as error:
+                if not is_admitted:
+                    raise
+                log.warning("election failed, retrying: node=%s reason=%s", self._node, error)
+                self._wake.wait(_RETRY_REFUSED_S)
                 continue
             if election is not None:
                 log.info("elected: node=%s epoch=%d", self._node, election.epoch)
@@ -80,14 +86,6 @@ class Elector:
             if self._store.lost:
                 raise SessionLost("the session ended while this node stood for election")
         return None
-
-    def _raise_unless_admitted(self, error: Retryable | NotAuthorized, is_admitted: bool) -> None:
-        if isinstance(error, Retryable):
-            log.debug("election request failed, retrying: node=%s reason=%s", self._node, error)
-            return
-        if not is_admitted:
-            raise error
-        log.warning("election failed, retrying: node=%s reason=%s", self._node, error)
 
     def _on_state(self, state: SessionState) -> None:
         self._wake.set()

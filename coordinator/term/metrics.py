@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -15,8 +14,10 @@ from .. import __version__
 from ..planning.plan import Plan
 from ..planning.rebalance_history import kind_of, trigger_kind
 from ..planning.snapshot import SentCommand, Snapshot
+from ..zk.lease import Lease
 from ..zk.znodes.group_state import FAILED, GROUP_STATES, GroupState, Rebalance
 from ..zk.znodes.regions import REGION_STATES
+from .request_queue import RequestQueue
 
 TAKEN, PUT_OFF, FAILED_TURN = "taken", "put_off", "failed"
 COMPLETED, REPLACED, FAILED_REBALANCE = "completed", "replaced", "failed"
@@ -28,20 +29,6 @@ COSTLY_S, MOST_COSTLY, OTHERS = 1.0, 200, "*"
 """Series of the seconds of turns: of the groups that have cost so much, so many at most; the rest is counted as one."""
 TURN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 REBALANCE_BUCKETS = (0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
-
-
-class Queue(Protocol):
-    """The parts of the request queue that are read here."""
-
-    def __len__(self) -> int: ...
-    def oldest_due_s(self) -> float: ...
-
-
-class HasLease(Protocol):
-    """The parts of a lease that are read here."""
-
-    @property
-    def left_s(self) -> float: ...
 
 
 # Large: an attribute for each family in docs/metrics.md, so that a wrong name is a type error.
@@ -125,7 +112,7 @@ class CoordinatorMetrics:
 
     # ---- the term
 
-    def elected(self, epoch: int, queue: Queue, lease: HasLease) -> None:
+    def elected(self, epoch: int, queue: RequestQueue, lease: Lease) -> None:
         """A term has begun. Its group metrics start from zero: groups of an earlier term may be gone."""
         for family in (*self._gauges, *self._counters, *self._of_regions):
             family.clear()

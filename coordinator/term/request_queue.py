@@ -59,10 +59,6 @@ def _top(heap: list[_Entry]) -> float:
     return heap[0][0] if heap else math.inf
 
 
-def _no_group(group: str) -> bool:
-    return False
-
-
 class RequestQueue:
     """Requests by group. `take` blocks until a group is due that is not in a handler.
 
@@ -70,7 +66,9 @@ class RequestQueue:
     :param is_idle: whether a group has no members: such groups share one account, whatever their number.
     """
 
-    def __init__(self, runtime: Runtime, handlers: int = 1, is_idle: Callable[[str], bool] = _no_group) -> None:
+    def __init__(
+        self, runtime: Runtime, handlers: int = 1, is_idle: Callable[[str], bool] = lambda group: False
+    ) -> None:
         self._runtime = runtime
         self._handlers = handlers
         self._is_idle = is_idle
@@ -84,11 +82,6 @@ class RequestQueue:
         self._most_costs = LEAST_COSTS
         self._taken: dict[str, float] = {}
         self._closed = False
-
-    @property
-    def groups_being_rebalanced(self) -> set[str]:
-        """The groups that are in a handler."""
-        return set(self._taken)
 
     def request(self, group: str, reason: str, delay_s: float = 0.0) -> None:
         """Request a turn of `group` in `delay_s` seconds; the earliest of several requests counts."""
@@ -234,3 +227,37 @@ class RequestQueue:
         if len(self._costs) > self._most_costs:
             self._costs = {name: cost for name, cost in self._costs.items() if cost.left_s(now) > FREE_S / 100}
             self._most_costs = max(LEAST_COSTS, len(self._costs) + LEAST_COSTS // 4)
+
+
+FIRST_PAUSE_S = 0.05
+
+
+class Pace:
+    """Counts turns of one kind that follow each other.
+
+    :param at_once: so many are taken without a pause.
+    :param gap_s: one that comes later after the pause of the last one is the first of its kind again.
+    :param longest_s: bound of the growing pause.
+    """
+
+    def __init__(self, at_once: int, gap_s: float, longest_s: float) -> None:
+        self._at_once = at_once
+        self._gap_s = gap_s
+        self._longest_s = longest_s
+        self.count = 0
+        self.until = float("-inf")
+
+    def taken(self, now: float) -> bool:
+        """Count one; the next is not to be taken before `until`.
+
+        :returns: whether the log shall have it: for the first that is paced, and for each `at_once` further ones.
+        """
+        self.count = self.count + 1 if now - self.until < self._gap_s else 1
+        beyond = self.count - self._at_once
+        self.until = now + (growing(beyond, self._longest_s) if beyond > 0 else 0.0)
+        return beyond > 0 and beyond % self._at_once == 1
+
+
+def growing(nth: int, longest_s: float) -> float:
+    """The n-th pause in a row, from 1 on: each is twice as long."""
+    return min(longest_s, FIRST_PAUSE_S * 2.0 ** min(nth - 1, 10))

@@ -12,12 +12,76 @@ from ..zk.runtime import FirstLines, Runtime
 from ..zk.store import MAX_OPERATIONS, Check, Create, Delete, Operation, SetData, Store
 from ..zk.update import clear_below
 from ..zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, TURN_TIMES, parents_of
-from .bad_data import Problems
+from ..zk.znodes.records import MOST_GROUPS, TurnTimes
 from .config import CoordinatorConfig
 from .elector import Election
 from .metrics import CoordinatorMetrics
-from .server_clock import ServerClock
-from .turn_times import TurnTimer
+from .reading import Problems
+
+
+class ServerClock:
+    """ZooKeeper's own wall clock: the write time of this term's epoch, plus the monotonic time since.
+
+    Ages of znodes are their server's times against this clock, never against this host's, which may be days ahead: live
+    znodes would look dead. A host that slept counts too little, and collects later.
+    """
+
+    def __init__(self, store: Store, runtime: Runtime) -> None:
+        self._store = store
+        self._runtime = runtime
+        self._began: float | None = None
+        self._began_ms = 0
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970; 0, so that nothing is old, while the epoch is unreadable.
+
+        :raises Retryable: when ZooKeeper did not answer.
+        """
+        if self._began is None:
+            self.begin()
+        if self._began is None:
+            return 0
+        return self._began_ms + round(1000 * (self._runtime.monotonic() - self._began))
+
+    def begin(self) -> None:
+        """Start counting, right after the election: a later start would make the clock late by the difference.
+
+        :raises Retryable: when ZooKeeper did not answer.
+        """
+        node = self._store.get(COORDINATOR_EPOCH)
+        if node is not None:
+            self._began, self._began_ms = self._runtime.monotonic(), node.stat.mtime_ms
+
+
+LEAST_MS_PER_S = 10
+"""A group below this share of a handler costs the others nothing that they would notice."""
+
+
+class TurnTimer:
+    """Sums the seconds of turns by group, for one term."""
+
+    def __init__(self, runtime: Runtime, epoch: int) -> None:
+        self._runtime = runtime
+        self._epoch = epoch
+        self._lock = runtime.lock()
+        self._seconds: dict[str, float] = {}
+        self._since = runtime.monotonic()
+
+    def took(self, group: str, seconds: float) -> None:
+        """A turn of `group` took so long."""
+        with self._lock:
+            self._seconds[group] = self._seconds.get(group, 0.0) + seconds
+
+    def since_last(self) -> TurnTimes:
+        """The record of the time since the last call: the groups that cost most."""
+        with self._lock:
+            now = self._runtime.monotonic()
+            passed_s = max(now - self._since, 0.001)
+            rates = {group: round(1000 * seconds / passed_s) for group, seconds in self._seconds.items()}
+            self._seconds, self._since = {}, now
+        most = sorted(rates, key=lambda group: (-rates[group], group))[:MOST_GROUPS]
+        return TurnTimes(self._epoch, {group: rates[group] for group in most if rates[group] >= LEAST_MS_PER_S})
+
 
 log = logging.getLogger(__name__)
 

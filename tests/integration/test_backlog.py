@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.planning.backpressure import HURRY_BYTES, Bounds, Retention
 from coordinator.retention.segments import SegmentCollector, SegmentRules
-from coordinator.term.server_clock import ServerClock
+from coordinator.term.term import ServerClock
 from coordinator.zk.lease import Lease
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Create, Delete, Operation, SetData, Store

@@ -304,7 +304,7 @@ def test_text_that_no_terminal_can_show_is_no_reason_for_the_status_to_fail(worl
 def test_bad_data_is_logged_once_with_its_path_and_again_after_a_change(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "coordinator.term.bad_data")
+    caplog.set_level(logging.INFO, "coordinator.term.reading")
     service = world.coordinator(sweep_interval_ms=100)
     world.topic("t", 1)
     path = world.brokers.topic("bad")

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from consumer.membership.registration import register
 from coordinator.admin.health import read_status
 from coordinator.cli import main
-from coordinator.listeners.agenda import Event
+from coordinator.listeners.listeners import Event
 from coordinator.retention.leftovers import OffsetCollector
 from coordinator.service import CoordinatorService
 from coordinator.term.elector import listed

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from coordinator.cli import main
-from coordinator.listeners.interests import Interests
 from coordinator.listeners.listeners import Listeners
 from coordinator.listeners.members import REGISTRATIONS_AT_ONCE
+from coordinator.listeners.topics import Interests
 from coordinator.rebalance.group_reader import GroupReader
 from coordinator.term.operator_requests import Asked
 from coordinator.zk.runtime import ThreadRuntime

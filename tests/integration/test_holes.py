@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.listeners.interests import Interests
 from coordinator.listeners.listeners import Listeners
+from coordinator.listeners.topics import Interests
 from coordinator.term.operator_requests import Asked
 from coordinator.zk.errors import EpochOver, IncarnationOver
 from coordinator.zk.runtime import ThreadRuntime

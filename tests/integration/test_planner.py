@@ -19,7 +19,7 @@ from consumer.spark.source.query_znode import QueryRemoved, QueryTakenOver
 from consumer.spark.source.segment_index import Sealed, SourceOffset
 from coordinator.planning.backpressure import Bounds, Retention
 from coordinator.retention.segments import SeenQueries, SegmentCollector, SegmentRules
-from coordinator.term.server_clock import ServerClock
+from coordinator.term.term import ServerClock
 from coordinator.zk.errors import BadData, OutcomeUnknown, Refused
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory, open_kazoo

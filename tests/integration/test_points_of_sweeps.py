@@ -8,8 +8,7 @@ from contextlib import closing
 import pytest
 
 from coordinator.retention.leftovers import Collector, OffsetCollector
-from coordinator.term.server_clock import ServerClock
-from coordinator.term.term import Term
+from coordinator.term.term import ServerClock, Term
 from coordinator.zk.errors import EpochOver, OutcomeUnknown
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo

@@ -14,7 +14,7 @@ import coordinator.rebalance.rebalancer
 from consumer.assignment.consumers import ConsumerRole
 from consumer.membership.client_assignment import ClientAssignment
 from coordinator.listeners.listeners import Listeners
-from coordinator.planning.group import Group
+from coordinator.planning.asking import Group
 from coordinator.rebalance.ask_reader import AskReader
 from coordinator.zk.store import Check, Delete
 from coordinator.zk.znodes.group_state import Answer, MemberAnswer
@@ -235,14 +235,16 @@ def _without_digest(original: Any) -> Any:
     return as_asked
 
 
+def _by_incarnation(original: Any) -> Any:
+    return lambda *args: replace(original(*args), identity=args[-1].incarnation)
+
+
 FAILURES_FORGOTTEN: tuple[Patch, ...] = (replaced(asking, "_failed", _forgets_failures),)
 ASKED_ANEW: tuple[Patch, ...] = (replaced(asking, "_pending_ask", _asks_anew),)
 WAITS_IN_VAIN: tuple[Patch, ...] = (replaced(asking, "_wait_for_answer", _waits_in_vain),)
 OLD_COMMANDS_KEPT: tuple[Patch, ...] = (replaced(asking, "_wait_for_answer", _keeps_old_commands),)
 WITHOUT_DIGEST: tuple[Patch, ...] = (replaced(asking, "_ask_member", _without_digest),)
-BY_INCARNATION: tuple[Patch, ...] = (
-    constant(asking, "identity", lambda snapshot, consumer, registration: registration.incarnation),
-)
+BY_INCARNATION: tuple[Patch, ...] = (replaced(asking, "_ask_member", _by_incarnation),)
 REQUESTS_UNREAD: tuple[Patch, ...] = (
     constant(Listeners, "sync_request_change", nothing),
     constant(AskReader, "request", nothing),

@@ -21,7 +21,7 @@ from consumer.membership.member import ConsumerMember
 from consumer.membership.offsets import CommittedOffsets
 from consumer.membership.registration import Keeper
 from consumer.sealing.sealer import Sealer
-from coordinator.rebalance.channel_reader import ChannelReader
+from coordinator.rebalance.group_reader import ChannelReader
 from coordinator.retention.segments import SegmentCollector
 from coordinator.service import Coordinator
 from coordinator.zk.errors import CoordinatorError, Refused

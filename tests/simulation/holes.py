@@ -11,9 +11,8 @@ import coordinator.planning.reconciliation
 import coordinator.rebalance.handlers
 from consumer.membership.claims import after_command
 from consumer.membership.member import CommandDrain
-from coordinator.listeners.interests import Interests
 from coordinator.listeners.listeners import Listeners
-from coordinator.listeners.topics import TopicListener
+from coordinator.listeners.topics import Interests, TopicListener
 from coordinator.retention.leftovers import Collector
 from coordinator.term.request_queue import RequestQueue
 from coordinator.term.term import LeaseLapsed, Term
@@ -28,7 +27,7 @@ from tests.support.terms import with_store
 
 def _lost_while_busy(original: Any) -> Any:
     def request(self: RequestQueue, group: str, reason: str, delay_s: float = 0.0) -> None:
-        if group not in self.groups_being_rebalanced or reason in ("again", "acknowledged"):
+        if group not in self._taken or reason in ("again", "acknowledged"):
             original(self, group, reason, delay_s)
 
     return request

@@ -20,7 +20,7 @@ import coordinator.regions.region_reader
 import coordinator.regions.turns
 from consumer.membership.contributor import Contributor
 from consumer.operator.region import CutReader, RegionMember
-from coordinator.planning.reconciliation import Waiting
+from coordinator.planning.reconciliation import Step
 from coordinator.regions.region_reader import RegionReader
 from coordinator.regions.turns import Regions, RegionTurns
 from coordinator.zk.errors import Refused
@@ -203,7 +203,7 @@ def _in_part(original: Any) -> Any:
             command = regional._wanted(now, name, region)
             threads = {thread: parts - blocked for thread, parts in command.threads.items()}
             if command.option == START_FETCHER and any(threads.values()):
-                steps[name] = Waiting(blocked, replace(command, threads=threads))
+                steps[name] = Step(replace(command, threads=threads), blocked=blocked)
         return replace(found, steps=steps), is_settled
 
     return regional_moves

@@ -183,10 +183,10 @@ def _marks_not_asked(original: Any) -> Any:
 def _starts_blocked(original: Any) -> Any:
     def step(now: Any, name: str, revoked: Any, sent: Any, taken: Any, is_patient: bool) -> Any:
         found = original(now, name, revoked, sent, taken, is_patient)
-        if not isinstance(found, reconciliation.Waiting) or found.start is None:
+        if found.blocked is None or found.due is None:
             return found
         every = now.snapshot.channels[name].running | now.want.target[name].partitions
-        return replace(found, start=reconciliation._start(now, name, every))
+        return replace(found, due=reconciliation._start(now, name, every))
 
     return step
 

@@ -17,9 +17,9 @@ from coordinator.assignors import Assignor
 from coordinator.rebalance.rebalancer import Rebalancer, Turn
 from coordinator.regions.plan import RegionRules
 from coordinator.regions.turns import RegionTurns
-from coordinator.term.bad_data import Problems
 from coordinator.term.config import CoordinatorConfig
 from coordinator.term.elector import Elector
+from coordinator.term.reading import Problems
 from coordinator.term.term import Term
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo

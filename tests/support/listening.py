@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from coordinator.listeners.interests import Interests
 from coordinator.listeners.listeners import Listeners
+from coordinator.listeners.topics import Interests
 from coordinator.term.operator_requests import Asked
 from coordinator.zk.runtime import Task, ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo

@@ -10,7 +10,7 @@ import pyarrow as pa
 from consumer.sealing.segment_files import SegmentFolder
 from coordinator.planning.backpressure import Bounds, Retention
 from coordinator.retention.segments import SegmentCollector, SegmentRules
-from coordinator.term.server_clock import ServerClock
+from coordinator.term.term import ServerClock
 from coordinator.zk.runtime import Runtime, ThreadRuntime
 from coordinator.zk.store import Create, Delete, SetData, Store
 from coordinator.zk.update import ensure

@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from coordinator.term.bad_data import Problems
 from coordinator.term.config import CoordinatorConfig
 from coordinator.term.elector import Election
 from coordinator.term.metrics import CoordinatorMetrics
+from coordinator.term.reading import Problems
 from coordinator.term.term import Term
 from coordinator.zk.lease import Lease
 from coordinator.zk.runtime import Runtime

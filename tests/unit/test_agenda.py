@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.listeners.agenda import Agenda, Event
+from coordinator.listeners.listeners import Agenda, Event
 from tests.unit.manual import Forever, ManualRuntime
 
 

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from coordinator.term.bad_data import Findings, Problems
+from coordinator.term.reading import Findings, Problems
 from coordinator.zk.runtime import INTERVAL_S, MOST_LINES, FirstLines
 from coordinator.zk.znodes.paths import Brokers, GroupPaths
 from tests.unit.manual import ManualRuntime

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.listeners.interests import Interests
+from coordinator.listeners.topics import Interests
 from coordinator.zk.znodes.records import Registration
 from tests.unit.manual import ManualRuntime
 

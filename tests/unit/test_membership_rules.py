@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator.assignors.eager import RangeAssignor
-from coordinator.planning.membership import GroupRules
-from coordinator.planning.strategy import ESTABLISHED, NEWCOMER, RETURNING, Candidate, choose
+from coordinator.planning.membership import ESTABLISHED, NEWCOMER, RETURNING, Candidate, GroupRules, choose
 from coordinator.zk.errors import RebalanceFailed
 from coordinator.zk.store import SetData
 from coordinator.zk.znodes.group_state import EMPTY, PREPARING, STABLE
@@ -83,8 +82,8 @@ def test_most_preferred_strategy_supported_by_all_members_is_chosen(
 ) -> None:
     members = [member(f"c{number}", *each) for number, each in enumerate(protocols)]
 
-    assert choose(members, current, KNOWN).name == chosen
-    assert choose(reversed(members), current, KNOWN).name == chosen
+    assert choose(members, current, KNOWN).offer.name == chosen
+    assert choose(reversed(members), current, KNOWN).offer.name == chosen
 
 
 def test_newcomer_without_a_common_strategy_is_refused_and_the_group_continues() -> None:
@@ -94,7 +93,7 @@ def test_newcomer_without_a_common_strategy_is_refused_and_the_group_continues()
         KNOWN,
     )
 
-    assert choice.name == "range"
+    assert choice.offer.name == "range"
     assert list(choice.refused) == ["b"]
     assert "'sticky'" in choice.refused["b"]
     assert "'range'" in choice.refused["b"]
@@ -105,14 +104,14 @@ def test_first_of_newcomers_without_a_common_strategy_is_admitted() -> None:
 
     choice = choose([late, early], "", KNOWN)
 
-    assert choice.name == "sticky"
+    assert choice.offer.name == "sticky"
     assert list(choice.refused) == ["a"]
 
 
 def test_newcomer_without_a_strategy_of_this_node_is_refused() -> None:
     choice = choose([member("a", "unheard-of", rank=NEWCOMER)], "", KNOWN)
 
-    assert choice.name is None
+    assert choice.offer is None
     assert "unheard-of" in choice.refused["a"]
 
 
@@ -135,7 +134,7 @@ def test_refused_newcomer_takes_no_place_of_an_admissible_one() -> None:
 def test_incompatible_member_is_removed_without_stopping_the_group() -> None:
     choice = choose([member("a", "range"), member("b", "mine", czxid=1)], "range", KNOWN)
 
-    assert (choice.name, list(choice.refused)) == ("range", ["b"])
+    assert (choice.offer.name, list(choice.refused)) == ("range", ["b"])
 
 
 def test_returning_static_member_precedes_newcomers_that_joined_during_its_absence() -> None:
@@ -149,7 +148,7 @@ def test_returning_static_member_precedes_newcomers_that_joined_during_its_absen
         KNOWN,
     )
 
-    assert (choice.name, list(choice.refused)) == ("range", ["x"])
+    assert (choice.offer.name, list(choice.refused)) == ("range", ["x"])
 
 
 def test_refused_newcomer_gets_the_reason_and_no_other_member_is_notified() -> None:

@@ -23,12 +23,12 @@ from coordinator.listeners.members import _who_changed
 from coordinator.listeners.topics import _what_happened
 from coordinator.planning.asking import Asking
 from coordinator.planning.plan import End, Plan
-from coordinator.planning.rebalance_history import TRIGGERS, _seen_in_the_turn, kind_of, trigger_kind
+from coordinator.planning.rebalance_history import TRIGGERS, changes_of, kind_of, trigger_kind
 from coordinator.planning.snapshot import AskView, ChannelView, SentCommand, Snapshot
 from coordinator.planning.target import Wanted
-from coordinator.term.bad_data import Findings, Problems
 from coordinator.term.config import CoordinatorConfig
 from coordinator.term.metrics import CoordinatorMetrics
+from coordinator.term.reading import Findings, Problems
 from coordinator.term.request_queue import RequestQueue
 from coordinator.zk.errors import CoordinatorError, UsageError
 from coordinator.zk.process.metrics_server import TRY_AGAIN_S, MetricsServer
@@ -89,9 +89,9 @@ def topic(partitions: int, topic_id: str = "id") -> Topic:
         (_what_happened(topic(3), None), "topic"),
         (_what_happened(topic(3), topic(3, "another")), "topic"),
         (_what_happened(topic(3), topic(4)), "partitions"),
-        (_seen_in_the_turn(["c1/1234"], []), "joined"),
-        (_seen_in_the_turn([], ["c1/1234"]), "left"),
-        (_seen_in_the_turn([], []), "other"),
+        (changes_of(["c1/1234"], []), "joined"),
+        (changes_of([], ["c1/1234"]), "left"),
+        ("topics or owners changed", "other"),
         ("coordinator elected; joined c1", "elected"),
         (_who_changed({}, {}) + "; joined c1", "joined"),
         ("sweep", "sweep"),

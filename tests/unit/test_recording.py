@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.assignors import Subscriber
 from coordinator.assignors.sticky import StickyAssignor
-from coordinator.rebalance.recording import RecordingAssignor
+from coordinator.rebalance.handlers import RecordingAssignor
 from tests.unit.manual import ManualRuntime
 from tests.unit.strategies import numbered, parts
 

@@ -18,8 +18,7 @@ from coordinator.planning.target import Wanted
 from coordinator.regions.plan import RegionPlan, RegionRules, RegionSnapshot, region_plan
 from coordinator.regions.region_reader import GroupRegionReader
 from coordinator.regions.turns import ENDED_KEPT, ZNODES_A_TURN, Regions, RegionTurns, to_retire
-from coordinator.term.bad_data import Findings, Problems
-from coordinator.term.reading import FirstSeen
+from coordinator.term.reading import Findings, FirstSeen, Problems
 from coordinator.term.request_queue import Request, RequestQueue
 from coordinator.zk.errors import ConnectionLost, OutcomeUnknown, RebalanceFailed
 from coordinator.zk.security.policy import AclPolicy

@@ -90,7 +90,7 @@ def test_a_group_is_not_handed_out_again_before_it_is_done() -> None:
     with pytest.raises(Forever):
         queue.take()
 
-    assert queue.groups_being_rebalanced == {"g"}
+    assert queue._taken.keys() == {"g"}
 
 
 def test_a_request_during_a_turn_brings_another_turn() -> None:

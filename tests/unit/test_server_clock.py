@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.term.server_clock import ServerClock
+from coordinator.term.term import ServerClock
 from coordinator.zk.store import Create, Node, Watch
 from coordinator.zk.znodes.paths import COORDINATOR_EPOCH
 from tests.property.tree import MemoryTree, MemoryTreeStore

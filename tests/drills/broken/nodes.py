@@ -14,15 +14,13 @@ import coordinator.planning.reconciliation
 import coordinator.regions.plan
 from coordinator.listeners.listeners import Listeners
 from coordinator.listeners.topics import TopicListener
-from coordinator.planning.group import Asking
-from coordinator.planning.kept import unchanged_target
-from coordinator.planning.reconciliation import Unrevoked, Waiting
+from coordinator.planning.asking import Asking, unchanged_target
+from coordinator.planning.reconciliation import Step
 from coordinator.rebalance.handlers import Handlers
 from coordinator.rebalance.rebalancer import Rebalancer
 from coordinator.service import CoordinatorService
 from coordinator.zk.store import SetData
 from coordinator.zk.znodes.group_state import EMPTY, STABLE
-from coordinator.zk.znodes.partitions import NONE
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import STOP_FETCHER, Command
 from tests.simulation.mutation import Patch, constant, replaced
@@ -84,8 +82,8 @@ def commands_of_the_dead_stay() -> None:
         def moves(now: Any) -> Any:
             found = original(now)
             stops = {
-                end.view.consumer: Unrevoked(
-                    NONE, Command(STOP_FETCHER, now.snapshot.epoch, now.generation, end.view.channel.incarnation)
+                end.view.consumer: Step(
+                    Command(STOP_FETCHER, now.snapshot.epoch, now.generation, end.view.channel.incarnation)
                 )
                 for end in now.membership.ends
             }
@@ -127,7 +125,7 @@ def starts_are_late() -> None:
     def late(original: Any) -> Any:
         def moves(now: Any) -> Any:
             found = original(now)
-            early = {name: Waiting(command.started) for name, command in found.starts if is_early(name, command)}
+            early = {name: Step(blocked=command.started) for name, command in found.starts if is_early(name, command)}
             return replace(found, steps={**found.steps, **early})
 
         return moves
