@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from coordinator.zk.znodes.commands import ASSIGN
 from coordinator.zk.znodes.paths import ask_number
 
 from ..replay.replay import Replay
@@ -48,29 +47,21 @@ class Decided(Settled):
         bounds, conditions = self.world.bounds, self.world.conditions
         able = max(conditions.undisturbed_since(now), conditions.unpaused_since(group.name), group.hand_at)
         allowed = bounds["notice"] + (bounds["session_timeout"] if able > since else 0.0)
-        is_late = now - max(since, able) > allowed and not (group.state is not None and group.state.by_hand)
+        is_late = now - max(since, able) > allowed and not group.is_edited
         if is_late:
-            self.broken(
-                f"{view.name} of group {group.name} is waited for from {moment(since)} to {moment(now)}, and no "
-                "`assign` for it stands in the channel of its leader",
-                view.made,
-                group.state.written if group.state is not None else None,
-            )
+            why = f"{view} is waited for from {moment(since)} to {moment(now)}, and no `assign` for it stands"
+            self.broken(f"{why} in the channel of its leader", view.made, group.written)
         return is_late
 
 
 def _not_asked(group: GroupView) -> AskView | None:
     """The pending ask of a live leader with neither a command nor an answer."""
-    view, state = group.newest_ask, group.state.data if group.state is not None else None
+    view, client = group.newest_ask, group.known.client if group.known is not None else None
     if view is None or view.gone is not None or view.answered is not None or view.ask is None or view.by_hand:
         return None
-    if state is None or state.client is None:
-        return None
-    if view.number <= max(ask_number(state.client.ask), ask_number(state.client.failed_ask)):
+    if client is None or view.number <= max(ask_number(client.ask), ask_number(client.failed_ask)):
         return None
     if not group.is_asked(view.ask):
         return None
     commands = group.channels[view.ask.leader].commands.values()
-    if any(each.data is not None and each.data.option == ASSIGN and each.data.ask == view.name for each in commands):
-        return None
-    return view
+    return None if any(each.asks_for(view.name) for each in commands) else view
