@@ -7,11 +7,10 @@ from itertools import chain
 from pathlib import Path
 
 from .invariants.base import Invariant, Rules
-from .invariants.l1_settles import Settled
+from .invariants.l1_settles import Decided, Settled
 from .invariants.l2_changes_seen import ChangesSeen
 from .invariants.l3_isolation import Unhindered
 from .invariants.l4_churn import ChurnProgress
-from .invariants.l5_decided import Decided
 from .invariants.l6_resumed import Resumed
 from .invariants.s1_exclusive import Exclusive
 from .invariants.s2_coverage import Covering

@@ -1,10 +1,11 @@
-"""L1: the group is Stable soon after the last fault."""
+"""L1: the group is Stable soon after the last fault; L5: client-side assignment terminates, also when leaders fail."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from coordinator.zk.znodes.group_state import STABLE
+from coordinator.zk.znodes.paths import ask_number
 from coordinator.zk.znodes.sync import CLIENT
 
 from ..replay.commits import Changed, Commit
@@ -12,7 +13,7 @@ from ..replay.conditions import FOREVER, NEVER, Fault
 from ..replay.expected_target import can_be_led, has_failed, hold_s, longest_ask_s, runs_target
 from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
-from ..replay.znode_views import GroupView, OwnerView
+from ..replay.znode_views import AskView, GroupView, OwnerView
 from .base import Invariant
 
 SILENT_SHARE = 2 / 3
@@ -44,7 +45,7 @@ class Settled(Invariant):
     from when it gave up the seat of a static member that has not come back; for a group of a consistent region from its
     last reset, with `hold` added. Not judged: paused groups, groups of a failed region, with a registration made
     unreadable by a manual edit, or with a manually edited state, or with an owner znode that a member that lies has
-    left, until its session ends. Groups with client-side assignment, now or after `calm`, are L5's (`l5_decided.py`).
+    left, until its session ends. Groups with client-side assignment, now or after `calm`, are L5's (`Decided`).
     """
 
     name = "L1"
@@ -267,3 +268,60 @@ def _why(group: GroupView) -> str:
         return f"{state.state} in generation {state.generation}"
     odd = [name for name in group.live_members if not runs_target(group, state, name)]
     return f"{odd[0]} does not run its target"
+
+
+class Decided(Settled):
+    """A leader's death, hang or error at any point, and any number of joins meanwhile, end in a Stable group.
+
+    As L1, for groups with client-side assignment, with `assignment_timeout` (a leader's without an answer, and the
+    backoff after it) once, and once for each member that is stuck, or whose assignor fails for good. A group with
+    broken assignors only (`broken` of `calm`) is not judged.
+
+    And no leader is waited for without an `assign`: a pending ask has its `assign` in the leader's channel, or its
+    answer, within `notice`.
+    """
+
+    name = "L5"
+    sentence = "A leader's death, hang or error at any point, and any number of joins meanwhile, end in a Stable group."
+
+    def __init__(self, world: Replay) -> None:
+        super().__init__(world)
+        self._unasked: dict[str, tuple[str, float]] = {}
+
+    def concerns(self, group: GroupView) -> bool:
+        return self.is_led(group)
+
+    def on_tick(self, now: float) -> None:
+        found: dict[str, tuple[str, float]] = {}
+        for name, group in self.world.groups.items():
+            view = _not_asked(group)
+            if view is None:
+                continue
+            known, since = self._unasked.get(name, ("", now))
+            found[name] = (view.name, since if known == view.name else now)
+            if self.world.bounds and self._judge_asked(group, view, found[name][1], now):
+                found[name] = (view.name, float("inf"))  # reported once
+        self._unasked = found
+
+    def _judge_asked(self, group: GroupView, view: AskView, since: float, now: float) -> bool:
+        bounds, conditions = self.world.bounds, self.world.conditions
+        able = max(conditions.undisturbed_since(now), conditions.unpaused_since(group.name), group.hand_at)
+        allowed = bounds["notice"] + (bounds["session_timeout"] if able > since else 0.0)
+        is_late = now - max(since, able) > allowed and not group.is_edited
+        if is_late:
+            why = f"{view} is waited for from {moment(since)} to {moment(now)}, and no `assign` for it stands"
+            self.broken(f"{why} in the channel of its leader", view.made, group.written)
+        return is_late
+
+
+def _not_asked(group: GroupView) -> AskView | None:
+    """The pending ask of a live leader with neither a command nor an answer."""
+    view, client = group.newest_ask, group.known.client if group.known is not None else None
+    if view is None or view.gone is not None or view.answered is not None or view.ask is None or view.by_hand:
+        return None
+    if client is None or view.number <= max(ask_number(client.ask), ask_number(client.failed_ask)):
+        return None
+    if not group.is_asked(view.ask):
+        return None
+    commands = group.channels[view.ask.leader].commands.values()
+    return None if any(each.asks_for(view.name) for each in commands) else view

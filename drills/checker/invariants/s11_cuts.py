@@ -14,7 +14,6 @@ from .base import Invariant
 from .s10_restored import Restored
 
 
-# Large: one invariant, whose rules follow a checkpoint from its begin to its end.
 class CompleteCuts(Invariant):
     """Every complete checkpoint has one contribution of each participant, of one incarnation and one R, and its offsets
     are exactly those of the processed records.

@@ -14,8 +14,7 @@ from ..replay.fetch_intervals import Hold
 from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import ChannelView, CommandView, GroupView
-from .base import Invariant, Rules
-from .session_leases import SessionLeases
+from .base import Invariant, Rules, SessionLeases
 
 CLOCK_ROUNDING_S = 0.001
 

@@ -6,8 +6,7 @@ from ..replay.commits import SERVER, Changed, Commit
 from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import CHECKPOINT, END, ROOT
-from .base import Invariant
-from .session_leases import SessionLeases
+from .base import Invariant, SessionLeases
 
 ONLY_A_COORDINATOR = Changed.STATE | Changed.SENT | Changed.HISTORY
 """Written by coordinators only: writes without an election are violations, too."""
