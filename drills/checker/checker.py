@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 
-from .invariants.base import Invariant
-from .invariants.l1_settles import Settled
+from .invariants.base import Invariant, Rules
+from .invariants.l1_settles import Decided, Settled
 from .invariants.l2_changes_seen import ChangesSeen
 from .invariants.l3_isolation import Unhindered
 from .invariants.l4_churn import ChurnProgress
-from .invariants.l5_decided import Decided
 from .invariants.l6_resumed import Resumed
 from .invariants.s1_exclusive import Exclusive
 from .invariants.s2_coverage import Covering
@@ -26,7 +26,7 @@ from .invariants.s11_cuts import CompleteCuts
 from .replay.commits import Commit
 from .replay.history_files import Lines, merged
 from .replay.replay import Replay
-from .replay.verdict import Event, Verdicts
+from .replay.verdict import Event, Verdicts, handlers_of
 
 TICK_S = 0.5
 
@@ -50,27 +50,14 @@ class Checker:
         self._next_tick = float("-inf")
         self._on_commits = [(each.wants, each.on_commit) for each in self.invariants if each.wants]
         self._handlers_of: dict[int, list[Callable[[Commit], None]]] = {}
-        self._ticked = [each.on_tick for each in self.invariants if type(each).on_tick is not Invariant.on_tick]
-        self._handlers = self._routes()
+        rules = chain.from_iterable(each.parts for each in self.invariants)
+        parts: list[Invariant | Rules] = [*self.invariants, *rules]
+        self._ticked = [each.on_tick for each in parts if type(each).on_tick not in (Invariant.on_tick, Rules.on_tick)]
+        self._handlers: dict[str, list[Handler]] = {"commit": [self._on_commit], "closed": [self._on_closed]}
+        for part in (world, world.conditions, world.fetching, *parts):
+            for kind, handler in handlers_of(part):
+                self._handlers.setdefault(kind, []).append(handler)
         self.events = 0
-
-    def _routes(self) -> dict[str, Handler]:
-        world = self.world
-        routes: dict[str, list[Handler]] = {
-            "run": [self._on_run],
-            "start": [world.on_start],
-            "commit": [self._on_commit],
-            "closed": [self._on_closed],
-            "exit": [world.conditions.on_exit],
-            "elected": [world.conditions.on_elected],
-            "lease": [world.conditions.on_lease],
-            "fault": [self._on_fault],
-            "calm": [world.conditions.on_calm],
-        }
-        for handlers in (world.fetching.handlers(), *(each.handlers() for each in self.invariants)):
-            for kind, handler in handlers.items():
-                routes.setdefault(kind, []).append(handler)
-        return {kind: its[0] if len(its) == 1 else _each(its) for kind, its in routes.items()}
 
     def feed(self, event: Event) -> None:
         """The next event."""
@@ -78,14 +65,13 @@ class Checker:
         at = event["at"]
         if at > self._now:
             if self.world.fetching.contested:
-                self._exclusive.on_time(self._now, at)
+                self._exclusive.meet(self._now)
             if at >= self._next_tick:
                 self._next_tick = at + TICK_S
                 for tick in self._ticked:
                     tick(at)
             self._now = at
-        handler = self._handlers.get(event["event"])
-        if handler is not None:
+        for handler in self._handlers.get(event["event"], ()):
             handler(event)
 
     def verdicts(self, aside: int = 0, problems: Sequence[str] = ()) -> Verdicts:
@@ -94,11 +80,6 @@ class Checker:
         """
         found = {each.name: each.verdict(aside) for each in self.invariants}
         return Verdicts(found, self.events, aside, tuple(problems))
-
-    # ---- events that the world handles in more than one place
-
-    def _on_run(self, event: Event) -> None:
-        self.world.bounds = dict(event["bounds"])
 
     def _on_commit(self, event: Event) -> None:
         self._dispatch(self.world.commit(event))
@@ -113,17 +94,6 @@ class Checker:
             handlers = self._handlers_of[mask] = [handle for wants, handle in self._on_commits if wants & mask]
         for handle in handlers:
             handle(commit)
-
-    def _on_fault(self, event: Event) -> None:
-        self.world.on_fault(event)
-
-
-def _each(handlers: Sequence[Handler]) -> Handler:
-    def handle(event: Event) -> None:
-        for handler in handlers:
-            handler(event)
-
-    return handle
 
 
 def check(events: Iterable[Event]) -> Verdicts:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from drills.checker.replay.event_schema import problem
+from drills.checker.replay.history_files import problem
 from drills.checker.replay.verdict import Event, ascii_line
 
 LONGEST_TEXT = 2_000

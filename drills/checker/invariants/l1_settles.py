@@ -1,18 +1,18 @@
-"""L1: the group is Stable soon after the last fault."""
+"""L1: the group is Stable soon after the last fault; L5: client-side assignment terminates, also when leaders fail."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from coordinator.zk.znodes.group_state import CLIENT, STABLE
+from coordinator.zk.znodes.paths import ask_number
 
-from ..replay.commits import LIFE, MEMBER, RUNNING, STATE, Commit
-from ..replay.conditions import NEVER, Fault
+from ..replay.commits import Changed, Commit
+from ..replay.conditions import FOREVER, NEVER, Fault
 from ..replay.expected_target import can_be_led, has_failed, hold_s, longest_ask_s, runs_target
-from ..replay.reading import read_owner
 from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
-from ..replay.znode_views import GroupView, OwnerView
+from ..replay.znode_views import AskView, GroupView, OwnerView
 from .base import Invariant
 
 SILENT_SHARE = 2 / 3
@@ -23,15 +23,13 @@ LOST_STATE_S = 40.0
 unknown."""
 
 
+@dataclass(slots=True, eq=False)
 class _Unsettled:
-    """A group that is not settled: since when, and why."""
+    """A group that is not settled: since when, why, and the last commit of its state."""
 
-    __slots__ = ("since", "state", "why")
-
-    def __init__(self, since: Event, group: GroupView) -> None:
-        self.since = since
-        self.why = _why(group)
-        self.state = group.state.written if group.state is not None else None
+    since: Event
+    why: str
+    state: Event | None
 
 
 class Settled(Invariant):
@@ -47,7 +45,7 @@ class Settled(Invariant):
     from when it gave up the seat of a static member that has not come back; for a group of a consistent region from its
     last reset, with `hold` added. Not judged: paused groups, groups of a failed region, with a registration made
     unreadable by a manual edit, or with a manually edited state, or with an owner znode that a member that lies has
-    left, until its session ends. Groups with client-side assignment, now or after `calm`, are L5's (`l5_decided.py`).
+    left, until its session ends. Groups with client-side assignment, now or after `calm`, are L5's (`Decided`).
     """
 
     name = "L1"
@@ -55,7 +53,8 @@ class Settled(Invariant):
         "After the last fault the group is Stable within the negotiated timeout + 2 ticks + 1 s; "
         "with a stuck consumer, its rebalance timeout + lease + 1 s."
     )
-    wants = LIFE | RUNNING | MEMBER | STATE
+    wants = Changed.LIFE | Changed.RUNNING | Changed.MEMBER | Changed.STATE
+    events = ("calm", "elected", "end")
     needs_bounds = True
 
     def __init__(self, world: Replay) -> None:
@@ -71,9 +70,6 @@ class Settled(Invariant):
         self._given_up: dict[str, float] = {}
         self._late: str | None = "there is no `calm` event"
         self._is_due = False
-
-    def handlers(self) -> Mapping[str, Callable[[Event], None]]:
-        return {"calm": self._on_calm, "elected": self._on_elected, "end": self._on_end}
 
     def bound(self, group: GroupView) -> float:
         """Seconds after `calm` until the group must have settled."""
@@ -132,8 +128,7 @@ class Settled(Invariant):
 
     def is_judged(self, group: GroupView) -> bool:
         """Whether neither a manual edit nor a pause keeps the group as it is."""
-        state = group.state
-        if state is not None and state.by_hand:
+        if group.is_edited:
             return False
         if any(member.by_hand and member.registration is None for member in group.members.values()):
             return False
@@ -141,7 +136,7 @@ class Settled(Invariant):
             return False
         if not can_be_led(self.world, group) or has_failed(self.world, group):
             return False
-        return self.world.conditions.unpaused_since(group.name) < float("inf")
+        return self.world.conditions.unpaused_since(group.name) < FOREVER
 
     def on_commit(self, commit: Commit) -> None:
         for group, before, after in commit.states:
@@ -174,18 +169,21 @@ class Settled(Invariant):
     def _look(self, group: GroupView, event: Event) -> None:
         known = self._unsettled.get(group.name)
         if not is_settled(group):
-            self._unsettled[group.name] = _Unsettled(known.since if known is not None else event, group)
+            self._begin(group, known.since if known is not None else event)
         elif known is not None:
             if self.is_judged(group) and event["at"] > self.deadline(group):
                 self._report(group, known, event)
             del self._unsettled[group.name]
+
+    def _begin(self, group: GroupView, since: Event) -> None:
+        self._unsettled[group.name] = _Unsettled(since, _why(group), group.written)
 
     def _report(self, group: GroupView, unsettled: _Unsettled, until: Event) -> None:
         if not self.concerns(group):
             return
         since = unsettled.since
         self.broken(
-            f"group {group.name} was not settled from {moment(since['at'])} to {moment(until['at'])} ({unsettled.why})"
+            f"{group} was not settled from {moment(since['at'])} to {moment(until['at'])} ({unsettled.why})"
             f", and had to be at {moment(self.deadline(group))}",
             unsettled.state,
             self._calm,
@@ -193,25 +191,25 @@ class Settled(Invariant):
             until,
         )
 
-    def _on_calm(self, event: Event) -> None:
+    def on_calm(self, event: Event) -> None:
         self._calm = event
         stuck = {name: value for name, value in event.items() if name != "broken"}
         self._stuck = Fault({**stuck, "kind": "stuck"}) if event.get("stuck") else None
         self._unsettled.clear()
         for group in self.world.groups.values():
-            if group.state is not None and group.state.data is not None and group.state.data.marks:
+            if group.known is not None and group.known.marks:
                 self._marked.add(group.name)
             if not is_settled(group):
-                self._unsettled[group.name] = _Unsettled(event, group)
+                self._begin(group, event)
 
-    def _on_elected(self, event: Event) -> None:
+    def on_elected(self, event: Event) -> None:
         """A stuck consumer's silence counts from here, if the calm has not lasted longer than an election takes."""
         if self._calm is not None and self.world.bounds:
             late = event["at"] - self._calm["at"]
             if late <= self.world.bounds["session_timeout"] + 2 * self.world.bounds["tick"]:
                 self._silent_after_s = max(self._silent_after_s, late)
 
-    def _on_end(self, event: Event) -> None:
+    def on_end(self, event: Event) -> None:
         if self._calm is None or not self.world.bounds:
             return
         self._late = None
@@ -234,7 +232,7 @@ class Settled(Invariant):
         for name, view in sorted(group.channels.items()):
             if group.live(name) and self._is_stuck(group, name) and end["at"] > calm["at"] + limit:
                 self.broken(
-                    f"{name} of group {group.name} has not polled since {moment(calm['at'])}, and is a member at "
+                    f"{name} of {group} has not polled since {moment(calm['at'])}, and is a member at "
                     f"{moment(end['at'])}",
                     view.since,
                     calm,
@@ -252,25 +250,81 @@ def is_settled(group: GroupView) -> bool:
     live = group.live_members
     if not live:
         return True
-    state = group.state.data if group.state is not None else None
+    state = group.known
     return state is not None and state.state == STABLE and all(runs_target(group, state, name) for name in live)
 
 
 def _is_live(group: GroupView, owner: OwnerView) -> bool:
     """Whether an owner znode names a live member's incarnation."""
-    record = read_owner("", owner.text)
-    if record is None or not group.live(record.consumer):
+    channel = group.channels.get(owner.data.consumer) if owner.data is not None else None
+    if owner.data is None or channel is None or not group.live(owner.data.consumer):
         return False
-    channel = group.channels[record.consumer].data if record.consumer in group.channels else None
-    return channel is not None and channel.incarnation == record.incarnation
+    return channel.lives_as(owner.data.incarnation)
 
 
 def _why(group: GroupView) -> str:
     """Why a group is not settled."""
-    state = group.state.data if group.state is not None else None
+    state = group.known
     if state is None:
         return "its state is missing or cannot be read"
     if state.state != STABLE:
         return f"{state.state} in generation {state.generation}"
     odd = [name for name in group.live_members if not runs_target(group, state, name)]
     return f"{odd[0]} does not run its target"
+
+
+class Decided(Settled):
+    """A leader's death, hang or error at any point, and any number of joins meanwhile, end in a Stable group.
+
+    As L1, for groups with client-side assignment, with `assignment_timeout` (a leader's without an answer, and the
+    backoff after it) once, and once for each member that is stuck, or whose assignor fails for good. A group with
+    broken assignors only (`broken` of `calm`) is not judged.
+
+    And no leader is waited for without an `assign`: a pending ask has its `assign` in the leader's channel, or its
+    answer, within `notice`.
+    """
+
+    name = "L5"
+    sentence = "A leader's death, hang or error at any point, and any number of joins meanwhile, end in a Stable group."
+
+    def __init__(self, world: Replay) -> None:
+        super().__init__(world)
+        self._unasked: dict[str, tuple[str, float]] = {}
+
+    def concerns(self, group: GroupView) -> bool:
+        return self.is_led(group)
+
+    def on_tick(self, now: float) -> None:
+        found: dict[str, tuple[str, float]] = {}
+        for name, group in self.world.groups.items():
+            view = _not_asked(group)
+            if view is None:
+                continue
+            known, since = self._unasked.get(name, ("", now))
+            found[name] = (view.name, since if known == view.name else now)
+            if self.world.bounds and self._judge_asked(group, view, found[name][1], now):
+                found[name] = (view.name, float("inf"))  # reported once
+        self._unasked = found
+
+    def _judge_asked(self, group: GroupView, view: AskView, since: float, now: float) -> bool:
+        bounds, conditions = self.world.bounds, self.world.conditions
+        able = max(conditions.undisturbed_since(now), conditions.unpaused_since(group.name), group.hand_at)
+        allowed = bounds["notice"] + (bounds["session_timeout"] if able > since else 0.0)
+        is_late = now - max(since, able) > allowed and not group.is_edited
+        if is_late:
+            why = f"{view} is waited for from {moment(since)} to {moment(now)}, and no `assign` for it stands"
+            self.broken(f"{why} in the channel of its leader", view.made, group.written)
+        return is_late
+
+
+def _not_asked(group: GroupView) -> AskView | None:
+    """The pending ask of a live leader with neither a command nor an answer."""
+    view, client = group.newest_ask, group.known.client if group.known is not None else None
+    if view is None or view.gone is not None or view.answered is not None or view.ask is None or view.by_hand:
+        return None
+    if client is None or view.number <= max(ask_number(client.ask), ask_number(client.failed_ask)):
+        return None
+    if not group.is_asked(view.ask):
+        return None
+    commands = group.channels[view.ask.leader].commands.values()
+    return None if any(each.asks_for(view.name) for each in commands) else view

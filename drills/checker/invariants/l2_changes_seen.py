@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
-from ..replay.commits import LIFE, MEMBER, STATE, TOPIC, Commit
-from ..replay.expected_target import Item, can_be_led, has_failed, hold_s, is_kept, item_text, longest_ask_s, mismatches
+from ..replay.commits import Changed, Commit
+from ..replay.expected_target import Item, can_be_led, extra_s, has_failed, is_kept, item_text, mismatches
 from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import GroupView
@@ -30,19 +28,16 @@ class ChangesSeen(Invariant):
 
     name = "L2"
     sentence = "Every change is seen though its watch event was lost."
-    wants = STATE | MEMBER | TOPIC | LIFE
-    needs_bounds = True
+    wants = Changed.STATE | Changed.MEMBER | Changed.TOPIC | Changed.LIFE
+    events = ("end",)
+    needs_bounds = needs_end = True
 
     def __init__(self, world: Replay) -> None:
         super().__init__(world)
         self._items: dict[str, dict[Item, Event]] = {}
-        self._ended: Event | None = None
-
-    def handlers(self) -> Mapping[str, Callable[[Event], None]]:
-        return {"end": self._on_end}
 
     def on_commit(self, commit: Commit) -> None:
-        if commit.mask & TOPIC:
+        if commit.mask & Changed.TOPIC:
             groups = set(self.world.groups.values())
         else:
             groups = {change.view.group for change in commit.channels}
@@ -77,13 +72,8 @@ class ChangesSeen(Invariant):
             since = items[item]
             for each in due:
                 items[each] = {**since, "at": float("inf")}  # reported once
-            self.broken(
-                f"{item_text(item)}, group {group.name}: so since {moment(since['at'])}, and not in the target at "
-                f"{moment(now)}",
-                since,
-                group.state.written if group.state is not None else None,
-                end,
-            )
+            why = f"{item_text(item)}, {group}: so since {moment(since['at'])}, and not in the target at {moment(now)}"
+            self.broken(why, since, group.written, end)
 
     def _is_overdue(self, group: GroupView, item: Item, since: float, now: float) -> bool:
         bounds, conditions = self.world.bounds, self.world.conditions
@@ -95,9 +85,7 @@ class ChangesSeen(Invariant):
         if has_failed(self.world, group):
             return False
         late = bounds["notice"] + (bounds["session_timeout"] if able > since else 0.0)
-        if group.is_led:
-            late += 2 * longest_ask_s(self.world)
-        late += hold_s(self.world, group)
+        late += extra_s(self.world, group, asks=2)
         if is_kept(self.world, group, item):
             late += bounds["session_timeout"]
         return now - max(since, able) > late
@@ -114,15 +102,11 @@ class ChangesSeen(Invariant):
         latest: float = conditions.calm["at"] + self.world.bounds["poll_interval"] + self.world.bounds["lease"]
         return min(until, latest)
 
-    def _on_end(self, event: Event) -> None:
-        self._ended = event
-        if self.world.bounds:
-            for name in list(self._items):
-                self._judge(self.world.groups[name], event["at"], event)
+    def on_end(self, event: Event) -> None:
+        for name in list(self._items) if self.world.bounds else ():
+            self._judge(self.world.groups[name], event["at"], event)
 
     def undecided(self) -> tuple[str, bool] | None:
-        if self._ended is None:
-            return "the history has no `end`", True
         if self._items:
             name, items = min(self._items.items())
             item, since = min(items.items(), key=lambda pair: pair[1]["at"])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from coordinator.zk.znodes.group_state import STABLE
+from coordinator.zk.znodes.partitions import TopicPartition
 
-from ..replay.commits import RUNNING, STATE, Commit
+from ..replay.commits import Changed, Commit
 from ..replay.conditions import FOREVER, Fault
-from ..replay.expected_target import can_be_led, has_failed, hold_s, longest_ask_s, mismatches
-from ..replay.fast_json import Partition
+from ..replay.expected_target import can_be_led, extra_s, has_failed, hold_s, mismatches
 from ..replay.replay import Replay
 from ..replay.verdict import moment
 from ..replay.znode_views import GroupView
@@ -18,7 +18,7 @@ MORE_S = 1.0
 """Seconds of a rebalance itself, on top of `notice`: the debounce, a straggler's half second, the round trips."""
 
 
-Wait = tuple[str, str, Partition, int]
+Wait = tuple[str, str, TopicPartition, int]
 """Group, consumer, partition, generation."""
 
 
@@ -36,7 +36,7 @@ class Unhindered(Invariant):
 
     name = "L3"
     sentence = "A stuck group or consumer delays no partitions of others."
-    wants = STATE | RUNNING
+    wants = Changed.STATE | Changed.RUNNING
     needs_bounds = True
 
     def __init__(self, world: Replay) -> None:
@@ -47,12 +47,12 @@ class Unhindered(Invariant):
     def on_commit(self, commit: Commit) -> None:
         if not self._unsettled and not self._waiting:
             return
-        for group, _, after in commit.states:
-            if after is not None and after.data is not None and after.data.state == STABLE:
+        for group, _, _ in commit.states:
+            if group.known is not None and group.known.state == STABLE:
                 self._unsettled.pop(group.name, None)
         for change in commit.channels:
-            name, running = change.view.group.name, change.after.running if change.after is not None else {}
-            for key in [key for key in self._waiting if key[0] == name and key[2] in running]:
+            view = change.view
+            for key in [key for key in self._waiting if key[0] == view.group.name and key[2] in view.running]:
                 del self._waiting[key]
 
     def on_tick(self, now: float) -> None:
@@ -90,9 +90,9 @@ class Unhindered(Invariant):
         felt, waiting = self._felt(now), {}
         for name, group in self.world.groups.items():
             is_judged = "turn" in self.world.bounds or any(hits(each, group, self.world) for each in felt)
-            if group.state is None or group.state.data is None or not is_judged:
+            if group.known is None or not is_judged:
                 continue
-            generation = group.state.data.generation
+            generation = group.known.generation
             for consumer, partition in self._free(group, felt):
                 key = (name, consumer, partition, generation)
                 waiting[key] = self._waiting.get(key, now)
@@ -109,72 +109,64 @@ class Unhindered(Invariant):
         """How long an ended fault may have effects: a session that it ended must expire first."""
         return self.world.bounds["session_timeout"] + 2 * self.world.bounds["tick"] + 1
 
-    @property
-    def _allowed_s(self) -> float:
-        return self.world.bounds["notice"] + MORE_S
-
     def _is_busy(self, group: GroupView) -> bool:
         return not is_settled(group) or bool(mismatches(self.world, group))
 
     def _judge_group(self, group: GroupView, fault: Fault, since: float, now: float) -> None:
-        state, since = group.state, max(since, group.changed_at, self.world.topics_changed_at, group.hand_at)
+        since = max(since, group.changed_at, self.world.topics_changed_at, group.hand_at)
         since = max(since, self.world.conditions.unpaused_since(group.name))
-        allowed = self._allowed_s + (longest_ask_s(self.world) if group.is_led else 0.0) + hold_s(self.world, group)
-        if now - since <= allowed or (state is not None and state.by_hand) or not can_be_led(self.world, group):
+        allowed = self.world.bounds["notice"] + MORE_S + extra_s(self.world, group)
+        if now - since <= allowed or group.is_edited or not can_be_led(self.world, group):
             return
         if has_failed(self.world, group):
             return
         self._unsettled[group.name] = float("inf")
         self.broken(
-            f"group {group.name} has waited from {moment(since)} to {moment(now)} to become Stable, while only "
+            f"{group} has waited from {moment(since)} to {moment(now)} to become Stable, while only "
             f"{', '.join(sorted(fault.names)) or 'a process'} of another group was stuck",
             fault.event,
-            state.written if state is not None else None,
+            group.written,
         )
 
-    def _free(self, group: GroupView, faults: list[Fault]) -> list[tuple[str, Partition]]:
+    def _free(self, group: GroupView, faults: list[Fault]) -> list[tuple[str, TopicPartition]]:
         """(consumer, partition) of free partitions that their consumer does not run."""
-        state = group.state
-        if state is None or state.by_hand or state.data is None or has_failed(self.world, group):
+        state = group.known
+        if state is None or group.is_edited or has_failed(self.world, group):
             return []
         is_whole = self.world.regions.of(group.name) is not None  # there a start is never partial
-        taken: set[Partition] = set(group.owners)
-        for marked in state.data.marks.values():
-            taken |= marked
+        taken: set[TopicPartition] = set(group.owners)
+        for mark in state.marks:
+            taken |= mark.partitions
         for view in group.channels.values():
             if view.data is None:
                 return []
             taken |= view.data.running.keys()
             for command in view.commands.values():
-                if command.data is not None and command.data.is_start:
-                    taken |= command.data.partitions
+                if command.is_start:
+                    taken |= command.partitions
         found = []
         for name in group.live_members:
-            view, share = group.channels[name], state.data.target.get(name)
+            view, share = group.channels[name], state.target.get(name)
             if share is None or view.data is None or share.incarnation != view.data.incarnation:
                 continue
             if is_whole and not share.partitions.isdisjoint(taken):
                 continue
-            if any(each.data is None or each.data.is_stop or each.data.is_start for each in view.commands.values()):
+            if any(each.data is None or each.is_stop or each.is_start for each in view.commands.values()):
                 continue  # one command after the other
             if not any(fault.hit(name, view.owner) for fault in faults) and not view.by_hand:
                 found += [(name, partition) for partition in share.partitions - taken]
         return found
 
-    def _judge_partition(self, group: GroupView, consumer: str, partition: Partition, since: float, now: float) -> None:
+    def _judge_partition(self, group: GroupView, consumer: str, part: TopicPartition, since: float, now: float) -> None:
         bounds = self.world.bounds
         since = max(since, group.hand_at, self.world.conditions.unpaused_since(group.name))
         if now - since <= bounds.get("turn", bounds["notice"]) + MORE_S + hold_s(self.world, group):
             return
-        generation = group.state.data.generation if group.state is not None and group.state.data is not None else 0
-        self._waiting[group.name, consumer, partition, generation] = float("inf")
+        generation = group.known.generation if group.known is not None else 0
+        self._waiting[group.name, consumer, part, generation] = float("inf")
         stuck = [each for each in self.world.conditions.stuck if hits(each, group, self.world)]
-        self.broken(
-            f"{partition[0]}-{partition[1]} of group {group.name} was kept from {consumer} from {moment(since)} to "
-            f"{moment(now)}, though no other member had it",
-            stuck[-1].event if stuck else None,
-            group.state.written if group.state is not None else None,
-        )
+        why = f"{part} of {group} was kept from {consumer} from {moment(since)} to {moment(now)}"
+        self.broken(f"{why}, though no other member had it", stuck[-1].event if stuck else None, group.written)
 
 
 def hits(fault: Fault, group: GroupView, world: Replay) -> bool:

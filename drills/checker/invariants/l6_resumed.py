@@ -5,10 +5,9 @@ from __future__ import annotations
 from coordinator.zk.znodes.regions import ABORTED, COMPLETED, RUNNING
 
 from ..replay.expected_target import has_failed
-from ..replay.region_views import RegionView
 from ..replay.replay import Replay
 from ..replay.verdict import moment
-from ..replay.znode_views import GroupView
+from ..replay.znode_views import GroupView, RegionView
 from .base import Invariant
 from .l1_settles import is_settled
 
@@ -35,7 +34,7 @@ def _aborted(view: RegionView) -> int:
 def _is_whole(group: GroupView) -> bool:
     """Whether every member of the target is present, or away from its seat; except the one that inherits the states of
     departed names."""
-    state = group.state.data if group.state is not None else None
+    state = group.known
     if state is None or not state.target:
         return True
     away = state.region.away if state.region is not None else ()
@@ -92,7 +91,7 @@ class Resumed(Invariant):
                 is_settled(group) and _is_whole(group) and conditions.unpaused_since(group.name) <= now
                 for group in groups
             )
-            and not any(group.state is not None and group.state.by_hand for group in groups)
+            and not any(group.is_edited for group in groups)
             and not any(fault.hit(*names) for fault in stuck)
         )
 
@@ -101,12 +100,8 @@ class Resumed(Invariant):
         allowed = self.world.bounds.get("reset_timeout", RESET_TIMEOUT_S)
         if view.data is not None and now - since > allowed:
             self._resetting[view.name] = float("inf")
-            self.broken(
-                f"region {view.name} is {view.data.state} at {moment(now)}, and its groups are Stable since "
-                f"{moment(since)}",
-                self.world.conditions.calm,
-                view.written,
-            )
+            why = f"region {view.name} is {view.data.state} at {moment(now)}, and its groups are Stable since"
+            self.broken(f"{why} {moment(since)}", self.world.conditions.calm, view.written)
 
     def _judge_cut(self, view: RegionView, since: float, now: float) -> None:
         self.judged += 1
@@ -114,8 +109,5 @@ class Resumed(Invariant):
         interval *= 2 ** min(_aborted(view), MOST_DOUBLINGS)
         if view.data is not None and now - since > interval + self.world.bounds.get("drain_timeout", DRAIN_S):
             self._standing[view.name] = ((view.data.reset, view.data.sequence), float("inf"))
-            self.broken(
-                f"region {view.name} stands on checkpoint {view.data.sequence} from {moment(since)} to {moment(now)}",
-                self.world.conditions.calm,
-                view.written,
-            )
+            why = f"region {view.name} stands on checkpoint {view.data.sequence} from {moment(since)} to {moment(now)}"
+            self.broken(why, self.world.conditions.calm, view.written)

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from coordinator.zk.znodes.regions import COMPLETED, CONSUMERS, INITIAL, RUNNING, Contribution, Region
 
-from ..replay.channel_data import ChannelData
-from ..replay.commits import CHANNEL, REGION, Commit
-from ..replay.fast_json import Partition
-from ..replay.region_views import CHECKPOINT, CONTRIBUTION, END, ROOT, CheckpointView, RegionChange, RegionView
+from ..replay.commits import Changed, ChannelChange, Commit, RegionChange
 from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
-from ..replay.znode_views import ChannelView
+from ..replay.znode_views import CHECKPOINT, CONTRIBUTION, END, ROOT, CheckpointView, RegionView
 from .base import Invariant
 from .s10_restored import Restored
 
-Offsets = Mapping[Partition, tuple[int, str]]
 
-
-# Large: one invariant, whose rules follow a checkpoint from its begin to its end.
 class CompleteCuts(Invariant):
     """Every complete checkpoint has one contribution of each participant, of one incarnation and one R, and its offsets
     are exactly those of the processed records.
@@ -39,37 +33,35 @@ class CompleteCuts(Invariant):
 
     name = "S11"
     sentence = "Every complete checkpoint has one contribution of each participant, and is what they have taken in."
-    wants = REGION | CHANNEL
+    events = ("taken",)
+    wants = Changed.REGION | Changed.CHANNEL
 
     def __init__(self, world: Replay, restored: Restored) -> None:
         super().__init__(world)
         self._restored = restored
         self._removed: set[tuple[str, int]] = set()
 
-    def handlers(self) -> Mapping[str, Callable[[Event], None]]:
-        return {"taken": self._on_taken}
-
-    def _on_taken(self, event: Event) -> None:
+    def on_taken(self, event: Event) -> None:
         view = self.world.regions.of(event["group"])
         paused = view.paused(event["group"], event["consumer"], event["incarnation"]) if view is not None else None
         if paused is not None and not paused.by_hand:
-            name = f"{event['group']}~{event['consumer']}"
             self.broken(
                 f"{event['consumer']} of group {event['group']} took in records at {moment(event['at'])}, before "
                 f"checkpoint {paused.number}, to which it has contributed, had ended",
-                paused.contributions[name][1],
+                paused.contributions[f"{event['group']}~{event['consumer']}"][1],
                 event,
             )
 
     def on_commit(self, commit: Commit) -> None:
         if commit.by_hand or not self.world.regions.views:
             return
-        given: dict[tuple[str, str], Contribution] = {}
+        given: set[str] = set()
         for change in commit.regions:
             if change.view.data is not None and change.view.data.kind != CONSUMERS:
                 continue
-            if change.what == CONTRIBUTION:
-                self._note(change, given)
+            contributions = change.checkpoint.contributions if change.checkpoint is not None else {}
+            if contributions.get(change.name, (None, None))[0] is not None:
+                given.add(change.name)
             if change.is_removed:
                 self._judge_removed(change, commit)
             elif change.checkpoint is None or change.checkpoint.by_hand:
@@ -82,7 +74,8 @@ class CompleteCuts(Invariant):
             elif change.what == END and change.name == COMPLETED:
                 self._judge_completed(change.view, change.checkpoint, commit)
         for moved in commit.channels:
-            self._judge_moved(moved.view, moved.before, moved.after, given, commit)
+            if f"{moved.view.group.name}~{moved.view.consumer}" not in given:
+                self._judge_moved(moved, commit)
 
     # ---- a checkpoint begins
 
@@ -108,7 +101,7 @@ class CompleteCuts(Invariant):
         """Whether they are all present members of targets; one may have left just now."""
         for name in region.groups:
             group = self.world.groups.get(name)
-            state = group.state.data if group is not None and group.state is not None else None
+            state = group.known if group is not None else None
             target = state.target if state is not None else {}
             away = state.region.away if state is not None and state.region is not None else ()
             every, joined = {each: share.incarnation for each, share in target.items()}, participants.get(name, {})
@@ -118,19 +111,7 @@ class CompleteCuts(Invariant):
 
     # ---- a contribution
 
-    @staticmethod
-    def _note(change: RegionChange, found: dict[tuple[str, str], Contribution]) -> None:
-        given = change.checkpoint.contributions.get(change.name) if change.checkpoint is not None else None
-        group, _, consumer = change.name.partition("~")
-        if given is not None and given[0] is not None:
-            found[group, consumer] = given[0]
-
-    def _judge_contribution(
-        self,
-        change: RegionChange,
-        checkpoint: CheckpointView,
-        commit: Commit,
-    ) -> None:
+    def _judge_contribution(self, change: RegionChange, checkpoint: CheckpointView, commit: Commit) -> None:
         view, given = change.view, checkpoint.contributions[change.name][0]
         group, _, consumer = change.name.partition("~")
         if not change.is_new:
@@ -146,14 +127,13 @@ class CompleteCuts(Invariant):
         incarnation = checkpoint.data.participants.get(group, {}).get(consumer)
         if (given.incarnation, given.reset) != (incarnation, checkpoint.data.reset):
             self._report(view, checkpoint, f"has a contribution of {consumer} that is no participant's of it", commit)
-        channel = next((c for c in commit.channels if (c.view.group.name, c.view.consumer) == (group, consumer)), None)
-        after = channel.after if channel is not None else None
+        of = (group, consumer)
+        after = next((c.after for c in commit.channels if (c.view.group.name, c.view.consumer) == of), None)
         if after is None or after.region is None or after.region.drained != checkpoint.number:
             self._report(view, checkpoint, f"has a contribution of {consumer} that is not in its channel", commit)
         elif after.incarnation != given.incarnation or after.running != dict(given.offsets):
-            self._report(
-                view, checkpoint, f"has a contribution of {consumer} with other offsets than its channel", commit
-            )
+            why = f"has a contribution of {consumer} with other offsets than its channel"
+            self._report(view, checkpoint, why, commit)
         app = self._restored.applications.get(commit.who)
         if app is None or app.incarnation != given.incarnation:
             return
@@ -163,9 +143,8 @@ class CompleteCuts(Invariant):
             return
         checkpoint.members[change.name] = saved[1]
         if any(saved[0].get(part) not in (offset, None) for part, offset in given.offsets.items()):
-            self._report(
-                view, checkpoint, f"has other offsets of {consumer} than its state has taken in", commit, app.given
-            )
+            why = f"has other offsets of {consumer} than its state has taken in"
+            self._report(view, checkpoint, why, commit, app.given)
 
     def _judge_copy(
         self, view: RegionView, checkpoint: CheckpointView, name: str, given: Contribution, commit: Commit
@@ -178,33 +157,22 @@ class CompleteCuts(Invariant):
             if given.member_state or given.file is not None:
                 checkpoint.members[name] = base.members.get(name, {})
             known = base.offsets(group)
-            for (topic, number), offset in given.offsets.items():
-                if known.get((topic, number)) != (offset, given.topics.get(topic, "")):
-                    what = f"has {topic}-{number} at {offset} copied from checkpoint {base.number}, which differs"
+            for partition, offset in given.offsets.items():
+                if known.get(partition) != (offset, given.topics.get(partition.topic, "")):
+                    what = f"has {partition} at {offset} copied from checkpoint {base.number}, which differs"
                     self._report(view, checkpoint, what, commit, base.made)
                     return
 
-    def _judge_moved(
-        self,
-        view: ChannelView,
-        before: ChannelData | None,
-        after: ChannelData | None,
-        given: Mapping[tuple[str, str], Contribution],
-        commit: Commit,
-    ) -> None:
+    def _judge_moved(self, change: ChannelChange, commit: Commit) -> None:
         """Offsets move only with a contribution."""
-        if before is None or after is None or before.incarnation != after.incarnation or view.by_hand:
+        view, before, after = change.view, change.same, change.after
+        if before is None or after is None or view.by_hand or self.world.regions.of(view.group.name) is None:
             return
-        if (view.group.name, view.consumer) in given or self.world.regions.of(view.group.name) is None:
-            return
-        for part, offset in after.running.items() if after.moved is None else after.moved.items():
+        for part, offset in after.running.items():
             was = before.running.get(part)
-            if was is not None and offset not in (None, was, self._restored.begin(view, part)):
-                self.broken(
-                    f"{view.consumer} of group {view.group.name} moved {part[0]}-{part[1]} from {was} to {offset} at "
-                    f"{moment(commit.at)}, and contributed to no checkpoint",
-                    commit.event,
-                )
+            if was is not None and offset not in (None, was) and offset != self._restored.begin(view, part):
+                why = f"{view} moved {part} from {was} to {offset} at {commit.moment}, and contributed to no checkpoint"
+                self.broken(why, commit.event)
                 return
 
     # ---- a checkpoint ends
@@ -234,20 +202,19 @@ class CompleteCuts(Invariant):
         now = checkpoint.offsets(group)
         if sum(len(given.offsets) for _, given in checkpoint.of(group)) != len(now):
             return f"has a partition of group {group} twice"
-        state = self.world.groups[group].state if group in self.world.groups else None
-        target = state.data.target if state is not None and state.data is not None and not state.by_hand else {}
+        of = self.world.groups.get(group)
+        target = of.known.target if of is not None and of.known is not None and not of.is_edited else {}
         away = checkpoint.away(group)
         run = [share.partitions for name, share in target.items() if name not in away]
-        missing = sorted(frozenset().union(*run) - now.keys())
-        if missing:
-            return f"lacks {missing[0][0]}-{missing[0][1]} of group {group}, which runs"
+        if missing := frozenset().union(*run) - now.keys():
+            return f"lacks {min(missing)} of group {group}, which runs"
         base = checkpoint.data.base if checkpoint.data is not None else INITIAL
-        for (topic, number), (offset, topic_id) in sorted((view.offsets(group, base) or {}).items()):
-            found = now.get((topic, number))
+        for partition, (offset, topic_id) in sorted((view.offsets(group, base) or {}).items()):
+            found = now.get(partition)
             if found is None:
-                return f"lacks {topic}-{number} of group {group}, which checkpoint {base} has"
+                return f"lacks {partition} of group {group}, which checkpoint {base} has"
             if found[1] == topic_id and found[0] < offset:
-                return f"has {topic}-{number} of group {group} at {found[0]}, and checkpoint {base} at {offset}"
+                return f"has {partition} of group {group} at {found[0]}, and checkpoint {base} at {offset}"
         return ""
 
     # ---- the region's cut
@@ -261,22 +228,19 @@ class CompleteCuts(Invariant):
             self._report(view, opened, "is open no more, and has not ended", commit)
         if after.open and after.reset != before.reset:
             why = f"is in reset {after.reset}, and checkpoint {after.open} is open that began before"
-            self.broken(f"region {view.name} {why} at {moment(commit.at)}", commit.event)
+            self.broken(f"region {view.name} {why} at {commit.moment}", commit.event)
         if after.next_sequence < before.next_sequence:
             why = f"went back from checkpoint {before.next_sequence} to {after.next_sequence} as the next one"
-            self.broken(f"region {view.name} {why} at {moment(commit.at)}", commit.event)
+            self.broken(f"region {view.name} {why} at {commit.moment}", commit.event)
         if after.sequence == before.sequence:
             return
         target = view.checkpoints.get(after.sequence)
         is_complete = after.sequence == INITIAL or (target is not None and COMPLETED in target.ends)
         is_news = target is not None and target.ends.get(COMPLETED) is commit.event
         if not is_complete or not (is_news or after.reset > before.reset):
-            why = f"stands on checkpoint {after.sequence} instead of {before.sequence}"
-            self.broken(
-                f"region {view.name} {why} at {moment(commit.at)}, which is neither complete with it nor a reset's",
-                target.made if target is not None else None,
-                commit.event,
-            )
+            why = f"region {view.name} stands on checkpoint {after.sequence} instead of {before.sequence}"
+            why = f"{why} at {commit.moment}, which is neither complete with it nor a reset's"
+            self.broken_by(commit, why, target.made if target is not None else None)
 
     def _judge_removed(self, change: RegionChange, commit: Commit) -> None:
         view, checkpoint = change.view, change.checkpoint
@@ -290,9 +254,5 @@ class CompleteCuts(Invariant):
     def _report(
         self, view: RegionView, checkpoint: CheckpointView, why: str, commit: Commit, *more: Event | None
     ) -> None:
-        self.broken(
-            f"checkpoint {checkpoint.number} of region {view.name} {why} at {moment(commit.at)}",
-            checkpoint.made,
-            *more,
-            commit.event,
-        )
+        what = f"checkpoint {checkpoint.number} of region {view.name} {why} at {commit.moment}"
+        self.broken_by(commit, what, checkpoint.made, *more)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from coordinator.zk.znodes.group_state import STABLE
+from coordinator.zk.znodes.group_state import STABLE, GroupState
 
-from ..replay.commits import STATE, Commit
-from ..replay.expected_target import decided, has_failed, hold_s, left_out, longest_ask_s, runs_but_refused, subscribed
-from ..replay.reading import StateData
+from ..replay.commits import Changed, Commit, StateChange
+from ..replay.expected_target import decided, extra_s, given_twice, has_failed, left_out, notice_s, subscribed
 from ..replay.replay import Replay
-from ..replay.verdict import Event, moment
+from ..replay.verdict import Event
 from ..replay.znode_views import GroupView, StateView
 from .base import Invariant
 
@@ -28,7 +27,7 @@ class Covering(Invariant):
 
     name = "S2"
     sentence = "In a Stable generation the assignments are disjoint and cover every assignable partition."
-    wants = STATE
+    wants = Changed.STATE
     needs_bounds = True
 
     def __init__(self, world: Replay) -> None:
@@ -36,89 +35,57 @@ class Covering(Invariant):
         self._generations: dict[str, int] = {}
 
     def on_commit(self, commit: Commit) -> None:
-        for group, before, after in commit.states:
-            state = after.data if after is not None and not after.by_hand else None
-            was = before.data if before is not None and not before.by_hand else None
+        for written in commit.states:
+            group, before, after = written
+            was, now = written.was, written.now
             if after is not None and after.data is not None and self.world.process(commit.who).is_node:
-                self._judge_order(group, was, after.data, before, commit)
-            if state is not None and was is not None and state.generation == was.generation:
-                self._judge_generation(group, was, state, before, commit)
-            if (
-                state is not None
-                and state.state == STABLE
-                and _is_new(before, state)
-                and not has_failed(self.world, group)
-            ):
+                self._judge_order(written, after.data, commit)
+            if before is not None and was is not None and now is not None and now.generation == was.generation:
+                one, other = decided(group, was, before.written["at"]), decided(group, now, before.written["at"])
+                if one is not None and other is not None and one != other:
+                    why = f"generation {now.generation} of {group} has another target after the commit at"
+                    self.broken_by(commit, f"{why} {commit.moment}", before.written)
+            is_news = now is not None and now.state == STABLE and _is_new(before, now)
+            if now is not None and is_news and not has_failed(self.world, group):
                 self.judged += 1
-                self._judge(group, state, commit)
+                self._judge(group, now, commit)
 
-    def _judge_order(
-        self, group: GroupView, was: StateData | None, now: StateData, before: StateView | None, commit: Commit
-    ) -> None:
-        known = self._generations.get(group.name, 0)
+    def _judge_order(self, written: StateChange, now: GroupState, commit: Commit) -> None:
+        group, was, known = written.group, written.was, self._generations.get(written.group.name, 0)
         self._generations[group.name] = max(known, now.generation)
         if was is None or now.client is not None or was.generation <= now.generation <= max(was.generation, known) + 1:
             return
-        self.broken(
-            f"generation {now.generation} of group {group.name} follows {was.generation} at {moment(commit.at)}",
-            before.written if before is not None else None,
-            commit.event,
-        )
+        why = f"generation {now.generation} of {group} follows {was.generation} at {commit.moment}"
+        self.broken_by(commit, why, written.before.written if written.before is not None else None)
 
-    def _judge_generation(
-        self, group: GroupView, was: StateData, now: StateData, before: StateView | None, commit: Commit
-    ) -> None:
-        since = before.written["at"] if before is not None else commit.at
-        one, other = decided(group, was, since), decided(group, now, since)
-        if one is not None and other is not None and one != other:
-            self.broken(
-                f"generation {now.generation} of group {group.name} has another target after the commit at "
-                f"{moment(commit.at)}",
-                before.written if before is not None else None,
-                commit.event,
-            )
-
-    def _judge(self, group: GroupView, state: StateData, commit: Commit) -> None:
-        if state.twice is not None:
-            topic, number = state.twice
-            self.broken(
-                f"generation {state.generation} of group {group.name} gives {topic}-{number} to two, Stable at "
-                f"{moment(commit.at)}",
-                commit.event,
-            )
+    def _judge(self, group: GroupView, state: GroupState, commit: Commit) -> None:
+        if (twice := given_twice(state)) is not None:
+            why = f"generation {state.generation} of {group} gives {twice} to two, Stable at {commit.moment}"
+            self.broken(why, commit.event)
         if self.world.bounds:
             self._judge_cover(group, state, commit)
         for name, share in sorted(state.target.items()):
             view = group.channels.get(name)
-            if view is None or view.by_hand or view.data is None or not view.data.is_live:
+            if view is None or view.by_hand or view.data is None or not view.lives_as(share.incarnation):
                 continue
-            if view.data.incarnation == share.incarnation and not runs_but_refused(share.partitions, view.data):
-                odd = sorted(share.partitions ^ view.data.running.keys())
-                topic, number = odd[0]
-                what = "does not run" if odd[0] in share.partitions else "still runs"
-                self.broken(
-                    f"group {group.name} became Stable at {moment(commit.at)} in generation {state.generation} while "
-                    f"{name} {what} {topic}-{number}",
-                    view.written,
-                    commit.event,
-                )
+            running, mine = view.running.keys(), frozenset(share.partitions)
+            if not mine - view.data.refused <= running <= mine:
+                odd = min(mine ^ running)
+                what = f"{name} does not run {odd}" if odd in mine else f"{name} still runs {odd}"
+                became = f"{group} became Stable at {commit.moment} in generation {state.generation}"
+                self.broken_by(commit, f"{became} while {what}", view.written)
 
-    def _judge_cover(self, group: GroupView, state: StateData, commit: Commit) -> None:
-        seen_by = commit.at - self._notice(commit.at) - (longest_ask_s(self.world) if group.is_led else 0.0)
-        seen_by -= hold_s(self.world, group)
+    def _judge_cover(self, group: GroupView, state: GroupState, commit: Commit) -> None:
+        seen_by = commit.at - notice_s(self.world, commit.at) - extra_s(self.world, group)
         assigned = set().union(*(share.partitions for share in state.target.values()))
+        became = f"generation {state.generation} of {group} became Stable at {commit.moment}"
         subscribers: dict[str, Event] = {}
         for name in group.live_members:
             member, channel = group.members[name], group.channels[name]
             if max(member.written["at"], channel.since["at"]) > seen_by or name in state.left_out:
                 continue
             if group.is_led and name not in state.target:
-                self.broken(
-                    f"generation {state.generation} of group {group.name} became Stable at {moment(commit.at)} "
-                    f"without {name}",
-                    member.written,
-                    commit.event,
-                )
+                self.broken_by(commit, f"{became} without {name}", member.written)
             for topic in subscribed(self.world, group, member) or ():
                 subscribers.setdefault(topic, member.written)
         for topic, subscription in sorted(subscribers.items()):
@@ -129,23 +96,13 @@ class Covering(Invariant):
                 continue
             for number in sorted(set(view.data.partitions) - left_out(self.world, group, state, topic)):
                 if (topic, number) not in assigned and f"{topic}-{number}" not in state.left_out:
-                    self.broken(
-                        f"generation {state.generation} of group {group.name} became Stable at {moment(commit.at)} "
-                        f"with {topic}-{number} unassigned, without a reason in `left_out`",
-                        view.written,
-                        subscription,
-                        commit.event,
-                    )
+                    why = f"{became} with {topic}-{number} unassigned, without a reason in `left_out`"
+                    self.broken_by(commit, why, view.written, subscription)
                     break
 
-    def _notice(self, now: float) -> float:
-        """Seconds before which a change is certainly seen."""
-        bounds, conditions = self.world.bounds, self.world.conditions
-        notice = bounds["notice"]
-        longer = notice + bounds["session_timeout"]
-        return longer if conditions.disturbed_until > now - longer else notice
 
-
-def _is_new(before: StateView | None, after: StateData) -> bool:
+def _is_new(before: StateView | None, after: GroupState) -> bool:
     known = before.data if before is not None else None
-    return known is None or known.state != STABLE or known.generation != after.generation or known.raw != after.raw
+    return (
+        known is None or known.state != STABLE or known.generation != after.generation or known.target != after.target
+    )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ..replay.channel_data import ChannelData
-from ..replay.commits import LIFE, NAMED, Commit
-from ..replay.reading import CommandData
+from coordinator.zk.znodes.records import Channel, Command
+
+from ..replay.commits import Changed, Commit
 from ..replay.replay import Replay
-from ..replay.verdict import Event, moment
-from ..replay.znode_views import ChannelView, CommandView
+from ..replay.verdict import Event
+from ..replay.znode_views import ChannelView
 from .base import Invariant
 
 
@@ -21,7 +21,7 @@ class Ordered(Invariant):
 
     name = "S3"
     sentence = "(epoch, generation) never goes back within an incarnation; no command is applied twice."
-    wants = LIFE | NAMED
+    wants = Changed.LIFE | Changed.NAMED
 
     def __init__(self, world: Replay) -> None:
         super().__init__(world)
@@ -29,63 +29,48 @@ class Ordered(Invariant):
 
     def on_commit(self, commit: Commit) -> None:
         for change in commit.channels:
-            before, after, view = change.before, change.after, change.view
+            before, after, view = change.same, change.after, change.view
             if after is None or commit.by_hand:
                 continue
-            is_same = before is not None and before.incarnation == after.incarnation
-            if is_same and before is not None and not view.by_hand:
-                self._judge_order(view, before, after, commit)
-            known = before.command if is_same and before is not None else ""
-            if after.command and after.command != known:
-                self._judge_command(view, before if is_same else None, after, commit)
+            if before is not None and not view.by_hand and _order(after) < _order(before):
+                self.broken_by(
+                    commit,
+                    f"the channel of {view.consumer} in {view.group} (incarnation {after.incarnation}) went back from "
+                    f"epoch {before.epoch}, generation {before.generation} to {after.epoch}, {after.generation} at "
+                    f"{commit.moment}",
+                    self._named.get((view.group.name, view.consumer)),
+                )
+            if after.command and (before is None or after.command != before.command):
+                self._judge_command(view, before, after, commit)
             self._named[view.group.name, view.consumer] = commit.event
 
-    def _judge_order(self, view: ChannelView, before: ChannelData, after: ChannelData, commit: Commit) -> None:
-        if (after.epoch, after.generation) >= (before.epoch, before.generation):
-            return
-        self.broken(
-            f"the channel of {view.consumer} in group {view.group.name} (incarnation {after.incarnation}) went "
-            f"back from epoch {before.epoch}, generation {before.generation} to {after.epoch}, {after.generation} at "
-            f"{moment(commit.at)}",
-            self._named.get((view.group.name, view.consumer)),
-            commit.event,
-        )
-
-    def _judge_command(self, view: ChannelView, before: ChannelData | None, after: ChannelData, commit: Commit) -> None:
+    def _judge_command(self, view: ChannelView, before: Channel | None, after: Channel, commit: Commit) -> None:
         name = after.command
-        command = view.commands.get(name) or removed(commit, view, name)
+        command = view.commands.get(name) or commit.removed_command(view, name)
         if view.by_hand or (command is not None and command.by_hand):
             return
         self.judged += 1
-        consumer = f"{view.consumer} of group {view.group.name} at {moment(commit.at)}"
-        data = command.data if command is not None else None
+        consumer = f"{view} at {commit.moment}"
         if name in view.applied:
-            self.broken(f"{name} was applied twice by {consumer}", view.applied[name], commit.event)
-        elif command is None and name not in view.withdrawn:
-            self.broken(f"{name} was applied by {consumer}, and never stood in its channel", commit.event)
-        elif command is not None and data is None:
-            self.broken(f"{name} was applied by {consumer}, and cannot be read", command.made, commit.event)
-        elif command is not None and data is not None and data.incarnation != after.incarnation:
-            self.broken(
-                f"{name} is for incarnation {data.incarnation} and was applied for {after.incarnation} by {consumer}",
-                command.made,
-                commit.event,
-            )
-        elif command is not None and data is not None and before is not None and _is_older(data, before):
-            self.broken(
-                f"{name} is of epoch {data.epoch}, generation {data.generation} and was applied after epoch "
-                f"{before.epoch}, generation {before.generation} by {consumer}",
+            self.broken_by(commit, f"{name} was applied twice by {consumer}", view.applied[name])
+        elif command is None:
+            if name not in view.withdrawn:
+                self.broken(f"{name} was applied by {consumer}, and never stood in its channel", commit.event)
+        elif command.data is None:
+            self.broken_by(commit, f"{name} was applied by {consumer}, and cannot be read", command.made)
+        elif command.data.incarnation != after.incarnation:
+            why = f"{name} is for incarnation {command.data.incarnation} and was applied for {after.incarnation}"
+            self.broken_by(commit, f"{why} by {consumer}", command.made)
+        elif before is not None and _order(command.data) < _order(before):
+            self.broken_by(
+                commit,
+                f"{name} is of epoch {command.data.epoch}, generation {command.data.generation} and was applied after "
+                f"epoch {before.epoch}, generation {before.generation} by {consumer}",
                 command.made,
                 self._named.get((view.group.name, view.consumer)),
-                commit.event,
             )
         view.applied[name] = commit.event
 
 
-def _is_older(command: CommandData, channel: ChannelData) -> bool:
-    return (command.epoch, command.generation) < (channel.epoch, channel.generation)
-
-
-def removed(commit: Commit, view: ChannelView, name: str) -> CommandView | None:
-    """A command that this commit has removed."""
-    return next((command for of, command in commit.gone if of is view and command.name == name), None)
+def _order(data: Command | Channel) -> tuple[int, int]:
+    return data.epoch, data.generation

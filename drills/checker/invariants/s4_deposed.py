@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
-from ..replay.commits import ANYTHING, EPOCH, HISTORY, IN_GROUP, REGION, SENT, SERVER, STATE, Commit
-from ..replay.region_views import CHECKPOINT, END, ROOT
+from ..replay.commits import SERVER, Changed, Commit
 from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
-from .base import Invariant
-from .session_leases import SessionLeases
+from ..replay.znode_views import CHECKPOINT, END, ROOT
+from .base import Invariant, SessionLeases
 
-ONLY_A_COORDINATOR = STATE | SENT | HISTORY
+ONLY_A_COORDINATOR = Changed.STATE | Changed.SENT | Changed.HISTORY
 """Written by coordinators only: writes without an election are violations, too."""
 
 
@@ -28,7 +25,7 @@ class Deposed(Invariant):
 
     name = "S4"
     sentence = "Nothing that a coordinator of epoch e writes appears after the bump to e + 1."
-    wants = ANYTHING
+    wants = Changed.ANYTHING
 
     def __init__(self, world: Replay) -> None:
         super().__init__(world)
@@ -38,15 +35,12 @@ class Deposed(Invariant):
         self._epoch: int | None = None
         self._bumps: dict[object, Event] = {}
         self._is_edited = False
-        self._leases = SessionLeases("coordinator", self.broken, unjudged=2)
-
-    def handlers(self) -> Mapping[str, Callable[[Event], None]]:
-        return self._leases.handlers()
+        SessionLeases(self, "coordinator", unjudged=2)
 
     def on_commit(self, commit: Commit) -> None:
         mask = commit.mask
-        self._is_edited |= bool(mask & EPOCH) and commit.by_hand
-        if mask & EPOCH and not commit.by_hand:
+        self._is_edited |= bool(mask & Changed.EPOCH) and commit.by_hand
+        if mask & Changed.EPOCH and not commit.by_hand:
             self._judge_epoch(commit)
             self.judged += self._bump is not None  # from now on a coordinator is deposed
             self._session, self._elector = commit.session, commit.who
@@ -56,7 +50,7 @@ class Deposed(Invariant):
         if commit.session == self._session and commit.who == self._elector:
             self._judge_paused(commit)
             return
-        if not mask & (IN_GROUP | REGION) or commit.by_hand or commit.who == SERVER:
+        if not mask & (Changed.IN_GROUP | Changed.REGION) or commit.by_hand or commit.who == SERVER:
             return
         is_region = any(change.what in (ROOT, CHECKPOINT, END) for change in commit.regions)
         if mask & ONLY_A_COORDINATOR or is_region or self.world.process(commit.who).is_node:
@@ -71,36 +65,30 @@ class Deposed(Invariant):
         self._is_edited = False
         last, since = max(known, key=lambda one: one[0], default=(0, None))
         if epoch is not None and epoch <= last:
-            self.broken(
-                f"{commit.who} was elected at {moment(commit.at)} with epoch {epoch}, after epoch {last}",
-                since,
-                commit.event,
-            )
+            why = f"{commit.who} was elected at {commit.moment} with epoch {epoch}, after epoch {last}"
+            self.broken_by(commit, why, since)
 
     def _judge_paused(self, commit: Commit) -> None:
         for group, _, _ in commit.states:
             pause = self.world.conditions.paused_by(group.name)
             if pause is not None and self._bump is not None and pause["zxid"] < self._bump["zxid"]:
-                self.broken(
-                    f"{commit.who} took a turn of group {group.name} at {moment(commit.at)}, which was paused at "
+                self.broken_by(
+                    commit,
+                    f"{commit.who} took a turn of {group} at {commit.moment}, which was paused at "
                     f"{moment(pause['at'])}, before the election at {moment(self._bump['at'])}",
                     pause,
                     self._bump,
-                    commit.event,
                 )
 
     def _report(self, commit: Commit) -> None:
         if self._bump is None:
-            self.broken(
-                f"{commit.who} wrote what only a coordinator writes at {moment(commit.at)}, before any election",
-                commit.event,
-            )
+            why = f"{commit.who} wrote what only a coordinator writes at {commit.moment}, before any election"
+            self.broken(why, commit.event)
             return
-        own = self._bumps.get(commit.session)
-        self.broken(
-            f"{commit.who} wrote as a coordinator at {moment(commit.at)}, after {self._elector} raised the epoch to "
+        self.broken_by(
+            commit,
+            f"{commit.who} wrote as a coordinator at {commit.moment}, after {self._elector} raised the epoch to "
             f"{self._epoch} at {moment(self._bump['at'])}",
-            own,
+            self._bumps.get(commit.session),
             self._bump,
-            commit.event,
         )

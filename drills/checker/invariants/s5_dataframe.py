@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
+from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.segments import SealedRange
 
-from ..replay.commits import Commit
-from ..replay.event_schema import CREATE
-from ..replay.reading import Range
-from ..replay.replay import Replay
+from ..replay.commits import CREATE, Commit
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import GroupView, QueryView, SegmentView
+from .base import Invariant, Rules
 from .s5_deliveries import Deliveries, Ends
 
 Rows = dict[tuple[str, str, int], list[tuple[int, int]]]
 """Topic, topic id, partition -> ranges, adjacent ones merged, in order."""
-
-Report = Callable[..., None]
-
 
 LOST = ("is missing", " bytes, not ", "cannot be read")
 """Texts in a query's error about a missing or damaged file."""
@@ -35,7 +32,7 @@ GONE = (MISSING, COLLECTED, *LOST)
 """In a query's error about lost records; and what is in those that no offset shows."""
 
 
-class DataFrames:
+class DataFrames(Rules):
     """The DataFrame of each query: its chain of batches, the newest attempt of each number.
 
     A run that begins again with an old number replaces later batches. Each batch begins at the previous one's end, and
@@ -49,24 +46,25 @@ class DataFrames:
     continue.
     """
 
-    def __init__(self, world: Replay, ends: Ends, report: Report) -> None:
-        self.deliveries = Deliveries(ends, report)
+    events = ("batch", "query-failed", "fault")
+
+    def __init__(self, invariant: Invariant, ends: Ends) -> None:
+        super().__init__(invariant)
+        self.deliveries = Deliveries(invariant, ends)
         self._damaged: set[str] = set()
-        self._world = world
-        self._report = report
         self._chains: dict[tuple[str, str], dict[int, Event]] = {}
         self._replaced: dict[tuple[str, str], dict[str, Event]] = {}
         self._registered: dict[tuple[str, str, str], tuple[int, Event]] = {}
 
-    def on_failed(self, event: Event) -> None:
+    def on_query_failed(self, event: Event) -> None:
         """A query may end with an error about segments collected while it was silent, or about a damaged file; never
         about a lost one."""
         why = str(event.get("why"))
         is_damaged = any(file in why for file in self._damaged)
         if any(text in why for text in LOST) and COLLECTED not in why and not is_damaged:
-            self._report(f"query {event['query']} of group {event['group']} failed: {why}", event)
+            self.broken(f"query {event['query']} of group {event['group']} failed: {why}", event)
         self._judge_collected(event, why)
-        group = self._world.groups.get(event["group"])
+        group = self.world.groups.get(event["group"])
         if group is None or GAP not in why:
             return
         if not any(text in why for text in GONE):
@@ -84,11 +82,8 @@ class DataFrames:
         view = after or before
         if view is None:
             return
-        name, was, now = (
-            view.name,
-            before.data if before is not None else None,
-            after.data if after is not None else None,
-        )
+        name = view.name
+        was, now = before.data if before is not None else None, after.data if after is not None else None
         if now is None or now.expired_ms or (was is not None and was.run != now.run):
             for key in [key for key in self._registered if key[:2] == (group.name, name)]:
                 del self._registered[key]
@@ -100,12 +95,8 @@ class DataFrames:
         if commit.by_hand or (was is not None and was.run == now.run):
             return
         if now.run in replaced:
-            self._report(
-                f"a run of query {name} of group {group.name} wrote its znode at {moment(commit.at)}, and had been "
-                f"replaced at {moment(replaced[now.run]['at'])}",
-                replaced[now.run],
-                commit.event,
-            )
+            why = f"a run of query {name} of {group} wrote its znode at {commit.moment}, and had been replaced at"
+            self.broken_by(commit, f"{why} {moment(replaced[now.run]['at'])}", replaced[now.run])
         if was is not None:
             replaced[was.run] = commit.event
         is_whole = all(each.gone is None for each in group.sealed[_first_after(group, now.finished) :])
@@ -117,7 +108,7 @@ class DataFrames:
         known = self._registered.get((event["group"], event["query"], event["who"]))
         if COLLECTED not in why or known is None:
             return
-        self._report(
+        self.broken(
             f"query {event['query']} of group {event['group']} failed, though its registration after {known[0]} held "
             f"back what it lacks: {why}",
             known[1],
@@ -132,13 +123,13 @@ class DataFrames:
         before = chain[max(chain)] if chain else None
         chain[number] = event
         if before is not None and before["upto"] != event["after"]:
-            self._report(
+            self.broken(
                 f"batch {number} of query {event['query']} of group {event['group']} begins after {event['after']}, "
                 f"and batch {before['batch']} ended at {before['upto']}",
                 before,
                 event,
             )
-        group = self._world.groups.get(event["group"])
+        group = self.world.groups.get(event["group"])
         if group is not None:
             segments = self._promised(group, event)
             self._judge(group, event, segments)
@@ -154,17 +145,17 @@ class DataFrames:
     def _judge(self, group: GroupView, event: Event, segments: list[SegmentView]) -> None:
         if any(segment.is_lost or segment.ranges is None for segment in segments):
             return
-        what = f"batch {event['batch']} of query {event['query']} of group {group.name} at {moment(event['at'])}"
+        what = f"batch {event['batch']} of query {event['query']} of {group} at {moment(event['at'])}"
         named = event["segments"]
         delivered_names = set(named)
         missing = [segment for segment in segments if segment.name not in delivered_names]
         if missing:
-            self._report(f"{what} leaves out {missing[0].name}", missing[0].made, event)
+            self.broken(f"{what} leaves out {missing[0].name}", missing[0].made, event)
             return
         if len(named) > len(segments):
             known = {segment.name for segment in segments}
             odd = next((name for name in named if name not in known), named[-1])
-            self._report(f"{what} has {odd} {'twice' if odd in known else 'which is not in it'}", event)
+            self.broken(f"{what} has {odd} {'twice' if odd in known else 'which is not in it'}", event)
             return
         ranges = event["rows"]
         delivered = rows_of(_range(item) for item in (ranges["ranges"] if isinstance(ranges, Mapping) else ranges))
@@ -192,9 +183,9 @@ class DataFrames:
         key = min(key for key in delivered.keys() | expected.keys() if delivered.get(key) != expected.get(key))
         topic, topic_id, number = key
         guilty = [s for s in segments if any(each[:3] == key for each in s.ranges or ())]
-        without = sum(s.missing.get((topic, number), 0) for s in guilty)
+        without = sum(s.missing.get(TopicPartition(topic, number), 0) for s in guilty)
         sealed = _shown(rows_of(each for s in guilty for each in s.ranges or ()).get(key, []))
-        self._report(
+        self.broken(
             f"{what} delivered {_shown(delivered.get(key, []))} of {topic}-{number} (id {topic_id}), and sealed was "
             f"{sealed}{f', {without} of them without a record' if without else ''}",
             *[segment.made for segment in guilty[:3]],
@@ -224,12 +215,12 @@ def _first_after(group: GroupView, czxid: int) -> int:
     return bisect_right(group.sealed, czxid, key=lambda segment: segment.czxid)
 
 
-def _expected(segment: SegmentView, delivered: Rows) -> list[Range]:
+def _expected(segment: SegmentView, delivered: Rows) -> list[SealedRange]:
     """The rows that a batch must deliver of a segment: its ranges; for one with `missing` offsets the delivered rows,
     if as many as expected; else so many from its beginning, which then differ."""
-    found: list[Range] = []
+    found: list[SealedRange] = []
     for topic, topic_id, number, first, following in segment.ranges or ():
-        missing = segment.missing.get((topic, number), 0)
+        missing = segment.missing.get(TopicPartition(topic, number), 0)
         pieces = [(first, following - missing)]
         if missing:
             inside = [(max(a, first), min(b, following)) for a, b in delivered.get((topic, topic_id, number), [])]
@@ -237,7 +228,7 @@ def _expected(segment: SegmentView, delivered: Rows) -> list[Range]:
             is_once = all(one[1] <= other[0] for one, other in pairwise(inside))
             if is_once and sum(b - a for a, b in inside) == following - first - missing:
                 pieces = inside
-        found += [(topic, topic_id, number, a, b) for a, b in pieces if a < b]
+        found += [SealedRange(topic, topic_id, number, a, b) for a, b in pieces if a < b]
     return found
 
 
@@ -246,7 +237,7 @@ def _range(item: Mapping[str, Any]) -> tuple[str, str, int, int, int]:
 
 
 def rows_of(ranges: Iterable[tuple[str, str, int, int, int]]) -> Rows:
-    """Partition -> the offsets, the same wherever the ranges were cut; what is there twice is in two of them."""
+    """TopicPartition -> the offsets, the same wherever the ranges were cut; what is there twice is in two of them."""
     found: Rows = {}
     for topic, topic_id, number, first, following in ranges:
         found.setdefault((topic, topic_id, number), []).append((first, following))

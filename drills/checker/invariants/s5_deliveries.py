@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from coordinator.zk.znodes.segments import Query
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.segments import Query, SealedRange
 
 from ..replay.commits import Commit
-from ..replay.fast_json import Partition
-from ..replay.reading import Range
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import GroupView, SegmentView
+from .base import Invariant, Rules
 
 Key = tuple[str, str, str, int]
 """Group, topic, topic id, partition."""
@@ -26,18 +26,21 @@ Reached = dict[Place, tuple[int, SegmentView]]
 NEVER = 1 << 63
 
 
-class Ends:
+class Ends(Rules):
     """The end offset of each partition, and the event that set it.
 
     A partition under a new id may begin at the earliest record: 0 unless an `earliest` event has another. After a
     manual edit the end is unknown until the next write.
     """
 
-    def __init__(self) -> None:
+    events = ("earliest", "jump")
+
+    def __init__(self, invariant: Invariant) -> None:
+        super().__init__(invariant)
         self._ends: dict[Key, tuple[int, Event]] = {}
         self._earliest: dict[tuple[str, str, int], set[int]] = {}
         self._jumps: dict[Key, set[tuple[int, int]]] = {}
-        self._unknown: set[tuple[str, Partition]] = set()
+        self._unknown: set[tuple[str, TopicPartition]] = set()
 
     def on_earliest(self, event: Event) -> None:
         key = (event["topic"], event["topic_id"], event["partition"])
@@ -55,7 +58,7 @@ class Ends:
         """Whether one has reported that it resumes at `after`."""
         return any(each[1] == after for each in self._jumps.get(key, ()))
 
-    def was_edited(self, group: str, partition: Partition) -> bool:
+    def was_edited(self, group: str, partition: TopicPartition) -> bool:
         """Whether a partition was ever edited manually."""
         return (group, partition) in self._unknown
 
@@ -74,7 +77,7 @@ class Ends:
     def move(self, key: Key, end: int, event: Event) -> None:
         self._ends[key] = (end, event)
 
-    def forget(self, group: str, partitions: Iterable[Partition]) -> None:
+    def forget(self, group: str, partitions: Iterable[TopicPartition]) -> None:
         """Forget partitions after a manual edit."""
         edited = set(partitions)
         self._unknown |= {(group, partition) for partition in edited}
@@ -115,7 +118,7 @@ class _Chain:
     reached: dict[int, tuple[Reached, Event]] = field(default_factory=dict)
 
 
-class Deliveries:
+class Deliveries(Rules):
     """Over all runs of a query, each range of a partition begins where the last one ended.
 
     Or at the place of the last of an operator's resets between the two seals, if it came before the run that planned
@@ -126,9 +129,9 @@ class Deliveries:
     is.
     """
 
-    def __init__(self, ends: Ends, report: Callable[..., None]) -> None:
+    def __init__(self, invariant: Invariant, ends: Ends) -> None:
+        super().__init__(invariant)
         self._ends = ends
-        self._report = report
         self._chains: dict[tuple[str, str], _Chain] = {}
         self._resets: dict[Key, list[tuple[int, int, Event]]] = {}
         self._runs: dict[tuple[str, str, str], tuple[str, int, int]] = {}
@@ -168,10 +171,10 @@ class Deliveries:
             segment.is_lost or segment.ranges is None for segment in segments
         ):
             reached, chain.begun, chain.began = {}, NEVER, NEVER
-        what = f"batch {number} of query {event['query']} of group {group.name} at {moment(event['at'])}"
+        what = f"batch {number} of query {event['query']} of {group} at {moment(event['at'])}"
         for problem in self._problems(group, segments, reached, Run(chain.began, self.registered(event))):
             if event.get("fail_on_data_loss", True):
-                self._report(f"{what} {problem.why}", *problem.witness, event)
+                self.broken(f"{what} {problem.why}", *problem.witness, event)
         chain.reached[number] = (reached, event)
 
     def on_failed(self, group: GroupView, event: Event) -> None:
@@ -189,8 +192,8 @@ class Deliveries:
             return
         run = Run(chain.began, self.registered(event), is_failing=True)
         if not any(self._problems(group, segments, {**known, **reached}, run)):
-            what = f"query {event['query']} of group {group.name} failed, and nothing is missing or sealed twice"
-            self._report(f"{what}: {event.get('why')}", last, event)
+            what = f"query {event['query']} of {group} failed, and nothing is missing or sealed twice"
+            self.broken(f"{what}: {event.get('why')}", last, event)
 
     def on_missing(self, group: GroupView, event: Event) -> None:
         """A query failed because segments between its finished batch and the end of the next one were removed."""
@@ -200,13 +203,15 @@ class Deliveries:
         _, last = chain.reached.get(event["batch"] - 1, ({}, None))
         upto = last["upto"] if last is not None else 0
         if all(each.gone is None for each in group.sealed if each.czxid > upto):
-            what = f"query {event['query']} of group {group.name} failed, and no segment after {upto} was removed"
-            self._report(f"{what}: {event.get('why')}", last, event)
+            what = f"query {event['query']} of {group} failed, and no segment after {upto} was removed"
+            self.broken(f"{what}: {event.get('why')}", last, event)
 
     def _is_edited(self, segment: SegmentView) -> bool:
         """Whether positions before it may have been edited manually, or it cannot be read."""
         ranges, group = segment.ranges, segment.group.name
-        return ranges is None or any(self._ends.was_edited(group, (each[0], each[2])) for each in ranges)
+        return ranges is None or any(
+            self._ends.was_edited(group, TopicPartition(each.topic, each.partition)) for each in ranges
+        )
 
     def registered(self, event: Event) -> int:
         """The zxid at which the run registered that planned a batch; `NEVER` when unknown."""
@@ -228,7 +233,7 @@ class Deliveries:
                     yield problem
 
     def _problem(
-        self, group: GroupView, item: Range, segment: SegmentView, reached: Reached, run: Run
+        self, group: GroupView, item: SealedRange, segment: SegmentView, reached: Reached, run: Run
     ) -> Problem | None:
         topic, topic_id, number, first, _ = item
         key = (group.name, topic, topic_id, number)
@@ -249,7 +254,7 @@ class Deliveries:
 
     def _may_begin(self, group: GroupView, key: Key, first: int, segment: SegmentView, run: Run) -> bool:
         """Whether a partition that is new to a query may begin at `first` in `segment`."""
-        partition: Partition = (key[1], key[3])
+        partition = TopicPartition(key[1], key[3])
         if segment.czxid < run.began or self._ends.was_edited(group.name, partition):
             return True
         if self._ends.has_jumped_to(key, first):

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
+from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR_EPOCH
+from coordinator.zk.znodes.records import Channel, OffsetRecord
+from coordinator.zk.znodes.segments import SealedRange
 
-from ..replay.channel_data import ChannelData
-from ..replay.commits import CHANNEL, COLLECTED, OFFSET, QUERY, RUNNING, SEALED, Commit, KnownProcess
-from ..replay.fast_json import Partition
-from ..replay.reading import OffsetData, Range
+from ..replay.commits import Changed, Commit, KnownProcess
 from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import ChannelView, GroupView, OffsetView, SegmentView
-from .base import Invariant
+from .base import Invariant, Rules
 from .s5_dataframe import DataFrames
 from .s5_deliveries import Ends, Key
 
@@ -38,39 +38,23 @@ class SealedRanges(Invariant):
 
     name = "S5"
     sentence = "The sealed ranges of a partition join without gap or overlap, and the DataFrame holds exactly them."
-    wants = CHANNEL | OFFSET | SEALED | COLLECTED | QUERY
+    wants = Changed.CHANNEL | Changed.OFFSET | Changed.SEALED | Changed.COLLECTED | Changed.QUERY
+
+    events = ("sought",)
 
     def __init__(self, world: Replay) -> None:
         super().__init__(world)
-        self.ends = Ends()
-        self._frames = DataFrames(world, self.ends, self.broken)
-        self._returned = ReturnedRecords(self.broken)
+        self.ends = Ends(self)
+        self._frames, self._returned = DataFrames(self, self.ends), ReturnedRecords(self)
         self._seals: set[tuple[str, str]] = set()
-        self._sought: set[tuple[str, str, Partition, int | None]] = set()
-        self._liars: set[tuple[str, Partition]] = set()
+        self._sought: set[tuple[str, str, TopicPartition, int | None]] = set()
+        self._liars: set[tuple[str, TopicPartition]] = set()
 
-    def handlers(self) -> Mapping[str, Callable[[Event], None]]:
-        return {
-            "batch": self._frames.on_batch,
-            "query-failed": self._frames.on_failed,
-            "fault": self._frames.on_fault,
-            "earliest": self.ends.on_earliest,
-            "jump": self._on_jump,
-            "sought": self._on_sought,
-            "begin": self._returned.on_begin,
-            "fetch": self._returned.on_fetch,
-            "returned": self._returned.on_returned,
-        }
-
-    def _on_jump(self, event: Event) -> None:
-        self.ends.on_jump(event)
-        self._returned.on_jump(event)
-
-    def _on_sought(self, event: Event) -> None:
-        self._returned.on_sought(event)
+    def on_sought(self, event: Event) -> None:
+        """An application has chosen offsets itself."""
         for topic, partitions in event["partitions"].items():
             for number, offset in partitions.items():
-                self._sought.add((event["group"], event["incarnation"], (topic, int(number)), offset))
+                self._sought.add((event["group"], event["incarnation"], TopicPartition(topic, int(number)), offset))
 
     def on_commit(self, commit: Commit) -> None:
         for group, was, now in commit.queries:
@@ -84,28 +68,20 @@ class SealedRanges(Invariant):
             if change.view.group.name in self.world.regions.ever:
                 continue
             before, after = change.before, change.after
-            is_same = before is not None and after is not None and before.incarnation == after.incarnation
-            if before is not None and commit.mask & RUNNING:
-                gone = before.running.keys() - after.running.keys() if is_same and after is not None else before.running
+            if before is not None and commit.mask & Changed.RUNNING:
+                gone = change.left if change.same is not None else before.running.keys()
                 self._judge_released(change.view, before, gone, commit)
             if after is not None:
-                self._advance(change.view, before if is_same else None, after, sealed, commit)
-                began = (
-                    after.running.keys() - before.running.keys() if is_same and before is not None else after.running
-                )
-                self._liars.difference_update((change.view.group.name, partition) for partition in began)
+                self._advance(change.view, change.same, after, sealed, commit)
+                self._liars.difference_update((change.view.group.name, partition) for partition in change.entered)
         if sealed:
-            topic, _, number, first, following = next(iter(sealed.values()))
-            segment = commit.sealed[0]
-            self.broken(
-                f"{segment.name} of group {segment.group.name} has {topic}-{number} from {first} to {following}, which "
-                f"its commit at {moment(commit.at)} does not advance",
-                commit.event,
-            )
+            partition, item = next(iter(sealed.items()))
+            why = f"{commit.sealed[0]} has {partition} from {item.first} to {item.next}"
+            self.broken(f"{why}, which its commit at {commit.moment} does not advance", commit.event)
         by_operator = is_reset(commit, self.world.process(commit.who))
         for group, partition, offset in commit.offsets:
             if by_operator and offset.data is not None:
-                key = (group.name, partition[0], offset.data.topic_id, partition[1])
+                key = (group.name, partition.topic, offset.data.topic_id, partition.partition)
                 self.ends.move(key, offset.data.offset, commit.event)
                 self._frames.deliveries.on_reset(key, offset.data.offset, commit)
             else:
@@ -113,13 +89,13 @@ class SealedRanges(Invariant):
         for segment in commit.removed:
             self._judge_collected(segment, commit)
 
-    def _sealed(self, commit: Commit) -> dict[Partition, Range]:
+    def _sealed(self, commit: Commit) -> dict[TopicPartition, SealedRange]:
         for segment in commit.sealed:
             self._seals.add((segment.group.name, segment.consumer))
         if len(commit.sealed) > 1:
             names = " and ".join(segment.name for segment in commit.sealed)
-            self.broken(f"{names} were sealed in one commit at {moment(commit.at)}", commit.event)
-        return {(each[0], each[2]): each for segment in commit.sealed for each in segment.ranges or ()}
+            self.broken_by(commit, f"{names} were sealed in one commit at {commit.moment}")
+        return {_place(each): each for segment in commit.sealed for each in segment.ranges or ()}
 
     def _forget(self, commit: Commit) -> None:
         """What a manual write or a member that lies has touched begins again."""
@@ -130,26 +106,26 @@ class SealedRanges(Invariant):
                 if data is not None:
                     self.ends.forget(change.view.group.name, data.running)
         for segment in (*commit.sealed, *commit.removed):
-            self.ends.forget(segment.group.name, [(r[0], r[2]) for r in segment.ranges or ()])
+            self.ends.forget(segment.group.name, [_place(each) for each in segment.ranges or ()])
 
     # ---- advances
 
     def _advance(
         self,
         view: ChannelView,
-        before: ChannelData | None,
-        after: ChannelData,
-        sealed: dict[Partition, Range],
+        before: Channel | None,
+        after: Channel,
+        sealed: dict[TopicPartition, SealedRange],
         commit: Commit,
     ) -> None:
         known = before.running if before is not None else {}
         seals = (view.group.name, view.consumer) in self._seals or self.world.process(commit.who).kind == "slot"
-        for partition, offset in (after.running if before is None or after.moved is None else after.moved).items():
+        for partition, offset in after.running.items():
             was = known.get(partition)
             if offset is None or offset == was:
                 continue  # not read yet, or to be read again: its end is unchanged
             self.judged += 1
-            key = (view.group.name, partition[0], after.id_of(partition[0]), partition[1])
+            key = (view.group.name, partition.topic, after.topics.get(partition.topic, ""), partition.partition)
             part = sealed.pop(partition, None) if sealed else None
             if part is not None:
                 first = self._first_sealed(key, was, offset, part, commit)
@@ -166,15 +142,14 @@ class SealedRanges(Invariant):
                 self._report_gap(key, first, offset, commit)
             self.ends.move(key, offset, commit.event)
 
-    def _first_sealed(self, key: Key, was: int | None, offset: int, part: Range, commit: Commit) -> int | None:
+    def _first_sealed(self, key: Key, was: int | None, offset: int, part: SealedRange, commit: Commit) -> int | None:
         """The begin of the advance to `offset`, by its segment; None when the segment has another range."""
         group, topic, topic_id, number = key
-        _, sealed_id, _, first, following = part
-        if sealed_id == topic_id and following == offset and was in (None, first):
-            return first
+        if part.topic_id == topic_id and part.next == offset and was in (None, part.first):
+            return part.first
         self.broken(
-            f"{topic}-{number} (id {topic_id}) of group {group} went from {was} to {offset} at "
-            f"{moment(commit.at)}, and its segment has {first} to {following} of id {sealed_id}",
+            f"{topic}-{number} (id {topic_id}) of group {group} went from {was} to {offset} at {commit.moment}, and "
+            f"its segment has {part.first} to {part.next} of id {part.topic_id}",
             commit.event,
         )
         return None
@@ -183,11 +158,8 @@ class SealedRanges(Invariant):
         """A member that seals advances offsets only by segments; a previously unknown offset is its end."""
         if was is None or self.ends.has_jumped(key, was, offset):
             return offset
-        group, topic, _, number = key
-        self.broken(
-            f"{topic}-{number} of group {group} went from {was} to {offset} at {moment(commit.at)} without a segment",
-            commit.event,
-        )
+        why = f"{key[1]}-{key[3]} of group {key[0]} went from {was} to {offset} at {commit.moment} without a segment"
+        self.broken(why, commit.event)
         return None
 
     def _began(self, view: ChannelView, key: Key) -> int | None:
@@ -200,80 +172,66 @@ class SealedRanges(Invariant):
         return known[0] if known is not None else None
 
     def _report_gap(self, key: Key, first: int, offset: int, commit: Commit) -> None:
-        group, topic, _, number = key
-        known = self.ends.get(key)
-        end = known[0] if known is not None else 0
-        before = f"{end} was reached at {moment(known[1]['at'])}" if known is not None else "nothing was before"
+        end, since, before = self._reached(key)
         kind = "a gap" if first > end else "an overlap"
-        self.broken(
-            f"{kind} in {topic}-{number} of group {group}: {first} to {offset} was committed at "
-            f"{moment(commit.at)}, and {before}",
-            known[1] if known is not None else None,
-            commit.event,
+        self.broken_by(
+            commit,
+            f"{kind} in {key[1]}-{key[3]} of group {key[0]}: {first} to {offset} was committed at {commit.moment}, and "
+            + (f"{end} {before}" if since is not None else before),
+            since,
         )
+
+    def _reached(self, key: Key) -> tuple[int, Event | None, str]:
+        """The end of what is known of a partition, its event, and both in words."""
+        end, since = self.ends.get(key) or (0, None)
+        return end, since, f"was reached at {moment(since['at'])}" if since is not None else "nothing was before"
 
     # ---- the end of a hold
 
-    def _judge_released(
-        self, view: ChannelView, before: ChannelData, gone: Iterable[Partition], commit: Commit
-    ) -> None:
-        group = view.group
+    def _judge_released(self, view: ChannelView, before: Channel, gone: Set[TopicPartition], commit: Commit) -> None:
         for partition in sorted(gone):
-            offset = before.running[partition]
+            offset, found = before.running[partition], view.group.offsets.get(partition)
             if view.by_hand:
-                self._liars.add((group.name, partition))
-            if offset is None or (group.name, partition) in self._liars:
-                continue
-            topic, number = partition
-            found = group.offsets.get(partition)
-            if found is not None and found.by_hand:
+                self._liars.add((view.group.name, partition))
+            if offset is None or (view.group.name, partition) in self._liars or (found is not None and found.by_hand):
                 continue
             data = found.data if found is not None else None
-            if data is None or (data.offset, data.topic_id) != (offset, before.id_of(topic)):
+            if data is None or (data.offset, data.topic_id) != (offset, before.topics.get(partition.topic, "")):
                 actual = f"{data.offset} of id {data.topic_id}" if data is not None else "none"
-                self.broken(
-                    f"{view.consumer} of group {group.name} gave up {topic}-{number} at {offset} at "
-                    f"{moment(commit.at)}, and `offsets` has {actual}",
-                    commit.event,
-                )
+                why = f"{view.consumer} of {view.group} gave up {partition} at {offset} at {commit.moment}"
+                self.broken(f"{why}, and `offsets` has {actual}", commit.event)
 
-    def _judge_offset(self, group: GroupView, partition: Partition, offset: OffsetView, commit: Commit) -> None:
+    def _judge_offset(self, group: GroupView, partition: TopicPartition, offset: OffsetView, commit: Commit) -> None:
         if offset.data is None or group.name in self.world.regions.ever:
             return
-        key = (group.name, partition[0], offset.data.topic_id, partition[1])
-        known = self.ends.get(key)
-        if self.ends.joins(key, offset.data.offset) or (known is None and _may_begin(group, partition, offset.data)):
-            if known is None:
+        key = (group.name, partition.topic, offset.data.topic_id, partition.partition)
+        end, since, before = self._reached(key)
+        if self.ends.joins(key, offset.data.offset) or (since is None and _may_begin(group, partition, offset.data)):
+            if since is None:
                 self.ends.move(key, offset.data.offset, commit.event)
             return
-        reached = f"{known[0]} was reached at {moment(known[1]['at'])}" if known is not None else "nothing was before"
-        self.broken(
-            f"`offsets` of {partition[0]}-{partition[1]} in group {group.name} was set to {offset.data.offset} at "
-            f"{moment(commit.at)}, and {reached}",
-            known[1] if known is not None else None,
-            commit.event,
-        )
+        why = f"`offsets` of {partition} in {group} was set to {offset.data.offset} at {commit.moment}, and "
+        self.broken_by(commit, why + (f"{end} {before}" if since is not None else before), since)
 
     # ---- collection
 
     def _judge_collected(self, segment: SegmentView, commit: Commit) -> None:
-        queries = segment.group.queries
-        readers = [query for query in queries.values() if query.data is None or not query.data.expired_ms]
+        readers = [query for query in segment.group.queries.values() if not query.is_expired]
         late = [query for query in readers if query.data is None or query.data.finished < segment.czxid]
-        if readers and not late:
-            return
-        what = (
-            f"{segment.name} of group {segment.group.name} (czxid {segment.czxid}) was removed at {moment(commit.at)}"
-        )
+        what = f"{segment} (czxid {segment.czxid}) was removed at {commit.moment}"
         if not readers:
-            self.broken(f"{what}, and no query reads the group", segment.made, commit.event)
-            return
-        query = min(late, key=lambda query: query.name)
-        has = f"has finished {query.data.finished}" if query.data is not None else "cannot be read"
-        self.broken(f"{what}, and query {query.name} {has}", segment.made, query.written, commit.event)
+            self.broken_by(commit, f"{what}, and no query reads the group", segment.made)
+        elif late:
+            query = min(late, key=lambda query: query.name)
+            has = f"has finished {query.data.finished}" if query.data is not None else "cannot be read"
+            self.broken_by(commit, f"{what}, and query {query.name} {has}", segment.made, query.written)
 
 
-def _may_begin(group: GroupView, partition: Partition, start: OffsetData) -> bool:
+def _place(item: SealedRange) -> TopicPartition:
+    return TopicPartition(item.topic, item.partition)
+
+
+def _may_begin(group: GroupView, partition: TopicPartition, start: OffsetRecord) -> bool:
     """Whether a new partition may begin elsewhere than at its beginning: at a start that was resolved from another
     position, for a partition that existed when the group began."""
     begun = group.begun.get(partition[0])
@@ -281,7 +239,7 @@ def _may_begin(group: GroupView, partition: Partition, start: OffsetData) -> boo
     return is_elsewhere and begun is not None and not begun.came_later(start.topic_id, partition[1])
 
 
-class ReturnedRecords:
+class ReturnedRecords(Rules):
     """No offset passes a record that `poll` has not returned to the application.
 
     The application has every record from the offset at which its incarnation began with a partition up to the end of
@@ -290,8 +248,10 @@ class ReturnedRecords:
     owner's. A process that records no `returned` is not judged.
     """
 
-    def __init__(self, report: Callable[..., None]) -> None:
-        self._report = report
+    events = ("begin", "sought", "jump", "returned", "fetch")
+
+    def __init__(self, invariant: Invariant) -> None:
+        super().__init__(invariant)
         self._ends: dict[Held, tuple[int, Event]] = {}
         self._tells: set[str] = set()
 
@@ -301,10 +261,7 @@ class ReturnedRecords:
                 if first is not None:
                     self._move(event, topic, int(number), first)
 
-    def on_sought(self, event: Event) -> None:
-        for topic, partitions in event["partitions"].items():
-            for number, offset in partitions.items():
-                self._move(event, topic, int(number), offset)
+    on_sought = on_begin
 
     def on_jump(self, event: Event) -> None:
         self._move(event, event["topic"], event["partition"], event["after"])
@@ -333,20 +290,19 @@ class ReturnedRecords:
         """
         group, topic, _, number = key
         known = self._ends.get((group, incarnation, topic, number))
-        if known is None or offset <= known[0] or commit.who not in self._tells:
-            return
-        self._report(
-            f"{offset} of {topic}-{number} was committed in group {group} at {moment(commit.at)}, and {commit.who} was "
-            f"given the records below {known[0]} only",
-            known[1],
-            commit.event,
-        )
+        if known is not None and offset > known[0] and commit.who in self._tells:
+            self.broken_by(
+                commit,
+                f"{offset} of {topic}-{number} was committed in group {group} at {commit.moment}, and {commit.who} was "
+                f"given the records below {known[0]} only",
+                known[1],
+            )
 
 
 def is_reset(commit: Commit, process: KnownProcess) -> bool:
     """Whether offsets are written by neither a coordinator, which looks at its epoch, nor a consumer, which looks at
     its channel."""
-    if commit.by_hand or not commit.mask & OFFSET or process.kind in MEMBERS:
+    if commit.by_hand or not commit.mask & Changed.OFFSET or process.kind in MEMBERS:
         return False
     paths = [op["path"] for op in commit.event.get("ops", ())]
     return not any(path == COORDINATOR_EPOCH or "/channel/" in path for path in paths)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from coordinator.zk.znodes.group_state import STABLE
-from coordinator.zk.znodes.records import ASSIGN, DRAIN
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.records import ASSIGN, DRAIN, Channel, Command
 
-from ..replay.channel_data import ChannelData
-from ..replay.commits import GONE, LIFE, NAMED, SENT, SERVER, STATE, Commit
-from ..replay.fast_json import Partition
-from ..replay.reading import CommandData
+from ..replay.commits import SERVER, Changed, ChannelChange, Commit
 from ..replay.replay import Replay
-from ..replay.verdict import Event, moment
-from ..replay.znode_views import ChannelChange, ChannelView, CommandView, GroupView
-from .base import Invariant
-from .s3_command_order import removed
+from ..replay.verdict import Event
+from ..replay.znode_views import ChannelView, CommandView, GroupView
+from .base import Invariant, Rules
 
 AT_ONCE = float("-inf")
 SOON_S = 1.0
@@ -35,11 +32,11 @@ class Acknowledged(Invariant):
 
     name = "S6"
     sentence = "Removed by the consumer means done; removed by the coordinator means withdrawn, and never applied."
-    wants = GONE | NAMED | LIFE | SENT | STATE
+    wants = Changed.GONE | Changed.NAMED | Changed.LIFE | Changed.SENT | Changed.STATE
 
     def __init__(self, world: Replay) -> None:
         super().__init__(world)
-        self._withdrawals = Withdrawals(world, self.broken)
+        self._withdrawals = Withdrawals(self)
 
     def on_commit(self, commit: Commit) -> None:
         if commit.by_hand or commit.who == SERVER:
@@ -61,113 +58,71 @@ class Acknowledged(Invariant):
 
     def _judge_named(self, change: ChannelChange, commit: Commit) -> None:
         """A channel names a command that was withdrawn."""
-        view, before, after = change.view, change.before, change.after
-        if after is None or not after.command or view.by_hand:
-            return
-        is_news = before is None or before.incarnation != after.incarnation or before.command != after.command
-        if is_news and after.command in view.withdrawn and removed(commit, view, after.command) is None:
-            self.broken(
-                f"{after.command} of {view.consumer} in group {view.group.name} was withdrawn and then applied at "
-                f"{moment(commit.at)}",
-                view.withdrawn[after.command],
-                commit.event,
-            )
+        view, same, name = change.view, change.same, change.after.command if change.after is not None else ""
+        is_news = not view.by_hand and (same is None or same.command != name)
+        if is_news and name in view.withdrawn and commit.removed_command(view, name) is None:
+            why = f"{name} of {view.consumer} in {view.group} was withdrawn and then applied at {commit.moment}"
+            self.broken_by(commit, why, view.withdrawn[name])
 
     def _judge_removed(self, view: ChannelView, command: CommandView, commit: Commit) -> None:
-        after, before = view.data, view.data
-        for change in commit.channels:
-            if change.view is view:
-                before = change.before
+        change, after = commit.change_of(view), view.data
+        before = change.before if change is not None else view.data
         if view.by_hand or after is None:
             return
         is_named = command.name == after.command or _stood_until_ready(view, command)
         if is_named and before is not None and before.incarnation == after.incarnation:
             self._judge_done(view, command, before, after, commit)
         elif not self._is_stale(view, command.data, before, after) and commit.who == view.owner:
-            self.broken(
-                f"{command.name} was removed by {view.consumer} of group {view.group.name} at {moment(commit.at)}, "
-                "neither applied nor stale",
-                command.made,
-                commit.event,
-            )
+            why = f"{command.name} was removed by {view} at {commit.moment}, neither applied nor stale"
+            self.broken_by(commit, why, command.made)
 
     def _judge_done(
-        self, view: ChannelView, command: CommandView, before: ChannelData, after: ChannelData, commit: Commit
+        self, view: ChannelView, command: CommandView, before: Channel, after: Channel, commit: Commit
     ) -> None:
         data = command.data
         if data is None:
             return
-        self._withdrawals.on_applied(view, command, commit)
-        if not data.is_start and not data.is_stop:
-            self._judge_unchanged(view, command, before, after, commit)
-            return
-        if data.is_start:
-            left = sorted(data.partitions - after.running.keys() - after.refused)
-            what = "neither runs nor is refused"
-            if not left and after.ask != data.ask:
-                self.broken(
-                    f"{command.name}, a start of {data.ask or 'no ask'}, was acknowledged by {view.consumer} of group "
-                    f"{view.group.name} at {moment(commit.at)}, and its channel names {after.ask or 'none'}",
-                    command.made,
-                    commit.event,
-                )
-        else:
-            named = data.partitions or before.running.keys() | after.running.keys()
-            left = sorted(named & after.running.keys())
-            what = "still runs"
-        if left:
-            self._report(view, command, left[0], what, commit)
-        elif data.is_stop:
-            self._judge_silence(view, command, data, before, commit)
-
-    def _judge_unchanged(
-        self, view: ChannelView, command: CommandView, before: ChannelData, after: ChannelData, commit: Commit
-    ) -> None:
-        """Commands to a leader, and notices of a failure, do not change what runs."""
-        option = command.data.option if command.data is not None else ""
+        self._withdrawals.judge_applied(view, command, commit)
+        running, left = after.running.keys(), set[TopicPartition]()
+        done = f"was acknowledged by {view} at {commit.moment}, and"
         kept = (before.generation, before.ask, before.running.keys())
-        if kept != (after.generation, after.ask, after.running.keys()):
+        if command.is_start:
+            left = set(command.partitions - running - after.refused)
+            if not left and after.ask != data.ask:
+                why = (
+                    f"{command.name}, a start of {data.ask or 'no ask'}, {done} its channel names {after.ask or 'none'}"
+                )
+                self.broken_by(commit, why, command.made)
+        elif command.is_stop:
+            left = set((command.partitions or before.running.keys() | running) & running)
+        elif kept != (after.generation, after.ask, running):  # commands to a leader, and notices of a failure
             what = "generation" if before.generation != after.generation else "what runs"
-            self.broken(
-                f"{command.name}, an {option}, was acknowledged by {view.consumer} of group {view.group.name} at "
-                f"{moment(commit.at)}, and changed {what} in its channel",
-                command.made,
-                commit.event,
-            )
+            why = f"{command.name}, an {data.option}, {done} changed {what} in its channel"
+            self.broken_by(commit, why, command.made)
+        if left:
+            what = "a start" if command.is_start else "a stop"
+            still = "neither runs nor is refused" if command.is_start else "still runs"
+            self.broken_by(commit, f"{command.name}, {what}, {done} {min(left)} {still}", command.made)
+        elif command.is_stop:
+            self._judge_silence(view, command, before, commit)
 
-    def _judge_silence(
-        self, view: ChannelView, command: CommandView, data: CommandData, before: ChannelData, commit: Commit
-    ) -> None:
+    def _judge_silence(self, view: ChannelView, command: CommandView, before: Channel, commit: Commit) -> None:
         """Stopped partitions are not fetched any more."""
         holds = self.world.fetching.of(view.group.name, view.consumer, before.incarnation)
         for (_, topic, _, number), hold in holds.items():
-            is_stopped = (topic, number) in data.partitions or not data.partitions
+            is_stopped = (topic, number) in command.partitions or not command.partitions
             if is_stopped and hold.lease.until > commit.at and not hold.is_suspended:
-                what = f"is still fetched by {hold.who}"
-                self._report(view, command, (topic, number), what, commit, hold.begun, hold.lease.event)
+                self.broken_by(
+                    commit,
+                    f"{command.name}, a stop, was acknowledged by {view} at {commit.moment}, and {topic}-{number} is "
+                    f"still fetched by {hold.who}",
+                    command.made,
+                    hold.begun,
+                    hold.lease.event,
+                )
                 return
 
-    def _report(
-        self,
-        view: ChannelView,
-        command: CommandView,
-        partition: Partition,
-        what: str,
-        commit: Commit,
-        *more: Event | None,
-    ) -> None:
-        option = "start" if command.data is not None and command.data.is_start else "stop"
-        self.broken(
-            f"{command.name}, a {option}, was acknowledged by {view.consumer} of group {view.group.name} at "
-            f"{moment(commit.at)}, and {partition[0]}-{partition[1]} {what}",
-            command.made,
-            *more,
-            commit.event,
-        )
-
-    def _is_stale(
-        self, view: ChannelView, command: CommandData | None, before: ChannelData | None, after: ChannelData
-    ) -> bool:
+    def _is_stale(self, view: ChannelView, command: Command | None, before: Channel | None, after: Channel) -> bool:
         if command is not None and command.option == ASSIGN:
             ask = view.group.asks.get(command.ask)
             if ask is None or ask.ask is None or ask.by_hand:
@@ -176,7 +131,7 @@ class Acknowledged(Invariant):
             return self._is_over(view, command, after)
         return _is_old(command, before, after)
 
-    def _is_over(self, view: ChannelView, command: CommandData, after: ChannelData) -> bool:
+    def _is_over(self, view: ChannelView, command: Command, after: Channel) -> bool:
         """Whether a drain is for a checkpoint that has ended, or for a member without its state of that reset."""
         region, order = self.world.regions.of(view.group.name), command.region
         if region is None or order is None or after.region is None:
@@ -190,10 +145,10 @@ class Acknowledged(Invariant):
 def _stood_until_ready(view: ChannelView, command: CommandView) -> bool:
     """Whether it is a start of a consistent region: it remains until the state is restored; others are applied."""
     data = command.data
-    return data is not None and data.is_start and data.region is not None and command.name in view.applied
+    return command.is_start and data is not None and data.region is not None and command.name in view.applied
 
 
-def _is_old(command: CommandData | None, before: ChannelData | None, after: ChannelData) -> bool:
+def _is_old(command: Command | None, before: Channel | None, after: Channel) -> bool:
     if command is None or before is None or after.ended is not None:
         return True
     if command.incarnation != before.incarnation or before.incarnation != after.incarnation:
@@ -201,7 +156,7 @@ def _is_old(command: CommandData | None, before: ChannelData | None, after: Chan
     return (command.epoch, command.generation) < (before.epoch, before.generation)
 
 
-class Withdrawals:
+class Withdrawals(Rules):
     """A coordinator that sends a stop or a start has withdrawn the others that its turn does not keep.
 
     Withdrawals come before stops and starts: beside one that is sent, the group has no stop or start of an earlier
@@ -209,70 +164,66 @@ class Withdrawals:
     own, or has made the group Stable a second before, without a fault since. Manually created commands are not judged.
     """
 
-    def __init__(self, world: Replay, report: Callable[..., None]) -> None:
-        self._world = world
-        self._report = report
+    def __init__(self, invariant: Invariant) -> None:
+        super().__init__(invariant)
         self._turns: dict[str, tuple[int, float, Event]] = {}
 
     def on_commit(self, commit: Commit) -> None:
-        """Commands were sent, or a state was written; before `on_applied` of later commits."""
-        if commit.by_hand or not self._world.process(commit.who).is_node:
+        """Commands were sent, or a state was written; before `judge_applied` of later commits."""
+        if commit.by_hand or not self.world.process(commit.who).is_node:
             return
         for view, command in commit.made:
-            data = command.data
-            if data is None or not _moves(data) or view.by_hand:
-                continue
-            self._judge_sent(view, command, data, commit)
-            self._note(view.group, data.epoch, AT_ONCE, commit.event)
-        for group, _, after in commit.states:
-            if after is not None and after.data is not None and after.data.state == STABLE:
-                self._note(group, after.data.epoch, commit.at, commit.event)
+            if command.data is not None and _moves(command) and not view.by_hand:
+                self._judge_sent(view, command, command.data.epoch, commit)
+                self._note(view.group, command.data.epoch, AT_ONCE, commit.event)
+        for written in commit.states:
+            if written.now is not None and written.now.state == STABLE:
+                self._note(written.group, written.now.epoch, commit.at, commit.event)
 
     def _note(self, group: GroupView, epoch: int, since: float, event: Event) -> None:
         known = self._turns.get(group.name)
         if known is None or known[0] < epoch or (known[0] == epoch and since < known[1]):
             self._turns[group.name] = (epoch, since, event)
 
-    def _judge_sent(self, view: ChannelView, sent: CommandView, data: CommandData, commit: Commit) -> None:
+    def _judge_sent(self, view: ChannelView, sent: CommandView, epoch: int, commit: Commit) -> None:
         for other, command in _standing(view.group):
             if command is sent or command.data is None:
                 continue
-            is_old = command.data.epoch < data.epoch
+            is_old = command.data.epoch < epoch
             if other is view or is_old:
-                why = f"of epoch {command.data.epoch} " if is_old else ""
-                self._report(
-                    f"{sent.name} of epoch {data.epoch} was sent to {view.consumer} of group {view.group.name} at "
-                    f"{moment(commit.at)}, and {command.name} {why}is pending in the channel of {other.consumer}",
+                pending = f"{command.name} of epoch {command.data.epoch}" if is_old else command.name
+                self.broken_by(
+                    commit,
+                    f"{sent.name} of epoch {epoch} was sent to {view} at {commit.moment}, and {pending} is pending in "
+                    f"the channel of {other.consumer}",
                     command.made,
-                    commit.event,
                 )
                 return
 
-    def on_applied(self, view: ChannelView, command: CommandView, commit: Commit) -> None:
+    def judge_applied(self, view: ChannelView, command: CommandView, commit: Commit) -> None:
         """A consumer has removed a command that its channel names."""
-        data, group = command.data, view.group
-        known = self._turns.get(group.name)
-        if data is None or known is None or not _moves(data) or data.epoch >= known[0]:
+        data, known = command.data, self._turns.get(view.group.name)
+        if data is None or known is None or not _moves(command) or data.epoch >= known[0]:
             return
         epoch, since, event = known
-        undisturbed = self._world.conditions.undisturbed_since(commit.at)
+        undisturbed = self.world.conditions.undisturbed_since(commit.at)
         if since > AT_ONCE and (commit.at - since <= SOON_S or undisturbed > since):
             return
-        self._report(
-            f"{command.name} of epoch {data.epoch} was applied by {view.consumer} of group {group.name} at "
-            f"{moment(commit.at)}, and the coordinator of epoch {epoch} has taken its turn",
+        self.broken_by(
+            commit,
+            f"{command.name} of epoch {data.epoch} was applied by {view} at {commit.moment}, and the coordinator of "
+            f"epoch {epoch} has taken its turn",
             command.made,
             event,
-            commit.event,
         )
 
 
-def _moves(data: CommandData) -> bool:
-    return data.is_start or data.is_stop
+def _moves(command: CommandView) -> bool:
+    return command.is_start or command.is_stop
 
 
 def _standing(group: GroupView) -> Iterator[tuple[ChannelView, CommandView]]:
     for view in group.channels.values():
         for command in view.commands.values():
-            if not view.by_hand and not command.by_hand and command.data is not None and _moves(command.data):
+            if not view.by_hand and not command.by_hand and _moves(command):
                 yield view, command

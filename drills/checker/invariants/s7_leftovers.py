@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from coordinator.zk.znodes.group_state import EMPTY, STABLE
-from coordinator.zk.znodes.records import OwnerRecord
+from coordinator.zk.znodes.records import Channel
 from coordinator.zk.znodes.segments import QUERY_ABSENCE_S
 
-from ..replay.channel_data import ChannelData
-from ..replay.commits import EPOCH, LIFE, MEMBER, NAMED, SEAT, Commit, Terms
+from ..replay.commits import Changed, ChannelChange, Commit
+from ..replay.conditions import measured
 from ..replay.expected_target import is_cut_touched
-from ..replay.reading import read_owner, read_seat
 from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
-from ..replay.znode_views import ChannelChange, ChannelView, GroupView, MemberView, QueryView, SegmentView
-from .base import Invariant
+from ..replay.znode_views import ChannelView, GroupView, MemberView, OwnerView, QueryView, SegmentView
+from .base import Invariant, Rules
 
 Remnant = tuple[str, Event | None, float, float]
 """The leftover, the event of its end, when that was, and how long it may remain."""
@@ -41,35 +40,26 @@ class Remains(Invariant):
 
     name = "S7"
     sentence = "Nothing of the dead remains after the collection period."
-    wants = MEMBER | LIFE | NAMED | SEAT | EPOCH
-    needs_bounds = True
+    wants = Changed.MEMBER | Changed.LIFE | Changed.NAMED | Changed.SEAT
+    events = ("end",)
+    needs_bounds = needs_end = True
 
     def __init__(self, world: Replay) -> None:
         super().__init__(world)
-        self._ended: Event | None = None
         self._excused: str | None = None
-        self._owners: dict[str, OwnerRecord | None] = {}
         self._left: dict[tuple[str, str], Event] = {}
-        self._terms = Terms()
-        self._living = Living(world, self._terms, self.broken)
-
-    def handlers(self) -> Mapping[str, Callable[[Event], None]]:
-        return {"end": self._on_end}
+        self._living = Living(self)
 
     def on_commit(self, commit: Commit) -> None:
-        self._terms.on_commit(commit)
         self._living.on_commit(commit)
         for group, before, after in commit.members:
             if before is not None and after is None:
                 self._left[group.name, before.consumer] = commit.event
 
     def undecided(self) -> tuple[str, bool] | None:
-        if self._ended is None:
-            return "the history has no `end`", True
         return (self._excused, False) if self._excused is not None else None
 
-    def _on_end(self, event: Event) -> None:
-        self._ended = event
+    def on_end(self, event: Event) -> None:
         if not self.world.bounds:
             return
         now: float = event["at"]
@@ -94,13 +84,11 @@ class Remains(Invariant):
 
     def _of_sessions(self, group: GroupView) -> Iterator[Remnant]:
         for partition, owner in sorted(group.owners.items()):
-            closed = self.world.closed.get(owner.session) if owner.session is not None else None
-            if closed is not None:
-                yield f"owner {partition[0]}-{partition[1]} of group {group.name}", closed, closed["at"], 0.0
+            if (closed := self.world.closed.get(owner.session)) is not None:
+                yield f"owner {partition} of {group}", closed, closed["at"], 0.0
         for name, member in sorted(group.members.items()):
-            closed = self.world.closed.get(member.session) if member.session is not None else None
-            if closed is not None:
-                yield f"the registration of {name} in group {group.name}", closed, closed["at"], 0.0
+            if (closed := self.world.closed.get(member.session)) is not None:
+                yield f"the registration of {name} in {group}", closed, closed["at"], 0.0
 
     # ---- leftovers of turns
 
@@ -115,21 +103,20 @@ class Remains(Invariant):
                 )
                 if is_dead and not command.by_hand:
                     since = max(view.since, command.made, key=lambda event: event["at"])
-                    yield f"{command.name} for {name} of group {group.name}", since, since["at"], allowed
+                    yield f"{command.name} for {name} of {group}", since, since["at"], allowed
             if view.data.ended is not None and view.data.running:
-                topic, number = min(view.data.running)
-                what = f"{topic}-{number} in `running` of {name}, ended, in group {group.name}"
+                what = f"{min(view.data.running)} in `running` of {name}, ended, in {group}"
                 yield what, view.since, view.since["at"], allowed
         yield from self._of_asks(group, allowed)
         for partition, owner in sorted(group.owners.items()):
-            death = self._end_of_owner(group, owner.text, owner.made)
+            death = _end_of_owner(group, owner)
             if death is not None:
-                yield f"owner {partition[0]}-{partition[1]} of group {group.name}", death, death["at"], allowed
+                yield f"owner {partition} of {group}", death, death["at"], allowed
 
     def _of_asks(self, group: GroupView, allowed: float) -> Iterator[Remnant]:
         """Once every member has an answer's command, other asks are unneeded."""
         if group.requested is not None and group.hand_at < group.requested["at"]:
-            yield f"`sync_request` of group {group.name}", group.requested, group.requested["at"], allowed
+            yield f"`sync_request` of {group}", group.requested, group.requested["at"], allowed
         state = group.state
         if state is None or state.by_hand or state.data is None or state.data.state not in (STABLE, EMPTY):
             return
@@ -137,19 +124,7 @@ class Remains(Invariant):
         for name, view in sorted(group.asks.items()):
             if name != named and not view.by_hand:
                 since = max(state.written, view.made, key=lambda event: event["at"])
-                yield f"{name} of group {group.name}", since, since["at"], allowed
-
-    def _end_of_owner(self, group: GroupView, text: str, made: Event) -> Event | None:
-        """The commit that ended the incarnation of an owner znode; None while it lives, or when unknown."""
-        if text not in self._owners:  # equal for all of one thread
-            self._owners[text] = read_owner("", text)
-        owner = self._owners[text]
-        view = group.channels.get(owner.consumer) if owner is not None else None
-        if owner is None or view is None or view.by_hand or view.data is None:
-            return None
-        if view.data.incarnation == owner.incarnation and view.data.ended is None:
-            return None
-        return max(view.since, made, key=lambda event: event["at"])
+                yield f"{name} of {group}", since, since["at"], allowed
 
     # ---- leftovers of collection
 
@@ -161,12 +136,12 @@ class Remains(Invariant):
             if data is None or name in group.members or data.is_live or data.running or view.commands:
                 continue
             since = self._last_sign(group, view)
-            yield f"the channel of {name} in group {group.name}", since, since["at"], allowed
+            yield f"the channel of {name} in {group}", since, since["at"], allowed
         finished = self._finished(group)
         for segment in group.segments.values():
             death = finished(segment)
             if death is not None:
-                what = f"{segment.name} of group {group.name}, finished by every query,"
+                what = f"{segment.name} of {group}, finished by every query,"
                 retained_until = segment.made["at"] + bounds.get("segment_retention", 0.0)
                 held_until = [
                     ended_at + QUERY_ABSENCE_S
@@ -182,7 +157,7 @@ class Remains(Invariant):
 
     def _finished(self, group: GroupView) -> Callable[[SegmentView], Event | None]:
         """The event by which the last of the queries had finished a segment; None while one has not."""
-        readers = [q for q in group.queries.values() if q.data is None or not q.data.expired_ms]
+        readers = [query for query in group.queries.values() if not query.is_expired]
         changed = group.readers_changed
 
         def death(segment: SegmentView) -> Event | None:
@@ -197,13 +172,23 @@ class Remains(Invariant):
         return death
 
 
+def _end_of_owner(group: GroupView, owner: OwnerView) -> Event | None:
+    """The commit that ended the incarnation of an owner znode; None while it lives, or when unknown."""
+    view = group.channels.get(owner.data.consumer) if owner.data is not None else None
+    if owner.data is None or view is None or view.by_hand or view.data is None:
+        return None
+    if view.data.incarnation == owner.data.incarnation and view.data.ended is None:
+        return None
+    return max(view.since, owner.made, key=lambda event: event["at"])
+
+
 def _finishing(query: QueryView, czxid: int) -> Event | None:
     if query.data is None:
         return None
     return next((event for finished, event in query.steps if finished >= czxid), None)
 
 
-class Living:
+class Living(Rules):
     """A coordinator ends an incarnation whose `ids` is gone, or removes `ids` in the same commit with a reason.
 
     The reasons are an eviction, a refusal, and a removal by an operator. An eviction comes `max_poll_interval_ms` after
@@ -213,16 +198,14 @@ class Living:
     a member in the target has left by itself. Manually edited channels and registrations are not judged.
     """
 
-    def __init__(self, world: Replay, terms: Terms, report: Callable[..., None]) -> None:
-        self._world = world
-        self._terms = terms
-        self._report = report
+    def __init__(self, invariant: Invariant) -> None:
+        super().__init__(invariant)
         self._signs: dict[tuple[str, str], tuple[str, Event]] = {}
         self._departures: dict[tuple[str, str], Event] = {}
 
     def on_commit(self, commit: Commit) -> None:
         """A life began or ended, a command was applied, or a seat was removed."""
-        is_coordinator = not commit.by_hand and self._world.process(commit.who).is_node
+        is_coordinator = not commit.by_hand and self.world.process(commit.who).is_node
         for change in commit.channels:
             if is_coordinator:
                 self._judge_end(change, commit)
@@ -238,27 +221,18 @@ class Living:
     def _judge_removed(self, group: GroupView, was: MemberView, commit: Commit) -> None:
         """A registration was removed: its incarnation has ended."""
         view = group.channels.get(was.consumer)
-        if view is None or view.by_hand or view.data is None or not view.data.is_live or not _is_of(was, view.data):
-            return
-        self._report(
-            f"the registration of {was.consumer} in group {group.name} (incarnation {view.data.incarnation}) was "
-            f"removed at {moment(commit.at)}, and its channel is not ended",
-            was.written,
-            commit.event,
-        )
+        if view is not None and view.data is not None and view.is_live and not view.by_hand and _is_of(was, view.data):
+            why = f"the registration of {was.consumer} in {group} (incarnation {view.data.incarnation}) was removed at"
+            self.broken_by(commit, f"{why} {commit.moment}, and its channel is not ended", was.written)
 
     def _judge_seat(self, group: GroupView, name: str, commit: Commit) -> None:
-        member, view = group.members.get(name), group.channels.get(name)
+        member, view, registration = group.members.get(name), group.channels.get(name), group.registration(name)
         if view is None or view.by_hand:
             return
-        registration = member.registration if member is not None else None
         is_its_own = registration is not None and registration.instance_id == name
         if is_its_own and group.live(name) and member is not None and not member.by_hand:
-            self._report(
-                f"the seat of {name} in group {group.name} was removed at {moment(commit.at)}: its member lives",
-                member.written,
-                commit.event,
-            )
+            why = f"the seat of {name} in {group} was removed at {commit.moment}: its member lives"
+            self.broken_by(commit, why, member.written)
         self._judge_kept(view, commit)
 
     def _judge_kept(self, view: ChannelView, commit: Commit) -> None:
@@ -266,31 +240,25 @@ class Living:
         group, name = view.group, view.consumer
         before = next((was for of, was, _ in commit.states if of is group), group.state)
         is_expected = before is not None and before.data is not None and name in before.data.target
-        left = self._departures.get((group.name, name))
-        seat = read_seat("", group.seat_texts.get(name, ""))
+        left, seat = self._departures.get((group.name, name)), group.seat_data.get(name)
         if left is None or left is not view.since or not is_expected or seat is None or seat.removed is not None:
             return
         kept_s = seat.session_timeout_ms / 1000
-        if commit.at < left["at"] + self._terms.measured(kept_s) - ROUNDING_S:
-            self._report(
-                f"the seat of {name} in group {group.name} was removed at {moment(commit.at)}, and is kept for "
-                f"{kept_s:g} s from {moment(left['at'])}, when its member left",
-                left,
-                commit.event,
-            )
+        if commit.at < left["at"] + measured(kept_s) - ROUNDING_S:
+            why = f"the seat of {name} in {group} was removed at {commit.moment}, and is kept for {kept_s:g} s from"
+            self.broken_by(commit, f"{why} {moment(left['at'])}, when its member left", left)
 
     def _note(self, change: ChannelChange, commit: Commit) -> None:
         """A leader's answer is no sign: only a stop or start that is applied stops the clock of one."""
-        before, after = change.before, change.after
+        before, after, key = change.same, change.after, (change.view.group.name, change.view.consumer)
         if after is None:
             return
-        is_same = before is not None and before.incarnation == after.incarnation
-        if before is not None and is_same and before.is_live and not after.is_live and commit.who == change.view.owner:
-            self._departures[change.view.group.name, change.view.consumer] = commit.event
-        applied = [c.data for view, c in commit.gone if view is change.view and c.name == after.command]
-        is_move = all(data is None or data.is_start or data.is_stop for data in applied)
-        if before is None or not is_same or (before.command != after.command and is_move):
-            self._signs[change.view.group.name, change.view.consumer] = (after.incarnation, commit.event)
+        if before is not None and before.is_live and not after.is_live and commit.who == change.view.owner:
+            self._departures[key] = commit.event
+        applied = commit.removed_command(change.view, after.command)
+        is_move = applied is None or applied.data is None or applied.is_start or applied.is_stop
+        if before is None or (before.command != after.command and is_move):
+            self._signs[key] = (after.incarnation, commit.event)
 
     def _judge_end(self, change: ChannelChange, commit: Commit) -> None:
         view, before, after = change.view, change.before, change.after
@@ -299,54 +267,52 @@ class Living:
         name, group = view.consumer, view.group
         if after.incarnation != before.incarnation:
             _, since = self._signs.get((group.name, name), ("", None))
-            self._report(
-                f"the channel of {name} in group {group.name} (incarnation {before.incarnation}) was overwritten at "
-                f"{moment(commit.at)} with that of incarnation {after.incarnation}",
-                *([since] if since is not None else []),
-                commit.event,
+            self.broken_by(
+                commit,
+                f"the channel of {name} in {group} (incarnation {before.incarnation}) was overwritten at "
+                f"{commit.moment} with that of incarnation {after.incarnation}",
+                since,
             )
             return
         if after.ended is None or commit.who == view.owner:
             return
-        what = f"{name} of group {group.name} (incarnation {before.incarnation}) was ended at {moment(commit.at)}"
+        what = f"{name} of {group} (incarnation {before.incarnation}) was ended at {commit.moment}"
         member = group.members.get(name)
         if member is not None and _is_of(member, before):
-            self._report(f"{what}, and its registration is there", member.written, commit.event)
+            self.broken_by(commit, f"{what}, and its registration is there", member.written)
             return
         gone = next((was for of, was, now in commit.members if of is group and _removed(was, now, before)), None)
         if gone is None:
             return
         if not after.ended.startswith(WITH_ITS_ID):
-            self._report(f"{what} while it lived, and it was not evicted: {after.ended}", gone.written, commit.event)
+            self.broken_by(commit, f"{what} while it lived, and it was not evicted: {after.ended}", gone.written)
         elif after.ended.startswith(WITH_ITS_ID[0]):
             self._judge_eviction(view, before, gone, what, commit)
 
-    def _judge_eviction(
-        self, view: ChannelView, before: ChannelData, gone: MemberView, what: str, commit: Commit
-    ) -> None:
-        elected = self._terms.elected(commit)
+    def _judge_eviction(self, view: ChannelView, before: Channel, gone: MemberView, what: str, commit: Commit) -> None:
+        elected = self.world.conditions.elected_before(commit)
         life, sign = self._signs.get((view.group.name, view.consumer), ("", None))
         if elected is None or sign is None or life != before.incarnation or gone.registration is None:
             return
         limit = gone.registration.max_poll_interval_ms / 1000
-        latest = commit.at - self._terms.measured(limit) + ROUNDING_S
-        commands = [*view.commands.values(), *(command for of, command in commit.gone if of is view)]
+        latest = commit.at - measured(limit) + ROUNDING_S
+        commands = [*view.commands.values(), *commit.removed_from(view)]
         asked = min((command.made for command in commands), key=lambda event: event["at"], default=sign)
         since = max(elected, min(sign, asked, key=lambda event: event["at"]), key=lambda event: event["at"])
         if since["at"] > latest:
-            self._report(
+            self.broken_by(
+                commit,
                 f"{what} as evicted, before its max_poll_interval_ms of {limit:g} s was over: it counts from "
                 f"{moment(since['at'])}",
                 gone.written,
                 since,
-                commit.event,
             )
 
 
-def _is_of(member: MemberView, life: ChannelData) -> bool:
+def _is_of(member: MemberView, life: Channel) -> bool:
     registration = member.registration
     return registration is not None and not member.by_hand and registration.incarnation == life.incarnation
 
 
-def _removed(was: MemberView | None, now: MemberView | None, life: ChannelData) -> bool:
+def _removed(was: MemberView | None, now: MemberView | None, life: Channel) -> bool:
     return was is not None and now is None and _is_of(was, life)

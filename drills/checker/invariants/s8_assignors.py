@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
 
 from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
@@ -19,15 +18,13 @@ class Pure(Invariant):
 
     name = "S8"
     sentence = "Assignors are pure, deterministic, blind to input order."
+    events = ("assignment",)
 
     def __init__(self, world: Replay) -> None:
         super().__init__(world)
         self._known: dict[tuple[str, str], Event] = {}
 
-    def handlers(self) -> Mapping[str, Callable[[Event], None]]:
-        return {"assignment": self._on_assignment}
-
-    def _on_assignment(self, event: Event) -> None:
+    def on_assignment(self, event: Event) -> None:
         text = event["input"]
         if not isinstance(text, str):
             text = json.dumps(text, sort_keys=True, default=str)

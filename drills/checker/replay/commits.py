@@ -1,42 +1,144 @@
-"""Changes of one transaction, routes of paths, and the terms of coordinators."""
+"""The changes of one transaction, and the routes of paths."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from .event_schema import CREATE
-from .fast_json import Partition
-from .region_views import RegionChange
-from .verdict import Event
+from coordinator.zk.znodes.group_state import GroupState
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.records import Channel, Running
+from coordinator.zk.znodes.regions import Region
+
+from .verdict import Event, moment
 from .znode_views import (
-    AskChange,
-    ChannelChange,
+    AskView,
     ChannelView,
+    CheckpointView,
     CommandView,
     GroupView,
     MemberView,
     OffsetView,
     OwnerView,
     QueryView,
+    RegionView,
     SegmentView,
     StateView,
-    TopicView,
 )
+
+CREATE, SET, DELETE, CHECK = "create", "set", "delete", "check"
+"""Kinds of operations of a `commit`."""
 
 HAND, SERVER = "hand", "server"
 LIAR = "liar"
 """The kind of a process with a member that lies."""
 
-CHANNEL, LIFE, RUNNING, NAMED = 1, 2, 4, 8
-"""A channel was written; and its changes: another incarnation, other running partitions, another applied command."""
-STATE, SENT, GONE, MEMBER, OWNER, OFFSET = 16, 32, 64, 128, 256, 512
-SEALED, COLLECTED, QUERY, TOPIC, EPOCH, IN_GROUP = 1024, 2048, 4096, 8192, 16384, 32768
-HISTORY, ASK, REGION, SEAT = 65536, 131072, 262144, 524288
-ANYTHING = -1
 
-CLOCKS = 0.02
-"""How far apart two clocks may go, as a share of the time that they measure."""
+class Changed:
+    """Kinds of changes of a commit: bits of its mask.
+
+    A channel was written (`CHANNEL`), and its changes: another incarnation (`LIFE`), other running partitions
+    (`RUNNING`), another applied command (`NAMED`).
+    """
+
+    CHANNEL, LIFE, RUNNING, NAMED = 1, 2, 4, 8
+    STATE, SENT, GONE, MEMBER, OWNER, OFFSET = 16, 32, 64, 128, 256, 512
+    SEALED, COLLECTED, QUERY, TOPIC, EPOCH, IN_GROUP = 1024, 2048, 4096, 8192, 16384, 32768
+    HISTORY, ASK, REGION, SEAT = 65536, 131072, 262144, 524288
+    ANYTHING = -1
+
+
+@dataclass(slots=True, eq=False)
+class ChannelChange:
+    """A channel was written or removed; `before` and `after` are None where it was not there or cannot be read."""
+
+    view: ChannelView
+    before: Channel | None
+    after: Channel | None
+
+    @property
+    def same(self) -> Channel | None:
+        """`before`, if it is of the incarnation of `after`."""
+        one, other = self.before, self.after
+        return one if one is not None and other is not None and one.incarnation == other.incarnation else None
+
+    @property
+    def left(self) -> Set[TopicPartition]:
+        """What it runs no more."""
+        return _running(self.before).keys() - _running(self.after).keys()
+
+    @property
+    def entered(self) -> Set[TopicPartition]:
+        """What it did not run before."""
+        return _running(self.after).keys() - _running(self.before).keys()
+
+
+def _running(data: Channel | None) -> Running:
+    return data.running if data is not None else {}
+
+
+class StateChange(NamedTuple):
+    """A group's state was written or removed."""
+
+    group: GroupView
+    before: StateView | None
+    after: StateView | None
+
+    @property
+    def was(self) -> GroupState | None:
+        """The data before; None where there was none, or a manually written one."""
+        return self.before.data if self.before is not None and not self.before.by_hand else None
+
+    @property
+    def now(self) -> GroupState | None:
+        """Likewise after."""
+        return self.after.data if self.after is not None and not self.after.by_hand else None
+
+
+class MemberChange(NamedTuple):
+    """An `ids` znode was written or removed."""
+
+    group: GroupView
+    before: MemberView | None
+    after: MemberView | None
+
+
+@dataclass(slots=True, eq=False)
+class AskChange:
+    """One operation at or below an ask.
+
+    :ivar what: `THE_ASK`, `ENTRY`, `ANSWER`, or `STRAY` for an unknown child.
+    :ivar answered: the answer's commit before this operation.
+    :ivar is_new: whether the znode is created; else it is set, or removed (`is_removed`).
+    :ivar previous: the ask before this one, when this operation creates it.
+    """
+
+    view: AskView
+    what: str
+    is_new: bool
+    is_removed: bool
+    answered: Event | None
+    previous: AskView | None = None
+
+
+@dataclass(slots=True, eq=False)
+class RegionChange:
+    """One operation at or below a region.
+
+    :ivar name: of a contribution, or of an end.
+    :ivar before: the previous data of the region's own znode.  :ivar after: the new one.
+    :ivar is_new: whether the znode is created; else it is set, or removed (`is_removed`).
+    """
+
+    view: RegionView
+    what: str
+    is_new: bool
+    is_removed: bool
+    checkpoint: CheckpointView | None = None
+    name: str = ""
+    before: Region | None = None
+    after: Region | None = None
 
 
 class Commit:
@@ -45,10 +147,10 @@ class Commit:
     :ivar by_hand: whether it was written manually, or by a member that lies: what that writes is not judged, either.
     :ivar mask: kinds of changes; each has its list below.
     :ivar made: commands sent, each with its channel.  :ivar gone: commands removed, likewise.
-    :ivar states: (group, state before, state after).  :ivar members: (group, before, after).
+    :ivar states: written states.  :ivar members: written registrations.
     :ivar offsets: (group, partition, offset), of written offsets.
     :ivar sealed: segments created.  :ivar removed: segments removed.
-    :ivar queries: (group, before, after).  :ivar topics: (name, before, after).
+    :ivar queries: (group, before, after).
     :ivar owners: (group, partition, before, after).
     :ivar seats: (group, consumer) of removed seats.
     :ivar left: channels whose process has left of its own accord, each with what it was still fetching.
@@ -59,16 +161,15 @@ class Commit:
     channels: tuple[ChannelChange, ...] = ()
     made: tuple[tuple[ChannelView, CommandView], ...] = ()
     gone: tuple[tuple[ChannelView, CommandView], ...] = ()
-    states: tuple[tuple[GroupView, StateView | None, StateView | None], ...] = ()
-    members: tuple[tuple[GroupView, MemberView | None, MemberView | None], ...] = ()
-    offsets: tuple[tuple[GroupView, Partition, OffsetView], ...] = ()
+    states: tuple[StateChange, ...] = ()
+    members: tuple[MemberChange, ...] = ()
+    offsets: tuple[tuple[GroupView, TopicPartition, OffsetView], ...] = ()
     sealed: tuple[SegmentView, ...] = ()
     removed: tuple[SegmentView, ...] = ()
     queries: tuple[tuple[GroupView, QueryView | None, QueryView | None], ...] = ()
-    topics: tuple[tuple[str, TopicView | None, TopicView | None], ...] = ()
-    owners: tuple[tuple[GroupView, Partition, OwnerView | None, OwnerView | None], ...] = ()
+    owners: tuple[tuple[GroupView, TopicPartition, OwnerView | None, OwnerView | None], ...] = ()
     seats: tuple[tuple[GroupView, str], ...] = ()
-    left: tuple[tuple[ChannelView, frozenset[Partition]], ...] = ()
+    left: tuple[tuple[ChannelView, frozenset[TopicPartition]], ...] = ()
     asks: tuple[AskChange, ...] = ()
     regions: tuple[RegionChange, ...] = ()
 
@@ -79,6 +180,23 @@ class Commit:
         self.zxid: int = event["zxid"]
         self.session: object = event.get("session")
         self.by_hand = by_liar or self.who == HAND
+
+    @property
+    def moment(self) -> str:
+        """Its time in messages."""
+        return moment(self.at)
+
+    def change_of(self, view: ChannelView) -> ChannelChange | None:
+        """What it has changed in a channel."""
+        return next((change for change in self.channels if change.view is view), None)
+
+    def removed_from(self, view: ChannelView) -> list[CommandView]:
+        """The commands that it has removed from a channel."""
+        return [command for of, command in self.gone if of is view]
+
+    def removed_command(self, view: ChannelView, name: str) -> CommandView | None:
+        """The command of that name that it has removed from a channel."""
+        return next((command for command in self.removed_from(view) if command.name == name), None)
 
     def creates(self, path: str) -> bool:
         """Whether it creates a znode; of a group, as `groups create` does, everything in it is new and not edited."""
@@ -99,9 +217,9 @@ class Route:
     name: str = ""
 
     @property
-    def partition(self) -> Partition:
+    def partition(self) -> TopicPartition:
         """Of an owner or an offset."""
-        return self.parent, int(self.name)
+        return TopicPartition(self.parent, int(self.name))
 
 
 @dataclass(slots=True, eq=False)
@@ -113,22 +231,3 @@ class KnownProcess:
     group: str = ""
     consumer: str = ""
     is_node: bool = False
-
-
-class Terms:
-    """The elections of a history. A coordinator's timers count from its own, at the earliest."""
-
-    def __init__(self) -> None:
-        self._elections: dict[object, Event] = {}
-
-    def on_commit(self, commit: Commit) -> None:
-        if commit.mask & EPOCH and not commit.by_hand:
-            self._elections[commit.who, commit.session] = commit.event
-
-    def elected(self, commit: Commit) -> Event | None:
-        """The election of the coordinator that sent a commit; None when it is unknown."""
-        return self._elections.get((commit.who, commit.session))
-
-    def measured(self, seconds: float) -> float:
-        """The least time by the history's clock in which a coordinator's clock passes so many seconds."""
-        return seconds * (1 - CLOCKS)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from coordinator.zk.errors import BadData
-from coordinator.zk.znodes.paths import PAUSED
 from coordinator.zk.znodes.records import NOTHING_PAUSED, PausedRecord
 
+from .commits import Commit
+from .reading import read_paused
 from .verdict import Event
 
 NEVER = float("-inf")
@@ -23,6 +23,9 @@ CHANGES = frozenset({"join", "leave", "topic", "query"})
 
 _NO_PROCESS = frozenset({"server", "hand"})
 _NOT_NAMES = frozenset({"at", "event", "kind", "until"})
+
+CLOCKS = 0.02
+"""How far apart two clocks may go, as a share of the time that they measure."""
 
 
 class Fault:
@@ -59,7 +62,7 @@ class Conditions:
 
     :ivar coordinator: the last elected process, on `session`.
     :ivar elected: its `elected` event.
-    :ivar calm: the event that ends the faults.
+    :ivar calm: the event that ends the faults.  :ivar ended: the last one of a complete history.
     :ivar broken: consumers whose assignors fail for good, by `calm`; None without any.
     :ivar disturbed_until: the end of the last fault; `STUCK_KINDS` of processes other than nodes are kept separately,
         in `stuck`.
@@ -67,16 +70,20 @@ class Conditions:
     :ivar hindered_until: the end of the last fault that may delay coordinators: of servers, of nodes, of hands.
     """
 
+    events = ("exit", "elected", "lease", "calm", "end")
+
     def __init__(self) -> None:
         self.coordinator = ""
         self.elected: Event | None = None
         self.calm: Event | None = None
+        self.ended: Event | None = None
         self.broken: Fault | None = None
         self.disturbed_until = NEVER
         self.lasting_until = NEVER
         self.hindered_until = NEVER
         self.stuck: list[Fault] = []
         self._session: object = None
+        self._elections: dict[object, Event] = {}
         self._until = NEVER
         self._leases: dict[tuple[str, object], float] = {}
         self._acting_since = FOREVER
@@ -105,13 +112,21 @@ class Conditions:
         if event["who"] == self.coordinator:
             self._until = NEVER
 
+    def note_election(self, commit: Commit) -> None:
+        """A coordinator's timers count from its own election, at the earliest."""
+        self._elections[commit.who, commit.session] = commit.event
+
+    def elected_before(self, commit: Commit) -> Event | None:
+        """The election of the coordinator that sent a commit; None when it is unknown."""
+        return self._elections.get((commit.who, commit.session))
+
     def acting_since(self, now: float) -> float:
         """Since when a coordinator has held its lease; infinity without one."""
         return self._acting_since if self._until >= now else FOREVER
 
     # ---- faults
 
-    def on_fault(self, fault: Fault, is_private: bool) -> None:
+    def disturb(self, fault: Fault, is_private: bool) -> None:
         """
         :param is_private: whether it hit only processes other than nodes.
         """
@@ -137,6 +152,9 @@ class Conditions:
         self.disturbed_until = min(self.disturbed_until, event["at"])
         self.hindered_until = min(self.hindered_until, event["at"])
 
+    def on_end(self, event: Event) -> None:
+        self.ended = event
+
     def undisturbed_since(self, now: float) -> float:
         """Since when a coordinator has acted without faults; infinity otherwise."""
         since = self.acting_since(now)
@@ -148,14 +166,12 @@ class Conditions:
 
     # ---- pauses
 
-    def on_paused(self, event: Event, text: str) -> None:
-        try:
-            self._paused = PausedRecord.parse(PAUSED, text.encode())
-        except BadData:
-            self._pauses.append((event, NOTHING_PAUSED))
-            return  # the coordinator keeps the last readable record, if it has read one
-        self._pauses.append((event, self._paused))
-        self._paused_changes.append((event["at"], self._paused))
+    def pause(self, event: Event, text: str) -> None:
+        record = read_paused(text)
+        self._pauses.append((event, record or NOTHING_PAUSED))
+        if record is not None:  # else the coordinator keeps the last readable one, if it has read one
+            self._paused = record
+            self._paused_changes.append((event["at"], record))
 
     def paused_by(self, group: str) -> Event | None:
         """The commit since which the group has been paused, for every coordinator; None when it is not."""
@@ -173,8 +189,11 @@ class Conditions:
         found = NEVER
         for at, record in reversed(self._paused_changes):
             if record.of(group) is not None:
-                break
+                return found
             found = at
-        else:
-            return NEVER
-        return found
+        return NEVER
+
+
+def measured(seconds: float) -> float:
+    """The least time by the history's clock in which a coordinator's clock passes so many seconds."""
+    return seconds * (1 - CLOCKS)

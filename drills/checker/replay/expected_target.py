@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from base64 import b64decode
 
 from coordinator.zk.errors import BadData
-from coordinator.zk.znodes.group_state import CLIENT, CONSUMER, partitions_of
+from coordinator.zk.znodes.group_state import CLIENT, CONSUMER, GroupState, partitions_of
+from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import STATIC, Registration
 from coordinator.zk.znodes.regions import FAILED
 from coordinator.zk.znodes.topic_filter import TopicFilter
 
-from .channel_data import ChannelData
-from .fast_json import UNUSUAL, loads
-from .reading import StateData
 from .replay import Replay
 from .znode_views import GroupView, MemberView
 
@@ -34,8 +33,7 @@ def subscribed(world: Replay, group: GroupView, member: MemberView) -> frozenset
 
 def _protocol(group: GroupView) -> str | None:
     """The protocol of client-side assignment; None under the coordinator's strategies."""
-    state = group.state.data if group.state is not None else None
-    return state.strategy if state is not None and state.client is not None else None
+    return group.known.strategy if group.known is not None and group.known.client is not None else None
 
 
 def _topics(world: Replay, registration: Registration | None, protocol: str | None) -> frozenset[str] | None:
@@ -63,10 +61,10 @@ def _metadata(registration: Registration, protocol: str | None) -> tuple[str, li
         return None
     text = client.metadata.get(protocol or "") or next(iter(client.metadata.values()), "")
     try:
-        values = loads(b64decode(text, validate=True).decode())
+        values = json.loads(b64decode(text, validate=True))
         topics, pattern = values["topics"], values.get("pattern", STATIC)
         return (pattern, list(topics)) if all(type(each) is str for each in (pattern, *topics)) else None
-    except UNUSUAL:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
 
 
@@ -90,6 +88,30 @@ def hold_s(world: Replay, group: GroupView) -> float:
         return 0.0
     found: float = world.bounds.get("hold", DEFAULT_HOLD_S)
     return found
+
+
+def extra_s(world: Replay, group: GroupView, asks: int = 1) -> float:
+    """What is added to a group's times: for so many asks of a leader, and for a checkpoint of its region."""
+    return (asks * longest_ask_s(world) if group.is_led else 0.0) + hold_s(world, group)
+
+
+def notice_s(world: Replay, now: float) -> float:
+    """Seconds before `now` in which a change may be unseen; infinity without bounds."""
+    if not world.bounds:
+        return float("inf")
+    longer: float = world.bounds["notice"] + world.bounds["session_timeout"]
+    return longer if world.conditions.disturbed_until > now - longer else world.bounds["notice"]
+
+
+def given_twice(state: GroupState) -> TopicPartition | None:
+    """A partition with two members, or threads, in the target; None without one."""
+    seen: set[TopicPartition] = set()
+    for share in state.target.values():
+        for partitions in share.threads.values():
+            if not seen.isdisjoint(partitions):
+                return min(seen.intersection(partitions))
+            seen |= partitions
+    return None
 
 
 def has_failed(world: Replay, group: GroupView) -> bool:
@@ -135,10 +157,10 @@ def mismatches(world: Replay, group: GroupView) -> list[Item]:
     return _of_members(group, state.data, live) + _of_topics(world, group, state.data, live)
 
 
-def _of_members(group: GroupView, state: StateData, live: list[str]) -> list[Item]:
+def _of_members(group: GroupView, state: GroupState, live: list[str]) -> list[Item]:
     found: list[Item] = []
     for name in live:
-        registration = group.members[name].registration
+        registration = group.registration(name)
         incarnation = registration.incarnation if registration is not None else ""
         if name not in state.target or state.target[name].incarnation != incarnation:
             found.append(("member", name, incarnation))
@@ -146,7 +168,7 @@ def _of_members(group: GroupView, state: StateData, live: list[str]) -> list[Ite
     return found + [("gone", name, state.target[name].incarnation) for name in gone]
 
 
-def _of_topics(world: Replay, group: GroupView, state: StateData, live: list[str]) -> list[Item]:
+def _of_topics(world: Replay, group: GroupView, state: GroupState, live: list[str]) -> list[Item]:
     found: list[Item] = []
     assigned: dict[str, set[int]] = {}
     for share in state.target.values():
@@ -170,13 +192,13 @@ def _of_topics(world: Replay, group: GroupView, state: StateData, live: list[str
     return found
 
 
-def left_out(world: Replay, group: GroupView, state: StateData, topic: str) -> frozenset[int]:
+def left_out(world: Replay, group: GroupView, state: GroupState, topic: str) -> frozenset[int]:
     """Partitions of a topic that the leader has left unassigned, by the state; or that did not fit, by their ranges."""
     by_ranges = frozenset(part.partition for part in partitions_of(state.left_out) if part.topic == topic)
     return by_ranges | _left_out_by_the_leader(world, group, state, topic)
 
 
-def _left_out_by_the_leader(world: Replay, group: GroupView, state: StateData, topic: str) -> frozenset[int]:
+def _left_out_by_the_leader(world: Replay, group: GroupView, state: GroupState, topic: str) -> frozenset[int]:
     view = world.topics.get(topic)
     if state.client is None or topic not in state.left_out or view is None or view.data is None:
         return frozenset()
@@ -189,13 +211,13 @@ def _left_out_by_the_leader(world: Replay, group: GroupView, state: StateData, t
 
 def is_kept(world: Replay, group: GroupView, item: Item) -> bool:
     """Whether an item is due to a static member that has left its seat: its part is kept for a while."""
-    target = group.state.data.target if group.state is not None and group.state.data is not None else {}
+    target = group.known.target if group.known is not None else {}
     channels = group.channels
     away = [name for name in group.seats.keys() & target.keys() if name in channels and not channels[name].is_live]
     what, *names = item
     if what != "extra":
         return what == "gone" and names[0] in away
-    partition = names[0], int(names[1])
+    partition = TopicPartition(names[0], int(names[1]))
     return names[0] in world.topics and any(partition in target[name].partitions for name in away)
 
 
@@ -215,30 +237,24 @@ def item_text(item: Item) -> str:
     return f"{names[0]}-{names[1]} is assigned, but does not exist"
 
 
-def runs_target(group: GroupView, state: StateData, consumer: str) -> bool:
+def runs_target(group: GroupView, state: GroupState, consumer: str) -> bool:
     """Whether a live member runs exactly its target."""
     channel, share = group.channels.get(consumer), state.target.get(consumer)
     if channel is None or channel.data is None or share is None or share.incarnation != channel.data.incarnation:
         return False
-    return share.partitions == channel.data.running.keys()
+    return share.partitions == channel.running.keys()
 
 
-def runs_but_refused(share_of: frozenset[tuple[str, int]], channel: ChannelData) -> bool:
-    """Whether a channel runs its share except the partitions that it reports as refused."""
-    return share_of - channel.refused <= channel.running.keys() <= share_of
-
-
-def decided(group: GroupView, state: StateData, since: float) -> object:
+def decided(group: GroupView, state: GroupState, since: float) -> object:
     """What a generation is for: members (static ones in any incarnation) with their shares, topics and strategy.
 
     Static is who has a seat, or had one at `since` or later: a coordinator may have read it before it was removed.
-    None under client-side assignment (S9), without members, or when the target has an unusual format.
+    None under client-side assignment (S9), or without members.
     """
-    if state.client is not None or not state.target or not isinstance(state.raw, dict):
+    if state.client is not None or not state.target:
         return None
     static = group.seats.keys() | {name for name, at in group.seats_lost.items() if at >= since}
     target = {
-        name: (share["ownershipMap"], "" if name in static else share["incarnation"])
-        for name, share in state.raw.items()
+        name: (share.threads, "" if name in static else share.incarnation) for name, share in state.target.items()
     }
     return target, dict(state.topics), state.strategy

@@ -8,7 +8,7 @@ the lease may be renewed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .verdict import Event
@@ -64,6 +64,11 @@ class Hold:
     until: float = FOREVER
     is_suspended: bool = False
 
+    @property
+    def text(self) -> str:
+        """Its fetcher, in words."""
+        return f"{self.who} (consumer {self.consumer}, incarnation {self.incarnation})"
+
     def spans(self) -> list[tuple[float, float]]:
         """The times in which it counts, each from and to: without a valid lease nothing is fetched."""
         cut = ((max(self.begun["at"], first), min(self.until, last)) for first, last in self.lease.spans)
@@ -81,6 +86,8 @@ class FetchIntervals:
     :ivar contested: partitions with more than one open interval.
     """
 
+    events = ("registered", "lease", "begin", "halt", "exit", "closed")
+
     def __init__(self) -> None:
         self.kept: list[Hold] = []
         self.holds: dict[PartitionKey, list[Hold]] = {}
@@ -93,17 +100,6 @@ class FetchIntervals:
         self._ended: set[object] = set()
         self._by_hand: set[tuple[str, str]] = set()
         self._over: set[Life] = set()
-
-    def handlers(self) -> Mapping[str, Callable[[Event], None]]:
-        """By the kind of event, beside those of transactions."""
-        return {
-            "registered": self.on_registered,
-            "lease": self.on_lease,
-            "begin": self.on_begin,
-            "halt": self.on_halt,
-            "exit": self.on_exit,
-            "closed": self.on_closed,
-        }
 
     def on_registered(self, event: Event) -> None:
         self._by_hand.discard((event["group"], event["consumer"]))

@@ -6,74 +6,67 @@ invariants to call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import ANSWER as ANSWER_NAME
 from coordinator.zk.znodes.paths import (
     COMMAND_PREFIX,
     COORDINATOR_EPOCH,
     GROUPS,
+    MEMBER_PREFIX,
     PAUSED,
+    REGIONS,
     SEGMENT_PREFIX,
     Brokers,
     GroupPaths,
+    checkpoint_number,
 )
 from coordinator.zk.znodes.ranges import is_partition
-from coordinator.zk.znodes.records import Registration
+from coordinator.zk.znodes.records import Channel
+from coordinator.zk.znodes.regions import CONSUMERS, ENDS
 
-from .asks import on_answer, on_ask, on_sync_request
-from .channel_data import ChannelData, read_channel, read_strange_channel
+from . import reading
 from .commits import (
-    CHANNEL,
-    COLLECTED,
-    EPOCH,
-    GONE,
+    CHECK,
+    CREATE,
+    DELETE,
     HAND,
-    HISTORY,
-    IN_GROUP,
     LIAR,
-    LIFE,
-    MEMBER,
-    NAMED,
-    OFFSET,
-    OWNER,
-    QUERY,
-    RUNNING,
-    SEALED,
-    SEAT,
-    SENT,
-    STATE,
-    TOPIC,
+    SET,
+    AskChange,
+    Changed,
+    ChannelChange,
     Commit,
     Handler,
     KnownProcess,
+    MemberChange,
+    RegionChange,
     Route,
+    StateChange,
 )
 from .conditions import Conditions, Fault
-from .event_schema import CHECK, CREATE, DELETE, SET
 from .fetch_intervals import FetchIntervals, Hold
-from .reading import (
-    read_begun,
-    read_command,
-    read_epoch,
-    read_missing,
-    read_offset,
-    read_query,
-    read_registration,
-    read_segment,
-    read_state,
-    read_topic,
-)
-from .regions import PREFIX, RegionViews
-from .verdict import Event
+from .verdict import Event, handlers_of
 from .znode_views import (
-    ChannelChange,
+    ANSWER,
+    CHECKPOINT,
+    CONTRIBUTION,
+    END,
+    ENTRY,
+    ROOT,
+    STRAY,
+    THE_ASK,
+    AskView,
     ChannelView,
+    CheckpointView,
     CommandView,
     GroupView,
     MemberView,
     OffsetView,
     OwnerView,
     QueryView,
+    RegionView,
     SegmentView,
     StateView,
     TopicView,
@@ -83,13 +76,95 @@ NO_GROUP = GroupView("")
 Place = tuple[Handler, GroupView, str]
 _SAMPLE = GroupPaths("g")
 _BELOW = len(_SAMPLE.root) + 1
+_REGION = f"{REGIONS}/"
 _ERROR = '"error":"'
 """In the data of a channel that has not ended of its process's own accord."""
+
+
+class RegionViews:
+    """Every region of a history.
+
+    :ivar views: by name.  :ivar ever: groups that are or were in a region of plain consumers.
+    """
+
+    def __init__(self) -> None:
+        self.views: dict[str, RegionView] = {}
+        self.ever: set[str] = set()
+        self._of: dict[str, RegionView] = {}
+
+    def of(self, group: str) -> RegionView | None:
+        """The region of plain consumers of a group."""
+        return self._of.get(group)
+
+    def siblings(self, group: str) -> tuple[str, ...]:
+        """The groups of a group's region, including itself."""
+        view = self._of.get(group)
+        return view.data.groups if view is not None and view.data is not None else (group,)
+
+    def handle(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
+        """Apply one operation."""
+        name, *parts = route.path[len(_REGION) :].split("/")
+        view = self.views.get(name)
+        if view is None:
+            view = self.views[name] = RegionView(name)
+        text = "" if verb == DELETE else op.get("data") or ""
+        commit.mask |= Changed.REGION
+        if not parts:
+            self._root(commit, view, verb, text)
+        elif parts[0] == "initial" and len(parts) == 4 and is_partition(parts[3]):
+            found = reading.read_offset(text)
+            key = parts[1], TopicPartition(parts[2], int(parts[3]))
+            view.initial.pop(key, None)
+            if found is not None:
+                view.initial[key] = found.offset, found.topic_id
+        elif parts[0] == "checkpoints" and len(parts) in (2, 3) and (number := checkpoint_number(parts[1])):
+            below = parts[2] if len(parts) == 3 else ""
+            self._checkpoint(commit, view, number, below, verb, text)
+
+    def _root(self, commit: Commit, view: RegionView, verb: str, text: str) -> None:
+        before = view.data
+        after = view.data = reading.read_region(text)
+        view.written, view.by_hand = commit.event, commit.by_hand
+        if after is not None and (before is None or before.reset != after.reset):
+            view.reset_at = commit.event
+        if after is not None and after.kind == CONSUMERS:
+            for group in before.groups if before is not None else ():
+                self._of.pop(group, None)
+            self._of.update(dict.fromkeys(after.groups, view))
+            self.ever.update(after.groups)
+        commit.regions += (RegionChange(view, ROOT, verb == CREATE, verb == DELETE, before=before, after=after),)
+
+    def _checkpoint(self, commit: Commit, view: RegionView, number: int, below: str, verb: str, text: str) -> None:
+        checkpoint = view.checkpoints.get(number)
+        if checkpoint is None:
+            if verb == DELETE:
+                return
+            checkpoint = view.checkpoints[number] = CheckpointView(number, None, commit.event)
+        what = END if below in ENDS else CONTRIBUTION if "~" in below else CHECKPOINT
+        if below and what == CHECKPOINT:
+            return  # not relevant
+        checkpoint.by_hand = checkpoint.by_hand or commit.by_hand
+        if what == CHECKPOINT:
+            if verb == DELETE:
+                del view.checkpoints[number]
+            else:
+                checkpoint.data = reading.read_checkpoint(text)
+        elif what == END:
+            checkpoint.ends.pop(below, None)
+            if verb != DELETE:
+                checkpoint.ends[below] = commit.event
+        else:
+            checkpoint.contributions.pop(below, None)
+            if verb != DELETE:
+                checkpoint.contributions[below] = reading.read_contribution(text), commit.event
+        commit.regions += (RegionChange(view, what, verb == CREATE, verb == DELETE, checkpoint, below),)
 
 
 # Large: a handler for each kind of znode, which all change the same views.
 class Replay:
     """The state of the world at one time of the history."""
+
+    events = ("run", "start", "fault")
 
     def __init__(self) -> None:
         self.bounds: dict[str, float] = {}
@@ -106,7 +181,6 @@ class Replay:
         self._topics_root = Brokers().topics
         self._routes: dict[str, Route] = {}
         self._folders: dict[str, Place] = {}
-        self._registrations: dict[str, Registration | None] = {}
         self._sequential: dict[Handler, str] = {self._on_segment: SEGMENT_PREFIX, self._on_command: COMMAND_PREFIX}
         self._kinds: dict[tuple[str, int], Handler] = {
             (_SAMPLE.channels[_BELOW:], 1): self._on_channel,
@@ -132,6 +206,9 @@ class Replay:
             found = self.processes[who] = KnownProcess(who)
         return found
 
+    def on_run(self, event: Event) -> None:
+        self.bounds = dict(event["bounds"])
+
     def on_start(self, event: Event) -> None:
         process = self.process(event["who"])
         process.kind = event.get("kind", "")
@@ -142,7 +219,13 @@ class Replay:
     def on_fault(self, event: Event) -> None:
         fault = Fault(event)
         hit = [process for process in self.processes.values() if fault.hit(process.who)]
-        self.conditions.on_fault(fault, bool(hit) and not any(process.is_node for process in hit))
+        self.conditions.disturb(fault, bool(hit) and not any(process.is_node for process in hit))
+
+    def channel(self, event: Event) -> ChannelView | None:
+        """The channel of the event's incarnation, while that lives and nothing is manually edited; else None."""
+        group = self.groups.get(event["group"])
+        view = group.channels.get(event["consumer"]) if group is not None else None
+        return view if view is not None and view.lives_as(event["incarnation"]) and not view.by_hand else None
 
     # ---- transactions
 
@@ -172,7 +255,7 @@ class Replay:
 
     def _route(self, path: str) -> Route:
         """The route of a path. Paths of sequential znodes are not cached: each occurs once."""
-        if path.startswith(PREFIX):
+        if path.startswith(_REGION):
             return Route(path, self.regions.handle, NO_GROUP)
         folder, _, name = path.rpartition("/")
         place = self._folders.get(folder)
@@ -215,10 +298,10 @@ class Replay:
         """A znode without relevance to any invariant."""
 
     def _on_other(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
-        commit.mask |= IN_GROUP
+        commit.mask |= Changed.IN_GROUP
 
     def _on_history(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
-        commit.mask |= IN_GROUP | HISTORY
+        commit.mask |= Changed.IN_GROUP | Changed.HISTORY
 
     def _on_channel(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
         group, view = route.group, route.group.channels.get(route.name)
@@ -230,35 +313,32 @@ class Replay:
         else:
             if view is None:
                 view = group.channels[route.name] = ChannelView(group, route.name, commit.event, commit.event)
-            text = op.get("data") or ""
-            after = (
-                read_strange_channel(route.path, text) if commit.by_hand else read_channel(route.path, text, view.data)
-            )
+            after = reading.read_channel(op.get("data") or "")
         before, view.data, view.written = view.data, after, commit.event
-        mask = commit.mask | CHANNEL | IN_GROUP
+        mask = commit.mask | Changed.CHANNEL | Changed.IN_GROUP
         if before is None or after is None or before.incarnation != after.incarnation or before.ended != after.ended:
-            mask |= LIFE | RUNNING | NAMED
+            mask |= Changed.LIFE | Changed.RUNNING | Changed.NAMED
             if after is not None and after.ended is not None and _ERROR not in op["data"]:
                 self._on_left(commit, view, after)
             self._on_life(commit, view, before)
-        elif after.moved is None:
+        else:
             if before.running.keys() != after.running.keys():
-                mask |= RUNNING
+                mask |= Changed.RUNNING
             if before.command != after.command or before.generation != after.generation or before.epoch != after.epoch:
-                mask |= NAMED
+                mask |= Changed.NAMED
         if commit.by_hand:
             view.by_hand = True
             self.fetching.suspend(group.name, route.name)
         commit.mask = mask
         commit.channels += (ChannelChange(view, before, after),)
 
-    def _on_left(self, commit: Commit, view: ChannelView, after: ChannelData) -> None:
+    def _on_left(self, commit: Commit, view: ChannelView, after: Channel) -> None:
         """An incarnation ended, of its own accord if its own process has ended it."""
         if view.owner == commit.who:
             holds = self.fetching.of(view.group.name, view.consumer, after.incarnation)
-            commit.left += ((view, frozenset((key[1], key[3]) for key in holds)),)
+            commit.left += ((view, frozenset(TopicPartition(key[1], key[3]) for key in holds)),)
 
-    def _on_life(self, commit: Commit, view: ChannelView, before: ChannelData | None) -> None:
+    def _on_life(self, commit: Commit, view: ChannelView, before: Channel | None) -> None:
         after, group = view.data, view.group
         view.since = commit.event
         group.changed_at = commit.at
@@ -275,66 +355,62 @@ class Replay:
 
     def _on_command(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
         view = route.group.channels.get(route.parent)
-        commit.mask |= IN_GROUP
+        commit.mask |= Changed.IN_GROUP
         if view is None:
             return
         if verb == DELETE:
             command = view.commands.pop(route.name, None)
             if command is not None:
-                commit.mask |= GONE
+                commit.mask |= Changed.GONE
                 commit.gone += ((view, command),)
         else:
-            data = read_command(route.path, op.get("data") or "")
+            data = reading.read_command(op.get("data") or "")
             command = view.commands[route.name] = CommandView(route.name, data, commit.event, commit.by_hand)
-            commit.mask |= SENT
+            commit.mask |= Changed.SENT
             commit.made += ((view, command),)
 
     def _on_state(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
         group, before = route.group, route.group.state
-        commit.mask |= STATE | IN_GROUP
+        commit.mask |= Changed.STATE | Changed.IN_GROUP
         is_edited = commit.by_hand and not commit.creates(GroupPaths(group.name).root)
         if verb == DELETE:
             group.state = None
         else:
-            known = before.data if before is not None else None
-            data = read_state(route.path, op.get("data") or "", known)
-            group.state = StateView(data, commit.event, is_edited)
+            group.state = StateView(reading.read_state(op.get("data") or ""), commit.event, is_edited)
         if is_edited:
             group.state_hand_at = commit.at
             for view in group.channels.values():  # the marks' partitions are unknown
                 if not view.is_live:
                     self.fetching.suspend(group.name, view.consumer)
-        commit.states += ((group, before, group.state),)
+        commit.states += (StateChange(group, before, group.state),)
 
     def _on_member(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
         group, before = route.group, route.group.members.get(route.name)
         after = None
         if verb != DELETE:
-            registration = self._registration(route.path, op.get("data") or "")
-            after = MemberView(route.name, registration, commit.event, commit.session, commit.zxid)
-            if before is not None and verb == SET:
-                after.session, after.czxid = before.session, before.czxid
-            after.by_hand = commit.by_hand
+            registration = reading.read_registration(op.get("data") or "")
+            session = before.session if before is not None and verb == SET else commit.session
+            after = MemberView(route.name, registration, commit.event, session, commit.by_hand)
             group.members[route.name] = after
         elif before is None:
             return
         else:
             del group.members[route.name]
-        commit.mask |= MEMBER | IN_GROUP
-        commit.members += ((group, before, after),)
+        commit.mask |= Changed.MEMBER | Changed.IN_GROUP
+        commit.members += (MemberChange(group, before, after),)
         group.changed_at = commit.at
         if commit.by_hand:
             self.fetching.suspend(group.name, route.name)
 
     def _on_seat(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
         group = route.group
-        commit.mask |= IN_GROUP
+        commit.mask |= Changed.IN_GROUP
         if verb != DELETE:
             group.seats.setdefault(route.name, commit.zxid)
-            group.seat_texts[route.name] = op.get("data") or ""
+            group.seat_data[route.name] = reading.read_seat(op.get("data") or "")
             return
         if group.seats.pop(route.name, None) is not None:
-            commit.mask |= SEAT
+            commit.mask |= Changed.SEAT
             group.seats_lost[route.name] = commit.at
             commit.seats += ((group, route.name),)
         view = group.channels.get(route.name)
@@ -342,45 +418,41 @@ class Replay:
         if has_left and not commit.by_hand and self.process(commit.who).is_node:
             group.changed_at = group.seat_given_up_at = commit.at
 
-    def _registration(self, path: str, text: str) -> Registration | None:
-        if text not in self._registrations:
-            self._registrations[text] = read_registration(path, text)
-        return self._registrations[text]
-
     def _on_owner(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
         owners = route.group.owners
-        commit.mask |= OWNER | IN_GROUP
+        commit.mask |= Changed.OWNER | Changed.IN_GROUP
         before, after = owners.pop(route.partition, None), None
         if verb != DELETE:
             session = commit.session if op.get("ephemeral") else None
-            after = owners[route.partition] = OwnerView(op.get("data") or "", session, commit.event, commit.by_hand)
+            data = reading.read_owner(op.get("data") or "")
+            after = owners[route.partition] = OwnerView(data, session, commit.event, commit.by_hand)
         commit.owners += ((route.group, route.partition, before, after),)
 
     def _on_segment(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
         group = route.group
-        commit.mask |= IN_GROUP
+        commit.mask |= Changed.IN_GROUP
         if verb == DELETE:
             gone = group.segments.pop(route.name, None)
             if gone is not None:
                 gone.gone, gone.is_lost = commit.event, commit.by_hand
-                commit.mask |= COLLECTED
+                commit.mask |= Changed.COLLECTED
                 commit.removed += (gone,)
             return
         segment = group.segments.get(route.name)
         if segment is None or verb == CREATE:
             segment = group.segments[route.name] = SegmentView(group, route.name, commit.zxid, commit.event)
             group.sealed.append(segment)
-            commit.mask |= SEALED
+            commit.mask |= Changed.SEALED
             commit.sealed += (segment,)
-        text = op.get("data") or ""
-        found = read_segment(route.path, text)
-        segment.consumer, segment.ranges = found or ("", None)
-        segment.missing = read_missing(text) if found else {}
+        data = reading.read_segment(op.get("data") or "")
+        segment.consumer, segment.ranges = (data.consumer, data.ranges) if data is not None else ("", None)
+        missing = data.missing if data is not None else ()
+        segment.missing = {TopicPartition(each.topic, each.partition): each.offsets for each in missing}
         segment.is_lost = commit.by_hand
 
     def _on_query(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
         group, before = route.group, route.group.queries.get(route.name)
-        commit.mask |= QUERY | IN_GROUP
+        commit.mask |= Changed.QUERY | Changed.IN_GROUP
         if verb == DELETE:
             after = None
             group.queries.pop(route.name, None)
@@ -388,7 +460,7 @@ class Replay:
                 group.queries_lost[route.name] = before, commit.at
         else:
             group.queries_lost.pop(route.name, None)
-            data = read_query(route.path, op.get("data") or "")
+            data = reading.read_query(op.get("data") or "")
             after = group.queries[route.name] = QueryView(route.name, data, commit.event)
             after.continues(before)
         was, now = before is not None and before.data, after is not None and after.data
@@ -397,60 +469,113 @@ class Replay:
         commit.queries += ((group, before, after),)
 
     def _on_topic(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
-        before, after = self.topics.get(route.name), None
+        before = self.topics.get(route.name)
         if verb == DELETE:
             if before is None:
                 return
             del self.topics[route.name]
         else:
             czxid = before.czxid if before is not None and verb == SET else commit.zxid
-            data = read_topic(route.path, route.name, op.get("data") or "", czxid)
+            data = reading.read_topic(route.name, op.get("data") or "", czxid)
             partitions = frozenset(data.partitions if data is not None else ())
-            after = self.topics[route.name] = TopicView(data, commit.event, czxid, partitions)
+            self.topics[route.name] = TopicView(data, commit.event, czxid, partitions)
         self.topics_changed += 1
         self.topics_changed_at = commit.at
-        commit.mask |= TOPIC
-        commit.topics += ((route.name, before, after),)
+        commit.mask |= Changed.TOPIC
 
     def _on_epoch(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
-        commit.mask |= EPOCH
-        self.epoch = read_epoch(route.path, op.get("data") or "")
+        commit.mask |= Changed.EPOCH
+        record = reading.read_epoch(op.get("data") or "")
+        self.epoch = record.epoch if record is not None else None
         if verb != DELETE and not commit.by_hand:
             self.process(commit.who).is_node = True
+            self.conditions.note_election(commit)
 
     def _on_paused(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
-        self.conditions.on_paused(commit.event, "" if verb == DELETE else op.get("data") or "")
+        self.conditions.pause(commit.event, "" if verb == DELETE else op.get("data") or "")
 
 
 def fetch_intervals(events: Iterable[Event]) -> Sequence[Hold]:
     """All fetch intervals of a whole history, ordered by their begin."""
     world = Replay()
-    handlers: Mapping[str, Callable[[Event], object]] = {
-        "start": world.on_start, "commit": world.commit, **world.fetching.handlers(),
-    }  # fmt: skip
+    routes: list[tuple[str, Callable[[Event], object]]] = [("commit", world.commit), ("closed", world.close)]
+    routes += [*handlers_of(world), *handlers_of(world.fetching)]
     for event in events:
-        if event["event"] == "closed":
-            world.close(event)
-        if (handler := handlers.get(event["event"])) is not None:
-            handler(event)
+        for kind, handler in routes:
+            if kind == event["event"]:
+                handler(event)
     return world.fetching.kept
 
 
 def on_begun(commit: Commit, route: Route, verb: str, op: Event) -> None:
     """`offsets/[topic]` was written."""
-    commit.mask |= IN_GROUP
+    commit.mask |= Changed.IN_GROUP
     text = "" if verb == DELETE else op.get("data") or ""
-    route.group.begun[route.name] = read_begun(route.path, text) if text else None
+    route.group.begun[route.name] = reading.read_begun(text)
 
 
 def on_offset(commit: Commit, route: Route, verb: str, op: Event) -> None:
     """`offsets/[topic]/[partition]` was written."""
     group = route.group
-    commit.mask |= OFFSET | IN_GROUP
+    commit.mask |= Changed.OFFSET | Changed.IN_GROUP
     if verb == DELETE:
         view = OffsetView(None, commit.event, commit.by_hand)
         group.offsets.pop(route.partition, None)
     else:
-        view = OffsetView(read_offset(route.path, op.get("data") or ""), commit.event, commit.by_hand)
+        view = OffsetView(reading.read_offset(op.get("data") or ""), commit.event, commit.by_hand)
         group.offsets[route.partition] = view
     commit.offsets += ((group, route.partition, view),)
+
+
+def on_ask(commit: Commit, route: Route, verb: str, op: Event) -> None:
+    """An ask is created or removed."""
+    group = route.group
+    commit.mask |= Changed.IN_GROUP | Changed.ASK
+    view = group.asks.get(route.name)
+    if verb == DELETE:
+        if view is not None:
+            del group.asks[route.name]
+            view.gone = commit.event
+            _note(commit, view, THE_ASK, verb)
+        return
+    if verb == CREATE or view is None:
+        ask = reading.read_ask(op.get("data") or "")
+        view = AskView(group, route.name, ask, commit.event, commit.by_hand)
+        _note(commit, view, THE_ASK, CREATE, group.newest_ask)
+        group.asks[route.name] = group.newest_ask = view
+        return
+    view.by_hand = view.by_hand or commit.by_hand
+    _note(commit, view, THE_ASK, verb)
+
+
+def on_answer(commit: Commit, route: Route, verb: str, op: Event) -> None:
+    """A child of an ask is written or removed."""
+    commit.mask |= Changed.IN_GROUP
+    view = route.group.asks.get(route.parent)
+    if view is None:
+        return
+    commit.mask |= Changed.ASK
+    is_entry = route.name.startswith(MEMBER_PREFIX)
+    what = ANSWER if route.name == ANSWER_NAME else ENTRY if is_entry else STRAY
+    _note(commit, view, what, verb)
+    view.by_hand = view.by_hand or commit.by_hand
+    text = op.get("data") or ""
+    if what == ANSWER:
+        if verb != DELETE or commit.by_hand:
+            view.answered = None if verb == DELETE else commit.event
+        view.answer = None if verb == DELETE else reading.read_answer(text)
+    elif what == ENTRY:
+        consumer = route.name[len(MEMBER_PREFIX) :]
+        view.entries.pop(consumer, None)
+        if verb != DELETE:
+            view.entries[consumer] = reading.read_entry(text)
+
+
+def on_sync_request(commit: Commit, route: Route, verb: str, op: Event) -> None:
+    """A leader's request for another ask is written or removed."""
+    commit.mask |= Changed.IN_GROUP
+    route.group.requested = None if verb == DELETE else commit.event
+
+
+def _note(commit: Commit, view: AskView, what: str, verb: str, previous: AskView | None = None) -> None:
+    commit.asks += (AskChange(view, what, verb == CREATE, verb == DELETE, view.answered, previous),)

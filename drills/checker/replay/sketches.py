@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from .fast_json import Partition
+from coordinator.zk.znodes.partitions import TopicPartition
+
 from .verdict import Event
 
 Key = tuple[str, str, int]
@@ -26,6 +27,9 @@ class Sketch(NamedTuple):
     def to_json(self) -> dict[str, int]:
         """The fields of an event, beside the names of its partition."""
         return {"count": self.records, "sum": self.sum, "squares": self.squares}
+
+    def __str__(self) -> str:
+        return f"{self.records} records (offsets add up to {self.sum})"
 
     def plus(self, other: Sketch) -> Sketch:
         """The sum of both."""
@@ -53,9 +57,9 @@ def sketch_of(item: Mapping[str, Any]) -> Sketch:
     return Sketch(item["count"], item["sum"], item["squares"])
 
 
-def by_partition(items: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int], Sketch]:
+def by_partition(items: Iterable[Mapping[str, Any]]) -> dict[TopicPartition, Sketch]:
     """Topic and partition -> sketch, of an event."""
-    return {(item["topic"], item["partition"]): sketch_of(item) for item in items}
+    return {TopicPartition(item["topic"], item["partition"]): sketch_of(item) for item in items}
 
 
 def by_topic_id(items: Iterable[Mapping[str, Any]]) -> dict[Key, Sketch]:
@@ -82,8 +86,8 @@ class ApplicationView:
         self.states = by_partition(event["states"])
         self.member = by_topic_id(event["member"])
         self.restored = dict(self.member)
-        self.next: dict[Partition, int | None] = dict.fromkeys(self.states)
-        self.saved: dict[int, tuple[dict[Partition, int | None], Mapping[Key, Sketch]]] = {}
+        self.next: dict[TopicPartition, int | None] = dict.fromkeys(self.states)
+        self.saved: dict[int, tuple[dict[TopicPartition, int | None], Mapping[Key, Sketch]]] = {}
 
 
 def add(found: dict[Key, Sketch], more: Mapping[Key, Sketch]) -> None:
@@ -97,10 +101,5 @@ def difference(reported: Mapping[Any, Sketch], known: Mapping[Any, Sketch]) -> s
     for key in sorted(reported.keys() | known.keys()):
         own, other = reported.get(key, NOTHING), known.get(key, NOTHING)
         if own != other:
-            return f"{sketch_text(own)} of {'-'.join(map(str, key))}, and it was given and took in {sketch_text(other)}"
+            return f"{own} of {'-'.join(map(str, key))}, and it was given and took in {other}"
     return ""
-
-
-def sketch_text(sketch: Sketch) -> str:
-    """A sketch in words."""
-    return f"{sketch.records} records (offsets add up to {sketch.sum})"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 Event = Mapping[str, Any]
@@ -52,16 +52,9 @@ class Verdict:
     judged: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "invariant": self.invariant,
-            "sentence": self.sentence,
-            "outcome": self.outcome,
-            "why": self.why,
-            "witness": [dict(event) for event in self.witness],
-            "is_due": self.is_due,
-            "judged": self.judged,
-            "findings": [{"why": each.why, "witness": [dict(e) for e in each.witness]} for each in self.findings],
-        }
+        found = asdict(self)
+        findings = [{**each, "witness": list(each["witness"])} for each in found["findings"]]
+        return {**found, "witness": list(found["witness"]), "findings": findings}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +120,8 @@ def ascii_line(text: str) -> str:
 def moment(at: object) -> str:
     """A time in messages: `12.5 s`."""
     return f"{round(at, 6):g} s" if isinstance(at, int | float) else f"{at}"
+
+
+def handlers_of(part: Any) -> list[tuple[str, Callable[[Event], None]]]:
+    """The handlers of the events that `part` names in its `events`: `query-failed` is that of `on_query_failed`."""
+    return [(kind, getattr(part, f"on_{kind.replace('-', '_')}")) for kind in part.events]

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from coordinator.zk.znodes.group_state import Answer, Ask, MemberAnswer
+from coordinator.zk.znodes.group_state import Answer, Ask, GroupState, MemberAnswer
+from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import ask_number
-from coordinator.zk.znodes.records import BegunRecord, Registration, Topic
-from coordinator.zk.znodes.segments import Query
+from coordinator.zk.znodes.records import (
+    ASSIGN,
+    START_FETCHER,
+    STOP_FETCHER,
+    BegunRecord,
+    Channel,
+    Command,
+    OffsetRecord,
+    OwnerRecord,
+    Registration,
+    Running,
+    Seat,
+    Topic,
+)
+from coordinator.zk.znodes.regions import COMPLETED, INITIAL, Checkpoint, Contribution, Region
+from coordinator.zk.znodes.segments import Query, SealedRange
 
-from .channel_data import ChannelData
-from .fast_json import Partition
-from .reading import CommandData, OffsetData, Range, StateData
+from .sketches import Key, Sketch
 from .verdict import Event
 
 THE_ASK, ENTRY, ANSWER, STRAY = "ask", "entry", "answer", "stray"
@@ -33,26 +46,57 @@ class ChannelView:
     consumer: str
     written: Event
     since: Event
-    data: ChannelData | None = None
+    data: Channel | None = None
     owner: str = ""
     by_hand: bool = False
     commands: dict[str, CommandView] = field(default_factory=dict)
     applied: dict[str, Event] = field(default_factory=dict)
     withdrawn: dict[str, Event] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        return f"{self.consumer} of {self.group}"
+
     @property
     def is_live(self) -> bool:
         return self.data is not None and self.data.is_live
 
+    @property
+    def running(self) -> Running:
+        """What it runs: nothing that cannot be read."""
+        return self.data.running if self.data is not None else {}
+
+    def lives_as(self, incarnation: str) -> bool:
+        """Whether it is alive in an incarnation."""
+        return self.data is not None and self.data.is_live and self.data.incarnation == incarnation
+
 
 @dataclass(slots=True, eq=False)
 class CommandView:
-    """A command; `data` is None when it cannot be read."""
+    """A command; `data` is None when it cannot be read. Only starts and stops change what runs."""
 
     name: str
-    data: CommandData | None
+    data: Command | None
     made: Event
     by_hand: bool
+
+    @property
+    def is_start(self) -> bool:
+        return self.data is not None and self.data.option == START_FETCHER
+
+    @property
+    def is_stop(self) -> bool:
+        return self.data is not None and self.data.option == STOP_FETCHER
+
+    def asks_for(self, ask: str) -> bool:
+        """Whether it is the `assign` for an ask."""
+        return self.data is not None and self.data.option == ASSIGN and self.data.ask == ask
+
+    @property
+    def partitions(self) -> PartitionSet:
+        """All of a start, or those to revoke of a stop (none: all)."""
+        if self.data is None:
+            return NONE
+        return self.data.started if self.is_start else self.data.partitions
 
 
 @dataclass(slots=True, eq=False)
@@ -63,16 +107,15 @@ class MemberView:
     registration: Registration | None
     written: Event
     session: object
-    czxid: int
     by_hand: bool = False
     subscribed: tuple[int, str | None, frozenset[str] | None] | None = None
 
 
 @dataclass(slots=True, eq=False)
 class OwnerView:
-    """An owner znode; its data is parsed on demand."""
+    """An owner znode; `data` is None when it cannot be read."""
 
-    text: str
+    data: OwnerRecord | None
     session: object
     made: Event
     by_hand: bool
@@ -82,7 +125,7 @@ class OwnerView:
 class OffsetView:
     """An offset; `data` is None when it cannot be read."""
 
-    data: OffsetData | None
+    data: OffsetRecord | None
     written: Event
     by_hand: bool
 
@@ -101,10 +144,13 @@ class SegmentView:
     czxid: int
     made: Event
     consumer: str = ""
-    ranges: tuple[Range, ...] | None = None
-    missing: Mapping[Partition, int] = field(default_factory=dict)
+    ranges: tuple[SealedRange, ...] | None = None
+    missing: Mapping[TopicPartition, int] = field(default_factory=dict)
     gone: Event | None = None
     is_lost: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.group}"
 
 
 @dataclass(slots=True, eq=False)
@@ -120,6 +166,10 @@ class QueryView:
     written: Event
     steps: list[tuple[int, Event]] = field(default_factory=list)
 
+    @property
+    def is_expired(self) -> bool:
+        return self.data is not None and bool(self.data.expired_ms)
+
     def continues(self, before: QueryView | None) -> None:
         """Add the step from the previous data."""
         finished = self.data.finished if self.data is not None else -1
@@ -133,7 +183,7 @@ class QueryView:
 class StateView:
     """A group's state; `data` is None when it cannot be read."""
 
-    data: StateData | None
+    data: GroupState | None
     written: Event
     by_hand: bool
 
@@ -157,7 +207,7 @@ class GroupView:
     :ivar begun: topic -> the topic as of the group's begin; None when that cannot be read.
     :ivar seats: static members with a seat, each with its czxid; while one is away, it keeps its part.
     :ivar seats_lost: when each seat was last removed.
-    :ivar seat_texts: what was last written into a seat, whether or not it exists.
+    :ivar seat_data: what was last written into a seat, whether or not it exists; None when it cannot be read.
     :ivar asks: the existing ones.  :ivar newest_ask: the last one created, existing or not.
     :ivar requested: the commit of the leader's request for another ask, None without one.
     :ivar changed_at: the last join, leave or change of a member.
@@ -174,12 +224,12 @@ class GroupView:
     members: dict[str, MemberView] = field(default_factory=dict)
     seats: dict[str, int] = field(default_factory=dict)
     seats_lost: dict[str, float] = field(default_factory=dict)
-    seat_texts: dict[str, str] = field(default_factory=dict)
+    seat_data: dict[str, Seat | None] = field(default_factory=dict)
     asks: dict[str, AskView] = field(default_factory=dict)
     newest_ask: AskView | None = None
     requested: Event | None = None
-    owners: dict[Partition, OwnerView] = field(default_factory=dict)
-    offsets: dict[Partition, OffsetView] = field(default_factory=dict)
+    owners: dict[TopicPartition, OwnerView] = field(default_factory=dict)
+    offsets: dict[TopicPartition, OffsetView] = field(default_factory=dict)
     begun: dict[str, BegunRecord | None] = field(default_factory=dict)
     segments: dict[str, SegmentView] = field(default_factory=dict)
     sealed: list[SegmentView] = field(default_factory=list)
@@ -191,37 +241,51 @@ class GroupView:
     hand_at: float = float("-inf")
     state_hand_at: float = float("-inf")
 
+    def __str__(self) -> str:
+        return f"group {self.name}"
+
+    @property
+    def known(self) -> GroupState | None:
+        """Its state's data; None without a readable one."""
+        return self.state.data if self.state is not None else None
+
+    @property
+    def is_edited(self) -> bool:
+        """Whether its state was written manually."""
+        return self.state is not None and self.state.by_hand
+
+    @property
+    def written(self) -> Event | None:
+        """The last commit that wrote its state; None without one."""
+        return self.state.written if self.state is not None else None
+
     @property
     def is_led(self) -> bool:
         """Whether the group has client-side assignment."""
-        return self.state is not None and self.state.data is not None and self.state.data.client is not None
+        return self.known is not None and self.known.client is not None
+
+    def registration(self, consumer: str) -> Registration | None:
+        """What a member has registered; None without a readable one."""
+        member = self.members.get(consumer)
+        return member.registration if member is not None else None
 
     def is_asked(self, ask: Ask) -> bool:
         """Whether the leader of an ask is alive, in the incarnation that was asked."""
-        member = self.members.get(ask.leader)
-        registration = member.registration if member is not None else None
+        registration = self.registration(ask.leader)
         return self.live(ask.leader) and registration is not None and registration.incarnation == ask.incarnation
 
     def has_identity(self, consumer: str, identity: str) -> bool:
         """Whether the live member of the name has an ask's identity: its incarnation, or a static member's seat."""
-        if not self.live(consumer):
+        registration = self.registration(consumer)
+        if registration is None or not self.live(consumer):
             return False
-        registration = self.members[consumer].registration
-        if consumer in self.seats and identity == f"seat-{self.seats[consumer]:x}":
-            return True
-        return registration is not None and registration.incarnation == identity
+        is_seat = consumer in self.seats and identity == f"seat-{self.seats[consumer]:x}"
+        return is_seat or registration.incarnation == identity
 
     def live(self, consumer: str) -> bool:
         """Whether the registered incarnation is the channel's, not ended."""
-        member, channel = self.members.get(consumer), self.channels.get(consumer)
-        return (
-            member is not None
-            and member.registration is not None
-            and channel is not None
-            and channel.data is not None
-            and channel.data.is_live
-            and channel.data.incarnation == member.registration.incarnation
-        )
+        registration, channel = self.registration(consumer), self.channels.get(consumer)
+        return registration is not None and channel is not None and channel.lives_as(registration.incarnation)
 
     @property
     def live_members(self) -> list[str]:
@@ -230,19 +294,9 @@ class GroupView:
 
 
 @dataclass(slots=True, eq=False)
-class ChannelChange:
-    """A channel was written or removed; `before` and `after` are None where it was not there or cannot be read."""
-
-    view: ChannelView
-    before: ChannelData | None
-    after: ChannelData | None
-
-
-@dataclass(slots=True, eq=False)
 class AskView:
     """A `sync/ask` znode with its children.
 
-    :ivar group: the group's name.
     :ivar ask: None when it cannot be read.
     :ivar entries: consumer -> its entry; None when it cannot be read.
     :ivar answer: None without one, and when it cannot be read: then `answered` is still set.
@@ -251,7 +305,7 @@ class AskView:
     :ivar is_torn: whether a coordinator has begun to remove its children.
     """
 
-    group: str
+    group: GroupView
     name: str
     ask: Ask | None
     made: Event
@@ -262,25 +316,91 @@ class AskView:
     gone: Event | None = None
     is_torn: bool = False
 
+    def __str__(self) -> str:
+        return f"{self.name} of {self.group}"
+
     @property
     def number(self) -> int:
         """0 when its name is not an ask's."""
         return ask_number(self.name)
 
 
-@dataclass(slots=True, eq=False)
-class AskChange:
-    """One operation at or below an ask.
+ROOT, CHECKPOINT, CONTRIBUTION, END = "region", "checkpoint", "contribution", "end"
 
-    :ivar what: `THE_ASK`, `ENTRY`, `ANSWER`, or `STRAY` for an unknown child.
-    :ivar answered: the answer's commit before this operation.
-    :ivar is_new: whether the znode is created; else it is set, or removed (`is_removed`).
-    :ivar previous: the ask before this one, when this operation creates it.
+
+@dataclass(slots=True, eq=False)
+class CheckpointView:
+    """A checkpoint with its children.
+
+    :ivar data: None when it cannot be read.
+    :ivar contributions: name -> its content (None when it cannot be read), and the commit that created it.
+    :ivar members: name -> the member's own state, as reported by its application.
+    :ivar ends: `completed`, `aborted`, `abandoned` -> the commit that created it.
+    :ivar by_hand: whether any part of it was written manually.
     """
 
-    view: AskView
-    what: str
-    is_new: bool
-    is_removed: bool
-    answered: Event | None
-    previous: AskView | None = None
+    number: int
+    data: Checkpoint | None
+    made: Event
+    contributions: dict[str, tuple[Contribution | None, Event]] = field(default_factory=dict)
+    members: dict[str, Mapping[Key, Sketch]] = field(default_factory=dict)
+    ends: dict[str, Event] = field(default_factory=dict)
+    by_hand: bool = False
+
+    def of(self, group: str) -> Iterator[tuple[str, Contribution]]:
+        """The valid contributions of a group: of its participants and absent members, then copies."""
+        participants = self.data.participants.get(group) if self.data is not None else None
+        away = self.away(group)
+        prefix = f"{group}~"
+        names = [name for name in self.contributions if name.startswith(prefix)]
+        for name in sorted(names, key=lambda name: (name.count("~") > 1, name)):
+            given, rest = self.contributions[name][0], name[len(prefix) :]
+            if given is not None and (participants is None or "~" in rest or rest in participants or rest in away):
+                yield rest, given
+
+    def away(self, group: str) -> tuple[str, ...]:
+        """Static members of a group that were away at its begin."""
+        return self.data.away.get(group, ()) if self.data is not None else ()
+
+    def offsets(self, group: str) -> dict[TopicPartition, tuple[int, str]]:
+        """TopicPartition -> offset and topic id, of a group."""
+        found: dict[TopicPartition, tuple[int, str]] = {}
+        for _, given in self.of(group):
+            for (topic, number), offset in given.offsets.items():
+                found.setdefault(TopicPartition(topic, number), (offset, given.topics.get(topic, "")))
+        return found
+
+
+@dataclass(slots=True, eq=False)
+class RegionView:
+    """A region.
+
+    :ivar data: None while there is no readable one.
+    :ivar written: the last commit that wrote it.  :ivar reset_at: the one that began its current reset.
+    :ivar initial: group and partition -> initial offset, and the topic's id.
+    """
+
+    name: str
+    data: Region | None = None
+    written: Event | None = None
+    reset_at: Event | None = None
+    checkpoints: dict[int, CheckpointView] = field(default_factory=dict)
+    initial: dict[tuple[str, TopicPartition], tuple[int, str]] = field(default_factory=dict)
+    by_hand: bool = False
+
+    def offsets(self, group: str, checkpoint: int) -> dict[TopicPartition, tuple[int, str]] | None:
+        """A group's offsets in a cut: none in one from before it joined; None when unknown."""
+        if checkpoint == INITIAL or (self.data is not None and checkpoint < self.data.first.get(group, 1)):
+            return {}
+        view = self.checkpoints.get(checkpoint)
+        if view is None or view.by_hand or COMPLETED not in view.ends:
+            return None
+        return view.offsets(group)
+
+    def paused(self, group: str, consumer: str, incarnation: str) -> CheckpointView | None:
+        """The open checkpoint that an incarnation has contributed to: it waits for its end."""
+        view = self.checkpoints.get(self.data.open) if self.data is not None and self.data.open else None
+        if view is None or view.ends:
+            return None
+        given = view.contributions.get(f"{group}~{consumer}", (None, None))[0]
+        return view if given is not None and given.incarnation == incarnation else None
