@@ -53,7 +53,7 @@ class Settled(Invariant):
         "After the last fault the group is Stable within the negotiated timeout + 2 ticks + 1 s; "
         "with a stuck consumer, its rebalance timeout + lease + 1 s."
     )
-    wants = Changed.LIFE | Changed.RUNNING | Changed.MEMBER | Changed.STATE
+    wants = Changed.LIFE | Changed.RUNNING | Changed.NAMED | Changed.MEMBER | Changed.STATE
     events = ("calm", "elected", "end")
     needs_bounds = True
 
