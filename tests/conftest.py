@@ -7,7 +7,6 @@ import logging
 import resource
 import shlex
 import signal
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -20,6 +19,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
+from tests.support.ci import number_of_commit
 from tests.support.clients import fresh_chroot
 from tests.support.kafka import Kafka, a_kafka
 
@@ -75,7 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Whatever asks for a server is marked `integration`, in whichever folder it stands."""
-    part = part_of_this_commit()
+    part = number_of_commit() % PARTS
     for item in items:
         is_virtual = item.get_closest_marker("virtual_time") is not None
         if SERVER_FIXTURES & set(getattr(item, "fixturenames", ())) and not is_virtual:
@@ -86,14 +86,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.full("the other parts"))
         if QUIET_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.quiet)
-
-
-def part_of_this_commit() -> int:
-    """So each commit looks at other cases. 0 without git."""
-    git = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
-    )
-    return int(git.stdout[:8] or "0", 16) % PARTS
 
 
 @cache
