@@ -7,11 +7,12 @@ import struct
 import threading
 import time
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from coordinator.zk.errors import ConnectionLost, Refused, SessionLost, StoreError
+from coordinator.zk.errors import ConnectionLost, Refused, SessionLost, StoreError, UsageError
 from coordinator.zk.security.access import TlsFiles, ZooKeeperAccess
 from coordinator.zk.session.kazoo_client import Handler
 from coordinator.zk.session.kazoo_store import open_kazoo
@@ -36,6 +37,17 @@ class Interrupted:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._socket, name)
+
+
+def test_a_record_of_writes_that_cannot_be_written_leaves_no_session(zk: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    before = threading.active_count()
+
+    with pytest.raises(UsageError, match=r"^ZK_GROUP_WRITES_DIR: .*/file: "):
+        open_kazoo(zk, 1000, writes_dir=str(file))
+
+    eventually(lambda: threading.active_count() <= before, 5, "the session's threads have ended")
 
 
 def test_an_interrupt_while_a_request_is_handed_over_is_not_lost(zk: str) -> None:

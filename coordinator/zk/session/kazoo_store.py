@@ -104,22 +104,26 @@ def open_kazoo(
     :raises ZooKeeperUnreachable: when no server answers within `connect_timeout_s` seconds.
     :raises AuthenticationFailed: when a server and this client refuse each other: TLS, or the credentials.
     :raises NotAuthorized: when the ACL of the chroot refuses.
-    :raises UsageError: when `hosts` is malformed, the chroot does not exist and `make_chroot` is False, or a file of
-        `access` cannot be used.
+    :raises UsageError: when `hosts` is malformed, the chroot does not exist and `make_chroot` is False, a file of
+        `access` cannot be used, or `writes_dir` not be written.
     """
     servers = checked_hosts(hosts)
     try:
         store = KazooStore(servers, session_timeout_ms, connect_timeout_s, make_chroot, access or access_at_open())
-        if folder := writes_dir or os.environ.get(WRITES_DIR, ""):
-            timeouts_s = store.negotiated_timeout_s, session_timeout_ms / 1000
-            store.record = WriteRecord(folder, store.session_id, *timeouts_s, ThreadRuntime().monotonic)
-        return store
     except kz.NoAuthError as error:
         raise NotAuthorized(f"the ACL of the chroot, or of its parent, refuses at {hosts}: {GRANT}") from error
     except AUTHENTICATION as error:
         raise AuthenticationFailed(CREDENTIALS_REFUSED) from error
     except (kz.KazooException, OSError, ValueError, SequentialThreadingHandler.timeout_exception) as error:
         raise ZooKeeperUnreachable(f"cannot talk to ZooKeeper at {hosts}: {error!r}") from error
+    if folder := writes_dir or os.environ.get(WRITES_DIR, ""):
+        timeouts_s = store.negotiated_timeout_s, session_timeout_ms / 1000
+        try:
+            store.record = WriteRecord(folder, store.session_id, *timeouts_s, ThreadRuntime().monotonic)
+        except OSError as error:
+            store.close()
+            raise UsageError(f"{WRITES_DIR}: {folder}: {error.strerror}") from error
+    return store
 
 
 def kazoo_factory(
