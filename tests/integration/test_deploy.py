@@ -69,13 +69,13 @@ def test_cost_of_nodes_and_fetchers_in_zookeeper_is_as_documented(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "scripts" / "lib"))
-    sizing, server = importlib.import_module("sizing.group"), importlib.import_module("sizing.server")
+    sizing = importlib.import_module("sizing.__main__")
     with Ensemble(tmp_path / "zookeeper", EnsembleConfig(servers=1, tick_ms=500, durable=False)) as ensemble:
         ensemble.wait_healthy()
         group = sizing.Group(f"{ensemble.hosts}/sizing", tmp_path / "segments")
 
         def counts() -> list[int]:
-            found = server.figures(ensemble.servers[0])
+            found = sizing.figures(ensemble.servers[0])
             return [round(found.znodes), round(found.ephemerals), round(found.watches)]
 
         def have_offsets() -> bool:

@@ -207,7 +207,7 @@ class Replay:
         return found
 
     def on_run(self, event: Event) -> None:
-        self.bounds = dict(event["bounds"])
+        self.bounds = dict(event.get("bounds", {}))
 
     def on_start(self, event: Event) -> None:
         process = self.process(event["who"])
