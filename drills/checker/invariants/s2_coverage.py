@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from coordinator.zk.znodes.group_state import STABLE, GroupState
 
 from ..replay.commits import Changed, Commit, StateChange
+from ..replay.conditions import NEVER
 from ..replay.expected_target import decided, extra_s, given_twice, has_failed, left_out, notice_s, subscribed
 from ..replay.replay import Replay
 from ..replay.verdict import Event
@@ -33,6 +36,7 @@ class Covering(Invariant):
     def __init__(self, world: Replay) -> None:
         super().__init__(world)
         self._generations: dict[str, int] = {}
+        self._changed_at: dict[str, float] = {}
 
     def on_commit(self, commit: Commit) -> None:
         for written in commit.states:
@@ -41,10 +45,14 @@ class Covering(Invariant):
             if after is not None and after.data is not None and self.world.process(commit.who).is_node:
                 self._judge_order(written, after.data, commit)
             if before is not None and was is not None and now is not None and now.generation == was.generation:
-                one, other = decided(group, was, before.written["at"]), decided(group, now, before.written["at"])
+                # A turn in several commits writes the state that it has read in all but the last.
+                since = self._changed_at.get(group.name, NEVER)
+                one, other = decided(group, was, since), decided(group, now, since)
                 if one is not None and other is not None and one != other:
                     why = f"generation {now.generation} of {group} has another target after the commit at"
                     self.broken_by(commit, f"{why} {commit.moment}", before.written)
+            if was is None or now is None or was != replace(now, marks=was.marks, epoch=was.epoch):
+                self._changed_at[group.name] = commit.at
             is_news = now is not None and now.state == STABLE and _is_new(before, now)
             if now is not None and is_news and not has_failed(self.world, group):
                 self.judged += 1
