@@ -17,8 +17,9 @@ from consumer.operator.consumer_operator import ConsumerOperator, Processor
 from coordinator.zk.errors import OutcomeUnknown, UsageError
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.store import Create, Operation, Store
+from coordinator.zk.store import Create, Delete, Operation, Store
 from coordinator.zk.znodes.regions import RegionRequest
+from tests.support.client_side import Hooked
 from tests.support.memlog import MemoryLog
 from tests.support.region import PATHS, Operating, checkpoint, contributions, exact, region, running
 from tests.support.stores import FrontStore
@@ -223,17 +224,32 @@ def test_rebalance_with_a_full_queue_checkpoints_the_processed_records_exactly(
     world.coordinator()
     world.topic("t", 4)
     log.end = 100
-    one = operating("c1", max_poll_records=1, operator_driven=True, is_stuck=True)
+    opened = kazoo_factory(world.zk, SESSION_MS)
+    fronts: list[Hooked] = []
+    one = operating(
+        "c1",
+        max_poll_records=1,
+        operator_driven=True,
+        is_stuck=True,
+        open_store=lambda: fronts.append(Hooked(opened())) or fronts[-1],
+    )
     running(world)
     is_stuck(one)
     fills(one, 100)
+    queued: list[int] = []
+    fronts[0].before(_gives_up_owners, lambda: queued.append(one.operator.queued))
 
     two = operating("c2")
     eventually(lambda: one.operator.state == "DRAINING", 20, "a checkpoint is first")
     one.gate.set()
 
     world.stable("g", 2)
+    assert queued == [0], "records of revoked partitions are dropped before another member owns them"
     exact(log, 4, one, two)
+
+
+def _gives_up_owners(operations: Sequence[Operation]) -> bool:
+    return any(isinstance(each, Delete) and "/owners/" in each.path for each in operations)
 
 
 def test_process_exception_ends_the_operator_uncheckpointed_and_names_the_record(
