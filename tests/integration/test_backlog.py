@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from tests.support.parties import Parties, owned_by
 from tests.support.stores import FrontStore
 from tests.support.terms import a_term
 from tests.support.wait import eventually
-from tests.support.world import World, a_world
+from tests.support.world import World
 
 PATHS = GroupPaths("g")
 KIB = 1024
@@ -84,12 +84,6 @@ class Backlog:
 
     def goes_on(self) -> None:
         eventually(lambda: self.record.paused is None, 10, "no longer paused")
-
-
-@pytest.fixture
-def world(zk: str) -> Iterator[World]:
-    with a_world(zk) as world:
-        yield world
 
 
 @pytest.fixture

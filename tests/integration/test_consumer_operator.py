@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -18,41 +17,17 @@ from coordinator.zk.errors import OutcomeUnknown, UsageError
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Create, Delete, Operation, Store
-from coordinator.zk.znodes.regions import RegionRequest
 from tests.support.client_side import Hooked
 from tests.support.memlog import MemoryLog
-from tests.support.region import PATHS, Operating, checkpoint, contributions, exact, region, running
+from tests.support.region import PATHS, Operating, checkpoint, contributions, exact, region, requested, running
 from tests.support.stores import FrontStore
 from tests.support.wait import PATIENCE, eventually
-from tests.support.world import SESSION_MS, World, a_world
-
-
-@pytest.fixture
-def world(zk: str) -> Iterator[World]:
-    with a_world(zk) as made:
-        yield made
+from tests.support.world import SESSION_MS, World
 
 
 @pytest.fixture
 def log() -> MemoryLog:
     return MemoryLog(end=40)
-
-
-@pytest.fixture
-def operating(world: World, log: MemoryLog) -> Iterator[Callable[..., Operating]]:
-    made: list[Operating] = []
-
-    def start(name: str, **options: Any) -> Operating:
-        made.append(Operating(world, name, log, **options))
-        return made[-1]
-
-    yield start
-    for each in made:
-        each.vanish()
-
-
-def requested(world: World, what: str, **fields: Any) -> None:
-    world.store.commit([Create(PATHS.request, RegionRequest(what, "a test", **fields).to_bytes())])
 
 
 def is_stuck(one: Operating) -> None:
