@@ -161,6 +161,7 @@ def session(folder: Path, jars: Sequence[Path] = ()) -> SparkSession:
     """
     options = {
         "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "200",  # Spark's own; a drill's session has one
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.sql.streaming.numRecentProgressUpdates": "100000",
         "spark.python.unix.domain.socket.enabled": "true",
