@@ -46,7 +46,10 @@ LEAST_REBALANCES = 3
 
 @dataclass
 class Verdict:
-    """The result of the demo. `verdict` is PASS only when `failures` is empty."""
+    """The result of the demo. `verdict` is PASS only when `failures` is empty.
+
+    :ivar coordinator_failover_ms: from the kill to the creation of the next coordinator's znode, its `ctime`.
+    """
 
     verdict: str = "FAIL"
     records: int = 0
