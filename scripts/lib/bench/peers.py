@@ -84,12 +84,8 @@ def kafka_python(servers: str, topic: str, partitions: int, records: int) -> int
     return size
 
 
-def aiokafka(servers: str, topic: str, partitions: int, records: int) -> int:
+async def aiokafka(servers: str, topic: str, partitions: int, records: int) -> int:
     """`getmany` of aiokafka; the bytes of all values."""
-    return asyncio.run(_aiokafka(servers, topic, partitions, records))
-
-
-async def _aiokafka(servers: str, topic: str, partitions: int, records: int) -> int:
     kafka: Any = importlib.import_module("aiokafka")
     consumer = kafka.AIOKafkaConsumer(bootstrap_servers=servers, enable_auto_commit=False)
     await consumer.start()
@@ -124,7 +120,7 @@ def pyarrow(log_dir: str, topic: str, partitions: int, records: int) -> int:
 LOOPS: dict[str, Callable[[str, str, int, int], int]] = {
     "confluent": confluent,
     "kafka-python": kafka_python,
-    "aiokafka": aiokafka,
+    "aiokafka": lambda *given: asyncio.run(aiokafka(*given)),
     LOOP: pyarrow,
 }
 
