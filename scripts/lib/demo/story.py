@@ -417,24 +417,22 @@ class Story:
 
     def _judge(self, is_equal: bool) -> None:
         verdict = self.verdict
-        if verdict.lost:
-            verdict.failures.append(f"{verdict.lost} records were lost")
-        if verdict.duplicated:
-            verdict.failures.append(f"{verdict.duplicated} records came more than once")
-        if not is_equal:
-            verdict.failures.append("the streamed result differs from that of the data set")
-        if verdict.coordinator_failover_ms is None:
-            verdict.failures.append("no coordinator was elected after the kill")
-        if not verdict.executors_killed:
-            verdict.failures.append("no executor was killed")
-        if verdict.rebalances < LEAST_REBALANCES:
-            verdict.failures.append(f"{verdict.rebalances} rebalances, expected at least {LEAST_REBALANCES}")
+        wrong = {
+            f"{verdict.lost} records were lost": verdict.lost,
+            f"{verdict.duplicated} records came more than once": verdict.duplicated,
+            "the streamed result differs from that of the data set": not is_equal,
+            "no coordinator was elected after the kill": verdict.coordinator_failover_ms is None,
+            "no executor was killed": not verdict.executors_killed,
+            f"{verdict.rebalances} rebalances, expected at least {LEAST_REBALANCES}": (
+                verdict.rebalances < LEAST_REBALANCES
+            ),
+            f"the group is {verdict.state}, not Stable": verdict.state != "Stable",
+        }
+        verdict.failures += [what for what, is_so in wrong.items() if is_so]
         if self._intruder is not None:
             verdict.failures += [f"the intruder succeeded: {what}" for what in self._intruder.succeeded]
             if self._intruder.tried < LEAST_ATTEMPTS:
                 verdict.failures.append(f"the intruder tried only {self._intruder.tried} operations")
-        if verdict.state != "Stable":
-            verdict.failures.append(f"the group is {verdict.state}, not Stable")
 
 
 def as_json(verdict: Verdict) -> dict[str, Any]:
