@@ -199,7 +199,10 @@ def connector_jars() -> list[Path]:
     :raises MissingProgram: when they cannot be had; the message says how to provide them.
     """
     sql = Path(class_path(("spark-sql_",)))
-    scala, version = _versions(sql.name)
+    match = re.fullmatch(r"spark-sql_([\d.]+)-(.+)\.jar", sql.name)
+    if match is None:
+        raise MissingProgram(f"PySpark's {sql.name} does not tell its version: install pyspark>=4.2,<5")
+    scala, version = match.groups()
     given = os.environ.get(JARS, "")
     artifact = Artifact(f"{MODULE}_{scala} {version}", "org.apache.spark", f"{MODULE}_{scala}", version)
     try:
@@ -212,14 +215,6 @@ def connector_jars() -> list[Path]:
         )
     own = {_module(jar.name) for jar in sql.parent.glob("*.jar")}
     return sorted(jar for jar in folder.glob("*.jar") if _module(jar.name) not in own)
-
-
-def _versions(name: str) -> tuple[str, str]:
-    """The versions of Scala and Spark, from the name of Spark's jar."""
-    match = re.fullmatch(r"spark-sql_([\d.]+)-(.+)\.jar", name)
-    if match is None:
-        raise MissingProgram(f"PySpark's {name} does not tell its version: install pyspark>=4.2,<5")
-    return match[1], match[2]
 
 
 def _module(name: str) -> str:
