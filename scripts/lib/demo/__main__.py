@@ -103,18 +103,15 @@ def _last_words(verdict: Verdict, folder: Path, as_json_line: bool) -> None:
         return
     for what in verdict.failures:
         print(f"failed: {what}")
+    intruder = ""
+    if verdict.intruder_attempts is not None:
+        intruder = f"{verdict.intruder_refused} of an intruder's {verdict.intruder_attempts} operations refused, "
     print(
         f"{verdict.verdict}: {verdict.records:,} records, {verdict.lost} lost, {verdict.duplicated} duplicated; "
         f"coordinator failover {verdict.coordinator_failover_ms} ms, executors killed {verdict.executors_killed}, "
         f"rebalances {verdict.rebalances}, longest standstill {verdict.longest_standstill_ms} ms at most, "
-        f"generation {verdict.generation}, {_intruder(verdict)}{verdict.seconds} s"
+        f"generation {verdict.generation}, {intruder}{verdict.seconds} s"
     )
-
-
-def _intruder(verdict: Verdict) -> str:
-    if verdict.intruder_attempts is None:
-        return ""
-    return f"{verdict.intruder_refused} of an intruder's {verdict.intruder_attempts} operations refused, "
 
 
 if __name__ == "__main__":

@@ -296,7 +296,7 @@ class Story:
             self._producer.send(TOPIC, value, key)
         self._producer.flush()
         self._appended += len(chunk)
-        self._report()
+        self._progress(self._appended, self._streamed, self._total)
 
     def _append_the_rest(self, chunks: Any) -> None:
         """Append all chunks; in between, kill the coordinator and an executor, and grow and shrink the pool."""
@@ -371,7 +371,7 @@ class Story:
     def _on_event(self, event: dict[str, Any]) -> None:
         if event["event"] == "batch":
             self._streamed += event["rows"]
-            self._report()
+            self._progress(self._appended, self._streamed, self._total)
         elif event["event"] == "again":
             self._announce("Spark's Python process for the query started too late; starting the query again")
         elif event["event"] == "failed":
@@ -389,9 +389,6 @@ class Story:
     def _is_settled(self) -> bool:
         state = self._observer.state
         return state.state == "Stable" and len(state.target) == self._slots and not state.marks
-
-    def _report(self) -> None:
-        self._progress(self._appended, self._streamed, self._total)
 
     # ---- the end
 
