@@ -279,14 +279,14 @@ LYING_MEMBERS = tuple(
 )
 
 
-APPLICATION = "spark"
+SPARK_APPLICATION = "spark"
 EXECUTOR = "CoarseGrainedExecutorBackend"
 AWAY_S = 3.0
 
 
 def _executor_killed(stage: Stage) -> None:
     slots = set(stage.slot_processes().values())
-    executors = [pid for pid in descendants(stage.processes[APPLICATION].pid) if EXECUTOR in command_line(pid)]
+    executors = [pid for pid in descendants(stage.processes[SPARK_APPLICATION].pid) if EXECUTOR in command_line(pid)]
     pid = next((pid for pid in executors if slots.intersection(descendants(pid))), None)
     if pid is None:
         raise NotReached("no executor runs a slot")
@@ -294,7 +294,7 @@ def _executor_killed(stage: Stage) -> None:
 
 
 def _worker_killed(stage: Stage) -> None:
-    family = descendants(stage.processes[APPLICATION].pid)
+    family = descendants(stage.processes[SPARK_APPLICATION].pid)
     pid = next((pid for _, pid in sorted(stage.slot_processes().items()) if pid in family), None)
     if pid is None:
         raise NotReached("no worker runs a slot")
@@ -303,9 +303,9 @@ def _worker_killed(stage: Stage) -> None:
 
 def _driver_killed(stage: Stage) -> None:
     """The application is restarted at once, as by a supervisor."""
-    driver, before = stage.processes[APPLICATION], stage.lives()
+    driver, before = stage.processes[SPARK_APPLICATION], stage.lives()
     family = descendants(driver.pid)
-    stage.kill(APPLICATION)
+    stage.kill(SPARK_APPLICATION)
     _note_ends(stage, family)
     stage.start_spark()
     stage.wait_back(before, SPARK_READY_S)
@@ -313,7 +313,7 @@ def _driver_killed(stage: Stage) -> None:
 
 def _query_returns(stage: Stage) -> None:
     """The application ends in order, and returns with its checkpoint; slots in processes fetch throughout."""
-    stage.terminate(APPLICATION)
+    stage.terminate(SPARK_APPLICATION)
     time.sleep(AWAY_S)
     stage.start_spark()
 
