@@ -151,10 +151,7 @@ def at_each_step(stage: Stage, steps: Steps = STEPS, is_killed: bool = True) -> 
         cause = partial(stage.start_slot, last) if number % 2 else partial(stage.terminate, slot(last))
         victim = elected_of(stage)
         lose_commit(stage, victim, f"a commit {where}", words, is_before, cause, is_killed)
-        if is_killed:
-            stage.kill(victim)
-        else:
-            stage.terminate(victim)
+        (stage.kill if is_killed else stage.terminate)(victim)
         another_is_elected(stage, victim)
         stage.wait_settled(stage.slots())
         stage.start_node(victim)
@@ -336,12 +333,12 @@ def _leader_misbehaves(stage: Stage, kind: str) -> None:
     wait_for(lambda: adopted_ask(stage) != before, longest_s, "the answer of another leader is adopted")
     if leader_of(stage) == leader:
         raise NotReached(f"{leader} answered, although its assignor misbehaves")
-    wait_for(lambda: not _have_commands(stage, others), ASKED_S, "the others have acknowledged their commands")
+    wait_for(
+        lambda: not any(member.commands for member in stage.group().members if member.consumer in others),
+        ASKED_S,
+        "the others have acknowledged their commands",
+    )
     stage.processes[leader].go_on()
-
-
-def _have_commands(stage: Stage, consumers: set[str]) -> bool:
-    return any(member.commands for member in stage.group().members if member.consumer in consumers)
 
 
 # ---- a coordinator that dies during an ask

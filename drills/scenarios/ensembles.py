@@ -56,15 +56,9 @@ def _leader_last(stage: Stage) -> list[int]:
     return sorted(range(len(stage.environment.addresses)), key=lambda number: number == leader)
 
 
-def _leader_killed(stage: Stage) -> None:
-    _killed(stage, _leader_last(stage)[-1])
-
-
-def _follower_killed(stage: Stage) -> None:
-    _killed(stage, _leader_last(stage)[0])
-
-
-def _killed(stage: Stage, server: int) -> None:
+def _killed(stage: Stage, place: int) -> None:
+    """The server at this place, as in `_leader_last`."""
+    server = _leader_last(stage)[place]
     stage.fault("stop-server", server=server + 1)
     stage.environment.kill(server)
     wait_for(lambda: stage.environment.has_leader(), HEALTHY_S, "the others have a leader")
@@ -95,14 +89,6 @@ def _rolled(stage: Stage) -> None:
         _healthy(stage)
         stage.fault(RETURNS, server=server + 1)
         stage.wait_settled(stage.slots())
-
-
-def _leader_paused(stage: Stage) -> None:
-    _leader_away(stage, "pause-server", stage.environment.pause, stage.environment.resume)
-
-
-def _leader_cut_off(stage: Stage) -> None:
-    _leader_away(stage, "cut-server", stage.environment.cut_off, stage.environment.join)
 
 
 def _leader_away(stage: Stage, kind: str, take: Callable[[int], None], give_back: Callable[[int], None]) -> None:
@@ -146,7 +132,7 @@ ENSEMBLES = (
         proves="No session expires during a ZooKeeper leader election, so no partition is lost.",
         hypothesis=ELECTED,
         fault="SIGKILL to the ZooKeeper leader; it is restarted when the group is settled",
-        run=_leader_killed,
+        run=partial(_killed, place=-1),
         promises=(OWNERS_UNCHANGED, FETCHED_AGAIN),
     ),
     _on_three(
@@ -155,7 +141,7 @@ ENSEMBLES = (
         proves="Clients of a failed server reconnect to another one before their sessions expire.",
         hypothesis=ELECTED,
         fault="SIGKILL to a ZooKeeper follower; it is restarted when the group is settled",
-        run=_follower_killed,
+        run=partial(_killed, place=0),
         promises=(OWNERS_UNCHANGED, FETCHED_AGAIN),
         is_short=False,
     ),
@@ -165,7 +151,7 @@ ENSEMBLES = (
         proves="A leader that hangs is replaced, and its clients reconnect before their sessions expire.",
         hypothesis=STANDING,
         fault="SIGSTOP to the ZooKeeper leader, and SIGCONT when another one has led for a session timeout",
-        run=_leader_paused,
+        run=lambda stage: _leader_away(stage, "pause-server", stage.environment.pause, stage.environment.resume),
         promises=(OWNERS_UNCHANGED,),
         needs=frozenset({PAUSE}),
         is_short=False,
@@ -176,7 +162,7 @@ ENSEMBLES = (
         proves="Clients of a ZooKeeper leader without followers keep their sessions.",
         hypothesis=STANDING,
         fault="no packet between the ZooKeeper leader and its peers, until another one has led for a session timeout",
-        run=_leader_cut_off,
+        run=lambda stage: _leader_away(stage, "cut-server", stage.environment.cut_off, stage.environment.join),
         promises=(OWNERS_UNCHANGED,),
         needs=frozenset({NETWORK}),
     ),
