@@ -26,8 +26,7 @@ from drills.environments.containers import Containers
 from drills.environments.external import External, NamedGroup
 from drills.evidence.files import merged_history, write_reports
 from drills.evidence.measurements import EXIT_CODES, INCONCLUSIVE, together
-from drills.options import DEFAULTS, DRILLS, DrillOptions, named
-from drills.runner import BREAKS_OFF, DrillRun, run_drill
+from drills.runner import BREAKS_OFF, DEFAULTS, DRILLS, DrillOptions, DrillRun, named, run_drill
 from drills.scenarios.definition import Drill
 from drills.testbed.testbed import DataFrameReader
 
@@ -206,18 +205,10 @@ def _run_one(
     return done
 
 
+SUMMED_UP = ("drill", "verdict", "why", "seed", "seconds", "numbers", "promises", "records")
+
+
 def _summary(run: DrillRun) -> dict[str, object]:
     document = run.document
     broken = [name for name, each in document["invariants"].items() if each["outcome"] == "broken"]
-    return {
-        "drill": run.drill.name,
-        "verdict": run.verdict,
-        "why": document["why"],
-        "seed": run.seed,
-        "seconds": document["seconds"],
-        "numbers": document["numbers"],
-        "promises": document["promises"],
-        "records": document["records"],
-        "broken": broken,
-        "folder": str(run.folder),
-    }
+    return {**{field: document[field] for field in SUMMED_UP}, "broken": broken, "folder": str(run.folder)}

@@ -1,7 +1,10 @@
-"""One run of a drill: steady state, fault, recovery, and the verdict with its evidence."""
+"""The drills, the options of `drill run`, and one run of a drill: steady state, fault, recovery, and the verdict with
+its evidence.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import time
@@ -12,13 +15,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from coordinator.zk.errors import CoordinatorError, StoreError
+from coordinator.zk.errors import CoordinatorError, StoreError, UsageError
+from coordinator.zk.security.access import ZooKeeperAccess, access_at_open
 
 from .base.processes import NotReached, wait_for
 from .base.settings import POOL, Settings
 from .checker import check
 from .checker.invariants.l1_settles import SILENT_SHARE
-from .environments.base import MEMBER, Environment
+from .environments.base import BROKER, MEMBER, DrillAccess, Embedded, Environment
+from .environments.containers import Containers
+from .environments.external import External, NamedGroup
 from .evidence.fetch_intervals import read_elsewhere
 from .evidence.files import (
     Event,
@@ -32,11 +38,134 @@ from .evidence.files import (
     znodes,
 )
 from .evidence.measurements import WHAT, Measured, RecordCounts, counted, decided, measured, together_of
-from .options import DrillOptions
+from .scenarios.consumers import CONSUMERS, LYING_MEMBERS, SPARK
+from .scenarios.coordinators import COORDINATORS, LEADERS
 from .scenarios.definition import Drill
-from .scenarios.regions import in_states
+from .scenarios.ensembles import CHANGES, ENSEMBLES, KAFKA
+from .scenarios.regions import REGIONS, in_states
 from .testbed.commands import READY_S, SPARK_READY_S, Produced, remnants
 from .testbed.testbed import DataFrameReader, Stage
+
+_ALL = (
+    *COORDINATORS, *CONSUMERS, *LEADERS, *REGIONS, *LYING_MEMBERS, *ENSEMBLES, *CHANGES, *SPARK, *KAFKA,
+)  # fmt: skip
+DRILLS: dict[str, Drill] = {drill.name: drill for drill in _ALL}
+"""Every drill, by name."""
+
+DEFAULTS = Settings()
+MOST_SERVERS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class DrillOptions:
+    """Validated options.
+
+    :ivar names: the drills; empty where `short` or `is_all` chooses them.
+    :ivar servers: size of the embedded ensemble.
+    :ivar kafka: whether `short` and `is_all` include the drills on a Kafka broker.
+    :ivar is_secured: whether znodes have ACLs, and embedded servers TLS and SASL.
+    :ivar zk: the operator's ensemble.  :ivar group: a group there.  :ivar execute: False for a dry run on it.
+    :ivar access: how its servers are reached.
+    :ivar settings: before the drill and the ensemble adjust them.
+    :ivar repeat: runs of each drill.  :ivar seed: of the first run.
+    :ivar runs: the folder of the evidence.  :ivar keep: whether records and segments stay in it.
+    :raises UsageError: when options exclude each other.
+    """
+
+    names: tuple[str, ...] = ()
+    short: bool = False
+    is_all: bool = False
+    servers: int = MOST_SERVERS
+    kafka: bool = False
+    in_docker: bool = False
+    is_secured: bool = False
+    zk: str | None = None
+    group: str | None = None
+    execute: bool = False
+    repeat: int = 1
+    seed: int = 1
+    access: ZooKeeperAccess | None = None
+    settings: Settings = DEFAULTS
+    runs: Path = field(default_factory=lambda: Path("runs"))
+    is_json: bool = False
+    keep: bool = False
+
+    def __post_init__(self) -> None:
+        if self.in_docker and self.zk is not None:
+            raise UsageError("--docker and --zk are mutually exclusive")
+        if self.in_docker and self.is_secured:
+            raise UsageError("--docker and --secure are mutually exclusive: the servers in containers have no TLS")
+        if self.group is not None and self.is_secured:
+            raise UsageError("--group and --secure are mutually exclusive: the ACLs of the path of --zk are yours")
+        if (self.group is not None and self.zk is None) or (self.execute and self.group is None):
+            raise UsageError("--group needs --zk, and --execute needs --group")
+        if self.keep and self.group is not None:
+            raise UsageError("--keep cannot be used with --group: the next run refuses an existing group")
+        if self.keep and self.is_secured and self.zk is not None:
+            raise UsageError("--keep cannot be used with --zk and --secure: the kept znodes could not be removed later")
+        if sum((bool(self.names), self.short, self.is_all)) != 1:
+            raise UsageError("name the drills to run, or give one of --short and --all (see: drill list)")
+
+    @property
+    def kind(self) -> type[Embedded | Containers | External]:
+        """The type of the ensemble."""
+        if self.zk is not None:
+            return External
+        return Containers if self.in_docker else Embedded
+
+    def external(self) -> External | None:
+        """The operator's ensemble; None without `zk`.
+
+        :raises UsageError: when `zk` or `group` is malformed.
+        :raises ZooKeeperUnreachable: when no server answers.
+        :raises AuthenticationFailed: when a server and this machine refuse each other.
+        """
+        if self.zk is None:
+            return None
+        access = DrillAccess(access_at_open(self.access), os.environ, self.is_secured)
+        if self.group is None:
+            return External(self.zk, self.settings.session_timeout_ms, access)
+        return NamedGroup(self.zk, self.settings.session_timeout_ms, self.group, access)
+
+    def chosen(self) -> tuple[list[Drill], list[str]]:
+        """The drills to run, and a message for each that is skipped: `short` and `is_all` skip what the ensemble does
+        not support.
+
+        :raises UsageError: when the ensemble does not support a named drill, or is too small.
+        """
+        kind = self.kind
+        has_broker = kind is not External and not self.is_secured and (self.kafka or bool(self.names))
+        can = kind.can | {BROKER} if has_broker else kind.can
+        every = named(self.names) if self.names else [one for one in DRILLS.values() if one.is_short or self.is_all]
+        servers = MOST_SERVERS if kind is External else self.servers
+        too_few = [one.name for one in every if one.servers > servers]
+        if too_few:
+            raise UsageError(f"{too_few[0]} needs an ensemble of three: use --servers 3")
+        lacks = {one.name: lack for one in every if (lack := one.lacks(can))}
+        lacking = {name: f"{name} needs {lack}: {self._instead(lack, can)}" for name, lack in lacks.items()}
+        if lacking and self.names:
+            raise UsageError(next(iter(lacking.values())))
+        return [one for one in every if one.name not in lacking], list(lacking.values())
+
+    def _instead(self, lack: str, can: frozenset[str]) -> str:
+        """A hint: the option of an ensemble that supports the operation."""
+        if not can:
+            return "no broker is started with --zk" if lack == BROKER else "the servers of --zk are not touched"
+        if lack == BROKER and self.is_secured:
+            return "no broker is started with --secure"
+        return "use --kafka" if lack == BROKER else "use --docker"
+
+
+def named(names: Sequence[str]) -> list[Drill]:
+    """The drills with these names.
+
+    :raises UsageError: when a drill does not exist.
+    """
+    unknown = [name for name in names if name not in DRILLS]
+    if unknown:
+        raise UsageError(f"unknown drill {unknown[0]!r}; known drills: {', '.join(DRILLS)}")
+    return [DRILLS[name] for name in names]
+
 
 SETTLE_S = 1.0 + 0.5
 """Margin after the promised time since the last fault; then L1 and L5 are decided."""
@@ -101,10 +230,13 @@ def run_drill(
             Stage(environment, run.folder, chroot, run.settings, seed) as stage,
         ):
             _act(run, stage, announce)
-            if run.settings.region:
-                states = _in_states(run, stage)
-            else:
-                produced, rows = _read(run, stage, reader)
+            try:
+                if run.settings.region:
+                    states = in_states(stage)
+                else:
+                    produced, rows = _read(run, stage, reader)
+            except (CoordinatorError, OSError) as error:  # their records are unreadable
+                run.missing.append(str(error))
             files = _witnessed(run, stage)
     except BREAKS_OFF as error:  # also during the cleanup, when the evidence may be complete
         run.missing.append(f"aborted: {error}")
@@ -231,29 +363,18 @@ def _cleared(stage: Stage, calm: float) -> None:
         wait_for(lambda: not remnants(stage.group()), deadline - time.monotonic(), "leftovers are removed")
 
 
-def _read(run: DrillRun, stage: Stage, reader: DataFrameReader) -> tuple[Produced, list[dict[str, Any]] | None]:
-    """The produced records, and those in the DataFrame; None when it is unreadable.
+def _read(run: DrillRun, stage: Stage, reader: DataFrameReader) -> tuple[Produced, list[dict[str, Any]]]:
+    """The produced records, and those in the DataFrame.
 
     With a streaming query they are the query's: its finished segments are deleted, and a batch read misses them.
+
+    :raises NotReached: when they are unreadable.
     """
-    try:
-        streamed = stage.streamed()
-        if streamed is not None:
-            return stage.in_log(), together_of(streamed)
-        access = stage.environment.access.to_servers(MEMBER)
-        return stage.in_log(), reader.read(stage.zk, run.settings.group, not stage.applications, access)
-    except (NotReached, OSError) as error:
-        run.missing.append(str(error))
-        return {}, None
-
-
-def _in_states(run: DrillRun, stage: Stage) -> RecordCounts | None:
-    """The counts in the states of a region's members; None when they are unreadable."""
-    try:
-        return in_states(stage)
-    except (CoordinatorError, OSError) as error:
-        run.missing.append(str(error))
-        return None
+    streamed = stage.streamed()
+    if streamed is not None:
+        return stage.in_log(), together_of(streamed)
+    access = stage.environment.access.to_servers(MEMBER)
+    return stage.in_log(), reader.read(stage.zk, run.settings.group, not stage.applications, access)
 
 
 # ---- the verdict

@@ -10,7 +10,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from drills.base.settings import Settings
-from drills.options import DRILLS
+from drills.runner import DRILLS
 from drills.scenarios.definition import Drill
 from tests.support.drills import RUN_BY_TESTS
 
