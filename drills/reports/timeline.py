@@ -7,6 +7,7 @@ verdict agree.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -110,14 +111,11 @@ def span(events: Sequence[Event]) -> tuple[float, float]:
 
 def limited(lanes: Sequence[Lane]) -> tuple[list[Lane], dict[str, int]]:
     """The lanes up to the maximum number, those with changes first."""
-    dropped: dict[str, int] = {}
-    out: set[int] = set()
+    dropped: list[Lane] = []
     for kinds, most in (((PARTITION,), MOST_PARTITIONS), ((NODE, CONSUMER, OTHER), MOST_PROCESSES)):
-        candidates = [place for place, lane in enumerate(lanes) if lane.kind in kinds]
-        for place in sorted(candidates, key=lambda place: -lanes[place].unrest)[most:]:
-            out.add(place)
-            dropped[lanes[place].kind] = dropped.get(lanes[place].kind, 0) + 1
-    return [lane for place, lane in enumerate(lanes) if place not in out], dropped
+        candidates = [lane for lane in lanes if lane.kind in kinds]
+        dropped += sorted(candidates, key=lambda lane: -lane.unrest)[most:]
+    return [lane for lane in lanes if lane not in dropped], Counter(lane.kind for lane in dropped)
 
 
 def overlaps(bars: Sequence[Bar]) -> list[Bar]:
