@@ -15,6 +15,7 @@ from coordinator.zk.znodes.records import ASSIGNMENT_FAILED, Command
 
 from ..checker.replay.replay import fetch_intervals
 from ..checker.replay.verdict import Event
+from ..reports.timeline import FETCH, Bar, overlaps
 
 PartitionName = tuple[str, int]
 """Topic and number."""
@@ -70,14 +71,8 @@ def gaps(
 
 def doubly_held_s(intervals: Sequence[FetchInterval]) -> float:
     """Seconds with two fetchers of one partition, summed over all partitions."""
-    total = 0.0
-    for its in _by_partition(intervals).values():
-        latest = float("-inf")
-        for hold in its:
-            if hold.begun < latest:
-                total += min(hold.until, latest) - hold.begun
-            latest = max(latest, hold.until)
-    return total
+    lanes = [[Bar(hold.begun, hold.until, FETCH) for hold in its] for its in _by_partition(intervals).values()]
+    return sum((both.end - both.start for bars in lanes for both in overlaps(bars)), 0.0)
 
 
 def holders(intervals: Sequence[FetchInterval], at: float) -> dict[PartitionName, str]:
@@ -141,13 +136,11 @@ class AskShown:
 
 @dataclass(frozen=True, slots=True)
 class AskRound:
-    """From the first ask after an adoption to the next adoption.
-
-    :ivar end: None without a further adoption.
-    """
+    """From the first ask after an adoption to the next adoption, or to the end of the history."""
 
     begin: float
-    end: float | None
+    end: float
+    is_adopted: bool
     leaders: frozenset[str]
 
 
@@ -191,16 +184,16 @@ def asked(events: Sequence[Event], intervals: Sequence[FetchInterval], fault_at:
     """
     end = float(events[-1]["at"])
     asks = [ask for ask in asks_of(events) if ask.made >= fault_at]
-    rounds = list(_rounds(asks))
+    rounds = list(_rounds(asks, end))
     failed = [ask for ask in asks if ask.failed is not None]
     return AskSummary(
         len(asks),
         sum(ask.adopted is not None for ask in asks),
         len(failed),
-        max(((end if each.end is None else each.end) - each.begin for each in rounds), default=None),
+        max((each.end - each.begin for each in rounds), default=None),
         sum(len(ask.members - ask.heard) for ask in failed) if failed else None,
-        sum(_revoked(events, each, end) for each in rounds) if rounds else None,
-        max((_silent_s(events, intervals, each, end) for each in rounds), default=None),
+        sum(_revoked(events, each) for each in rounds) if rounds else None,
+        max((_silent_s(events, intervals, each) for each in rounds), default=None),
     )
 
 
@@ -245,19 +238,19 @@ def _note_state(asks: Mapping[str, AskShown], at: float, state: GroupState) -> N
         failed.failed = at
 
 
-def _rounds(asks: Iterable[AskShown]) -> Iterator[AskRound]:
-    round_asks: list[AskShown] = []
+def _rounds(asks: Sequence[AskShown], end: float) -> Iterator[AskRound]:
+    asked_since: list[AskShown] = []
     for ask in asks:
-        round_asks.append(ask)
-        if ask.adopted is not None:
-            yield AskRound(round_asks[0].made, ask.adopted, frozenset(each.leader for each in round_asks))
-            round_asks = []
-    if round_asks:
-        yield AskRound(round_asks[0].made, None, frozenset(each.leader for each in round_asks))
+        asked_since.append(ask)
+        if ask.adopted is not None or ask is asks[-1]:
+            until = ask.adopted if ask.adopted is not None else end
+            leaders = frozenset(each.leader for each in asked_since)
+            yield AskRound(asked_since[0].made, until, ask.adopted is not None, leaders)
+            asked_since = []
 
 
-def _revoked(events: Iterable[Event], one: AskRound, end: float) -> int:
-    until = end if one.end is None else one.end - LATE_S
+def _revoked(events: Iterable[Event], one: AskRound) -> int:
+    until = one.end - LATE_S if one.is_adopted else one.end
     return sum(
         len(numbers)
         for event in events
@@ -266,16 +259,15 @@ def _revoked(events: Iterable[Event], one: AskRound, end: float) -> int:
     )
 
 
-def _silent_s(events: Iterable[Event], intervals: Sequence[FetchInterval], one: AskRound, end: float) -> float:
-    until = end if one.end is None else one.end
+def _silent_s(events: Iterable[Event], intervals: Sequence[FetchInterval], one: AskRound) -> float:
     others = {part for part, consumer in holders(intervals, one.begin).items() if consumer not in one.leaders}
     last: dict[PartitionName, float] = dict.fromkeys(others, one.begin)
     longest = 0.0
     for event in events:
-        if event["event"] != "fetch" or not one.begin <= event["at"] <= until:
+        if event["event"] != "fetch" or not one.begin <= event["at"] <= one.end:
             continue
         for part in ((item["topic"], item["partition"]) for item in event["ranges"]):
             if part in last:
                 longest = max(longest, event["at"] - last[part])
                 last[part] = float(event["at"])
-    return max([longest, *(until - at for at in last.values())])
+    return max([longest, *(one.end - at for at in last.values())])
