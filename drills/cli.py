@@ -172,22 +172,20 @@ def _opened(options: DrillOptions, external: External | None) -> Iterator[tuple[
     """The ensemble, and the Spark process that reads the DataFrame."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zk-group-drill-")))
-        environment = nullcontext(external) if external is not None else _environment(folder, options)
+        environment: AbstractContextManager[Environment]
+        if external is not None:
+            environment = nullcontext(external)
+        elif options.kind is Containers:
+            environment = containers = Containers(folder / "containers")
+            click.echo(f"Compose project {containers.project}", err=True)  # for the cleanup after a killed run
+        else:
+            environment = Embedded(folder / "ensemble", options.servers, is_secured=options.is_secured)
         reader = DataFrameReader(folder)
         stack.callback(reader.close)
         opened = stack.enter_context(environment)
         stack.enter_context(opened.access.in_force(folder / "access"))
         stack.callback(signals.ignore)  # the cleanup is not interruptible, as after an interrupt
         yield opened, reader
-
-
-def _environment(folder: Path, options: DrillOptions) -> AbstractContextManager[Environment]:
-    """The drills' own ensemble; the context manager starts it."""
-    if options.kind is Containers:
-        containers = Containers(folder / "containers")
-        click.echo(f"Compose project {containers.project}", err=True)  # for the cleanup after a killed run
-        return containers
-    return Embedded(folder / "ensemble", options.servers, is_secured=options.is_secured)
 
 
 def _run_one(

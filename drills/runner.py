@@ -224,7 +224,9 @@ def run_drill(
     files: list[Path] = []
     chroot = environment.chroot_of(f"{run.folder.name.lower()}-{drill.name}")
     try:
-        _make_whole(environment)
+        if not environment.is_healthy():  # an earlier drill has left faults
+            environment.heal()
+            wait_for(environment.is_healthy, READY_S, "all ZooKeeper servers serve")
         with (
             environment.cleared(chroot, options.keep),
             Stage(environment, run.folder, chroot, run.settings, seed) as stage,
@@ -269,13 +271,6 @@ def _witnessed(run: DrillRun, stage: Stage) -> list[Path]:
     files = stage.witnessed()
     run.missing += [stage.observer.missing] if stage.observer is not None and stage.observer.missing else []
     return files
-
-
-def _make_whole(environment: Environment) -> None:
-    """Revert leftover faults of an earlier drill."""
-    if not environment.is_healthy():
-        environment.heal()
-        wait_for(environment.is_healthy, READY_S, "all ZooKeeper servers serve")
 
 
 def _made_folder(parent: Path) -> Path:
