@@ -15,7 +15,8 @@ from coordinator.zk.znodes.records import ASSIGNMENT_FAILED, Command
 
 from ..checker.replay.replay import fetch_intervals
 from ..checker.replay.verdict import Event
-from ..reports.timeline import FETCH, Bar, overlaps
+from ..reports import timeline
+from ..reports.timeline import FETCH, Bar
 
 PartitionName = tuple[str, int]
 """Topic and number."""
@@ -58,21 +59,15 @@ def gaps(
     """Partition -> the times between `begin` and `end` without a fetcher."""
     result = {}
     for partition, its in _by_partition(intervals).items():
-        at, empty = begin, []
-        for hold in its:
-            if hold.begun > at and hold.begun <= end:
-                empty.append((at, hold.begun))
-            at = max(at, hold.until)
-        if at < end:
-            empty.append((at, end))
-        result[partition] = [(first, last) for first, last in empty if last > first]
+        bars = [Bar(max(begin, hold.begun), hold.until, FETCH) for hold in its if hold.begun <= end]
+        result[partition] = [(gap.start, gap.end) for gap in timeline.gaps([Bar(begin, begin, FETCH), *bars], end)]
     return result
 
 
 def doubly_held_s(intervals: Sequence[FetchInterval]) -> float:
     """Seconds with two fetchers of one partition, summed over all partitions."""
     lanes = [[Bar(hold.begun, hold.until, FETCH) for hold in its] for its in _by_partition(intervals).values()]
-    return sum((both.end - both.start for bars in lanes for both in overlaps(bars)), 0.0)
+    return sum((both.end - both.start for bars in lanes for both in timeline.overlaps(bars)), 0.0)
 
 
 def holders(intervals: Sequence[FetchInterval], at: float) -> dict[PartitionName, str]:
