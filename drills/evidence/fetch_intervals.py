@@ -3,18 +3,15 @@ decided from a history."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from coordinator.zk.errors import BadData
-from coordinator.zk.znodes.group_state import Ask, GroupState
-from coordinator.zk.znodes.paths import GROUPS
-from coordinator.zk.znodes.records import ASSIGNMENT_FAILED, Command
+from coordinator.zk.znodes.records import ASSIGNMENT_FAILED
 
-from ..checker.replay.replay import fetch_intervals
+from ..checker.replay.replay import Replay, fetch_intervals
 from ..checker.replay.verdict import Event
+from ..checker.replay.znode_views import THE_ASK
 from ..reports import timeline
 from ..reports.timeline import FETCH, Bar
 
@@ -105,18 +102,13 @@ def read_elsewhere(events: Sequence[Event], consumers: Iterable[str]) -> dict[Pa
 LATE_S = 0.002
 """Transaction times are in milliseconds; no member applies a command sooner."""
 
-_ASK = re.compile(rf"{GROUPS}/[^/]+/sync/(ask-\d+)")
-_STATE = re.compile(rf"{GROUPS}/[^/]+/state")
-_COMMAND = re.compile(rf"{GROUPS}/[^/]+/channel/([^/]+)/command-\d+")
-
 
 @dataclass(slots=True)
 class AskShown:
     """One ask.
 
     :ivar made: its time; `adopted` and `failed` are the times of those changes in `state`.
-    :ivar notices: its `assignment-failed` commands: path -> consumer.
-    :ivar heard: the members that acknowledged theirs.
+    :ivar heard: the members that acknowledged its `assignment-failed`.
     """
 
     name: str
@@ -125,7 +117,6 @@ class AskShown:
     made: float
     adopted: float | None = None
     failed: float | None = None
-    notices: dict[str, str] = field(default_factory=dict)
     heard: set[str] = field(default_factory=set)
 
 
@@ -195,42 +186,23 @@ def asked(events: Sequence[Event], intervals: Sequence[FetchInterval], fault_at:
 def asks_of(events: Iterable[Event]) -> list[AskShown]:
     """Every ask, in order, with its outcome."""
     asks: dict[str, AskShown] = {}
-    for event in events:
-        at = float(event["at"])
-        for op in event.get("ops", ()):
-            _note(asks, at, op, str(event["who"]))
+    world = Replay()
+    for commit in [world.commit(event) for event in events if event["event"] == "commit"]:
+        for asked_for in commit.asks:
+            name, ask = asked_for.view.name, asked_for.view.ask
+            if asked_for.what == THE_ASK and asked_for.is_new and ask is not None:
+                asks[name] = AskShown(name, ask.leader, frozenset(ask.members), commit.at)
+        for channel, command in commit.gone:
+            failed = command.data if command.data is not None and command.data.option == ASSIGNMENT_FAILED else None
+            if failed is not None and failed.ask in asks and commit.who.startswith(f"{channel.consumer}#"):
+                asks[failed.ask].heard.add(channel.consumer)
+        for state in commit.states:
+            client = state.after.data.client if state.after is not None and state.after.data is not None else None
+            if client is not None and client.ask in asks:
+                asks[client.ask].adopted = asks[client.ask].adopted or commit.at
+            if client is not None and client.failed_ask in asks:
+                asks[client.failed_ask].failed = asks[client.failed_ask].failed or commit.at
     return list(asks.values())
-
-
-def _note(asks: dict[str, AskShown], at: float, op: Event, who: str) -> None:
-    path, data = str(op["path"]), str(op.get("data", "")).encode()
-    try:
-        if op["op"] == "create" and (of := _ASK.fullmatch(path)):
-            ask = Ask.parse(path, data)
-            asks[of[1]] = AskShown(of[1], ask.leader, frozenset(ask.members), at)
-        elif op["op"] == "create" and (of := _COMMAND.fullmatch(path)):
-            command = Command.parse(path, data)
-            if command.option == ASSIGNMENT_FAILED and command.ask in asks:
-                asks[command.ask].notices[path] = of[1]
-        elif op["op"] == "set" and _STATE.fullmatch(path):
-            _note_state(asks, at, GroupState.parse(path, data))
-    except BadData:
-        return  # the checker reports it
-    if op["op"] == "delete" and (of := _COMMAND.fullmatch(path)):
-        for each in asks.values():
-            if path in each.notices and who.startswith(f"{of[1]}#"):
-                each.heard.add(of[1])
-
-
-def _note_state(asks: Mapping[str, AskShown], at: float, state: GroupState) -> None:
-    client = state.client
-    if client is None:
-        return
-    adopted, failed = asks.get(client.ask), asks.get(client.failed_ask)
-    if adopted is not None and adopted.adopted is None:
-        adopted.adopted = at
-    if failed is not None and failed.failed is None:
-        failed.failed = at
 
 
 def _rounds(asks: Sequence[AskShown], end: float) -> Iterator[AskRound]:
