@@ -52,6 +52,7 @@ def killed() -> list[Made]:
     """Of a and b the first is killed at 10 s; its session ends at 12 s, and b has everything at 13 s."""
     return [
         event(0.0, "server", "run"),
+        commit(0.9, "b#1", {"op": "create", "path": GROUP.channel("b"), "data": "", "ephemeral": False}),
         begin(1.0, "a#1", 0, 1),
         begin(1.0, "b#1", 2, 3),
         event(10.0, "server", "fault", kind="kill"),
