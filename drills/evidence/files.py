@@ -22,6 +22,7 @@ from ..base.processes import REPOSITORY
 from ..base.signals import finished
 from ..checker.replay.commits import HAND
 from ..checker.replay.history_files import Lines, merged
+from ..checker.replay.txn_log import events_of
 from ..reports.drawing import trace
 from ..reports.page import markdown, page
 
@@ -116,6 +117,15 @@ class Notes:
         """All events, in order."""
         with self._lock:
             return list(self._events)
+
+
+def logged(logs: Sequence[Path], who: Mapping[int, str], behind_s: float, chroot: str) -> list[Event]:
+    """What the servers' transaction logs have.
+
+    :param logs: their folders.  :param who: session -> process.  :param behind_s: see `Notes`.
+    """
+    # The log truncates to milliseconds: the transaction was done by the end of its millisecond.
+    return events_of(logs, who, lambda ms: (ms + 1) / 1000 - behind_s, chroot)
 
 
 def with_strangers(events: Sequence[Event], known: Collection[int | None]) -> list[Event]:

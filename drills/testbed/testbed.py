@@ -25,9 +25,8 @@ from coordinator.zk.znodes.paths import Brokers
 from ..base.processes import END_S, NotReached, Process, end_all, module_command, wait_for
 from ..base.settings import Settings
 from ..base.signals import finished, held
-from ..checker.replay.txn_log import events_of
 from ..environments.base import COORDINATOR, MEMBER, OPERATOR, Environment, connect_string
-from ..evidence.files import Notes, sessions_in, with_strangers, write_history
+from ..evidence.files import Notes, logged, sessions_in, with_strangers, write_history
 from ..evidence.watch_observer import WatchObserver
 from ..faults.proxy import Loss, ZxidClock
 from .commands import READY_S, Processes, Produced, Proxies
@@ -237,9 +236,7 @@ class Stage(Processes):
         if self.observer is not None:
             done = self.observer.events(sessions)
         else:
-            logs, behind_s = self.environment.transaction_logs(), self.notes.behind_s
-            # The logs truncate to milliseconds: a transaction was done by the end of its millisecond.
-            done = events_of(logs, sessions, lambda ms: (ms + 1) / 1000 - behind_s, self.chroot)
+            done = logged(self.environment.transaction_logs(), sessions, self.notes.behind_s, self.chroot)
         own, zookeeper = self.histories / "drill.jsonl", self.histories / "zookeeper.jsonl"
         write_history(own, self.notes.events)
         write_history(zookeeper, with_strangers(done, {self.store.session_id, None, *sessions}))
