@@ -25,18 +25,9 @@ from .checker.invariants.l1_settles import SILENT_SHARE
 from .environments.base import BROKER, MEMBER, DrillAccess, Embedded, Environment
 from .environments.containers import Containers
 from .environments.external import External, NamedGroup
+from .evidence import files
 from .evidence.fetch_intervals import read_elsewhere
-from .evidence.files import (
-    Event,
-    granted_otherwise,
-    merged_history,
-    point_latest,
-    versions,
-    write_history,
-    write_json,
-    write_reports,
-    znodes,
-)
+from .evidence.files import Event
 from .evidence.measurements import WHAT, Measured, RecordCounts, counted, decided, measured, together_of
 from .scenarios.consumers import CONSUMERS, LYING_MEMBERS, SPARK
 from .scenarios.coordinators import COORDINATORS, LEADERS
@@ -221,7 +212,7 @@ def run_drill(
     produced: Produced = {}
     rows: list[dict[str, Any]] | None = None
     states: RecordCounts | None = None
-    files: list[Path] = []
+    histories: list[Path] = []
     chroot = environment.chroot_of(f"{run.folder.name.lower()}-{drill.name}")
     try:
         if not environment.is_healthy():  # an earlier drill has left faults
@@ -239,38 +230,38 @@ def run_drill(
                     produced, rows = _read(run, stage, reader)
             except (CoordinatorError, OSError) as error:  # their records are unreadable
                 run.missing.append(str(error))
-            files = _witnessed(run, stage)
+            histories = _witnessed(run, stage)
     except BREAKS_OFF as error:  # also during the cleanup, when the evidence may be complete
         run.missing.append(f"aborted: {error}")
-    events, unreadable = merged_history(files)
+    events, unreadable = files.merged_history(histories)
     bounds = run.settings.bounds(environment.tick_s)
     run.missing += [f"unreadable history: {problem}" for problem in unreadable[:3]]
-    run.missing += granted_otherwise(events, bounds["session_timeout"])
-    write_history(run.folder / "history.jsonl", events)
+    run.missing += files.granted_otherwise(events, bounds["session_timeout"])
+    files.write_history(run.folder / "history.jsonl", events)
     consumers = {event["consumer"] for event in events if event["event"] == "registered"}
     elsewhere = read_elsewhere(events, {name for name in consumers if not name.startswith(f"{POOL}-")})
     records = states or (RecordCounts(0) if rows is None else counted(produced, rows, elsewhere))
     _conclude(run, environment, events, bounds, records)
     run.document["seconds"] = round(time.monotonic() - began, 1)
-    write_json(run.folder / "run.json", run.document)
-    write_reports(run.folder, run.document, events)
+    files.write_json(run.folder / "run.json", run.document)
+    files.write_reports(run.folder, run.document, events)
     if not options.keep:
         for pattern in ("log", "segments", "histories", "writes", "kafka", "spark-*"):
             for left in run.folder.glob(pattern):
                 shutil.rmtree(left, ignore_errors=True)
-    point_latest(run.folder)
+    files.point_latest(run.folder)
     return run
 
 
 def _witnessed(run: DrillRun, stage: Stage) -> list[Path]:
     """Write the histories of the processes, the drill and ZooKeeper; returns the files."""
     try:
-        write_json(run.folder / "after.json", znodes(stage.store, stage.environment.shown))
+        files.write_json(run.folder / "after.json", files.znodes(stage.store, stage.environment.shown))
     except StoreError as error:
         run.missing.append(f"ZooKeeper is lost: {error}")
-    files = stage.witnessed()
+    histories = stage.witnessed()
     run.missing += [stage.observer.missing] if stage.observer is not None and stage.observer.missing else []
-    return files
+    return histories
 
 
 def _made_folder(parent: Path) -> Path:
@@ -294,7 +285,7 @@ def _act(run: DrillRun, stage: Stage, announce: Announce) -> None:
         _flows(stage, run.settings.partitions)
         announce(f"steady: {len(stage.slots())} fetchers, {run.settings.partitions} partitions")
         time.sleep(run.settings.steady_s)
-        write_json(run.folder / "before.json", znodes(stage.store, stage.environment.shown))
+        files.write_json(run.folder / "before.json", files.znodes(stage.store, stage.environment.shown))
         announce(f"fault: {drill.fault}")
         drill.run(stage)
         if run.settings.spark != "pool":  # Spark promises no restart time for slots in executors
@@ -398,7 +389,7 @@ def _conclude(
         "why": why,
         "seed": run.seed,
         "started": run.started.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "versions": versions(environment.version()),
+        "versions": files.versions(environment.version()),
         "configuration": asdict(run.settings),
         "ensemble": {
             "kind": environment.kind,

@@ -18,24 +18,8 @@ from ..base.settings import Settings
 from ..faults.proxy import MULTI, Loss, op_code
 from ..testbed.commands import slot
 from ..testbed.testbed import Stage
-from .definition import (
-    ASKED_ONCE,
-    EVERYBODY_HEARS,
-    FETCHED_AGAIN,
-    FETCHING_UNINTERRUPTED,
-    NEXT_ACTS,
-    NEXT_ACTS_AT_ONCE,
-    NEXT_LEADER_AFTER_A_HANG,
-    NEXT_LEADER_AFTER_AN_ERROR,
-    NOTHING_IS_REVOKED,
-    ONE_GENERATION_EACH,
-    OTHERS_FETCH_ON,
-    OWNERS_UNCHANGED,
-    PAST_THE_SESSION,
-    SETTLED_BY_THE_NEXT,
-    SETTLED_WITHOUT_THE_LEADER,
-    Drill,
-)
+from . import definition as promised
+from .definition import PAST_THE_SESSION, Drill
 
 LOST_S = 15.0
 """Time for a started fetcher to register, and for the commit."""
@@ -176,7 +160,7 @@ COORDINATORS = (
         hypothesis=f"The next node acts within the session timeout + 2 ticks + 0.5 s; {NO_STANDSTILL}.",
         fault="SIGKILL to the coordinator",
         run=_replaced(Stage.kill),
-        promises=(NEXT_ACTS, FETCHING_UNINTERRUPTED, OWNERS_UNCHANGED),
+        promises=(promised.NEXT_ACTS, promised.FETCHING_UNINTERRUPTED, promised.OWNERS_UNCHANGED),
     ),
     Drill(
         name="coordinator-sigterm",
@@ -185,7 +169,7 @@ COORDINATORS = (
         hypothesis=f"The next node acts within 0.5 s; {NO_STANDSTILL}.",
         fault="SIGTERM to the coordinator",
         run=_replaced(Stage.terminate),
-        promises=(NEXT_ACTS_AT_ONCE, FETCHING_UNINTERRUPTED, OWNERS_UNCHANGED),
+        promises=(promised.NEXT_ACTS_AT_ONCE, promised.FETCHING_UNINTERRUPTED, promised.OWNERS_UNCHANGED),
     ),
     Drill(
         name="coordinator-pause",
@@ -195,7 +179,7 @@ COORDINATORS = (
         f"turns; {NO_STANDSTILL}.",
         fault="SIGSTOP to the coordinator, and SIGCONT after 1.6 session timeouts",
         run=_replaced(past_session(Stage.pause), TURNS),
-        promises=(NEXT_ACTS, FETCHING_UNINTERRUPTED, OWNERS_UNCHANGED),
+        promises=(promised.NEXT_ACTS, promised.FETCHING_UNINTERRUPTED, promised.OWNERS_UNCHANGED),
     ),
     Drill(
         name="coordinator-cut",
@@ -204,7 +188,7 @@ COORDINATORS = (
         hypothesis=f"The next node acts in time, two never act at once; {NO_STANDSTILL}.",
         fault="no packet between the coordinator and ZooKeeper for 1.6 session timeouts",
         run=_replaced(past_session(Stage.cut), TURNS),
-        promises=(NEXT_ACTS, FETCHING_UNINTERRUPTED, OWNERS_UNCHANGED),
+        promises=(promised.NEXT_ACTS, promised.FETCHING_UNINTERRUPTED, promised.OWNERS_UNCHANGED),
     ),
     Drill(
         name="coordinator-reply-lost",
@@ -239,7 +223,7 @@ COORDINATORS = (
         hypothesis=f"No partition changes its owner; {NO_STANDSTILL}.",
         fault="SIGTERM to each node in turn, the coordinator last; each is restarted before the next is stopped",
         run=_rolled,
-        promises=(FETCHING_UNINTERRUPTED, OWNERS_UNCHANGED),
+        promises=(promised.FETCHING_UNINTERRUPTED, promised.OWNERS_UNCHANGED),
         is_short=False,
     ),
 )
@@ -410,7 +394,7 @@ LEADERS = (
         "record comes once.",
         fault="SIGKILL to the leader after the ask, half-way through its answer, and just after it",
         run=_leader_killed,
-        promises=(SETTLED_WITHOUT_THE_LEADER, FETCHED_AGAIN),
+        promises=(promised.SETTLED_WITHOUT_THE_LEADER, promised.FETCHED_AGAIN),
         adjust=lambda settings: replace(_client_side(settings, COOPERATIVE, HANGS), state_bytes=STATE_BYTES),
     ),
     _long_drill(
@@ -421,7 +405,7 @@ LEADERS = (
         "before; every record comes once.",
         fault="the leader's assignor hangs for longer than assignment_timeout (4 s) when a consumer joins",
         run=partial(_leader_misbehaves, kind="hang"),
-        promises=(NEXT_LEADER_AFTER_A_HANG, NOTHING_IS_REVOKED, OTHERS_FETCH_ON, EVERYBODY_HEARS),
+        promises=(promised.NEXT_LEADER_AFTER_A_HANG, *promised.OTHERS_UNDISTURBED),
         adjust=lambda settings: _client_side(settings, COOPERATIVE, HANGS, TIMEOUT_MS),
     ),
     _long_drill(
@@ -432,7 +416,7 @@ LEADERS = (
         "comes once.",
         fault="the leader's assignor raises when a consumer joins",
         run=partial(_leader_misbehaves, kind="raise"),
-        promises=(NEXT_LEADER_AFTER_AN_ERROR, NOTHING_IS_REVOKED, OTHERS_FETCH_ON, EVERYBODY_HEARS),
+        promises=(promised.NEXT_LEADER_AFTER_AN_ERROR, *promised.OTHERS_UNDISTURBED),
         adjust=lambda settings: _client_side(settings, COOPERATIVE, RAISES, TIMEOUT_MS),
     ),
     _long_drill(
@@ -444,7 +428,7 @@ LEADERS = (
         fault="SIGKILL to the coordinator, just before and just after each commit from an ask to its starts, "
         "and while the assignor runs",
         run=_coordinator_killed_at_each_step,
-        promises=(SETTLED_BY_THE_NEXT, ASKED_ONCE, ONE_GENERATION_EACH),
+        promises=(promised.SETTLED_BY_THE_NEXT, promised.ASKED_ONCE, promised.ONE_GENERATION_EACH),
         adjust=lambda settings: _client_side(settings, EAGER, HANGS),
     ),
 )

@@ -191,6 +191,7 @@ EVERYBODY_HEARS = Promise(
     lambda measured: measured.asks.unheard,
     unit="members",
 )
+OTHERS_UNDISTURBED = (NOTHING_IS_REVOKED, OTHERS_FETCH_ON, EVERYBODY_HEARS)
 ASKED_ONCE = Promise(
     "each ask gets one answer, which is adopted",
     "0 further asks",

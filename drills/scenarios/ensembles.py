@@ -22,16 +22,9 @@ from ..evidence.files import sessions_in
 from ..evidence.measurements import BROKER_RETURNS
 from ..testbed.commands import READY_S
 from ..testbed.testbed import Stage
+from . import definition as promised
 from .coordinators import another_is_elected, elected_of
-from .definition import (
-    FETCHED_AGAIN,
-    FETCHED_WHEN_BACK,
-    FETCHING_GOES_ON,
-    KEEPS_ITS_GENERATION,
-    OWNERS_UNCHANGED,
-    PAST_THE_SESSION,
-    Drill,
-)
+from .definition import PAST_THE_SESSION, Drill
 
 HEALTHY_S = 30.0
 RETURNS = "server-returns"
@@ -133,7 +126,7 @@ ENSEMBLES = (
         hypothesis=ELECTED,
         fault="SIGKILL to the ZooKeeper leader; it is restarted when the group is settled",
         run=partial(_killed, place=-1),
-        promises=(OWNERS_UNCHANGED, FETCHED_AGAIN),
+        promises=(promised.OWNERS_UNCHANGED, promised.FETCHED_AGAIN),
     ),
     _on_three(
         name="zookeeper-follower-sigkill",
@@ -142,7 +135,7 @@ ENSEMBLES = (
         hypothesis=ELECTED,
         fault="SIGKILL to a ZooKeeper follower; it is restarted when the group is settled",
         run=partial(_killed, place=0),
-        promises=(OWNERS_UNCHANGED, FETCHED_AGAIN),
+        promises=(promised.OWNERS_UNCHANGED, promised.FETCHED_AGAIN),
         is_short=False,
     ),
     _on_three(
@@ -152,7 +145,7 @@ ENSEMBLES = (
         hypothesis=STANDING,
         fault="SIGSTOP to the ZooKeeper leader, and SIGCONT when another one has led for a session timeout",
         run=lambda stage: _leader_away(stage, "pause-server", stage.environment.pause, stage.environment.resume),
-        promises=(OWNERS_UNCHANGED,),
+        promises=(promised.OWNERS_UNCHANGED,),
         needs=frozenset({PAUSE}),
         is_short=False,
     ),
@@ -163,7 +156,7 @@ ENSEMBLES = (
         hypothesis=STANDING,
         fault="no packet between the ZooKeeper leader and its peers, until another one has led for a session timeout",
         run=lambda stage: _leader_away(stage, "cut-server", stage.environment.cut_off, stage.environment.join),
-        promises=(OWNERS_UNCHANGED,),
+        promises=(promised.OWNERS_UNCHANGED,),
         needs=frozenset({NETWORK}),
     ),
     Drill(
@@ -182,7 +175,7 @@ ENSEMBLES = (
         hypothesis=ELECTED,
         fault="SIGTERM to each server in turn, the leader last; each is restarted before the next is stopped",
         run=_rolled,
-        promises=(OWNERS_UNCHANGED,),
+        promises=(promised.OWNERS_UNCHANGED,),
         is_short=False,
     ),
     Drill(
@@ -192,7 +185,7 @@ ENSEMBLES = (
         hypothesis="Every partition is fetched again in time; every record comes once.",
         fault="SIGSTOP to every coordinator and fetcher, and SIGCONT after 1.6 session timeouts",
         run=_all_expired,
-        promises=(FETCHED_WHEN_BACK,),
+        promises=(promised.FETCHED_WHEN_BACK,),
     ),
 )
 
@@ -227,7 +220,7 @@ KAFKA = (
         hypothesis="No partition changes its owner; fetching resumes when the broker is up; every record comes once.",
         fault="SIGKILL to the only Kafka broker, which is restarted after 3 s",
         run=_broker_killed,
-        promises=(FETCHING_GOES_ON, KEEPS_ITS_GENERATION, OWNERS_UNCHANGED),
+        promises=(promised.FETCHING_GOES_ON, promised.KEEPS_ITS_GENERATION, promised.OWNERS_UNCHANGED),
         needs=frozenset({BROKER}),
         adjust=lambda settings: replace(settings, kafka=True),
         touches=("its own Kafka broker",),
