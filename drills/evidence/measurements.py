@@ -183,7 +183,7 @@ def _marks(
     applied = [(command.made["at"], commit.at) for commit in commits for _, command in commit.gone if command.is_start]
     marks: dict[str, float | None] = {
         "T0": fault_at,
-        "T1": _first(later, _takes_an_ephemeral),
+        "T1": next((float(event["at"]) for event in later if _takes_an_ephemeral(event)), None),
         "T2": _next_acts(later),
         "T3": next((at for at in stops if at >= fault_at), None),
         "T4": next((at for sent, at in reversed(applied) if sent >= fault_at), None),
@@ -192,24 +192,14 @@ def _marks(
     return {name: at for name, at in marks.items() if at is not None}
 
 
-def _first(events: Sequence[Event], is_it: Any) -> float | None:
-    return next((float(event["at"]) for event in events if is_it(event)), None)
-
-
 def _next_acts(events: Sequence[Event]) -> float | None:
     """When the first elected coordinator held its lease."""
     elected = next((event for event in events if event["event"] == "elected"), None)
     if elected is None:
         return None
-    return _first(
-        events,
-        lambda event: (
-            event["event"] == "lease"
-            and event.get("role") == "coordinator"
-            and event["who"] == elected["who"]
-            and event["until"] > event["at"] >= elected["at"]
-        ),
-    )
+    leases = [each for each in events if each["event"] == "lease" and each.get("role") == "coordinator"]
+    its = (each for each in leases if each["who"] == elected["who"] and each["until"] > each["at"] >= elected["at"])
+    return next((float(each["at"]) for each in its), None)
 
 
 def _takes_an_ephemeral(event: Event) -> bool:

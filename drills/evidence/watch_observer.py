@@ -309,13 +309,9 @@ class WatchObserver:
         :raises ZooKeeperUnreachable: when no server answers.
         :raises StoreError: when the server has no such watches.
         """
+        hosts, access = connect_string(self._addresses, ""), self._access.to_servers(OPERATOR)
         with ExitStack() as stack:
-            self._store = open_kazoo(
-                connect_string(self._addresses, ""),
-                SESSION_MS,
-                make_chroot=False,
-                access=self._access.to_servers(OPERATOR),
-            )
+            self._store = open_kazoo(hosts, SESSION_MS, make_chroot=False, access=access)
             stack.callback(self._close)
             self._store.add_listener(self._on_state)
             for root in self._roots:
