@@ -276,7 +276,8 @@ def _made_folder(parent: Path) -> Path:
 
 
 def _act(run: DrillRun, stage: Stage, announce: Announce) -> None:
-    """Run all steps; what is not reached is recorded as missing."""
+    """Run all steps; what is not reached is recorded as missing. L1 counts from `calm`, the time after the last fault,
+    however long the drill waits."""
     drill, calm = run.drill, None
     try:
         stage.start_all()
@@ -289,7 +290,7 @@ def _act(run: DrillRun, stage: Stage, announce: Announce) -> None:
         announce(f"fault: {drill.fault}")
         drill.run(stage)
         if run.settings.spark != "pool":  # Spark promises no restart time for slots in executors
-            calm = _noted_calm(stage)
+            calm = stage.notes.note("calm", stuck=[])
         stage.wait_settled(stage.slots())
         announce("settled")
     except StoreError as error:
@@ -297,7 +298,7 @@ def _act(run: DrillRun, stage: Stage, announce: Announce) -> None:
     except BREAKS_OFF as error:
         run.missing.append(str(error))
     try:
-        calm = _noted_calm(stage) if calm is None else calm
+        calm = stage.notes.note("calm", stuck=[]) if calm is None else calm
         time.sleep(max(0.0, calm + _settled_s(stage) - time.monotonic()))
         stage.stop_producing()
         stage.drained()
@@ -307,11 +308,6 @@ def _act(run: DrillRun, stage: Stage, announce: Announce) -> None:
         run.missing.append(str(error))
     run.wrong += [*stage.wrong, *(f"{name} ended unexpectedly" for name in stage.ended())]
     stage.notes.note("end")
-
-
-def _noted_calm(stage: Stage) -> float:
-    """Record the time after the last fault: L1 counts from it, however long the drill waits."""
-    return stage.notes.note("calm", stuck=[])
 
 
 def _settled_s(stage: Stage) -> float:

@@ -152,7 +152,7 @@ class Loss:
     It may be armed in several proxies, and is used by one.
 
     :param then: called at the loss, before the connection is cut.
-    :ivar request: the body of the request that matched.
+    :ivar request: the body of the request that matched.  :ivar unused: acquired by the connection that uses it.
     """
 
     def __init__(self, match: Match, *, is_request: bool, then: Callable[[], None] = lambda: None) -> None:
@@ -161,15 +161,7 @@ class Loss:
         self.then = then
         self.request = b""
         self.lost = threading.Event()
-        self._unused = threading.Semaphore()
-
-    def take(self) -> bool:
-        """Claim it; whether it was unused."""
-        return self._unused.acquire(blocking=False)
-
-    def give_back(self) -> None:
-        """Mark it as unused again."""
-        self._unused.release()
+        self.unused = threading.Semaphore()
 
 
 class Proxy:
@@ -216,7 +208,7 @@ class Proxy:
             links = list(self._links)
         self.cut()
         for link in links:
-            link.join()
+            link.upward.join(5.0)
 
     def cut(self) -> None:
         """Close every connection; new ones are still accepted."""
@@ -289,7 +281,7 @@ class Proxy:
             link = _Link(self, client, server)
             with self._lock:
                 self._links.add(link)
-            link.start()
+            link.upward.start()
 
     def _connect(self) -> socket.socket | TlsEnd:
         """A connection to the server, before its TLS handshake."""
@@ -312,7 +304,7 @@ class Proxy:
         with self._lock:
             for loss in [each for each in self._armed if each.is_for(request)]:
                 self._armed.remove(loss)
-                if loss.take():
+                if loss.unused.acquire(blocking=False):
                     loss.request = request
                     return loss
         return None
@@ -327,7 +319,7 @@ class Proxy:
             self._links.discard(link)
             self._armed.extend(unused)
         for loss in unused:
-            loss.give_back()
+            loss.unused.release()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -347,14 +339,8 @@ class _Link:
         self._server = server
         self._awaited: dict[int, Loss] = {}
         """The requests whose replies are to be dropped, by xid."""
-        self._upward = threading.Thread(target=self._run, name="proxy-up", daemon=True)
+        self.upward = threading.Thread(target=self._run, name="proxy-up", daemon=True)
         self._downward = threading.Thread(target=self._pump_replies, name="proxy-down", daemon=True)
-
-    def start(self) -> None:
-        self._upward.start()
-
-    def join(self) -> None:
-        self._upward.join(5.0)
 
     def cut(self) -> None:
         """Shut both connections down; their threads detect it and close them."""
