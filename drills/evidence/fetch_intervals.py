@@ -4,7 +4,7 @@ decided from a history."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from coordinator.zk.znodes.records import ASSIGNMENT_FAILED
@@ -42,11 +42,11 @@ def holds(events: Iterable[Event]) -> list[FetchInterval]:
     ]
 
 
-def _by_partition(intervals: Iterable[FetchInterval]) -> dict[PartitionName, list[FetchInterval]]:
+def _lanes(intervals: Iterable[FetchInterval]) -> dict[PartitionName, list[Bar]]:
     """Each partition's intervals, ordered by their begin."""
-    result: dict[PartitionName, list[FetchInterval]] = {}
+    result: dict[PartitionName, list[Bar]] = {}
     for hold in sorted(intervals, key=lambda each: (each.partition, each.begun)):
-        result.setdefault(hold.partition, []).append(hold)
+        result.setdefault(hold.partition, []).append(Bar(hold.begun, hold.until, FETCH))
     return result
 
 
@@ -55,16 +55,16 @@ def gaps(
 ) -> Mapping[PartitionName, list[tuple[float, float]]]:
     """Partition -> the times between `begin` and `end` without a fetcher."""
     result = {}
-    for partition, its in _by_partition(intervals).items():
-        bars = [Bar(max(begin, hold.begun), hold.until, FETCH) for hold in its if hold.begun <= end]
-        result[partition] = [(gap.start, gap.end) for gap in timeline.gaps([Bar(begin, begin, FETCH), *bars], end)]
+    for partition, bars in _lanes(intervals).items():
+        since = [Bar(begin, begin, FETCH), *(replace(bar, start=max(begin, bar.start)) for bar in bars)]
+        found = timeline.gaps([bar for bar in since if bar.start <= end], end)
+        result[partition] = [(gap.start, gap.end) for gap in found]
     return result
 
 
 def doubly_held_s(intervals: Sequence[FetchInterval]) -> float:
     """Seconds with two fetchers of one partition, summed over all partitions."""
-    lanes = [[Bar(hold.begun, hold.until, FETCH) for hold in its] for its in _by_partition(intervals).values()]
-    return sum((both.end - both.start for bars in lanes for both in timeline.overlaps(bars)), 0.0)
+    return sum((both.end - both.start for bars in _lanes(intervals).values() for both in timeline.overlaps(bars)), 0.0)
 
 
 def holders(intervals: Sequence[FetchInterval], at: float) -> dict[PartitionName, str]:

@@ -134,7 +134,7 @@ def measured(events: Sequence[Event], fault_at: float) -> Measured:
         ),
         least=least_moved(before, set(after.values()), len(after)),
         doubly_held_s=doubly_held_s(intervals),
-        stale=_stale(events),
+        stale=_stale(commits),
         generations=_generations(commits, fault_at),
         resumed_s=_resumed(events, set(after), end),
         changes=changes_of_members(events, fault_at),
@@ -223,15 +223,14 @@ def _all_fetched(intervals: Sequence[FetchInterval], fault_at: float, end: float
     return over if over < end else None
 
 
-def _stale(events: Sequence[Event]) -> int:
+def _stale(commits: Sequence[Commit]) -> int:
     """Commands that their consumer has removed without applying them: they are not in its channel."""
     count = 0
-    for event in events:
-        ops = event.get("ops", ()) if event["event"] == "commit" else ()
-        gone = [op["path"] for op in ops if op["op"] == "delete" and "/command-" in op["path"]]
+    for commit in commits:
+        ops = commit.event.get("ops", ())
         written = [str(op.get("data", "")) for op in ops if op["op"] == "set" and "/channel/" in op["path"]]
-        is_own = event.get("who") not in ("hand", "server") and not any(op["path"].endswith("/state") for op in ops)
-        count += sum(is_own and not any(path.rpartition("/")[2] in data for data in written) for path in gone)
+        if commit.who not in ("hand", "server") and not commit.states:
+            count += sum(not any(command.name in data for data in written) for _, command in commit.gone)
     return count
 
 
