@@ -420,9 +420,7 @@ def _window(run: DrillRun, events: Sequence[Event], fault_at: float) -> list[str
         if event["event"] == came and event["at"] >= fault_at
         for item in event["ranges"]
     )
-    if count >= least:
-        return []
-    return [f"only {count} records came after the fault; {least} are needed for a verdict"]
+    return [f"only {count} records came after the fault; {least} are needed for a verdict"] if count < least else []
 
 
 def _promises(drill: Drill, bounds: Mapping[str, float], effects: Measured | None) -> list[dict[str, Any]]:

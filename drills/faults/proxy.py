@@ -197,7 +197,9 @@ class Proxy:
 
     def start(self) -> Self:
         """Listen."""
-        self._accept_new()
+        self._listener = listener = socket.create_server((HOST, self.port))
+        self._acceptor = threading.Thread(target=self._accept, args=(listener,), name="proxy-accept", daemon=True)
+        self._acceptor.start()
         return self
 
     def stop(self) -> None:
@@ -253,18 +255,13 @@ class Proxy:
         for link in broken:
             link.cut()
         if self._listener is None and not self._stopping:
-            self._accept_new()
+            self.start()
 
     def arm(self, loss: Loss) -> Loss:
         """Arm a loss here, too."""
         with self._lock:
             self._armed.append(loss)
         return loss
-
-    def _accept_new(self) -> None:
-        self._listener = listener = socket.create_server((HOST, self.port))
-        self._acceptor = threading.Thread(target=self._accept, args=(listener,), name="proxy-accept", daemon=True)
-        self._acceptor.start()
 
     def _accept(self, listener: socket.socket) -> None:
         while True:

@@ -46,8 +46,7 @@ def environment(finalize: Callable[[object], str]) -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: value if isinstance(value, Markup) else finalize(value),
     )
-    templates.globals |= {"tables": tables, "amount": amount, "seconds": seconds}
-    templates.globals |= {"bars": BARS, "signs": SIGNS}
+    templates.globals |= {"tables": tables, "amount": amount, "seconds": seconds, "bars": BARS, "signs": SIGNS}
     return templates
 
 
