@@ -25,7 +25,6 @@ from coordinator.zk.embedded.kafka import Broker, KafkaConfig
 from coordinator.zk.embedded.processes import descendants
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.znodes.paths import Brokers
-from coordinator.zk.znodes.records import Topic
 from drills.base.processes import end_all
 from drills.workloads.kafka_client import created
 from drills.workloads.spark_app import on_executors
@@ -71,7 +70,9 @@ class Ground:
                 self.servers = stack.enter_context(Broker(self._folder / "kafka", config)).address
                 created(self.servers, [TOPIC, SMALL_TOPIC], self._partitions)
             if self._source == EMBEDDED:
-                self._ids = {name: self._create(name).id for name in (TOPIC, SMALL_TOPIC)}
+                with closing(open_kazoo(self.zk, 10_000)) as store:
+                    made = [create_topic(store, Brokers(), name, self._partitions) for name in (TOPIC, SMALL_TOPIC)]
+                self._ids = {TOPIC: made[0].id, SMALL_TOPIC: made[1].id}
             stack.callback(end_all, [start_node(self._folder, "node", self.zk)])
             self._others = set(descendants(os.getpid()))
             self._stack = stack.pop_all()
@@ -79,10 +80,6 @@ class Ground:
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
-
-    def _create(self, name: str) -> Topic:
-        with closing(open_kazoo(self.zk, 10_000)) as store:
-            return create_topic(store, Brokers(), name, self._partitions)
 
     def fill(self, records: int, record_bytes: int, topic: str = TOPIC) -> None:
         """Write the records to the group's log."""
@@ -161,6 +158,7 @@ def session(folder: Path, jars: Sequence[Path] = ()) -> SparkSession:
     """
     options = {
         "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "200",  # Spark's own; a drill's session has one
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.sql.streaming.numRecentProgressUpdates": "100000",
         "spark.python.unix.domain.socket.enabled": "true",
