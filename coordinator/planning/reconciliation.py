@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ..zk.znodes.group_state import Mark, Target
 from ..zk.znodes.partitions import NONE, PartitionSet, topics_of, united
 from ..zk.znodes.records import DRAIN, START_FETCHER, STOP_FETCHER, Command
+from ..zk.znodes.regions import Order
 from .membership import Membership, is_exclusive, lease_ms
 from .snapshot import ChannelView, SentCommand, Snapshot, wave_of
 from .target import Wanted
@@ -39,6 +41,10 @@ class Round:
     want: Wanted
     generation: int
     is_eager: bool
+
+    def command(self, name: str, option: str, **fields: Any) -> Command:
+        """A command to a member, in its incarnation of the target."""
+        return Command(option, self.snapshot.epoch, self.generation, self.want.target[name].incarnation, **fields)
 
 
 # ---- the steps of a member
@@ -145,7 +151,7 @@ def _step(
     if sent is not None:
         return Step(sent=sent)
     if revoked:
-        return Step(_stop(now, name, revoked))
+        return Step(stop(now, name, revoked))
     view = now.snapshot.channels[name]
     missing = now.want.target[name].partitions - view.running
     if _has_settled(now, view) and not missing:
@@ -271,13 +277,12 @@ def _still_right(now: Round, view: ChannelView, sent: SentCommand, to_revoke: Ma
 # ---- commands to send
 
 
-def _stop(now: Round, name: str, partitions: PartitionSet) -> Command:
+def stop(now: Round, name: str, partitions: PartitionSet, region: Order | None = None) -> Command:
     """Seed 000, `rebalance` 4.1. Without partitions it means all."""
     view = now.snapshot.channels[name]
     named = NONE if partitions == view.running else partitions
     topics = dict(view.channel.topics) if view.channel else {}
-    incarnation = now.want.target[name].incarnation
-    return Command(STOP_FETCHER, now.snapshot.epoch, now.generation, incarnation, {}, named, topics)
+    return now.command(name, STOP_FETCHER, partitions=named, topics=topics, region=region)
 
 
 def _start(now: Round, name: str, partitions: PartitionSet) -> Command:
@@ -285,8 +290,7 @@ def _start(now: Round, name: str, partitions: PartitionSet) -> Command:
     target = now.want.target[name]
     threads = {thread: parts & partitions for thread, parts in target.threads.items() if parts & partitions}
     topics = {topic: now.want.topics[topic] for topic in topics_of(partitions)}
-    epoch, ask = now.snapshot.epoch, now.want.ask
-    return Command(START_FETCHER, epoch, now.generation, target.incarnation, threads, NONE, topics, ask)
+    return now.command(name, START_FETCHER, threads=threads, topics=topics, ask=now.want.ask)
 
 
 def _has_settled(now: Round, view: ChannelView) -> bool:
@@ -396,9 +400,7 @@ def _wanted(now: Round, name: str) -> Command | None:
     runs = channel.ask if channel is not None else ""
     if not now.want.ask or runs == now.want.ask:
         return None
-    option, ask = (STOP_FETCHER, "") if runs else (START_FETCHER, now.want.ask)
-    incarnation = now.want.target[name].incarnation
-    return Command(option, now.snapshot.epoch, now.generation, incarnation, ask=ask)
+    return now.command(name, STOP_FETCHER) if runs else now.command(name, START_FETCHER, ask=now.want.ask)
 
 
 def _blocked_by(now: Round, to_stop: Sequence[str], withdrawn: Withdrawn) -> str:
