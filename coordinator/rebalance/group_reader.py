@@ -32,8 +32,7 @@ from ..zk.znodes.ranges import is_partition
 from ..zk.znodes.records import Command, OwnerRecord, Registration, Seat, Topic, parsed_channel
 from ..zk.znodes.segments import Pool, slot_name
 from .ask_reader import AskReader
-from .eviction_clock import EvictionClocks
-from .last_signs import LastSigns
+from .member_clocks import EvictionClocks, LastSigns
 
 T = TypeVar("T")
 
