@@ -213,20 +213,13 @@ class GroupReader:
         return replace(plan, ends=tuple(self._with_own(snapshot, end, shared) for end in plan.ends))
 
     def _with_own(self, snapshot: Snapshot, end: End, shared: PartitionSet) -> End:
-        view, owned = end.view, sorted(end.owners)
+        view = end.view
         incarnation = view.channel.incarnation if view.channel is not None else ""
         target = snapshot.state.target.get(view.consumer)
         own = set(target.partitions if target is not None and target.incarnation == incarnation else ())
-        others = set()
-        paths = [self._paths.owner(*partition) for partition in owned]
-        for partition, path, node in zip(owned, paths, self._store.get_many(paths) if paths else [], strict=True):
-            record = None
-            with suppress(BadData):
-                record = OwnerRecord.parse(path, node.data) if node is not None else None
-            if record is not None and record.incarnation != incarnation:
-                others.add(partition)
-            elif record is not None:
-                own.add(partition)
+        owned = owner_records(self._store, self._paths, sorted(end.owners))
+        own.update(partition for partition, record in owned.items() if record.incarnation == incarnation)
+        others = {partition for partition, record in owned.items() if record.incarnation != incarnation}
         foreign = ((view.running & shared) - own) | others | (view.running - snapshot.existing(view.running))
         return replace(end, owners=end.owners - foreign, foreign=foreign)
 
@@ -363,6 +356,19 @@ def _anybody(topics: Mapping[str, Topic], life: str, lease_ms: int) -> Mark:
     return Mark("unknown", f"state-{life}", every, lease_ms, "the group's state was lost")
 
 
+def owner_records(
+    store: Store, paths: GroupPaths, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, OwnerRecord]:
+    """The owner znodes that can be read: of another one only its existence counts."""
+    owners = [paths.owner(*partition) for partition in partitions]
+    found = {}
+    for partition, path, node in zip(partitions, owners, store.get_many(owners) if owners else [], strict=True):
+        if node is not None:
+            with suppress(BadData):
+                found[partition] = OwnerRecord.parse(path, node.data)
+    return found
+
+
 Life = tuple[str, str, str]
 """Consumer, incarnation, and the last command that it has applied: until the next one its owners stay as they are."""
 
@@ -392,18 +398,10 @@ class OwnerThreads:
             life = (name, channel.incarnation, channel.command)
             before = self._known.get(life, {})
             missing = sorted((view.running & owners) - before.keys())
-            known[life] = {**before, **self._threads(missing)} if missing else before
+            records = owner_records(self._store, self._paths, missing)
+            known[life] = {**before, **{part: record.thread for part, record in records.items()}}
         self._known = known
         return {part: thread for threads in known.values() for part, thread in threads.items()}
-
-    def _threads(self, partitions: list[TopicPartition]) -> dict[TopicPartition, str]:
-        paths = [self._paths.owner(*partition) for partition in partitions]
-        found = {}
-        for partition, path, node in zip(partitions, paths, self._store.get_many(paths), strict=True):
-            if node is not None:
-                with suppress(BadData):  # only its existence counts then
-                    found[partition] = OwnerRecord.parse(path, node.data).thread
-        return found
 
 
 def _has_threads(state: GroupState, member: Member) -> bool:
