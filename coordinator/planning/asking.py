@@ -86,7 +86,7 @@ class Group:
     def next_name(self) -> str:
         """The name of the next ask: above all asks in ZooKeeper, in `state` and in members' channels."""
         names = [view.name for view in self.snapshot.asks]
-        named = {view.channel.ask for view in self.snapshot.channels.values() if view.channel is not None}
+        named = {view.ask for view in self.snapshot.channels.values()}
         known = (self.before.ask, self.before.failed_ask, self.before.floor)
         number = 1 + max(map(ask_number, (*names, *known)))
         if not ask_number(ask_name(number)):  # it could not be read: a stray znode leaves no room
@@ -286,19 +286,14 @@ def _failed(group: Group, view: AskView, ask: Ask, why: str) -> Asking:
 
 def _notices(group: Group, ask: Ask, name: str, reason: str) -> tuple[tuple[str, Command], ...]:
     """`assignment-failed` for every live member of the ask."""
-    epoch, generation = group.snapshot.epoch, group.snapshot.state.generation
+    epoch, generation, channels = group.snapshot.epoch, group.snapshot.state.generation, group.snapshot.channels
     return tuple(
         (consumer, Command(ASSIGNMENT_FAILED, epoch, generation, one.incarnation, ask=name, reason=reason))
         for consumer, one in sorted(group.membership.live.items())
         if consumer in ask.members
         and ask.members[consumer].identity == group.members[consumer].identity
-        and _unread(group, consumer) < MOST_NOTICES
+        and sum(sent.option == ASSIGNMENT_FAILED for sent in channels[consumer].commands) < MOST_NOTICES
     )
-
-
-def _unread(group: Group, consumer: str) -> int:
-    commands = group.snapshot.channels[consumer].commands
-    return sum(sent.command is not None and sent.command.option == ASSIGNMENT_FAILED for sent in commands)
 
 
 def _backoff_s(attempts: int) -> float:
@@ -528,7 +523,7 @@ def _readable_asks(group: Group) -> set[str]:
     """Asks whose entries a member may still read; a group that is never Stable keeps no others."""
     views = group.snapshot.channels.values()
     sent = {each.command.ask for view in views for each in view.commands if each.command is not None}
-    return sent | {view.channel.ask for view in views if view.channel is not None}
+    return sent | {view.ask for view in views}
 
 
 def _resent_notices(group: Group) -> tuple[tuple[str, Command], ...]:

@@ -67,7 +67,7 @@ class Step:
     @property
     def option(self) -> str:
         """That of its command; empty without one."""
-        command = self.due or (self.sent.command if self.sent is not None else None)
+        command = self.due or self.sent
         return command.option if command is not None else ""
 
 
@@ -351,7 +351,7 @@ def mark_replaced(snapshot: Snapshot, membership: Membership) -> None:
     if not is_exclusive(snapshot):
         return
     known = {(mark.consumer, mark.incarnation) for mark in membership.marks}
-    runs = any(view.channel is not None and view.channel.ask for view in snapshot.channels.values())
+    runs = any(view.ask for view in snapshot.channels.values())
     if snapshot.state.client is None and runs and all(consumer != UNKNOWN for consumer, _ in known):
         life, lease = f"epoch-{snapshot.epoch}", snapshot.longest_lease_ms
         membership.mark(Mark(UNKNOWN, life, NONE, lease, "the state was lost"))
@@ -396,8 +396,7 @@ def exclusive_moves(now: Round) -> Moves:
 
 def _wanted(now: Round, name: str) -> Command | None:
     """A stop where an earlier answer is run, a start where none is, None where it is this one."""
-    channel = now.snapshot.channels[name].channel
-    runs = channel.ask if channel is not None else ""
+    runs = now.snapshot.channels[name].ask
     if not now.want.ask or runs == now.want.ask:
         return None
     return now.command(name, STOP_FETCHER) if runs else now.command(name, START_FETCHER, ask=now.want.ask)
@@ -409,15 +408,15 @@ def _blocked_by(now: Round, to_stop: Sequence[str], withdrawn: Withdrawn) -> str
         return f"{min(to_stop)} has not stopped yet"
     if now.membership.marks:
         return f"the lease of {now.membership.marks[0].consumer} may still run"
-    if any(end.view.channel is not None and end.view.channel.ask for end in now.membership.ends):
+    if any(end.view.ask for end in now.membership.ends):
         return "an incarnation is being ended"
-    pending = [name for name, sent in withdrawn if sent.command and sent.command.option == START_FETCHER]
+    pending = [name for name, sent in withdrawn if sent.option == START_FETCHER]
     if pending:
         return f"a start of {pending[0]} is being withdrawn"
     ended = {end.view.consumer for end in now.membership.ends}
     for name, view in sorted(now.snapshot.channels.items()):
         if view.channel is None:
             return f"the channel of {name} cannot be read"
-        if name not in ended and view.channel.is_live and view.channel.ask not in ("", now.want.ask):
+        if name not in ended and view.channel.is_live and view.ask not in ("", now.want.ask):
             return f"{name} runs what an earlier assignment gave it"
     return ""

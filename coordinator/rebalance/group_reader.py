@@ -345,7 +345,7 @@ class GroupReader:
             # By its mzxid: a state that is lost again is waited for again.
             longer_ms = max(0, self._longest_lease_ms - LONGEST_LEASE_MS)
             mark = _anybody(topics, str(node.stat.mzxid), UNKNOWN_LEASE_MS + longer_ms)
-            runs = any(view.channel is not None and view.channel.ask for view in channels.values())
+            runs = any(view.ask for view in channels.values())
             state = replace(state or GroupState(), generation=seen, marks=(mark,) if mark.partitions or runs else ())
         return state
 

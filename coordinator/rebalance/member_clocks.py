@@ -103,7 +103,8 @@ class EvictionClocks:
         if not channel.is_live:
             self._of.pop(view.consumer, None)
             return view
-        pending = {sent.name: sent.command for sent in view.commands if not sent.is_drain}
+        # Without its contribution a checkpoint is aborted, and the member stays.
+        pending = {sent.name: sent.command for sent in view.commands if sent.option != DRAIN}
         one = self._of.get(view.consumer)
         if one is None or one.incarnation != channel.incarnation:
             one = self._of[view.consumer] = _Clock(channel.incarnation)
@@ -273,7 +274,7 @@ def _observe(life: _Life, view: ChannelView, member: Member | None, changed_ms: 
 def _seen_live(life: _Life, view: ChannelView, member: Member | None, changed_ms: int) -> None:
     """Its channel is live; `member` is None, or another incarnation's, when its session has ended."""
     life.is_ended = False
-    life.has_run = bool(view.running or (view.channel is not None and view.channel.ask))
+    life.has_run = bool(view.running or view.ask)
     life.fetched_ms = view.written_ms
     if member is not None and member.registration is not None and is_live(member, view):
         life.session_ms = round((member.lease_ms or member.registration.lease_ms) / LEASE_SHARE)

@@ -380,9 +380,8 @@ class GroupRegionReader:
             cut = self._read_cut(paths, record.cut_of(self._group)) if record.kind == CONSUMERS else cut
         except BadData as error:
             problem = str(error)
-        has_initial = False
-        if self._group not in record.groups:
-            has_initial = self._store.get(paths.initial_of_group(self._group)) is not None
+        is_new = self._group not in record.groups
+        has_initial = is_new and self._store.get(paths.initial_of_group(self._group)) is not None
         return RegionView(
             name,
             record,
