@@ -257,12 +257,6 @@ class GroupReader:
         self._leases[name] = life, longest
         return longest
 
-    def _rebalance(self, generation: int) -> Rebalance | None:
-        """The history's record of a generation; None when it is gone or unreadable."""
-        path = self._paths.rebalance(generation)
-        node = self._store.get(path)
-        return self._memory.parsed(path, node, Rebalance.parse) if node is not None else None
-
     def _seats(
         self, names: Iterable[str], members: Mapping[str, Member], channels: Mapping[str, ChannelView]
     ) -> dict[str, SeatView]:
@@ -336,10 +330,12 @@ class GroupReader:
             self._problems.report(self._paths.state, f"generation {state.generation} leaves no room: {most} at most do")
             state = None
         seen = max(seen, state.generation if state is not None else 0)
-        for generation in reversed([number for number in history if number <= most]):  # the newest may be unreadable
-            record = self._rebalance(generation) if generation > seen else None
-            if generation <= seen or (record is not None and record.generation == generation):
-                seen = max(seen, generation)
+        for generation in reversed([number for number in history if seen < number <= most]):
+            path = self._paths.rebalance(generation)  # the newest may be unreadable
+            found = self._store.get(path)
+            record = self._memory.parsed(path, found, Rebalance.parse) if found is not None else None
+            if record is not None and record.generation == generation:
+                seen = generation
                 break
         if state is None or state.generation < seen:
             # By its mzxid: a state that is lost again is waited for again.
