@@ -462,6 +462,17 @@ def test_unreadable_segment_and_query_znodes_are_reported_and_block_nothing_else
     eventually(lambda: set(service.problems.current()) == {PATHS.query("bad")}, 5, "the other is no problem any more")
 
 
+def test_segment_znode_that_replaces_an_unreadable_one_by_hand_is_no_problem(world: World, backlog: Backlog) -> None:
+    (name,) = backlog.seal()
+    data, path, collector = world.data(PATHS.segment(name)) or b"", PATHS.segment(name), collector_on(world)
+    found = []
+    for change in ([SetData(path, b"garbage")], [Delete(path)], [Create(path, data)]):
+        world.store.commit(change)
+        collector.collect(["g"])
+        found.append(set(collector._term.problems.current()))
+    assert found == [{path}, set(), set()]
+
+
 def test_segments_files_that_this_node_cannot_reach_are_left_to_the_pools_sweep(world: World, backlog: Backlog) -> None:
     names = backlog.seal(1)
     elsewhere = Segment("g/c/abc-0000000009.arrow", "/nowhere/on/this/host", 1, 1, (), "c", "abc", 1)
