@@ -13,12 +13,11 @@ import pyarrow as pa
 
 from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.store import Store
-from coordinator.zk.znodes.paths import GroupPaths, is_name
 from coordinator.zk.znodes.records import parsed_channel
 from coordinator.zk.znodes.segments import Segment
 
 from ..errors import SegmentError
-from .segment_files import SegmentFolder, chroot_of, is_remote, may_be_sealed, refusal
+from .segment_files import SegmentFolder, channels_of, chroot_of, is_remote, may_be_sealed, refusal
 
 WHERE = ("topic", "partition")
 
@@ -114,21 +113,13 @@ def may_seal(store: Store, group: str, files: Sequence[str]) -> dict[str, bool]:
     Read between a listing of the files and one of the segments, this is final: a file that may not be sealed, and
     that none of these segments names, will never be named.
     """
-    paths = GroupPaths(group)
-    consumers = sorted({name for file in files if is_name(name := _consumer(file))})
-    nodes = dict(zip(consumers, store.get_many([paths.channel(name) for name in consumers]), strict=True))
     result = {}
-    for file in files:
-        node = nodes.get(_consumer(file))
+    for file, node in channels_of(store, group, files).items():
         try:
             result[file] = node is not None and may_be_sealed(file, parsed_channel("a channel", node.data))
         except BadData:
             result[file] = True  # unknown
     return result
-
-
-def _consumer(file: str) -> str:
-    return (*file.split("/"), "")[1]
 
 
 def _ranges_problem(segment: Segment, table: pa.Table | None) -> str:

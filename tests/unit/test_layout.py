@@ -322,6 +322,14 @@ def test_the_coordinator_loads_neither_pyarrow_nor_pyspark(program: str) -> None
 
 
 @pytest.mark.long
+def test_the_drivers_data_source_loads_no_metrics() -> None:
+    packages = {module.split(".")[0] for module in loaded_by("import consumer.spark.source.data_source")}
+
+    assert "pyspark" in packages
+    assert packages & {"prometheus_client", "confluent_kafka"} == set()
+
+
+@pytest.mark.long
 def test_base_class_of_a_packages_assignor_loads_no_log_and_no_client() -> None:
     packages = {module.split(".")[0] for module in loaded_by("import consumer.assignment.base")}
 

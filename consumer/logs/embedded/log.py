@@ -281,7 +281,7 @@ class Chain:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Device and inode of a file; None when it does not exist."""
+    """Inode and time of modification of a file; None when it does not exist."""
     try:
         stat = path.lstat()
     except FileNotFoundError:

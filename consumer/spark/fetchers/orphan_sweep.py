@@ -8,11 +8,11 @@ from coordinator.zk.errors import BadData
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Node, Store
 from coordinator.zk.znodes.json_fields import readable
-from coordinator.zk.znodes.paths import GroupPaths, is_name
+from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import parsed_channel
 from coordinator.zk.znodes.segments import Segment
 
-from ...sealing.segment_files import FoundFile, SegmentFolder, chroot_of, claim, may_be_sealed
+from ...sealing.segment_files import FoundFile, SegmentFolder, channels_of, chroot_of, claim, may_be_sealed
 
 log = logging.getLogger(__name__)
 
@@ -40,9 +40,8 @@ def sweep(store: Store, runtime: Runtime, folder: SegmentFolder, group: str) -> 
     if not old:
         return 0
     store.sync()
-    names = sorted({consumer for found in old if is_name(consumer := _consumer(found))})
-    channels = dict(zip(names, store.get_many([paths.channel(name) for name in names]), strict=True))
-    ended = [found for found in old if _is_over(found, channels, now_s)]
+    channels = channels_of(store, group, [found.file for found in old])
+    ended = [found for found in old if _is_over(found, channels[found.file], now_s)]
     if not ended or store.get(paths.segments) is None:
         return 0
     named = _named(store, paths)
@@ -55,12 +54,7 @@ def sweep(store: Store, runtime: Runtime, folder: SegmentFolder, group: str) -> 
     return len(orphans)
 
 
-def _consumer(entry: FoundFile) -> str:
-    return entry.file.split("/")[1]
-
-
-def _is_over(entry: FoundFile, channels: dict[str, Node | None], now_s: float) -> bool:
-    node = channels.get(_consumer(entry))
+def _is_over(entry: FoundFile, node: Node | None, now_s: float) -> bool:
     if node is None:
         return now_s - entry.modified_s >= FORGOTTEN_AFTER_S
     channel = readable(parsed_channel, "a channel", node)

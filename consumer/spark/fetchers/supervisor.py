@@ -247,8 +247,11 @@ def shown_slots(view: GroupView, subscription: Subscription, slots: Sequence[Slo
 
     :param slots: as their supervisors have them: by their jobs.
     """
-    topics = sorted(subscription.topics) if subscription.pattern == STATIC else []
-    return [_shown(slot, view, _left_out_topics(view, topics)) for slot in slots]
+    left_out, topics = view.state.left_out, subscription.topics if subscription.pattern == STATIC else ()
+    reasons = [f"topic {name}: {left_out[name]}" for name in sorted(topics) if name in left_out]
+    more = [f"{len(reasons) - MOST_REASONS} more topics"] if len(reasons) > MOST_REASONS else []
+    left_out_topics = "; ".join([*reasons[:MOST_REASONS], *more]) or None
+    return [_shown(slot, view, left_out_topics) for slot in slots]
 
 
 def late_slots(view: GroupView, slots: Sequence[SlotStatus]) -> list[SlotStatus]:
@@ -318,9 +321,3 @@ def _waits_for(consumer: str, view: GroupView, left_out: str | None) -> str | No
     if len(target.partitions) > len(view.channels[consumer].running):
         return "waits for its partitions"
     return None
-
-
-def _left_out_topics(view: GroupView, topics: Sequence[str]) -> str | None:
-    reasons = [f"topic {name}: {view.state.left_out[name]}" for name in topics if name in view.state.left_out]
-    more = [f"{len(reasons) - MOST_REASONS} more topics"] if len(reasons) > MOST_REASONS else []
-    return "; ".join([*reasons[:MOST_REASONS], *more]) or None
