@@ -4,7 +4,6 @@ holds the records."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -17,7 +16,7 @@ from coordinator.zk.znodes.partitions import PartitionSet
 from coordinator.zk.znodes.paths import COORDINATOR, Brokers, GroupPaths
 
 from ..base.processes import NotReached, wait_for
-from ..environments.base import BROKER, NETWORK, PAUSE, SERVERS
+from ..environments.base import BROKER, NETWORK, PAUSE, SERVERS, Action
 from ..evidence.files import sessions_in
 from ..evidence.measurements import BROKER_RETURNS
 from ..testbed.commands import READY_S
@@ -66,10 +65,10 @@ def _follower_killed(stage: Stage) -> None:
 
 def _killed(stage: Stage, server: int) -> None:
     stage.fault("stop-server", server=server + 1)
-    stage.environment.kill(server)
+    stage.environment.act("kill", server)
     wait_for(lambda: stage.environment.has_leader(), HEALTHY_S, "the others have a leader")
     stage.wait_settled(stage.slots())
-    stage.environment.start(server)
+    stage.environment.act("start", server)
     stage.fault(RETURNS, server=server + 1)
     _healthy(stage)
 
@@ -79,10 +78,10 @@ def _quorum_lost(stage: Stage) -> None:
     seconds = 1.5 * stage.bounds["session_timeout"]
     begun = stage.fault("zookeeper-away", seconds)
     for server in servers:
-        stage.environment.kill(server)
+        stage.environment.act("kill", server)
     time.sleep(max(0.0, begun + seconds - time.monotonic()))
     for server in servers:
-        stage.environment.start(server)
+        stage.environment.act("start", server)
     _healthy(stage)
 
 
@@ -90,34 +89,34 @@ def _rolled(stage: Stage) -> None:
     """A rolling restart of the servers; the leader last."""
     for server in _leader_last(stage):
         stage.fault("stop-server", server=server + 1)
-        stage.environment.stop(server)
-        stage.environment.start(server)
+        stage.environment.act("stop", server)
+        stage.environment.act("start", server)
         _healthy(stage)
         stage.fault(RETURNS, server=server + 1)
         stage.wait_settled(stage.slots())
 
 
 def _leader_paused(stage: Stage) -> None:
-    _leader_away(stage, "pause-server", stage.environment.pause, stage.environment.resume)
+    _leader_away(stage, "pause-server", "pause", "resume")
 
 
 def _leader_cut_off(stage: Stage) -> None:
-    _leader_away(stage, "cut-server", stage.environment.cut_off, stage.environment.join)
+    _leader_away(stage, "cut-server", "cut off", "join")
 
 
-def _leader_away(stage: Stage, kind: str, take: Callable[[int], None], give_back: Callable[[int], None]) -> None:
+def _leader_away(stage: Stage, kind: str, take: Action, give_back: Action) -> None:
     """The leader is unavailable until another one has led for so long that a lost session has expired."""
     leader = stage.environment.leader()
     stage.fault(kind, server=leader + 1)
     try:
-        take(leader)
+        stage.environment.act(take, leader)
         wait_for(lambda: stage.environment.leader() != leader, HEALTHY_S, "another server leads")
         time.sleep(stage.bounds["session_timeout"])
     except BaseException:
         with suppress(CoordinatorError, OSError, SubprocessError):  # a partly injected fault may fail to revert
-            give_back(leader)
+            stage.environment.act(give_back, leader)
         raise
-    give_back(leader)
+    stage.environment.act(give_back, leader)
     stage.fault(RETURNS, server=leader + 1)
     _healthy(stage)
 
