@@ -15,7 +15,7 @@ from coordinator.zk.values import load
 from coordinator.zk.znodes.json_fields import Fields
 from coordinator.zk.znodes.partitions import PartitionSet
 
-from .process import HangGate, emit, run, topics_of
+from .process import HangGate, emit, topics_of
 
 POLL_MS = 100
 THREADS = 4
@@ -36,13 +36,7 @@ class Hanging(Callbacks):
 
 
 def main(fields: Fields) -> None:
-    """Poll and commit until SIGTERM. `hangs` is the place of the hang; the rest is `topics` and `ConsumerConfig`.
-
-    With `times`: see `churn`.
-    """
-    if "times" in fields.values:
-        churn(fields)
-        return
+    """Poll and commit until SIGTERM. `hangs` is the place of the hang; the rest is `topics` and `ConsumerConfig`."""
     gate = HangGate()
     hangs = fields.text("hangs", BETWEEN_POLLS)
     topics = topics_of(fields)
@@ -103,7 +97,3 @@ def _joined_and_left(config: ConsumerConfig, topics: dict[str, int], longest_ms:
     except CoordinatorError:
         return False
     return True
-
-
-if __name__ == "__main__":
-    run(main)

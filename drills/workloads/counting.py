@@ -1,22 +1,127 @@
-"""An application in a consistent region, in its own process: it counts in memory, and hangs in `on_drain`."""
+"""An application of a consistent region that keeps sketches of its records in memory, and reports them.
+
+It is a process of the drills, which hangs in `on_drain`, or one of the simulation.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from consumer.config import ConsumerConfig, Subscription
-from consumer.consumer import Consumer
+from consumer.consumer import Callbacks, Consumer, Record
 from consumer.errors import FencedInstanceId
+from consumer.operator.states import State
 from coordinator.zk.runtime import Runtime, ThreadRuntime
 from coordinator.zk.session.kazoo_store import KazooStore, open_kazoo
 from coordinator.zk.values import load
 from coordinator.zk.znodes.json_fields import Fields
+from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from drills.checker.replay.sketches import NOTHING, Key, Sketch, of_range
 
-from .process import HangGate, emit, run, topics_of
-from .sketching import Sketching
+from .process import HangGate, emit, topics_of
 
 POLL_MS = 100
+
+
+@dataclass
+class Sketching(Callbacks):
+    """Adds every record to two sketches: of its partition, and of the member. Records are as `producer.py` writes them.
+
+    :ivar by_partition: the states of partitions, `by_topic_id` that of the member.
+    :ivar consumer: the consumer of these callbacks; set before the first poll.
+    """
+
+    by_partition: dict[TopicPartition, Sketch] = field(default_factory=dict)
+    by_topic_id: dict[Key, Sketch] = field(default_factory=dict)
+    consumer: Consumer | None = None
+    _checkpoint: int = 0
+
+    def record(self, event: str, **fields: Any) -> None:
+        """Record an event of the application in the history of its process (`drills/checker/history.md`)."""
+        raise NotImplementedError
+
+    def take(self, found: Mapping[TopicPartition, Sequence[Record]]) -> None:
+        """Process the records of a poll."""
+        ranges = []
+        for part, records in found.items():
+            for first, following, topic_id in _runs(records):
+                key, sketch = (part.topic, topic_id, part.partition), of_range(first, following)
+                self.by_partition[part] = self.by_partition.get(part, NOTHING).plus(sketch)
+                self.by_topic_id[key] = self.by_topic_id.get(key, NOTHING).plus(sketch)
+                ranges.append({**_names(key), "first": first, "next": following})
+        channel = self.consumer.member.channel if self.consumer is not None else None
+        if ranges and channel is not None:
+            self.record("taken", incarnation=channel.incarnation, ranges=ranges)
+
+    # ---- callbacks
+
+    def on_partitions_revoked(self, partitions: PartitionSet) -> None:
+        for part in partitions:
+            self.by_partition.pop(part, None)
+
+    on_partitions_lost = on_partitions_revoked
+
+    def on_checkpoint(self, checkpoint: int) -> State:
+        self._checkpoint = checkpoint
+        self._record_state("saved")
+        member = [[*key, *each] for key, each in sorted(self.by_topic_id.items())]
+        return State(
+            {part: json.dumps(each).encode() for part, each in self.by_partition.items()}, json.dumps(member).encode()
+        )
+
+    def on_reset(self, checkpoint: int, state: State) -> None:
+        self._checkpoint = checkpoint
+        held = self.consumer.assignment() if self.consumer is not None else frozenset()
+        self.by_partition = {part: NOTHING for part in sorted(held)}
+        self.by_partition.update({part: Sketch(*json.loads(data)) for part, data in sorted(state.partitions.items())})
+        self.by_topic_id = {}
+        for data in (state.member, *(state.inherited[name] for name in sorted(state.inherited))):
+            for topic, topic_id, number, *rest in json.loads(data) if data else ():
+                key = (topic, topic_id, number)
+                self.by_topic_id[key] = self.by_topic_id.get(key, NOTHING).plus(Sketch(*rest))
+        self._record_state("restored")
+
+    # ---- the history
+
+    def said(self) -> dict[str, Any] | None:
+        """Its state as an event's fields; None before the first state."""
+        channel = self.consumer.member.channel if self.consumer is not None else None
+        if channel is None or channel.region is None:
+            return None
+        return {
+            "incarnation": channel.incarnation,
+            "reset": channel.region.reset,
+            "checkpoint": self._checkpoint,
+            "states": [
+                {"topic": part.topic, "partition": part.partition, **each.to_json()}
+                for part, each in sorted(self.by_partition.items())
+            ],
+            "member": [{**_names(key), **each.to_json()} for key, each in sorted(self.by_topic_id.items())],
+        }
+
+    def _record_state(self, event: str) -> None:
+        state = self.said()
+        if state is not None:
+            self.record(event, **state)
+
+
+def _runs(records: Sequence[Record]) -> list[tuple[int, int, str]]:
+    """First number, the one after the last, and topic id of consecutive records."""
+    runs: list[tuple[int, int, str]] = []
+    for record in records:
+        number, topic_id = int(record.value or b""), (record.key or b"").decode()
+        if runs and runs[-1][1:] == (number, topic_id):
+            runs[-1] = (runs[-1][0], number + 1, topic_id)
+        else:
+            runs.append((number, number + 1, topic_id))
+    return runs
+
+
+def _names(key: Key) -> dict[str, Any]:
+    return dict(zip(("topic", "topic_id", "partition"), key, strict=True))
 
 
 @dataclass(kw_only=True)
@@ -63,7 +168,3 @@ def main(fields: Fields) -> None:
     except FencedInstanceId as over:
         emit("fenced", reason=str(over))
     emit("ended", records=sum(each.records for each in counts.by_partition.values()))
-
-
-if __name__ == "__main__":
-    run(main)

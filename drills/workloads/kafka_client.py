@@ -20,7 +20,7 @@ from confluent_kafka.cimpl import NewTopic
 from coordinator.zk.znodes.json_fields import Fields
 from coordinator.zk.znodes.records import Topic
 
-from .process import HangGate, emit, run
+from .process import HangGate, emit
 from .producer import ROUND_S, CachedTopics, Ends
 
 CREATED_S = 30.0
@@ -69,12 +69,8 @@ class NumberedProducer:
 def main(fields: Fields) -> None:
     """Write `rate` records a second to each of the `partitions` of `topics` (registered below `zk`), until SIGTERM.
 
-    `servers` are the brokers. Without a `rate`: read the topics to their ends; see `read`.
+    `servers` are the brokers.
     """
-    if "rate" not in fields.values:
-        ends, misplaced = read(fields.text("servers"), sorted(fields.mapping("topics")), fields.number("partitions"))
-        emit("read", ends=ends, misplaced=misplaced)
-        return
     gate = HangGate()
     count = max(1, round(fields.number("rate") * ROUND_S))
     names = sorted(fields.mapping("topics"))
@@ -108,17 +104,16 @@ def created(servers: str, names: list[str], partitions: int) -> None:
         time.sleep(AGAIN_S)
 
 
-def read(servers: str, names: list[str], partitions: int) -> tuple[Ends, int]:
-    """Records by their key, which is the topic's id, and the number of records whose number is not their offset.
+def read(fields: Fields) -> None:
+    """Report the records by their key, which is the topic's id, and how many have a number that is not their offset.
 
-    :raises TimeoutError: when their ends are not reached.
+    :raises TimeoutError: when the ends of the `partitions` of `topics` are not reached.
     """
-    remaining = {(name, number) for name in names for number in range(partitions)}
+    remaining = {(name, number) for name in fields.mapping("topics") for number in range(fields.number("partitions"))}
     counts: Counter[tuple[str, str, int]] = Counter()
     misplaced = 0
-    client = Consumer(
-        {"bootstrap.servers": servers, "group.id": GROUP, "enable.auto.commit": False, "enable.partition.eof": True}
-    )
+    servers = {"bootstrap.servers": fields.text("servers")}
+    client = Consumer({**servers, "group.id": GROUP, "enable.auto.commit": False, "enable.partition.eof": True})
     client.assign([TopicPartition(name, number, OFFSET_BEGINNING) for name, number in sorted(remaining)])
     deadline = time.monotonic() + READ_S
     while remaining:
@@ -135,8 +130,4 @@ def read(servers: str, names: list[str], partitions: int) -> tuple[Ends, int]:
     ends: Ends = {}
     for (topic, key, partition), count in counts.items():
         ends.setdefault(topic, {}).setdefault(key, {})[str(partition)] = count
-    return ends, misplaced
-
-
-if __name__ == "__main__":
-    run(main)
+    emit("read", ends=ends, misplaced=misplaced)

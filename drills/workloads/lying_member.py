@@ -19,7 +19,7 @@ from coordinator.zk.znodes.paths import Brokers, GroupPaths
 from coordinator.zk.znodes.ranges import decode
 from coordinator.zk.znodes.records import START_FETCHER, Command, OwnerRecord, Topic
 
-from .process import HangGate, emit, run, topics_of
+from .process import HangGate, emit, topics_of
 
 LOOK_S = 0.05
 LARGEST = (1 << 53) - 1
@@ -271,7 +271,3 @@ def main(fields: Fields) -> None:
     why = lie_until(gate.ended.is_set, member, runtime)
     emit("ended", lies=member.lies, reason=why)
     store.close()
-
-
-if __name__ == "__main__":
-    run(main)

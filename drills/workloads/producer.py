@@ -15,7 +15,7 @@ from coordinator.zk.znodes.json_fields import Fields
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
 
-from .process import HangGate, emit, run
+from .process import HangGate, emit
 
 ROUND_S = 0.05
 REFRESH_S = 0.5
@@ -82,7 +82,3 @@ def _write(producer: Producer, topic: Topic, count: int, ends: Ends) -> None:
         values = [b"%d" % number for number in range(first, first + count)]
         producer.send_batch(topic.name, partition, values, [topic.id.encode()] * count)
         written[str(partition)] = first + count
-
-
-if __name__ == "__main__":
-    run(main)
