@@ -316,38 +316,28 @@ class Processes(Sight):
 
     def start_pool(self) -> Process:
         """Start the driver's part of the pool: it declares the slots as running."""
-        zk, session_ms = self._proxies.hosts("pool"), self.settings.session_timeout_ms
-        fields = {"zk": zk, "session_timeout_ms": session_ms, "group": self.settings.group, "pool": POOL}
-        return self._workload("pool", "slot.keep_pool", {**fields, "run": "drill", "slots": MOST_SLOTS})
+        zk, session_ms, group = self._proxies.hosts("pool"), self.settings.session_timeout_ms, self.settings.group
+        fields = {"zk": zk, "session_timeout_ms": session_ms, "group": group, "pool": POOL}
+        return self._workload("pool", "slot.keep_pool", **fields, run="drill", slots=MOST_SLOTS)
 
     def start_slot(self, number: int) -> Process:
         """Start a fetcher; in a consistent region a counting application."""
         name = slot(number)
         if self.settings.region:
-            fields = {**self._consumer_fields(name), "consumer": name, "region": self.settings.region}
-            return self._workload(name, "counting.main", fields)
-        fields = {
-            **self._consumer_fields(name),
-            "pool": POOL,
-            "segments_dir": str(self.segments_dir),
-            "slots": MOST_SLOTS,
-            "number": number,
-            "run": "drill",
-            "quota_bytes": self.quota_bytes,
-        }
-        return self._workload(name, "slot.main", fields)
+            return self._member(name, "counting.main", region=self.settings.region)
+        pool = {"pool": POOL, "segments_dir": str(self.segments_dir), "slots": MOST_SLOTS, "number": number}
+        fields = {**self._consumer_fields(name), **pool, "run": "drill", "quota_bytes": self.quota_bytes}
+        return self._workload(name, "slot.main", **fields)
 
     def start_application(self, name: str, hangs: str) -> Process:
         """Start an application with a consumer that hangs on request, at `hangs`."""
         self.applications = True
-        fields = {**self._consumer_fields(name), "consumer": name, "hangs": hangs}
-        return self._workload(name, "application.main", fields)
+        return self._member(name, "application.main", hangs=hangs)
 
     def start_lying_member(self, name: str, lie: str) -> Process:
         """Start a member that tells this kind of lie."""
         self.has_liars = True
-        fields = {**self._consumer_fields(name), "consumer": name, "lie": lie}
-        return self._workload(name, "lying_member.main", fields)
+        return self._member(name, "lying_member.main", lie=lie)
 
     def start_spark(self) -> Process:
         """Start the Spark application, with a query, and with the pool if slots run in executors."""
@@ -357,26 +347,25 @@ class Processes(Sight):
             pool = {**self._consumer_fields("spark"), "pool": POOL, "segments_dir": str(self.segments_dir)}
             options = {name: value for name, value in pool.items() if name not in ("zk", "group")}
             fields["pool"] = {**options, "slots": self.settings.slots}
-        return self._workload("spark", "spark_app.main", fields)
+        return self._workload("spark", "spark_app.main", **fields)
 
     def start_churn(self, times: int, seed: int) -> Process:
         """Start consumers that join and leave, `times` times."""
         self.applications = True
-        fields = {**self._consumer_fields("churn"), "times": times, "seed": seed}
-        return self._workload("churn", "application.churn", fields)
+        return self._workload("churn", "application.churn", **self._consumer_fields("churn"), times=times, seed=seed)
 
     def start_producer(self) -> Process:
         """Start the producer of numbered records for every partition."""
         fields = {"zk": self._proxies.hosts("producer"), **self._log(), "rate": self.settings.rate}
         if self.broker is None:
-            return self._workload("producer", "producer.main", fields)
-        return self._workload("producer", "kafka_client.main", {**fields, **self._kafka(self.broker)})
+            return self._workload("producer", "producer.main", **fields)
+        return self._workload("producer", "kafka_client.main", **fields, **self._kafka(self.broker))
 
     def _start_kafka_reader(self, broker: Broker) -> Process:
-        return self._workload("kafka_reader", "kafka_client.read", self._kafka(broker))
+        return self._workload("kafka_reader", "kafka_client.read", **self._log(), **self._kafka(broker))
 
     def _kafka(self, broker: Broker) -> dict[str, object]:
-        return {**self._log(), "servers": broker.address, "partitions": self.settings.partitions}
+        return {"servers": broker.address, "partitions": self.settings.partitions}
 
     def _log(self) -> dict[str, object]:
         log_dir = "kafka:" if self.settings.kafka else str(self.folder / "log")
@@ -402,5 +391,8 @@ class Processes(Sight):
         own = {"strategy": settings.strategy, "misbehaves": settings.misbehaves, "state_bytes": settings.state_bytes}
         return {"assignment": "client", "protocols": "drill" if settings.misbehaves else settings.strategy, **own}
 
-    def _workload(self, name: str, main: str, fields: dict[str, object]) -> Process:
+    def _member(self, name: str, main: str, **fields: object) -> Process:
+        return self._workload(name, main, **self._consumer_fields(name), consumer=name, **fields)
+
+    def _workload(self, name: str, main: str, **fields: object) -> Process:
         return self._start(name, module_command("drills.workloads", [main, json.dumps(fields)]))
