@@ -1,7 +1,7 @@
 """The Spark application of a drill: a fetcher pool and a streaming query on its own two executors.
 
-`python -m drills.workloads.spark_app CONFIG` runs until SIGTERM, which ends query, pool and Spark in order. Each batch
-goes to `batches/[batch].json` in its folder, named by its number: a replayed batch replaces it.
+It runs until SIGTERM, which ends query, pool and Spark in order. Each batch goes to `batches/[batch].json` in its
+folder, named by its number: a replayed batch replaces it.
 """
 
 from __future__ import annotations
