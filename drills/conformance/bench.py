@@ -156,18 +156,18 @@ class Bench(Stage):
     def cut_off(self, trial: Trial) -> None:
         """Drop all packets between a consumer and ZooKeeper until `join`."""
         self.fault("cut", READY_S, process=trial.process.who)
-        for proxy in self._proxies.of(trial.process.name):
+        for proxy in self._proxies.of[trial.process.name]:
             proxy.black_hole()
 
     def mute(self, trial: Trial) -> None:
         """Hold back all replies of ZooKeeper to a consumer, except those to pings, until `join`."""
         self.fault("mute", READY_S, process=trial.process.who)
-        for proxy in self._proxies.of(trial.process.name):
+        for proxy in self._proxies.of[trial.process.name]:
             proxy.mute()
 
     def join(self, trial: Trial) -> None:
         """End `cut_off` or `mute`."""
-        for proxy in self._proxies.of(trial.process.name):
+        for proxy in self._proxies.of[trial.process.name]:
             proxy.resume()
 
     def withdraw_at(self, trial: Trial, nth: int) -> Loss:

@@ -37,8 +37,7 @@ from ..testbed.commands import READY_S
 from .bench import OPTIONAL, Bench, Ground, Scenario
 from .commands import COMMANDS, TOPICS
 from .event_lines import NotConforming
-from .faults import FAULTS
-from .members import BASICS, MEMBERS
+from .members import BASICS, FAULTS, MEMBERS
 
 OWN_CONSUMER = module_command("consumer.cli", ["run"])
 

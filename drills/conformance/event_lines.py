@@ -174,6 +174,7 @@ def _partitions(event: Mapping[str, Any]) -> frozenset[TopicPartition]:
     return frozenset(_partition(each) for each in event["partitions"])
 
 
+@dataclass
 class Trial:
     """One process of the consumer under trial.
 
@@ -181,10 +182,9 @@ class Trial:
     :ivar former: number of its batches that were of a topic which is removed.
     """
 
-    def __init__(self, name: str, process: Process) -> None:
-        self.name = name
-        self.process = process
-        self.former = 0
+    name: str
+    process: Process
+    former: int = 0
 
     def events(self) -> EventLines:
         """What it has printed so far.

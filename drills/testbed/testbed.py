@@ -202,7 +202,7 @@ class Stage(Processes):
     def cut(self, name: str, seconds: float) -> None:
         """Drop all packets between a process and ZooKeeper for `seconds`."""
         self.fault("cut", seconds, process=self.processes[name].who)
-        proxies = self._proxies.of(name)
+        proxies = self._proxies.of[name]
         for proxy in proxies:
             proxy.black_hole()
         time.sleep(seconds)
@@ -219,7 +219,7 @@ class Stage(Processes):
 
     def lose(self, name: str, loss: Loss) -> Loss:
         """Lose one packet between a process and its current server."""
-        for proxy in self._proxies.of(name):
+        for proxy in self._proxies.of[name]:
             proxy.arm(loss)
         return loss
 

@@ -32,10 +32,9 @@ STRATEGIES = ("range", "round-robin", "sticky", "cooperative-sticky")
 BOMB = "0-999999"
 
 
-# Large: one member obeys all rules but one, so each lie is a branch of the rule that it breaks.
 @dataclass
 class LyingMember:
-    """One incarnation of a member that tells one kind of lie.
+    """One incarnation of a member that tells one kind of lie: a branch of the one rule that it breaks.
 
     :ivar topics: topic -> threads, its subscription.
     :ivar lie: one of `drills.base.settings.LIES`.
@@ -108,9 +107,7 @@ class LyingMember:
             self._scribble()
             return True
         if self.lie == "commands-itself":
-            self._commit(
-                [Create(self._paths.command_prefix(self.consumer), self._stolen().to_bytes(), sequential=True)]
-            )
+            self._commit([Create(f"{self._path}/command-", self._stolen().to_bytes(), sequential=True)])
         elif self.lie in GENERATIONS and self._channel["generation"] <= LARGEST // 2:
             self._channel["generation"] = GENERATIONS[self.lie]
             self._write([])
