@@ -42,7 +42,7 @@ OPTIONAL = (STATIC_MEMBERS, WILDCARDS)
 
 @dataclass(frozen=True)
 class Scenario:
-    """One scenario.
+    """One scenario: a function is made one by `@partial(Scenario, NAME, TITLE)`.
 
     :ivar title: what the consumer must do.
     :ivar act: starts the processes, acts, and compares.  :raises NotConforming: with what the consumer did wrong.
