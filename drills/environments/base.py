@@ -100,10 +100,12 @@ class DrillAccess:
             if self._credentials or self._own:
                 folder.mkdir(mode=0o700, parents=True)
                 self._folder = folder
+                sasl = [":".join((SASL, *self._credentials.sasl))] if self._credentials.sasl is not None else []
                 for role in ROLES:
                     path = Path(self._file(role))
                     path.touch(mode=0o600)
-                    path.write_text(self._lines(role))
+                    lines = [*sasl, *(f"{DIGEST}:{digest}" for digest in self._digests(role))]
+                    path.write_text("".join(f"{line}\n" for line in lines))
             yield
         finally:
             for role in ROLES if self._folder is not None else ():
@@ -113,12 +115,6 @@ class DrillAccess:
 
     def _file(self, role: str) -> str:
         return str(self._folder / f"{role}.auth") if self._folder is not None else ""
-
-    def _lines(self, role: str) -> str:
-        """The role's file of credentials."""
-        sasl = [":".join((SASL, *self._credentials.sasl))] if self._credentials.sasl is not None else []
-        lines = [*sasl, *(f"{DIGEST}:{digest}" for digest in self._digests(role))]
-        return "".join(f"{line}\n" for line in lines)
 
 
 TICK_MS = 200

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from coordinator.admin.groups import Reading, ShownGroup, ShownMember, read_group
+from coordinator.admin.groups import Reading, ShownGroup, read_group
 from coordinator.zk.embedded.kafka import Broker
 from coordinator.zk.errors import BadData
 from coordinator.zk.security.access import ZooKeeperAccess
@@ -38,31 +38,23 @@ def slot(number: int) -> str:
 
 def remnants(group: ShownGroup) -> list[str]:
     """Commands, partitions and owners of ended incarnations, which a turn should have removed."""
-    result = [each for member in group.members for each in _of_channel(member)]
-    live = {
-        (member.consumer, part)
-        for member in group.members
-        if member.channel is not None and member.channel.is_live
-        for part in member.channel.running
-    }
-    result += [
-        f"owner {each.partition} of {each.consumer}"
-        for each in group.partitions
-        if each.consumer is not None and (each.consumer, each.partition) not in live
-    ]
-    return result
-
-
-def _of_channel(member: ShownMember) -> list[str]:
-    channel = member.channel
-    if channel is None:
-        return []
-    dead = [f"{part} in `running` of {member.consumer}" for part in channel.running if not channel.is_live]
-    return dead + [
-        f"{sent.name} for {member.consumer}"
-        for sent in member.commands
-        if not channel.is_live or (sent.command is not None and sent.command.incarnation != channel.incarnation)
-    ]
+    found: list[str] = []
+    live: set[tuple[str, TopicPartition]] = set()
+    for member in group.members:
+        channel, name = member.channel, member.consumer
+        if channel is None:
+            continue
+        if channel.is_live:
+            live |= {(name, part) for part in channel.running}
+        else:
+            found += [f"{part} in `running` of {name}" for part in channel.running]
+        found += [
+            f"{sent.name} for {name}"
+            for sent in member.commands
+            if not channel.is_live or (sent.command is not None and sent.command.incarnation != channel.incarnation)
+        ]
+    owned = [(each.consumer, each.partition) for each in group.partitions if each.consumer is not None]
+    return [*found, *(f"owner {part} of {name}" for name, part in owned if (name, part) not in live)]
 
 
 class Proxies(ExitStack):

@@ -5,7 +5,7 @@ and leave, sequentially in each of a few threads, a given number of times.
 from __future__ import annotations
 
 import random
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Callbacks, Consumer
@@ -67,23 +67,16 @@ def churn(fields: Fields) -> None:
     gate = HangGate()
     chance = random.Random(fields.number("seed"))
     topics = topics_of(fields)
-    lives = [(f"churn-{number}", chance.random() * LONGEST_S) for number in range(fields.number("times"))]
-    ended: list[str] = []
+    names = [f"churn-{number}" for number in range(fields.number("times"))]
+    stays_s = [chance.random() * LONGEST_S for _ in names]
 
-    def work(lifetimes: list[tuple[str, float]]) -> None:
-        for name, seconds in lifetimes:
-            if gate.ended.is_set():
-                return
-            config = load(ConsumerConfig, {**fields.values, "consumer": name}, env={})
-            if _joined_and_left(config, topics, round(1000 * seconds)):
-                ended.append(name)
+    def live(name: str, seconds: float) -> bool:
+        config = load(ConsumerConfig, {**fields.values, "consumer": name}, env={})
+        return not gate.ended.is_set() and _joined_and_left(config, topics, round(1000 * seconds))
 
-    threads = [threading.Thread(target=work, args=(lives[first::THREADS],)) for first in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    emit("churned", joined=len(ended), left=len(ended))
+    with ThreadPoolExecutor(THREADS) as pool:
+        count = sum(pool.map(live, names, stays_s))
+    emit("churned", joined=count, left=count)
 
 
 def _joined_and_left(config: ConsumerConfig, topics: dict[str, int], longest_ms: int) -> bool:

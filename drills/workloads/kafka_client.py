@@ -21,7 +21,7 @@ from coordinator.zk.znodes.json_fields import Fields
 from coordinator.zk.znodes.records import Topic
 
 from .process import HangGate, emit
-from .producer import ROUND_S, CachedTopics, Ends
+from .producer import Ends, produce
 
 CREATED_S = 30.0
 FLUSHED_S = 3.0
@@ -67,20 +67,10 @@ class NumberedProducer:
 
 
 def main(fields: Fields) -> None:
-    """Write `rate` records a second to each of the `partitions` of `topics` (registered below `zk`), until SIGTERM.
-
-    `servers` are the brokers.
-    """
-    gate = HangGate()
-    count = max(1, round(fields.number("rate") * ROUND_S))
-    names = sorted(fields.mapping("topics"))
-    created(fields.text("servers"), names, fields.number("partitions"))
-    topics, numbers = CachedTopics(fields.text("zk"), names), NumberedProducer(fields.text("servers"))
-    while not gate.ended.wait(ROUND_S):
-        gate.pass_through()
-        for topic in list(topics.known.values()):
-            numbers.write(topic, count)
-        emit("produced", ends=numbers.ends)
+    """See `produce`; it creates the topics with `partitions`. `servers` are the brokers."""
+    gate, numbers = HangGate(), NumberedProducer(fields.text("servers"))
+    created(fields.text("servers"), sorted(fields.mapping("topics")), fields.number("partitions"))
+    produce(gate, fields, numbers.write, numbers.ends)
     numbers.flush()
     emit("produced", ends=numbers.ends)
 
