@@ -162,7 +162,7 @@ class Processes:
         """Start a fetcher; in a consistent region a counting application."""
         name = slot(number)
         if self.settings.region:
-            return self._member(name, "counting.main", region=self.settings.region)
+            return self._member(name, "application.count", region=self.settings.region)
         pool = {"pool": POOL, "segments_dir": str(self.segments_dir), "slots": MOST_SLOTS, "number": number}
         fields = {**self._consumer_fields(name), **pool, "run": "drill", "quota_bytes": self.quota_bytes}
         return self._workload(name, "slot.main", **fields)

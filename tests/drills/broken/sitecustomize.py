@@ -19,7 +19,6 @@ CONSUMERS = (
     "-m consumer.cli run ",
     "-m drills.workloads slot.main ",
     "-m drills.workloads application.",
-    "-m drills.workloads counting.",
 )
 READER = "-m drills.workloads.spark_reader"
 COMMAND = " ".join(sys.orig_argv[1:])
