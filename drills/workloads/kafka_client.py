@@ -12,20 +12,17 @@ from collections import Counter
 from functools import partial
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from confluent_kafka import Producer as Client
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
+from coordinator.zk.embedded.kafka_client import TrialKafka
 from coordinator.zk.znodes.json_fields import Fields
 from coordinator.zk.znodes.records import Topic
 
 from .process import HangGate, emit
 from .producer import Ends, produce
 
-CREATED_S = 30.0
 FLUSHED_S = 3.0
-AGAIN_S = 0.1
 READ_S = 20.0
 GROUP = "drill-independent"
 """`group.id` is mandatory; the consumer neither joins the group nor commits."""
@@ -69,29 +66,11 @@ class NumberedProducer:
 def main(fields: Fields) -> None:
     """See `produce`; it creates the topics with `partitions`. `servers` are the brokers."""
     gate, numbers = HangGate(), NumberedProducer(fields.text("servers"))
-    created(fields.text("servers"), sorted(fields.mapping("topics")), fields.number("partitions"))
+    for name in sorted(fields.mapping("topics")):
+        TrialKafka(fields.text("servers")).make_topic(name, fields.number("partitions"))
     produce(gate, fields, numbers.write, numbers.ends)
     numbers.flush()
     emit("produced", ends=numbers.ends)
-
-
-def created(servers: str, names: list[str], partitions: int) -> None:
-    """Create the topics, once the broker is Kafka's controller.
-
-    :raises KafkaException: when it refuses them.
-    """
-    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0, "reconnect.backoff.max.ms": 200})
-    deadline = time.monotonic() + CREATED_S
-    while True:
-        try:
-            if admin.list_topics(timeout=5).controller_id >= 0:
-                for done in admin.create_topics([NewTopic(name, partitions, 1) for name in names]).values():
-                    done.result(10)
-                return
-        except KafkaException:
-            if time.monotonic() > deadline:
-                raise
-        time.sleep(AGAIN_S)
 
 
 def read(fields: Fields) -> None:
