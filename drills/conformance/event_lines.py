@@ -150,17 +150,6 @@ class EventLines:
             self.committed[partition] = offset
 
 
-def read_lines(process: str, lines: Iterable[str]) -> EventLines:
-    """The events of one process, from its complete lines.
-
-    :raises NotConforming: at the first that breaks a rule.
-    """
-    events = EventLines(process)
-    for line in lines:
-        events.take(line)
-    return events
-
-
 def names_of(partitions: Iterable[TopicPartition]) -> str:
     """Partitions, for messages."""
     return ", ".join(map(str, sorted(partitions))) or "nothing"
@@ -191,7 +180,10 @@ class Trial:
 
         :raises NotConforming: when it breaks a rule of a process.
         """
-        return read_lines(self.process.name, self.process.lines())
+        events = EventLines(self.process.name)
+        for line in self.process.lines():
+            events.take(line)
+        return events
 
     def batches(self) -> list[Batch]:
         """What it has consumed so far, of the topics as they are now."""

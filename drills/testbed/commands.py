@@ -199,9 +199,6 @@ class Processes:
             return self._workload("producer", "producer.main", **fields)
         return self._workload("producer", "kafka_client.main", **fields, **self._kafka(self.broker))
 
-    def _start_kafka_reader(self, broker: Broker) -> Process:
-        return self._workload("kafka_reader", "kafka_client.read", **self._log(), **self._kafka(broker))
-
     def _kafka(self, broker: Broker) -> dict[str, object]:
         return {"servers": broker.address, "partitions": self.settings.partitions}
 
@@ -211,23 +208,20 @@ class Processes:
 
     def _consumer_fields(self, name: str) -> dict[str, object]:
         """The configuration of a consumer; `name` is its process."""
-        return {
-            "zk": self._proxies.hosts(name),
-            "group": self.settings.group,
-            **self._log(),
-            "session_timeout_ms": self.settings.session_timeout_ms,
-            "max_poll_interval_ms": self.settings.max_poll_interval_ms,
-            "history_dir": str(self.histories),
-            **self._assignment(),
-        }
-
-    def _assignment(self) -> dict[str, object]:
-        """Empty for assignment by the coordinator."""
         settings = self.settings
-        if not settings.strategy:
-            return {}
-        own = {"strategy": settings.strategy, "misbehaves": settings.misbehaves, "state_bytes": settings.state_bytes}
-        return {"assignment": "client", "protocols": "drill" if settings.misbehaves else settings.strategy, **own}
+        fields = {
+            "zk": self._proxies.hosts(name),
+            "group": settings.group,
+            **self._log(),
+            "session_timeout_ms": settings.session_timeout_ms,
+            "max_poll_interval_ms": settings.max_poll_interval_ms,
+            "history_dir": str(self.histories),
+        }
+        if settings.strategy:
+            fields |= {"assignment": "client", "protocols": "drill" if settings.misbehaves else settings.strategy}
+            fields |= {"strategy": settings.strategy, "misbehaves": settings.misbehaves}
+            fields["state_bytes"] = settings.state_bytes
+        return fields
 
     def _member(self, name: str, main: str, **fields: object) -> Process:
         return self._workload(name, main, **self._consumer_fields(name), consumer=name, **fields)

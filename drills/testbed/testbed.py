@@ -151,7 +151,7 @@ class Stage(Processes):
         acknowledged = self.produced()
         if self.broker is None:
             return acknowledged
-        reader = self._start_kafka_reader(self.broker)
+        reader = self._workload("kafka_reader", "kafka_client.read", **self._log(), **self._kafka(self.broker))
         ended = reader.wait(READY_S)
         del self.processes[reader.name]
         answers = reader.printed()
