@@ -81,26 +81,24 @@ def churn(fields: Fields) -> None:
     names = [f"churn-{number}" for number in range(fields.number("times"))]
     stays_s = [chance.random() * LONGEST_S for _ in names]
 
-    def live(name: str, seconds: float) -> bool:
+    def has_joined_and_left(name: str, seconds: float) -> bool:
+        if gate.ended.is_set():
+            return False
         config = load(ConsumerConfig, {**fields.values, "consumer": name}, env={})
-        return not gate.ended.is_set() and _joined_and_left(config, topics, round(1000 * seconds))
+        try:
+            with Consumer(config, Subscription(topics)) as consumer:
+                for _ in range(max(1, round(1000 * seconds) // SHORT_POLL_MS)):
+                    consumer.poll(SHORT_POLL_MS)
+                    consumer.commit()
+        except CommitFailed:
+            return True  # it was evicted meanwhile
+        except CoordinatorError:
+            return False
+        return True
 
     with ThreadPoolExecutor(THREADS) as pool:
-        ended = sum(pool.map(live, names, stays_s))
+        ended = sum(pool.map(has_joined_and_left, names, stays_s))
     emit("churned", joined=ended, left=ended)
-
-
-def _joined_and_left(config: ConsumerConfig, topics: dict[str, int], longest_ms: int) -> bool:
-    try:
-        with Consumer(config, Subscription(topics)) as consumer:
-            for _ in range(max(1, longest_ms // SHORT_POLL_MS)):
-                consumer.poll(SHORT_POLL_MS)
-                consumer.commit()
-    except CommitFailed:
-        return True  # it was evicted meanwhile: it has joined and left
-    except CoordinatorError:
-        return False
-    return True
 
 
 # ---- in a consistent region
@@ -166,26 +164,18 @@ class Sketching(Callbacks):
 
     # ---- the history
 
-    def said(self) -> dict[str, Any] | None:
-        """Its state as an event's fields; None before the first state."""
+    def _record_state(self, event: str) -> None:
+        """Record its state, once it has one."""
         channel = self.consumer.member.channel if self.consumer is not None else None
         if channel is None or channel.region is None:
-            return None
-        return {
-            "incarnation": channel.incarnation,
-            "reset": channel.region.reset,
-            "checkpoint": self._checkpoint,
-            "states": [
-                {"topic": part.topic, "partition": part.partition, **each.to_json()}
-                for part, each in sorted(self.by_partition.items())
-            ],
-            "member": [{**_names(key), **each.to_json()} for key, each in sorted(self.by_topic_id.items())],
-        }
-
-    def _record_state(self, event: str) -> None:
-        state = self.said()
-        if state is not None:
-            self.record(event, **state)
+            return
+        states = [
+            {"topic": part.topic, "partition": part.partition, **each.to_json()}
+            for part, each in sorted(self.by_partition.items())
+        ]
+        member = [{**_names(key), **each.to_json()} for key, each in sorted(self.by_topic_id.items())]
+        of = {"incarnation": channel.incarnation, "reset": channel.region.reset, "checkpoint": self._checkpoint}
+        self.record(event, **of, states=states, member=member)
 
 
 def _runs(records: Sequence[Record]) -> list[tuple[int, int, str]]:
