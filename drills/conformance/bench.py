@@ -27,7 +27,7 @@ from ..environments.base import Environment
 from ..faults.proxy import MULTI, Loss, op_code
 from ..testbed.commands import READY_S
 from ..testbed.testbed import Stage
-from .event_lines import EventLines, NotConforming, Trial, Trials, require
+from .event_lines import ENDED, EventLines, NotConforming, Trial, Trials, require
 
 T = TypeVar("T")
 GROUP, TOPIC = "g", "t"
@@ -142,7 +142,7 @@ class Bench(Stage):
         require(code is not None, f"{trial.process.name} does not end within {READY_S:.0f} s of SIGTERM")
         require(code == 0, f"{trial.process.name} ends with exit code {code} after SIGTERM, not with 0")
         events = trial.events()
-        require(events.has_ended, f"{trial.process.name} ends without shutdown_complete")
+        require(ENDED in events.names, f"{trial.process.name} ends without shutdown_complete")
         self.gone(trial.process, "left")
         return events
 

@@ -66,11 +66,6 @@ class EventLines:
     _position: dict[TopicPartition, int] = field(default_factory=dict)
 
     @property
-    def has_ended(self) -> bool:
-        """Whether it has printed `shutdown_complete`."""
-        return ENDED in self.names
-
-    @property
     def ends(self) -> Mapping[TopicPartition, int]:
         """Partition -> the offset after the last record consumed of it."""
         return {batch.partition: batch.end for batch in self.batches}
@@ -98,7 +93,7 @@ class EventLines:
 
     def _take(self, name: str, at_ms: int, event: Mapping[str, Any]) -> None:
         require(type(at_ms) is int, f"{self.process} prints {name} without a timestamp in milliseconds")
-        require(not self.has_ended, f"{self.process} prints {name} after {ENDED}")
+        require(ENDED not in self.names, f"{self.process} prints {name} after {ENDED}")
         require(STARTED in (name, *self.names), f"{self.process} prints {name} before {STARTED}")
         self.names.append(name if name != COMMITTED or event["success"] else NOT_COMMITTED)
         if name == ASSIGNED:

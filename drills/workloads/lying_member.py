@@ -104,7 +104,9 @@ class LyingMember:
             return False
         self._version = node.stat.version
         if self.lie == "scribbles":
-            self._scribble()
+            path = self._path if self.lies % 2 else self._paths.id(self.consumer)
+            self.lies += 1
+            self._commit([SetData(path, b'{"version":1,"incarnation":[' * 50)])
             return True
         if self.lie == "commands-itself":
             self._commit([Create(f"{self._path}/command-", self._stolen().to_bytes(), sequential=True)])
@@ -187,11 +189,6 @@ class LyingMember:
         return [Delete(owner)] if is_own else []
 
     # ---- lies beside commands
-
-    def _scribble(self) -> None:
-        path = self._path if self.lies % 2 else self._paths.id(self.consumer)
-        self.lies += 1
-        self._commit([SetData(path, b'{"version":1,"incarnation":[' * 50)])
 
     def _stolen(self) -> Command:
         """A command that gives it everything."""

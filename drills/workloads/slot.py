@@ -43,12 +43,10 @@ class HangingFolder(SegmentFolder):
 
     def write(self, file: str, batches: Iterable[pa.RecordBatch]) -> int:
         self._pass_through()
-        if self._quota_bytes and self._used() >= self._quota_bytes:
+        files = (path for path in self._folder.rglob("*") if path.is_file())
+        if self._quota_bytes and sum(path.stat().st_size for path in files) >= self._quota_bytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return super().write(file, batches)
-
-    def _used(self) -> int:
-        return sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file())
 
 
 def main(fields: Fields) -> None:

@@ -52,7 +52,7 @@ def test_lines_in_order_tell_what_a_consumer_holds_and_has_consumed() -> None:
     assert (events.given_up(event_lines.LOST), events.given_up(event_lines.REVOKED)) == ({ZERO}, set())
     assert events.at_end({ZERO: 16}) == {ZERO}
     assert events.at_end({ZERO: 17}) == set()
-    assert events.has_ended
+    assert event_lines.ENDED in events.names
 
 
 @pytest.mark.parametrize(
