@@ -103,7 +103,7 @@ class MemberConfig(GroupAccess):
 
 
 # Configuration: each field is one property, a keyword option.
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig(MemberConfig):
     """Checked at construction. Names as in Kafka where Kafka has one.
 
@@ -125,7 +125,7 @@ class ConsumerConfig(MemberConfig):
         revoked, and on close.
     """
 
-    consumer: str = field(default_factory=lambda: UNNAMED)
+    consumer: str = field(default_factory=lambda: UNNAMED, kw_only=False)
     group_instance_id: str = ""
     checkpoint_dir: str = ""
     max_poll_interval_ms: int = 300_000

@@ -26,8 +26,7 @@ from drills.environments.containers import Containers
 from drills.environments.external import External, NamedGroup
 from drills.evidence.files import merged_history, write_reports
 from drills.evidence.measurements import EXIT_CODES, INCONCLUSIVE, together
-from drills.options import DEFAULTS, DRILLS, DrillOptions, named
-from drills.runner import BREAKS_OFF, DrillRun, run_drill
+from drills.runner import BREAKS_OFF, DEFAULTS, DRILLS, DrillOptions, DrillRun, named, run_drill
 from drills.scenarios.definition import Drill
 from drills.testbed.testbed import DataFrameReader
 
@@ -173,22 +172,20 @@ def _opened(options: DrillOptions, external: External | None) -> Iterator[tuple[
     """The ensemble, and the Spark process that reads the DataFrame."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zk-group-drill-")))
-        environment = nullcontext(external) if external is not None else _environment(folder, options)
+        environment: AbstractContextManager[Environment]
+        if external is not None:
+            environment = nullcontext(external)
+        elif options.kind is Containers:
+            environment = containers = Containers(folder / "containers")
+            click.echo(f"Compose project {containers.project}", err=True)  # for the cleanup after a killed run
+        else:
+            environment = Embedded(folder / "ensemble", options.servers, is_secured=options.is_secured)
         reader = DataFrameReader(folder)
         stack.callback(reader.close)
         opened = stack.enter_context(environment)
         stack.enter_context(opened.access.in_force(folder / "access"))
         stack.callback(signals.ignore)  # the cleanup is not interruptible, as after an interrupt
         yield opened, reader
-
-
-def _environment(folder: Path, options: DrillOptions) -> AbstractContextManager[Environment]:
-    """The drills' own ensemble; the context manager starts it."""
-    if options.kind is Containers:
-        containers = Containers(folder / "containers")
-        click.echo(f"Compose project {containers.project}", err=True)  # for the cleanup after a killed run
-        return containers
-    return Embedded(folder / "ensemble", options.servers, is_secured=options.is_secured)
 
 
 def _run_one(
@@ -206,18 +203,10 @@ def _run_one(
     return done
 
 
+SUMMED_UP = ("drill", "verdict", "why", "seed", "seconds", "numbers", "promises", "records")
+
+
 def _summary(run: DrillRun) -> dict[str, object]:
     document = run.document
     broken = [name for name, each in document["invariants"].items() if each["outcome"] == "broken"]
-    return {
-        "drill": run.drill.name,
-        "verdict": run.verdict,
-        "why": document["why"],
-        "seed": run.seed,
-        "seconds": document["seconds"],
-        "numbers": document["numbers"],
-        "promises": document["promises"],
-        "records": document["records"],
-        "broken": broken,
-        "folder": str(run.folder),
-    }
+    return {**{field: document[field] for field in SUMMED_UP}, "broken": broken, "folder": str(run.folder)}

@@ -1,7 +1,10 @@
-"""One run of a drill: steady state, fault, recovery, and the verdict with its evidence."""
+"""The drills, the options of `drill run`, and one run of a drill: steady state, fault, recovery, and the verdict with
+its evidence.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import time
@@ -12,31 +15,148 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from coordinator.zk.errors import CoordinatorError, StoreError
+from coordinator.zk.errors import CoordinatorError, StoreError, UsageError
+from coordinator.zk.security.access import ZooKeeperAccess, access_at_open
 
 from .base.processes import NotReached, wait_for
 from .base.settings import POOL, Settings
 from .checker import check
 from .checker.invariants.l1_settles import SILENT_SHARE
-from .environments.base import MEMBER, Environment
+from .environments.base import BROKER, MEMBER, DrillAccess, Embedded, Environment
+from .environments.containers import Containers
+from .environments.external import External, NamedGroup
+from .evidence import files
 from .evidence.fetch_intervals import read_elsewhere
-from .evidence.files import (
-    Event,
-    granted_otherwise,
-    merged_history,
-    point_latest,
-    versions,
-    write_history,
-    write_json,
-    write_reports,
-    znodes,
-)
+from .evidence.files import Event
 from .evidence.measurements import WHAT, Measured, RecordCounts, counted, decided, measured, together_of
-from .options import DrillOptions
+from .scenarios.consumers import CONSUMERS, LYING_MEMBERS, SPARK
+from .scenarios.coordinators import COORDINATORS, LEADERS
 from .scenarios.definition import Drill
-from .scenarios.regions import in_states
+from .scenarios.ensembles import CHANGES, ENSEMBLES, KAFKA
+from .scenarios.regions import REGIONS, in_states
 from .testbed.commands import READY_S, SPARK_READY_S, Produced, remnants
 from .testbed.testbed import DataFrameReader, Stage
+
+_ALL = (
+    *COORDINATORS, *CONSUMERS, *LEADERS, *REGIONS, *LYING_MEMBERS, *ENSEMBLES, *CHANGES, *SPARK, *KAFKA,
+)  # fmt: skip
+DRILLS: dict[str, Drill] = {drill.name: drill for drill in _ALL}
+"""Every drill, by name."""
+
+DEFAULTS = Settings()
+MOST_SERVERS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class DrillOptions:
+    """Validated options.
+
+    :ivar names: the drills; empty where `short` or `is_all` chooses them.
+    :ivar servers: size of the embedded ensemble.
+    :ivar kafka: whether `short` and `is_all` include the drills on a Kafka broker.
+    :ivar is_secured: whether znodes have ACLs, and embedded servers TLS and SASL.
+    :ivar zk: the operator's ensemble.  :ivar group: a group there.  :ivar execute: False for a dry run on it.
+    :ivar access: how its servers are reached.
+    :ivar settings: before the drill and the ensemble adjust them.
+    :ivar repeat: runs of each drill.  :ivar seed: of the first run.
+    :ivar runs: the folder of the evidence.  :ivar keep: whether records and segments stay in it.
+    :raises UsageError: when options exclude each other.
+    """
+
+    names: tuple[str, ...] = ()
+    short: bool = False
+    is_all: bool = False
+    servers: int = MOST_SERVERS
+    kafka: bool = False
+    in_docker: bool = False
+    is_secured: bool = False
+    zk: str | None = None
+    group: str | None = None
+    execute: bool = False
+    repeat: int = 1
+    seed: int = 1
+    access: ZooKeeperAccess | None = None
+    settings: Settings = DEFAULTS
+    runs: Path = field(default_factory=lambda: Path("runs"))
+    is_json: bool = False
+    keep: bool = False
+
+    def __post_init__(self) -> None:
+        if self.in_docker and self.zk is not None:
+            raise UsageError("--docker and --zk are mutually exclusive")
+        if self.in_docker and self.is_secured:
+            raise UsageError("--docker and --secure are mutually exclusive: the servers in containers have no TLS")
+        if self.group is not None and self.is_secured:
+            raise UsageError("--group and --secure are mutually exclusive: the ACLs of the path of --zk are yours")
+        if (self.group is not None and self.zk is None) or (self.execute and self.group is None):
+            raise UsageError("--group needs --zk, and --execute needs --group")
+        if self.keep and self.group is not None:
+            raise UsageError("--keep cannot be used with --group: the next run refuses an existing group")
+        if self.keep and self.is_secured and self.zk is not None:
+            raise UsageError("--keep cannot be used with --zk and --secure: the kept znodes could not be removed later")
+        if sum((bool(self.names), self.short, self.is_all)) != 1:
+            raise UsageError("name the drills to run, or give one of --short and --all (see: drill list)")
+
+    @property
+    def kind(self) -> type[Embedded | Containers | External]:
+        """The type of the ensemble."""
+        if self.zk is not None:
+            return External
+        return Containers if self.in_docker else Embedded
+
+    def external(self) -> External | None:
+        """The operator's ensemble; None without `zk`.
+
+        :raises UsageError: when `zk` or `group` is malformed.
+        :raises ZooKeeperUnreachable: when no server answers.
+        :raises AuthenticationFailed: when a server and this machine refuse each other.
+        """
+        if self.zk is None:
+            return None
+        access = DrillAccess(access_at_open(self.access), os.environ, self.is_secured)
+        if self.group is None:
+            return External(self.zk, self.settings.session_timeout_ms, access)
+        return NamedGroup(self.zk, self.settings.session_timeout_ms, self.group, access)
+
+    def chosen(self) -> tuple[list[Drill], list[str]]:
+        """The drills to run, and a message for each that is skipped: `short` and `is_all` skip what the ensemble does
+        not support.
+
+        :raises UsageError: when the ensemble does not support a named drill, or is too small.
+        """
+        kind = self.kind
+        has_broker = kind is not External and not self.is_secured and (self.kafka or bool(self.names))
+        can = kind.can | {BROKER} if has_broker else kind.can
+        every = named(self.names) if self.names else [one for one in DRILLS.values() if one.is_short or self.is_all]
+        servers = MOST_SERVERS if kind is External else self.servers
+        too_few = [one.name for one in every if one.servers > servers]
+        if too_few:
+            raise UsageError(f"{too_few[0]} needs an ensemble of three: use --servers 3")
+        lacks = {one.name: lack for one in every if (lack := one.lacks(can))}
+        lacking = {name: f"{name} needs {lack}: {self._instead(lack, can)}" for name, lack in lacks.items()}
+        if lacking and self.names:
+            raise UsageError(next(iter(lacking.values())))
+        return [one for one in every if one.name not in lacking], list(lacking.values())
+
+    def _instead(self, lack: str, can: frozenset[str]) -> str:
+        """A hint: the option of an ensemble that supports the operation."""
+        if not can:
+            return "no broker is started with --zk" if lack == BROKER else "the servers of --zk are not touched"
+        if lack == BROKER and self.is_secured:
+            return "no broker is started with --secure"
+        return "use --kafka" if lack == BROKER else "use --docker"
+
+
+def named(names: Sequence[str]) -> list[Drill]:
+    """The drills with these names.
+
+    :raises UsageError: when a drill does not exist.
+    """
+    unknown = [name for name in names if name not in DRILLS]
+    if unknown:
+        raise UsageError(f"unknown drill {unknown[0]!r}; known drills: {', '.join(DRILLS)}")
+    return [DRILLS[name] for name in names]
+
 
 SETTLE_S = 1.0 + 0.5
 """Margin after the promised time since the last fault; then L1 and L5 are decided."""
@@ -92,58 +212,56 @@ def run_drill(
     produced: Produced = {}
     rows: list[dict[str, Any]] | None = None
     states: RecordCounts | None = None
-    files: list[Path] = []
+    histories: list[Path] = []
     chroot = environment.chroot_of(f"{run.folder.name.lower()}-{drill.name}")
     try:
-        _make_whole(environment)
+        if not environment.is_healthy():  # an earlier drill has left faults
+            environment.heal()
+            wait_for(environment.is_healthy, READY_S, "all ZooKeeper servers serve")
         with (
             environment.cleared(chroot, options.keep),
             Stage(environment, run.folder, chroot, run.settings, seed) as stage,
         ):
             _act(run, stage, announce)
-            if run.settings.region:
-                states = _in_states(run, stage)
-            else:
-                produced, rows = _read(run, stage, reader)
-            files = _witnessed(run, stage)
+            try:
+                if run.settings.region:
+                    states = in_states(stage)
+                else:
+                    produced, rows = _read(run, stage, reader)
+            except (CoordinatorError, OSError) as error:  # their records are unreadable
+                run.missing.append(str(error))
+            histories = _witnessed(run, stage)
     except BREAKS_OFF as error:  # also during the cleanup, when the evidence may be complete
         run.missing.append(f"aborted: {error}")
-    events, unreadable = merged_history(files)
+    events, unreadable = files.merged_history(histories)
     bounds = run.settings.bounds(environment.tick_s)
     run.missing += [f"unreadable history: {problem}" for problem in unreadable[:3]]
-    run.missing += granted_otherwise(events, bounds["session_timeout"])
-    write_history(run.folder / "history.jsonl", events)
+    run.missing += files.granted_otherwise(events, bounds["session_timeout"])
+    files.write_history(run.folder / "history.jsonl", events)
     consumers = {event["consumer"] for event in events if event["event"] == "registered"}
     elsewhere = read_elsewhere(events, {name for name in consumers if not name.startswith(f"{POOL}-")})
     records = states or (RecordCounts(0) if rows is None else counted(produced, rows, elsewhere))
     _conclude(run, environment, events, bounds, records)
     run.document["seconds"] = round(time.monotonic() - began, 1)
-    write_json(run.folder / "run.json", run.document)
-    write_reports(run.folder, run.document, events)
+    files.write_json(run.folder / "run.json", run.document)
+    files.write_reports(run.folder, run.document, events)
     if not options.keep:
         for pattern in ("log", "segments", "histories", "writes", "kafka", "spark-*"):
             for left in run.folder.glob(pattern):
                 shutil.rmtree(left, ignore_errors=True)
-    point_latest(run.folder)
+    files.point_latest(run.folder)
     return run
 
 
 def _witnessed(run: DrillRun, stage: Stage) -> list[Path]:
     """Write the histories of the processes, the drill and ZooKeeper; returns the files."""
     try:
-        write_json(run.folder / "after.json", znodes(stage.store, stage.environment.shown))
+        files.write_json(run.folder / "after.json", files.znodes(stage.store, stage.environment.shown))
     except StoreError as error:
         run.missing.append(f"ZooKeeper is lost: {error}")
-    files = stage.witnessed()
+    histories = stage.witnessed()
     run.missing += [stage.observer.missing] if stage.observer is not None and stage.observer.missing else []
-    return files
-
-
-def _make_whole(environment: Environment) -> None:
-    """Revert leftover faults of an earlier drill."""
-    if not environment.is_healthy():
-        environment.heal()
-        wait_for(environment.is_healthy, READY_S, "all ZooKeeper servers serve")
+    return histories
 
 
 def _made_folder(parent: Path) -> Path:
@@ -158,7 +276,8 @@ def _made_folder(parent: Path) -> Path:
 
 
 def _act(run: DrillRun, stage: Stage, announce: Announce) -> None:
-    """Run all steps; what is not reached is recorded as missing."""
+    """Run all steps; what is not reached is recorded as missing. L1 counts from `calm`, the time after the last fault,
+    however long the drill waits."""
     drill, calm = run.drill, None
     try:
         stage.start_all()
@@ -167,11 +286,11 @@ def _act(run: DrillRun, stage: Stage, announce: Announce) -> None:
         _flows(stage, run.settings.partitions)
         announce(f"steady: {len(stage.slots())} fetchers, {run.settings.partitions} partitions")
         time.sleep(run.settings.steady_s)
-        write_json(run.folder / "before.json", znodes(stage.store, stage.environment.shown))
+        files.write_json(run.folder / "before.json", files.znodes(stage.store, stage.environment.shown))
         announce(f"fault: {drill.fault}")
         drill.run(stage)
         if run.settings.spark != "pool":  # Spark promises no restart time for slots in executors
-            calm = _noted_calm(stage)
+            calm = stage.notes.note("calm", stuck=[])
         stage.wait_settled(stage.slots())
         announce("settled")
     except StoreError as error:
@@ -179,7 +298,7 @@ def _act(run: DrillRun, stage: Stage, announce: Announce) -> None:
     except BREAKS_OFF as error:
         run.missing.append(str(error))
     try:
-        calm = _noted_calm(stage) if calm is None else calm
+        calm = stage.notes.note("calm", stuck=[]) if calm is None else calm
         time.sleep(max(0.0, calm + _settled_s(stage) - time.monotonic()))
         stage.stop_producing()
         stage.drained()
@@ -189,11 +308,6 @@ def _act(run: DrillRun, stage: Stage, announce: Announce) -> None:
         run.missing.append(str(error))
     run.wrong += [*stage.wrong, *(f"{name} ended unexpectedly" for name in stage.ended())]
     stage.notes.note("end")
-
-
-def _noted_calm(stage: Stage) -> float:
-    """Record the time after the last fault: L1 counts from it, however long the drill waits."""
-    return stage.notes.note("calm", stuck=[])
 
 
 def _settled_s(stage: Stage) -> float:
@@ -231,29 +345,18 @@ def _cleared(stage: Stage, calm: float) -> None:
         wait_for(lambda: not remnants(stage.group()), deadline - time.monotonic(), "leftovers are removed")
 
 
-def _read(run: DrillRun, stage: Stage, reader: DataFrameReader) -> tuple[Produced, list[dict[str, Any]] | None]:
-    """The produced records, and those in the DataFrame; None when it is unreadable.
+def _read(run: DrillRun, stage: Stage, reader: DataFrameReader) -> tuple[Produced, list[dict[str, Any]]]:
+    """The produced records, and those in the DataFrame.
 
     With a streaming query they are the query's: its finished segments are deleted, and a batch read misses them.
+
+    :raises NotReached: when they are unreadable.
     """
-    try:
-        streamed = stage.streamed()
-        if streamed is not None:
-            return stage.in_log(), together_of(streamed)
-        access = stage.environment.access.to_servers(MEMBER)
-        return stage.in_log(), reader.read(stage.zk, run.settings.group, not stage.applications, access)
-    except (NotReached, OSError) as error:
-        run.missing.append(str(error))
-        return {}, None
-
-
-def _in_states(run: DrillRun, stage: Stage) -> RecordCounts | None:
-    """The counts in the states of a region's members; None when they are unreadable."""
-    try:
-        return in_states(stage)
-    except (CoordinatorError, OSError) as error:
-        run.missing.append(str(error))
-        return None
+    streamed = stage.streamed()
+    if streamed is not None:
+        return stage.in_log(), together_of(streamed)
+    access = stage.environment.access.to_servers(MEMBER)
+    return stage.in_log(), reader.read(stage.zk, run.settings.group, not stage.applications, access)
 
 
 # ---- the verdict
@@ -282,7 +385,7 @@ def _conclude(
         "why": why,
         "seed": run.seed,
         "started": run.started.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "versions": versions(environment.version()),
+        "versions": files.versions(environment.version()),
         "configuration": asdict(run.settings),
         "ensemble": {
             "kind": environment.kind,
@@ -317,9 +420,7 @@ def _window(run: DrillRun, events: Sequence[Event], fault_at: float) -> list[str
         if event["event"] == came and event["at"] >= fault_at
         for item in event["ranges"]
     )
-    if count >= least:
-        return []
-    return [f"only {count} records came after the fault; {least} are needed for a verdict"]
+    return [f"only {count} records came after the fault; {least} are needed for a verdict"] if count < least else []
 
 
 def _promises(drill: Drill, bounds: Mapping[str, float], effects: Measured | None) -> list[dict[str, Any]]:

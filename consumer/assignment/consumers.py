@@ -386,11 +386,12 @@ class LeaderLookup:
         if self._rack_of is None:
             listing = self._store.children(self._brokers.ids)
             names = sorted(name for name in (listing.names if listing else ()) if name.isdigit())
-            self._rack_of = {}
+            racks: dict[str, str] = {}
             for name, node in zip(names, self._store.get_many(list(map(self._brokers.id, names))), strict=True):
                 with suppress(ValueError, AttributeError):
                     rack = json.loads(node.data).get("rack") if node is not None else ""
-                    self._rack_of |= {name: rack} if rack and isinstance(rack, str) else {}
+                    racks |= {name: rack} if rack and isinstance(rack, str) else {}
+            self._rack_of = racks
         return self._rack_of
 
     def _id(self, part: TopicPartition) -> str:

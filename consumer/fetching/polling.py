@@ -194,7 +194,7 @@ class Fetcher:
 
     def _note_out_of_range(self, partition: TopicPartition, error: OffsetOutOfRange) -> None:
         """The log does not have the next offset: resolve the reset position."""
-        if partition in self.out_of_range:
+        if partition in self._jumps or partition in self._refused:
             return
         topic_id, offset = self._positions[partition]
         if self._reset == NONE:

@@ -137,6 +137,7 @@ class Log(Protocol):
 
     def source(self, limits: FetchLimits = NO_LIMITS) -> Source:
         """The source of one reader; a log that prefetches has one at a time."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Free all resources. Batches that were returned stay valid."""

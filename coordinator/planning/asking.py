@@ -10,7 +10,7 @@ move when an answer is adopted, and from there stops and starts are those of eve
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from ..zk.store import MAX_COMMIT_BYTES
@@ -86,7 +86,7 @@ class Group:
     def next_name(self) -> str:
         """The name of the next ask: above all asks in ZooKeeper, in `state` and in members' channels."""
         names = [view.name for view in self.snapshot.asks]
-        named = {view.channel.ask for view in self.snapshot.channels.values() if view.channel is not None}
+        named = {view.ask for view in self.snapshot.channels.values()}
         known = (self.before.ask, self.before.failed_ask, self.before.floor)
         number = 1 + max(map(ask_number, (*names, *known)))
         if not ask_number(ask_name(number)):  # it could not be read: a stray znode leaves no room
@@ -174,10 +174,8 @@ def _wait_for_answer(group: Group, view: AskView, ask: Ask) -> Asking:
     if existing is None and not is_old and group.snapshot.state.epoch == group.snapshot.epoch:
         return _failed(group, view, ask, "it has acknowledged its assign without an answer")
     tries = f", attempt {ask.attempt}" if ask.attempt > 1 else ""
-    return Asking(
-        unchanged_target(group, {(ask.leader, existing)} if existing else set()),
-        group.before,
-        group.snapshot.state.strategy,
+    return replace(
+        unchanged(group, group.before, {(ask.leader, existing)} if existing else set()),
         assign=None if existing else (ask.leader, sent),
         waits=f"{ask.leader} is asked for an assignment ({ask.protocol}{tries})",
         timers=(group.timeout_s - view.age_s,),
@@ -198,7 +196,7 @@ def _decided(group: Group, view: AskView, ask: Ask) -> Asking | None:
         found = _adopted(group, view, ask, verdict.left_out)
         if group.is_held:
             waits = f"the answer of {ask.leader} waits for a checkpoint of the region"
-            return Asking(unchanged_target(group), group.before, group.snapshot.state.strategy, waits=waits)
+            return replace(unchanged(group, group.before), waits=waits)
         too_large = _too_large(group, ask, found)
         return _failed(group, view, ask, too_large) if too_large else found
     if ask.outdated >= OUTDATED_AT_MOST:
@@ -277,10 +275,8 @@ def _failed(group: Group, view: AskView, ask: Ask, why: str) -> Asking:
     failed = tuple(dict.fromkeys((*before.failed, *([known.identity] if known is not None else []))))
     client = replace(before, failed=failed, attempts=min(before.attempts + 1, MAX_COUNT), failed_ask=view.name)
     reason = shortened(f"leader {ask.leader} ({ask.protocol}) failed: {why}", MAX_REASON)
-    return Asking(
-        unchanged_target(group),
-        client,
-        group.snapshot.state.strategy,
+    return replace(
+        unchanged(group, client),
         notices=_notices(group, ask, view.name, reason),
         waits=reason,
         has_failed=True,
@@ -290,22 +286,14 @@ def _failed(group: Group, view: AskView, ask: Ask, why: str) -> Asking:
 
 def _notices(group: Group, ask: Ask, name: str, reason: str) -> tuple[tuple[str, Command], ...]:
     """`assignment-failed` for every live member of the ask."""
-    epoch, generation = group.snapshot.epoch, group.snapshot.state.generation
+    epoch, generation, channels = group.snapshot.epoch, group.snapshot.state.generation, group.snapshot.channels
     return tuple(
-        (
-            consumer,
-            Command(ASSIGNMENT_FAILED, epoch, generation, one.incarnation, ask=name, reason=reason),
-        )
+        (consumer, Command(ASSIGNMENT_FAILED, epoch, generation, one.incarnation, ask=name, reason=reason))
         for consumer, one in sorted(group.membership.live.items())
         if consumer in ask.members
         and ask.members[consumer].identity == group.members[consumer].identity
-        and _unread(group, consumer) < MOST_NOTICES
+        and sum(sent.option == ASSIGNMENT_FAILED for sent in channels[consumer].commands) < MOST_NOTICES
     )
-
-
-def _unread(group: Group, consumer: str) -> int:
-    commands = group.snapshot.channels[consumer].commands
-    return sum(sent.command is not None and sent.command.option == ASSIGNMENT_FAILED for sent in commands)
 
 
 def _backoff_s(attempts: int) -> float:
@@ -317,7 +305,7 @@ def _backoff_s(attempts: int) -> float:
 
 def _new_ask(group: Group) -> Asking:
     before = group.before
-    quiet = Asking(unchanged_target(group), before, group.snapshot.state.strategy)
+    quiet = unchanged(group, before)
     if not group.membership.everybody:
         target = unreadable(group.snapshot, group.membership)
         return replace(quiet, assignment=Wanted(target, {}, {}, before.ask, is_exclusive=True)) if target else Asking()
@@ -352,11 +340,9 @@ def _asked(group: Group, leader: str, client: ClientSide, reason: str) -> Asking
     size, room = len(ask.to_bytes()), MAX_COMMIT_BYTES - ROOM_BYTES - len(group.snapshot.state.to_bytes())
     if size > room:
         too_large = f"an ask of {len(group.members)} members takes {size} bytes, and {room} are left beside `state`"
-        return Asking(unchanged_target(group), client, group.snapshot.state.strategy, waits=too_large, has_failed=True)
-    return Asking(
-        unchanged_target(group),
-        client,
-        group.snapshot.state.strategy,
+        return replace(unchanged(group, client), waits=too_large, has_failed=True)
+    return replace(
+        unchanged(group, client),
         made=(name, ask),
         assign=(leader, _assign_command(group, leader, name)),
         answered=group.snapshot.sync_request,
@@ -442,15 +428,14 @@ def _changed(asked: Mapping[str, AskMember], now: Mapping[str, AskMember]) -> st
     return changes_of(joined, left, changed, 3)
 
 
-def unchanged_target(group: Group, commands: set[tuple[str, str]] | None = None) -> Wanted:
+def unchanged(group: Group, client: ClientSide, commands: Set[tuple[str, str]] = frozenset()) -> Asking:
     """The unchanged target; a static member's entry is for its current incarnation."""
-    state = group.snapshot.state
+    state, before = group.snapshot.state, group.before
     target = {name: _for_incarnation(group, name, one) for name, one in (state.target or sent_starts(group)).items()}
     left_out = {name: why for name, why in state.left_out.items() if name in state.topics}
-    client = group.before
-    kept = frozenset(commands or ()) | unread_notices(group)
-    is_exclusive = client.protocol_type != CONSUMER
-    return Wanted(target, state.topics, left_out, client.ask, is_exclusive, kept)
+    kept = unread_notices(group) | commands
+    want = Wanted(target, state.topics, left_out, before.ask, before.protocol_type != CONSUMER, kept)
+    return Asking(want, client, state.strategy)
 
 
 def _for_incarnation(group: Group, name: str, one: Target) -> Target:
@@ -538,7 +523,7 @@ def _readable_asks(group: Group) -> set[str]:
     """Asks whose entries a member may still read; a group that is never Stable keeps no others."""
     views = group.snapshot.channels.values()
     sent = {each.command.ask for view in views for each in view.commands if each.command is not None}
-    return sent | {view.channel.ask for view in views if view.channel is not None}
+    return sent | {view.ask for view in views}
 
 
 def _resent_notices(group: Group) -> tuple[tuple[str, Command], ...]:

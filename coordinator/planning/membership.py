@@ -232,7 +232,7 @@ def _lease_ms(snapshot: Snapshot, name: str, registration: Registration) -> int:
 
 def _runs_unowned(snapshot: Snapshot, view: ChannelView) -> bool:
     """Whether a member runs resources without owner znodes: no other may start them before its lease expires."""
-    return is_exclusive(snapshot) and view.channel is not None and bool(view.channel.ask)
+    return is_exclusive(snapshot) and bool(view.ask)
 
 
 def _end_departed(snapshot: Snapshot, found: Membership) -> None:

@@ -295,9 +295,9 @@ def _reason(members: Membership, reconciliation: Moves, asks: Asking) -> str | N
         return asks.waits or reconciliation.blocked_by
     late = sorted(name for name, sent in reconciliation.kept.items() if sent.age_s >= STRAGGLER_AFTER_S)
     if late:
-        command = reconciliation.kept[late[0]].command
+        option = reconciliation.kept[late[0]].option or "command"
         others = f" (nor have {len(late) - 1} others theirs)" if len(late) > 1 else ""
-        return f"{late[0]} has not acknowledged its {command.option if command else 'command'}{others}"
+        return f"{late[0]} has not acknowledged its {option}{others}"
     if not reconciliation.waiting:
         return None
     name, partitions = min(reconciliation.waiting.items())

@@ -31,10 +31,11 @@ def history_of(
     :param ends: of this turn.
     """
     before = snapshot.state
+    finished_ms = snapshot.now_ms if state.state in (STABLE, EMPTY) else None
+    standing_since_ms, silent_since_ms = _standing_since(snapshot, gone, stopping)
     if is_new:
         ask = adopted_ask(snapshot, state)
         joined, left = sorted(_lives(state) - _lives(before)), sorted(_lives(before) - _lives(state))
-        standing_since_ms, silent_since_ms = _standing_since(snapshot, gone, stopping)
         return Rebalance(
             generation=state.generation,
             epoch=snapshot.epoch,
@@ -44,7 +45,7 @@ def history_of(
             left=tuple(left),
             moved=_moved(before, state),
             stopped_ms=None if stopping else snapshot.now_ms,
-            finished_ms=snapshot.now_ms if state.state in (STABLE, EMPTY) else None,
+            finished_ms=finished_ms,
             standing_since_ms=standing_since_ms,
             silent_since_ms=silent_since_ms,
             assignment_ms=max(0, snapshot.now_ms - ask.since_ms) if ask is not None else None,
@@ -57,8 +58,6 @@ def history_of(
     if record.finished_ms is not None:
         return _with_return(snapshot, state, record)
     stopped_ms = record.stopped_ms or (None if stopping else snapshot.now_ms)
-    finished_ms = snapshot.now_ms if state.state in (STABLE, EMPTY) else None
-    standing_since_ms, silent_since_ms = _standing_since(snapshot, gone, stopping)
     updated = replace(record, stopped_ms=stopped_ms, finished_ms=finished_ms, standing_since_ms=standing_since_ms)
     if updated == record:
         return None  # another member's last sign is written with the next of these

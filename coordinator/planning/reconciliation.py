@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ..zk.znodes.group_state import Mark, Target
 from ..zk.znodes.partitions import NONE, PartitionSet, topics_of, united
 from ..zk.znodes.records import DRAIN, START_FETCHER, STOP_FETCHER, Command
+from ..zk.znodes.regions import Order
 from .membership import Membership, is_exclusive, lease_ms
 from .snapshot import ChannelView, SentCommand, Snapshot, wave_of
 from .target import Wanted
@@ -40,6 +42,10 @@ class Round:
     generation: int
     is_eager: bool
 
+    def command(self, name: str, option: str, **fields: Any) -> Command:
+        """A command to a member, in its incarnation of the target."""
+        return Command(option, self.snapshot.epoch, self.generation, self.want.target[name].incarnation, **fields)
+
 
 # ---- the steps of a member
 
@@ -61,7 +67,7 @@ class Step:
     @property
     def option(self) -> str:
         """That of its command; empty without one."""
-        command = self.due or (self.sent.command if self.sent is not None else None)
+        command = self.due or self.sent
         return command.option if command is not None else ""
 
 
@@ -145,7 +151,7 @@ def _step(
     if sent is not None:
         return Step(sent=sent)
     if revoked:
-        return Step(_stop(now, name, revoked))
+        return Step(stop(now, name, revoked))
     view = now.snapshot.channels[name]
     missing = now.want.target[name].partitions - view.running
     if _has_settled(now, view) and not missing:
@@ -271,13 +277,12 @@ def _still_right(now: Round, view: ChannelView, sent: SentCommand, to_revoke: Ma
 # ---- commands to send
 
 
-def _stop(now: Round, name: str, partitions: PartitionSet) -> Command:
+def stop(now: Round, name: str, partitions: PartitionSet, region: Order | None = None) -> Command:
     """Seed 000, `rebalance` 4.1. Without partitions it means all."""
     view = now.snapshot.channels[name]
     named = NONE if partitions == view.running else partitions
     topics = dict(view.channel.topics) if view.channel else {}
-    incarnation = now.want.target[name].incarnation
-    return Command(STOP_FETCHER, now.snapshot.epoch, now.generation, incarnation, {}, named, topics)
+    return now.command(name, STOP_FETCHER, partitions=named, topics=topics, region=region)
 
 
 def _start(now: Round, name: str, partitions: PartitionSet) -> Command:
@@ -285,8 +290,7 @@ def _start(now: Round, name: str, partitions: PartitionSet) -> Command:
     target = now.want.target[name]
     threads = {thread: parts & partitions for thread, parts in target.threads.items() if parts & partitions}
     topics = {topic: now.want.topics[topic] for topic in topics_of(partitions)}
-    epoch, ask = now.snapshot.epoch, now.want.ask
-    return Command(START_FETCHER, epoch, now.generation, target.incarnation, threads, NONE, topics, ask)
+    return now.command(name, START_FETCHER, threads=threads, topics=topics, ask=now.want.ask)
 
 
 def _has_settled(now: Round, view: ChannelView) -> bool:
@@ -347,7 +351,7 @@ def mark_replaced(snapshot: Snapshot, membership: Membership) -> None:
     if not is_exclusive(snapshot):
         return
     known = {(mark.consumer, mark.incarnation) for mark in membership.marks}
-    runs = any(view.channel is not None and view.channel.ask for view in snapshot.channels.values())
+    runs = any(view.ask for view in snapshot.channels.values())
     if snapshot.state.client is None and runs and all(consumer != UNKNOWN for consumer, _ in known):
         life, lease = f"epoch-{snapshot.epoch}", snapshot.longest_lease_ms
         membership.mark(Mark(UNKNOWN, life, NONE, lease, "the state was lost"))
@@ -392,13 +396,10 @@ def exclusive_moves(now: Round) -> Moves:
 
 def _wanted(now: Round, name: str) -> Command | None:
     """A stop where an earlier answer is run, a start where none is, None where it is this one."""
-    channel = now.snapshot.channels[name].channel
-    runs = channel.ask if channel is not None else ""
+    runs = now.snapshot.channels[name].ask
     if not now.want.ask or runs == now.want.ask:
         return None
-    option, ask = (STOP_FETCHER, "") if runs else (START_FETCHER, now.want.ask)
-    incarnation = now.want.target[name].incarnation
-    return Command(option, now.snapshot.epoch, now.generation, incarnation, ask=ask)
+    return now.command(name, STOP_FETCHER) if runs else now.command(name, START_FETCHER, ask=now.want.ask)
 
 
 def _blocked_by(now: Round, to_stop: Sequence[str], withdrawn: Withdrawn) -> str:
@@ -407,15 +408,15 @@ def _blocked_by(now: Round, to_stop: Sequence[str], withdrawn: Withdrawn) -> str
         return f"{min(to_stop)} has not stopped yet"
     if now.membership.marks:
         return f"the lease of {now.membership.marks[0].consumer} may still run"
-    if any(end.view.channel is not None and end.view.channel.ask for end in now.membership.ends):
+    if any(end.view.ask for end in now.membership.ends):
         return "an incarnation is being ended"
-    pending = [name for name, sent in withdrawn if sent.command and sent.command.option == START_FETCHER]
+    pending = [name for name, sent in withdrawn if sent.option == START_FETCHER]
     if pending:
         return f"a start of {pending[0]} is being withdrawn"
     ended = {end.view.consumer for end in now.membership.ends}
     for name, view in sorted(now.snapshot.channels.items()):
         if view.channel is None:
             return f"the channel of {name} cannot be read"
-        if name not in ended and view.channel.is_live and view.channel.ask not in ("", now.want.ask):
+        if name not in ended and view.channel.is_live and view.ask not in ("", now.want.ask):
             return f"{name} runs what an earlier assignment gave it"
     return ""

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from ..zk.errors import RebalanceFailed
 from ..zk.znodes.json_fields import MAX_CONTINUED, MAX_COUNT
 from ..zk.znodes.partitions import NONE, PartitionSet, TopicPartition, topics_of
-from ..zk.znodes.records import DRAIN, START_FETCHER, STOP_FETCHER, Command
+from ..zk.znodes.records import DRAIN, START_FETCHER, Command
 from ..zk.znodes.regions import CONSUMERS, FAILED, RESETTING, RUNNING, Order, Progress, Region
 from .membership import Membership
-from .reconciliation import Moves, Round, addressed, sort_wanted, step_of, taken_partitions
+from .reconciliation import Moves, Round, addressed, sort_wanted, step_of, stop, taken_partitions
 from .snapshot import ChannelView, RegionView, SentCommand, Snapshot
 from .target import Wanted
 
@@ -193,9 +193,7 @@ def _wanted_drain(now: Round, name: str, region: Region) -> Command | None:
     is_waited_for = region.open and _progress(view).drained != region.open
     if not is_waited_for or view.running != now.want.target[name].partitions:
         return None
-    incarnation = now.want.target[name].incarnation
-    order = Order(region.reset, region.open)
-    return Command(DRAIN, now.snapshot.epoch, now.generation, incarnation, region=order)
+    return now.command(name, DRAIN, region=Order(region.reset, region.open))
 
 
 def _progress(view: ChannelView) -> Progress:
@@ -222,22 +220,15 @@ def _to_revoke(now: Round, name: str, region: Region) -> PartitionSet:
 
 def _wanted(now: Round, name: str, region: Region) -> Command | None:
     """The one command that a member is to have now."""
-    snapshot, want = now.snapshot, now.want
-    view, target = snapshot.channels[name], want.target[name]
-    epoch = snapshot.epoch
-    if _to_revoke(now, name, region):
-        topics = dict(view.channel.topics) if view.channel is not None else {}
-        order = Order(region.reset)
-        return Command(STOP_FETCHER, epoch, now.generation, target.incarnation, {}, NONE, topics, region=order)
+    want, target = now.want, now.want.target[name]
+    if revoked := _to_revoke(now, name, region):
+        return stop(now, name, revoked, Order(region.reset))
     if region.state == FAILED:
         return None
     if not _is_ready(now, name, region):
         topics = {topic: want.topics[topic] for topic in topics_of(target.partitions)}
         order = _start_order(now, name, region)
-        return Command(
-            START_FETCHER, epoch, now.generation, target.incarnation, target.threads, NONE, topics, want.ask,
-            region=order,
-        )  # fmt: skip
+        return now.command(name, START_FETCHER, threads=target.threads, topics=topics, ask=want.ask, region=order)
     return _wanted_drain(now, name, region)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ..zk.znodes.group_state import Answer, Ask, GroupState, MemberAnswer, Rebalance
 from ..zk.znodes.partitions import NONE, PartitionSet, TopicPartition, topics_of
-from ..zk.znodes.records import DRAIN, Channel, Command, Registration, Seat, Topic
+from ..zk.znodes.records import Channel, Command, Registration, Seat, Topic
 from ..zk.znodes.regions import Region
 
 
@@ -25,9 +25,9 @@ class SentCommand:
     age_s: float = 0.0
 
     @property
-    def is_drain(self) -> bool:
-        """Whether it asks for a contribution; unfulfilled, its checkpoint is aborted and the member stays."""
-        return self.command is not None and self.command.option == DRAIN
+    def option(self) -> str:
+        """The command's option; empty when it cannot be read."""
+        return self.command.option if self.command is not None else ""
 
 
 Wave = tuple[str, int, int, str, int]
@@ -67,6 +67,11 @@ class ChannelView:
     def running(self) -> PartitionSet:
         """The partitions that it says it runs."""
         return frozenset(self.channel.running) if self.channel else NONE
+
+    @property
+    def ask(self) -> str:
+        """The ask whose answer it says it carries out; empty without one."""
+        return self.channel.ask if self.channel is not None else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,14 @@ one answer only, whose topics are current, and reading stops at a size limit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from ..planning.answers import outdated_topic
 from ..planning.snapshot import AskView, SyncRequestView
-from ..term.reading import Findings
+from ..term.reading import GroupMemory
 from ..zk.errors import BadData
-from ..zk.store import Listing, Node, Store
+from ..zk.store import Listing, Node
 from ..zk.znodes.group_state import (
     MAX_ANSWER_BYTES,
     MAX_MEMBER_STATE_BYTES,
@@ -29,9 +28,6 @@ from ..zk.znodes.group_state import (
 from ..zk.znodes.paths import MAX_NAME, MEMBER_PREFIX, GroupPaths, ask_number, is_name, shown
 from ..zk.znodes.records import Topic
 
-T = TypeVar("T")
-Parse = Callable[[str, Node, Callable[[str, bytes], T]], T | None]
-
 ENTRIES_AT_ONCE = 25
 """A znode may hold a megabyte, independent of its parser's limit."""
 
@@ -40,22 +36,17 @@ MOST_ASKS = 20
 
 
 class AskReader:
-    """Reads the asks of one group.
+    """Reads the asks of one group."""
 
-    :param age_s: seconds since a key was first seen.
-    """
-
-    def __init__(self, store: Store, paths: GroupPaths, problems: Findings, age_s: Callable[..., float]) -> None:
-        self._store = store
+    def __init__(self, memory: GroupMemory, paths: GroupPaths) -> None:
+        self._memory = memory
+        self._store = memory.store
         self._paths = paths
-        self._problems = problems
-        self._age_s = age_s
 
-    def read(self, listing: Listing | None, parsed: Parse[Ask]) -> tuple[AskView, ...]:
+    def read(self, listing: Listing | None) -> tuple[AskView, ...]:
         """The asks by number, without the entries of their answers.
 
         :param listing: of `sync`.
-        :param parsed: parses a node; None when it is unreadable.
         """
         names = sorted(self._usable(listing), key=ask_number)[-MOST_ASKS:]
         if not names:
@@ -64,7 +55,7 @@ class AskReader:
         answers = [self._paths.answer(name) for name in names]
         nodes = self._store.get_many([*paths, *answers])
         asks = [
-            (name, parsed(self._paths.ask(name), node, Ask.parse), answer)
+            (name, self._memory.parsed(self._paths.ask(name), node, Ask.parse), answer)
             for name, node, answer in zip(names, nodes, nodes[len(names) :], strict=False)
             if node is not None
         ]
@@ -95,7 +86,7 @@ class AskReader:
         try:
             request = SyncRequest.parse(path, node.data)
         except BadData as error:
-            self._problems.report(path, str(error))
+            self._memory.problems.report(path, str(error))
             return SyncRequestView(node.stat.version, "asked by the leader")
         by = f"{request.by}: " if request.by else ""
         return SyncRequestView(node.stat.version, f"{by}{request.reason or 'asked by the leader'}")
@@ -106,12 +97,12 @@ class AskReader:
             if ask_number(name):
                 found.append(name)
             else:
-                self._problems.report(f"{self._paths.sync}/{shown(name, MAX_NAME)}", "invalid name of an ask")
+                self._memory.problems.report(f"{self._paths.sync}/{shown(name, MAX_NAME)}", "invalid name of an ask")
         return found
 
     def _view(self, name: str, ask: Ask | None, answer: Node | None, listing: Listing | None) -> AskView:
         children = tuple(sorted(listing.names)) if listing is not None else ()
-        view = AskView(name, ask, children=children, age_s=self._age_s("ask", name))
+        view = AskView(name, ask, children=children, age_s=self._memory.age_s("ask", name))
         try:
             return replace(view, answer=Answer.parse(self._paths.answer(name), answer.data)) if answer else view
         except BadData as error:

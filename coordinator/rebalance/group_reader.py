@@ -19,7 +19,7 @@ from ..planning.plan import Plan
 from ..planning.snapshot import AskView, ChannelView, Member, SeatView, SentCommand, Snapshot
 from ..planning.target import is_live
 from ..regions.region_reader import GroupRegionReader
-from ..term.reading import Findings, FirstSeen, ParsedRecords
+from ..term.reading import GroupMemory
 from ..term.term import Term
 from ..zk.errors import AccessDenied, BadData
 from ..zk.lease import LEASE_SHARE
@@ -32,8 +32,7 @@ from ..zk.znodes.ranges import is_partition
 from ..zk.znodes.records import Command, OwnerRecord, Registration, Seat, Topic, parsed_channel
 from ..zk.znodes.segments import Pool, slot_name
 from .ask_reader import AskReader
-from .eviction_clock import EvictionClocks
-from .last_signs import LastSigns
+from .member_clocks import EvictionClocks, LastSigns
 
 T = TypeVar("T")
 
@@ -58,13 +57,10 @@ class GroupReader:
         self._store = term.store
         self._paths = GroupPaths(group)
         self._group = group
-        self._problems = Findings(term.problems)
-        self._memory = FirstSeen(term.runtime)
-        self._records = ParsedRecords(self._problems.report)
-        self.channels = ChannelReader(
-            self._store, self._paths, self._problems, self._memory, self._records, on_acknowledge
-        )
-        self._asks = AskReader(self._store, self._paths, self._problems, self._memory.age_s)
+        self._memory = GroupMemory(term.store, term.runtime, term.problems)
+        self._problems = self._memory.problems
+        self.channels = ChannelReader(self._memory, self._paths, on_acknowledge)
+        self._asks = AskReader(self._memory, self._paths)
         self._threads = OwnerThreads(self._store, self._paths)
         self._made: tuple[int, int] | None = None
         self._written: tuple[int, int] = 0, 0
@@ -73,7 +69,7 @@ class GroupReader:
         session_ms = max(term.config.max_session_timeout_ms, term.store.negotiated_timeout_s * 1000)
         self._longest_lease_ms = ceil(session_ms * LEASE_SHARE)
         self._leases: dict[str, tuple[str, int]] = {}
-        self._region = GroupRegionReader(self._store, group, self._problems, self._memory.age_s, bound)
+        self._region = GroupRegionReader(self._memory, group, bound)
 
     def read(self, topics: Mapping[str, Topic], changed_s: float = 0.0) -> Snapshot | None:
         """A snapshot, or None when the group has no state znode yet.
@@ -108,7 +104,7 @@ class GroupReader:
             ]
         )
         consumers, seats, owned, written, rebalances = (sorted(each.names) if each else [] for each in others)
-        asks = self._asks.read(sync, self._records.parsed)
+        asks = self._asks.read(sync)
         sync_request = self._asks.request() if sync is not None else None
         history = tuple(sorted(filter(None, map(history_generation, rebalances))))
         state = self._state(state_node, channels, topics, history)
@@ -133,9 +129,7 @@ class GroupReader:
         failed = state.client.failed_ask if state.client is not None else ""
         failed_age_s = self._memory.age_s("failed ask", failed) if failed else 0.0
         grown_age_s = self._grown_age_s(state, asks, topics)
-        self._memory.forget_unseen()
-        self._records.forget_unseen()
-        self._problems.done()
+        self._memory.done()
         return Snapshot(
             group=self._group,
             epoch=self._term.epoch,
@@ -219,20 +213,13 @@ class GroupReader:
         return replace(plan, ends=tuple(self._with_own(snapshot, end, shared) for end in plan.ends))
 
     def _with_own(self, snapshot: Snapshot, end: End, shared: PartitionSet) -> End:
-        view, owned = end.view, sorted(end.owners)
+        view = end.view
         incarnation = view.channel.incarnation if view.channel is not None else ""
         target = snapshot.state.target.get(view.consumer)
         own = set(target.partitions if target is not None and target.incarnation == incarnation else ())
-        others = set()
-        paths = [self._paths.owner(*partition) for partition in owned]
-        for partition, path, node in zip(owned, paths, self._store.get_many(paths) if paths else [], strict=True):
-            record = None
-            with suppress(BadData):
-                record = OwnerRecord.parse(path, node.data) if node is not None else None
-            if record is not None and record.incarnation != incarnation:
-                others.add(partition)
-            elif record is not None:
-                own.add(partition)
+        owned = owner_records(self._store, self._paths, sorted(end.owners))
+        own.update(partition for partition, record in owned.items() if record.incarnation == incarnation)
+        others = {partition for partition, record in owned.items() if record.incarnation != incarnation}
         foreign = ((view.running & shared) - own) | others | (view.running - snapshot.existing(view.running))
         return replace(end, owners=end.owners - foreign, foreign=foreign)
 
@@ -254,13 +241,13 @@ class GroupReader:
         members = {}
         for name, path, node in zip(known, paths, nodes, strict=False):
             if node is not None:
-                registration = self._records.parsed(path, node, Registration.parse)
+                registration = self._memory.parsed(path, node, Registration.parse)
                 age_s = self._memory.age_s("member", name, str(node.stat.czxid))
                 lease_ms = self._lease_ms(name, registration)
                 members[name] = Member(name, node.stat.czxid, registration, age_s, lease_ms, node.stat.ctime_ms)
         self._leases = {name: lease for name, lease in self._leases.items() if name in members}
         last = nodes[-1] if history else None
-        return members, self._records.parsed(history[0], last, Rebalance.parse) if last else None
+        return members, self._memory.parsed(history[0], last, Rebalance.parse) if last else None
 
     def _lease_ms(self, name: str, registration: Registration | None) -> int:
         """The longest lease of this incarnation so far that a session can have; 0 without one."""
@@ -269,12 +256,6 @@ class GroupReader:
         longest = max(longest if known == life else 0, said if said <= self._longest_lease_ms else 0)
         self._leases[name] = life, longest
         return longest
-
-    def _rebalance(self, generation: int) -> Rebalance | None:
-        """The history's record of a generation; None when it is gone or unreadable."""
-        path = self._paths.rebalance(generation)
-        node = self._store.get(path)
-        return self._records.parsed(path, node, Rebalance.parse) if node is not None else None
 
     def _seats(
         self, names: Iterable[str], members: Mapping[str, Member], channels: Mapping[str, ChannelView]
@@ -291,7 +272,7 @@ class GroupReader:
             if node is not None:
                 away_s = 0.0 if name in members else self._memory.age_s("away", name, str(node.stat.mzxid))
                 away_s = min(away_s, channels[name].idle_s if name in channels else away_s)
-                seat = self._records.parsed(path, node, Seat.parse)
+                seat = self._memory.parsed(path, node, Seat.parse)
                 found[name] = SeatView(name, node.stat.version, seat, away_s, node.stat.czxid)
         return found
 
@@ -302,7 +283,7 @@ class GroupReader:
             return frozenset()
         paths = [self._paths.pool(pool) for pool in pools]
         nodes = zip(pools, paths, self._store.get_many(paths), strict=True)
-        records = [(pool, self._records.parsed(path, node, Pool.parse)) for pool, path, node in nodes if node]
+        records = [(pool, self._memory.parsed(path, node, Pool.parse)) for pool, path, node in nodes if node]
         slots = {pool: record.slots for pool, record in records if record is not None}
         if sum(slots.values()) > most:
             return frozenset()
@@ -341,7 +322,7 @@ class GroupReader:
 
         Only the history and this coordinator's own memory are evidence of that: a member may say anything.
         """
-        state = self._records.parsed(self._paths.state, node, GroupState.parse)
+        state = self._memory.parsed(self._paths.state, node, GroupState.parse)
         group, written = self._written
         seen = written if group == self._czxid(node) else 0
         most = max(seen, MAX_CONTINUED)
@@ -349,16 +330,18 @@ class GroupReader:
             self._problems.report(self._paths.state, f"generation {state.generation} leaves no room: {most} at most do")
             state = None
         seen = max(seen, state.generation if state is not None else 0)
-        for generation in reversed([number for number in history if number <= most]):  # the newest may be unreadable
-            record = self._rebalance(generation) if generation > seen else None
-            if generation <= seen or (record is not None and record.generation == generation):
-                seen = max(seen, generation)
+        for generation in reversed([number for number in history if seen < number <= most]):
+            path = self._paths.rebalance(generation)  # the newest may be unreadable
+            found = self._store.get(path)
+            record = self._memory.parsed(path, found, Rebalance.parse) if found is not None else None
+            if record is not None and record.generation == generation:
+                seen = generation
                 break
         if state is None or state.generation < seen:
             # By its mzxid: a state that is lost again is waited for again.
             longer_ms = max(0, self._longest_lease_ms - LONGEST_LEASE_MS)
             mark = _anybody(topics, str(node.stat.mzxid), UNKNOWN_LEASE_MS + longer_ms)
-            runs = any(view.channel is not None and view.channel.ask for view in channels.values())
+            runs = any(view.ask for view in channels.values())
             state = replace(state or GroupState(), generation=seen, marks=(mark,) if mark.partitions or runs else ())
         return state
 
@@ -367,6 +350,19 @@ def _anybody(topics: Mapping[str, Topic], life: str, lease_ms: int) -> Mark:
     """A mark on all partitions: the evictions before the state's loss are unknown, so all wait for a lease."""
     every = frozenset(TopicPartition(topic.name, number) for topic in topics.values() for number in topic.partitions)
     return Mark("unknown", f"state-{life}", every, lease_ms, "the group's state was lost")
+
+
+def owner_records(
+    store: Store, paths: GroupPaths, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, OwnerRecord]:
+    """The owner znodes that can be read: of another one only its existence counts."""
+    owners = [paths.owner(*partition) for partition in partitions]
+    found = {}
+    for partition, path, node in zip(partitions, owners, store.get_many(owners) if owners else [], strict=True):
+        if node is not None:
+            with suppress(BadData):
+                found[partition] = OwnerRecord.parse(path, node.data)
+    return found
 
 
 Life = tuple[str, str, str]
@@ -398,18 +394,10 @@ class OwnerThreads:
             life = (name, channel.incarnation, channel.command)
             before = self._known.get(life, {})
             missing = sorted((view.running & owners) - before.keys())
-            known[life] = {**before, **self._threads(missing)} if missing else before
+            records = owner_records(self._store, self._paths, missing)
+            known[life] = {**before, **{part: record.thread for part, record in records.items()}}
         self._known = known
         return {part: thread for threads in known.values() for part, thread in threads.items()}
-
-    def _threads(self, partitions: list[TopicPartition]) -> dict[TopicPartition, str]:
-        paths = [self._paths.owner(*partition) for partition in partitions]
-        found = {}
-        for partition, path, node in zip(partitions, paths, self._store.get_many(paths), strict=True):
-            if node is not None:
-                with suppress(BadData):  # only its existence counts then
-                    found[partition] = OwnerRecord.parse(path, node.data).thread
-        return found
 
 
 def _has_threads(state: GroupState, member: Member) -> bool:
@@ -428,20 +416,10 @@ class ChannelReader:
     :param on_acknowledge: watch callback, called when a channel's commands change.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        paths: GroupPaths,
-        problems: Findings,
-        memory: FirstSeen,
-        records: ParsedRecords,
-        on_acknowledge: Watch,
-    ) -> None:
-        self._store = store
-        self._paths = paths
-        self._problems = problems
+    def __init__(self, memory: GroupMemory, paths: GroupPaths, on_acknowledge: Watch) -> None:
         self._memory = memory
-        self._records = records
+        self._store = memory.store
+        self._paths = paths
         self._on_acknowledge = on_acknowledge
 
     def read(self) -> dict[str, ChannelView]:
@@ -451,7 +429,7 @@ class ChannelReader:
         and a channel without commands has none to acknowledge.
         """
         listing = self._store.children(self._paths.channels)
-        names = sorted(self._problems.usable(self._paths.channels, listing.names if listing else ()))
+        names = sorted(self._memory.problems.usable(self._paths.channels, listing.names if listing else ()))
         nodes = dict(zip(names, self._store.get_many([self._paths.channel(name) for name in names]), strict=True))
         busy = [name for name, node in nodes.items() if node is not None and node.stat.children]
         sent = self._sent(busy)
@@ -459,7 +437,7 @@ class ChannelReader:
         return {name: self._view(name, node, sent.get(name, ())) for name, node in nodes.items() if node is not None}
 
     def _view(self, name: str, node: Node, commands: Sequence[SentCommand]) -> ChannelView:
-        channel = self._records.parsed(self._paths.channel(name), node, parsed_channel)
+        channel = self._memory.parsed(self._paths.channel(name), node, parsed_channel)
         idle_s = self._memory.age_s("channel", name, str(node.stat.mzxid))
         return ChannelView(name, node.stat.version, channel, tuple(commands), idle_s, written_ms=node.stat.mtime_ms)
 
@@ -483,7 +461,7 @@ class ChannelReader:
         for (consumer, name), path, node in zip(known, paths, self._store.get_many(paths), strict=True):
             if node is None:
                 continue  # acknowledged since it was listed
-            command = self._records.parsed(path, node, Command.parse)
+            command = self._memory.parsed(path, node, Command.parse)
             if sequence(name) is None or not name.startswith(COMMAND_PREFIX):
                 command = None
             age_s = self._memory.age_s("command", consumer, name, str(node.stat.czxid))

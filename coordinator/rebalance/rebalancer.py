@@ -18,7 +18,7 @@ from ..planning.regional import RegionStep
 from ..planning.snapshot import SeatView, Snapshot
 from ..planning.target import is_live
 from ..term.term import Term
-from ..zk.errors import BadData, RebalanceFailed, Refused, WriteDenied
+from ..zk.errors import BadData, Refused
 from ..zk.store import Check, Create, Delete, Operation, SetData, Watch
 from ..zk.update import clear_below, ensure
 from ..zk.znodes.group_state import FAILED, GroupState
@@ -258,8 +258,6 @@ class Rebalancer:
     def _restarted(self, refused: Refused | None) -> None:
         if refused is None:
             log.info("turn restarted after a lost reply: group=%s", self._group)
-        elif isinstance(refused, WriteDenied):
-            raise RebalanceFailed(f"the ACL of {refused.path}, or of its parent, refuses the coordinator's writes")
         elif self._term.lines.take("turn restarted"):
             log.info("turn restarted: group=%s refused=%s reason=%s", self._group, refused.path, refused.reason)
 

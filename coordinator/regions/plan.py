@@ -133,11 +133,6 @@ def _decided(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
     return _hindered(snapshot, rules) or _next(snapshot, rules)
 
 
-def aborted(snapshot: RegionSnapshot, decided: RegionPlan, reason: str) -> RegionPlan:
-    """`decided`, which completes the open checkpoint, with its abort instead."""
-    return _aborted(replace(snapshot.region, interval_ms=decided.region.interval_ms), reason[:1000])
-
-
 def participants(groups: Mapping[str, GroupState]) -> dict[str, dict[str, str]]:
     """Group -> consumer -> incarnation, of every member of a target that is not away from its seat."""
     found = {
@@ -228,9 +223,9 @@ def _open(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
     """The open checkpoint: completed, aborted, or waited for."""
     region, checkpoint = snapshot.region, snapshot.checkpoint
     if checkpoint is None:
-        return _aborted(region, "it cannot be read")
+        return aborted(region, "it cannot be read")
     if snapshot.strays:
-        return _aborted(region, f"{min(snapshot.strays)} was put below it by hand")
+        return aborted(region, f"{min(snapshot.strays)} was put below it by hand")
     missing = [
         (group, consumer)
         for group, members in checkpoint.participants.items()
@@ -238,7 +233,7 @@ def _open(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
         if (group, consumer) not in snapshot.contributions
     ]
     if left := [each for each in missing if each[0] in snapshot.groups and each[1] in _away(snapshot.groups[each[0]])]:
-        return _aborted(region, f"{left[0][1]} of group {left[0][0]} has left")
+        return aborted(region, f"{left[0][1]} of group {left[0][0]} has left")
     if missing:
         left_s = rules.drain_s - snapshot.open_s
         if left_s > 0:
@@ -246,15 +241,16 @@ def _open(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
         group, consumer = min(missing)
         more = f" and {len(missing) - 1} more have" if len(missing) > 1 else " has"
         within = f"within {rules.drain_s * 1000:.0f} ms (drain_timeout_ms)"
-        return replace(_aborted(region, f"{consumer} of group {group}{more} not drained {within}"), is_late=True)
+        return replace(aborted(region, f"{consumer} of group {group}{more} not drained {within}"), is_late=True)
     if reason := _invalid(snapshot, checkpoint):
-        return _aborted(region, reason)
+        return aborted(region, reason)
     after = replace(region, open=0, sequence=region.open, consecutive_resets=0)
     return RegionPlan(after, completed=region.open, again_s=0.0)
 
 
-def _aborted(region: Region, reason: str) -> RegionPlan:
-    return RegionPlan(replace(region, open=0), aborted=region.open, reason=reason, again_s=0.0)
+def aborted(region: Region, reason: str) -> RegionPlan:
+    """The open checkpoint is aborted."""
+    return RegionPlan(replace(region, open=0), aborted=region.open, reason=reason[:1000], again_s=0.0)
 
 
 def _invalid(snapshot: RegionSnapshot, checkpoint: Checkpoint) -> str:

@@ -10,12 +10,12 @@ from typing import TypeVar
 
 from ..planning.snapshot import ChannelView, Member, RegionView
 from ..planning.target import is_live
-from ..term.reading import Findings, ParsedRecords
+from ..term.reading import GroupMemory, ParsedRecords
 from ..term.term import Term
 from ..zk.errors import BadData
 from ..zk.runtime import Runtime
 from ..zk.security.policy import AclPolicy
-from ..zk.store import DENIED, Node, Store
+from ..zk.store import DENIED, Node
 from ..zk.znodes.cuts import CONTRIBUTIONS_AT_ONCE, GroupCut, read_cut
 from ..zk.znodes.group_state import GroupState
 from ..zk.znodes.json_fields import readable
@@ -316,23 +316,14 @@ def _only(given: Contribution, partitions: set[TopicPartition]) -> Contribution:
 class GroupRegionReader:
     """Reads for one group and one epoch.
 
-    :param age_s: seconds since a key was first seen.
     :param bound: the region that a group is bound to; empty without one.
     :ivar held_for: the checkpoint that a generation waits for; 0 without one.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        group: str,
-        problems: Findings,
-        age_s: Callable[..., float],
-        bound: Callable[[str], str],
-    ) -> None:
-        self._store = store
+    def __init__(self, memory: GroupMemory, group: str, bound: Callable[[str], str]) -> None:
+        self._memory = memory
+        self._store = memory.store
         self._group = group
-        self._problems = problems
-        self._age_s = age_s
         self._bound = bound
         self._cut: tuple[str, int, GroupCut] = "", INITIAL, GroupCut()
         self.held_for = 0
@@ -381,7 +372,7 @@ class GroupRegionReader:
     def _view(self, name: str) -> RegionView:
         paths = RegionPaths(name)
         node = self._store.get(paths.root)
-        record = self._parsed(paths.root, node) if node is not None else None
+        record = self._memory.parsed(paths.root, node, Region.parse) if node is not None else None
         if node is None or record is None:
             return RegionView(name, None, node.stat.version if node is not None else None)
         cut, problem = GroupCut(), ""
@@ -389,9 +380,8 @@ class GroupRegionReader:
             cut = self._read_cut(paths, record.cut_of(self._group)) if record.kind == CONSUMERS else cut
         except BadData as error:
             problem = str(error)
-        has_initial = False
-        if self._group not in record.groups:
-            has_initial = self._store.get(paths.initial_of_group(self._group)) is not None
+        is_new = self._group not in record.groups
+        has_initial = is_new and self._store.get(paths.initial_of_group(self._group)) is not None
         return RegionView(
             name,
             record,
@@ -399,7 +389,7 @@ class GroupRegionReader:
             cut.sources,
             cut.names,
             held_for=self.held_for,
-            held_s=self._age_s("held", str(self.held_for)) if self.held_for else 0.0,
+            held_s=self._memory.age_s("held", str(self.held_for)) if self.held_for else 0.0,
             has_initial=has_initial,
             problem=problem,
         )
@@ -414,13 +404,6 @@ class GroupRegionReader:
         begun = readable(Checkpoint.parse, "a checkpoint", node)
         since_ms = begun.since_ms if begun is not None else node.stat.mtime_ms
         return replace(view, open_data=node.data, open_since_ms=since_ms, open_ends=ends)
-
-    def _parsed(self, path: str, node: Node) -> Region | None:
-        try:
-            return Region.parse(path, node.data)
-        except BadData as error:
-            self._problems.report(path, str(error))
-            return None
 
     def _read_cut(self, paths: RegionPaths, sequence: int) -> GroupCut:
         if self._cut[:2] != (paths.region, sequence):

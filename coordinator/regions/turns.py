@@ -13,7 +13,7 @@ from ..term.metrics import OF_AN_APPLICATION, OF_AN_OPERATOR
 from ..term.reading import Findings
 from ..term.request_queue import Pace, Request, RequestQueue
 from ..term.term import Term
-from ..zk.errors import AccessDenied, BadData, RebalanceFailed, Refused, WriteDenied
+from ..zk.errors import AccessDenied, BadData, RebalanceFailed, Refused
 from ..zk.store import MAX_COMMIT_BYTES, Check, Create, Delete, Operation, SetData, Store, Watch
 from ..zk.update import ROOM, batches, clear_below
 from ..zk.znodes.group_state import STABLE, GroupState
@@ -182,7 +182,8 @@ class RegionTurns:
                 try:
                     copies = list(self._reader.copies(snapshot))
                 except BadData as error:  # the parts without a contributor would be lost
-                    decided = aborted(snapshot, decided, f"the checkpoint before it cannot be read: {error}")
+                    region = replace(snapshot.region, interval_ms=decided.region.interval_ms)
+                    decided = aborted(region, f"the checkpoint before it cannot be read: {error}")
             if decided.begun is not None or decided.completed or decided.aborted:
                 self._is_retired = False  # also when the reply is lost, and the next turn finds it done
             if self._commit(snapshot, decided, copies):
@@ -283,8 +284,6 @@ class RegionTurns:
         return self._term.write(operations, self._restarted)
 
     def _restarted(self, refused: Refused | None) -> None:
-        if isinstance(refused, WriteDenied):
-            raise RebalanceFailed(f"the ACL of {refused.path}, or of its parent, refuses the coordinator's writes")
         if refused is not None:
             log.info(
                 "region turn restarted: region=%s refused=%s reason=%s",

@@ -334,6 +334,7 @@ class SegmentCollector:
         if listing.stat.czxid != group.life:
             group.life, group.segments, group.problems = listing.stat.czxid, {}, {}
         group.segments = {name: known for name, known in group.segments.items() if name in names}
+        group.problems = {name: problem for name, problem in group.problems.items() if name in names}
         new = sorted(names - set(group.segments), key=lambda name: (sequence(name) or 0, name))
         batch = new[:READ_A_ROUND]
         nodes = self._store.get_many([group.paths.segment(name) for name in batch])

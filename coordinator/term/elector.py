@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ..zk.errors import BadData, NotAuthorized, OutcomeUnknown, Refused, Retryable, SessionLost, StoreError, WriteDenied
 from ..zk.runtime import Event, Runtime
-from ..zk.store import DENIED, Create, Node, Operation, SessionState, SetData, Store, StoreFactory
+from ..zk.store import DENIED, Create, Node, Operation, SetData, Store, StoreFactory
 from ..zk.update import commit_once, ensure
 from ..zk.znodes.json_fields import MAX_CONTINUED
 from ..zk.znodes.paths import ACL_POLICY, CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, NODES, node_path
@@ -50,7 +50,7 @@ class Elector:
         self._node = node
         self._host = host
         self._wake = wake
-        store.add_listener(self._on_state)
+        store.add_listener(lambda state: wake.set())
 
     def stand(self, stopping: Event, is_admitted: bool = False) -> Election | None:
         """Try at once; while another node is elected, watch and try again after each removal (seed 000, A and B).
@@ -86,9 +86,6 @@ class Elector:
             if self._store.lost:
                 raise SessionLost("the session ended while this node stood for election")
         return None
-
-    def _on_state(self, state: SessionState) -> None:
-        self._wake.set()
 
     def _on_coordinator(self, path: str) -> None:
         self._wake.set()

@@ -185,7 +185,7 @@ class CoordinatorMetrics:
         for _, command in decided.commands:
             self._sent.labels(group, command.option).inc()
         for consumer, sent in decided.withdrawn:
-            self._withdrawn.labels(group, sent.command.option if sent.command else UNREADABLE).inc()
+            self._withdrawn.labels(group, sent.option or UNREADABLE).inc()
             if _is_stale(snapshot, consumer, sent):
                 self._stale.labels(group).inc()
         if decided.region is not None and decided.region.is_reset:

@@ -11,7 +11,7 @@ from typing import TypeVar, cast
 
 from ..zk.errors import BadData
 from ..zk.runtime import FirstLines, Runtime
-from ..zk.store import Node
+from ..zk.store import Node, Store
 from ..zk.values import shown
 from ..zk.znodes.paths import GROUPS, MAX_NAME, is_name
 from .metrics import CoordinatorMetrics
@@ -158,3 +158,24 @@ class FirstSeen:
         """Drop every key that was not requested since the last call."""
         self._since = {key: since for key, since in self._since.items() if key in self._seen}
         self._seen = set()
+
+
+class GroupMemory:
+    """What the readers of one group share in a term.
+
+    :ivar problems: those of the last read.
+    :ivar parsed: as of `ParsedRecords`.  :ivar age_s: as of `FirstSeen`.
+    """
+
+    def __init__(self, store: Store, runtime: Runtime, problems: Problems) -> None:
+        self.store = store
+        self.problems = Findings(problems)
+        self._records = ParsedRecords(self.problems.report)
+        self._first_seen = FirstSeen(runtime)
+        self.parsed, self.age_s = self._records.parsed, self._first_seen.age_s
+
+    def done(self) -> None:
+        """Everything has been read again: drop what was not."""
+        self._first_seen.forget_unseen()
+        self._records.forget_unseen()
+        self.problems.done()

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from ..zk.errors import EpochOver, OutcomeUnknown, Refused
+from ..zk.errors import EpochOver, OutcomeUnknown, RebalanceFailed, Refused, WriteDenied
 from ..zk.lease import Lease
 from ..zk.runtime import FirstLines, Runtime
 from ..zk.store import MAX_OPERATIONS, Check, Create, Delete, Operation, SetData, Store
@@ -200,9 +200,13 @@ class Term:
 
         :param restarted: gets the refusal; None after a lost reply.
         :raises EpochOver: when the fence has changed; LeaseLapsed likewise.
+        :raises RebalanceFailed: when an ACL refuses it.
         """
         try:
             self.commit(operations)
+        except WriteDenied as denied:
+            text = f"the ACL of {denied.path}, or of its parent, refuses the coordinator's writes"
+            raise RebalanceFailed(text) from None  # with a cause it would be an assignor's
         except Refused as refused:
             restarted(refused)
             if refused.reason == "not-empty":

@@ -27,7 +27,10 @@ class Interrupts:
         :raises KeyboardInterrupt: the first time, unless they are held.
         """
         if self._is_ending:
-            self._say()
+            if not self._is_said:
+                self._is_said = True
+                with contextlib.suppress(OSError):  # the terminal may be gone; a handler must not print
+                    os.write(2, CLEANING)
         elif self._holds:
             self._has_come = True
         else:
@@ -41,12 +44,6 @@ class Interrupts:
     def is_ending(self) -> bool:
         """Whether one has come, or they are ignored."""
         return self._is_ending
-
-    def _say(self) -> None:
-        if not self._is_said:
-            self._is_said = True
-            with contextlib.suppress(OSError):  # the terminal may be gone; a handler must not print
-                os.write(2, CLEANING)
 
     @contextmanager
     def held(self) -> Iterator[None]:

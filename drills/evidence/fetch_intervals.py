@@ -3,18 +3,17 @@ decided from a history."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from coordinator.zk.errors import BadData
-from coordinator.zk.znodes.group_state import Ask, GroupState
-from coordinator.zk.znodes.paths import GROUPS
-from coordinator.zk.znodes.records import ASSIGNMENT_FAILED, Command
+from coordinator.zk.znodes.records import ASSIGNMENT_FAILED
 
-from ..checker.replay.replay import fetch_intervals
+from ..checker.replay.replay import Replay, fetch_intervals
 from ..checker.replay.verdict import Event
+from ..checker.replay.znode_views import THE_ASK
+from ..reports import timeline
+from ..reports.timeline import FETCH, Bar
 
 PartitionName = tuple[str, int]
 """Topic and number."""
@@ -43,11 +42,11 @@ def holds(events: Iterable[Event]) -> list[FetchInterval]:
     ]
 
 
-def _by_partition(intervals: Iterable[FetchInterval]) -> dict[PartitionName, list[FetchInterval]]:
+def _lanes(intervals: Iterable[FetchInterval]) -> dict[PartitionName, list[Bar]]:
     """Each partition's intervals, ordered by their begin."""
-    result: dict[PartitionName, list[FetchInterval]] = {}
+    result: dict[PartitionName, list[Bar]] = {}
     for hold in sorted(intervals, key=lambda each: (each.partition, each.begun)):
-        result.setdefault(hold.partition, []).append(hold)
+        result.setdefault(hold.partition, []).append(Bar(hold.begun, hold.until, FETCH))
     return result
 
 
@@ -56,28 +55,16 @@ def gaps(
 ) -> Mapping[PartitionName, list[tuple[float, float]]]:
     """Partition -> the times between `begin` and `end` without a fetcher."""
     result = {}
-    for partition, its in _by_partition(intervals).items():
-        at, empty = begin, []
-        for hold in its:
-            if hold.begun > at and hold.begun <= end:
-                empty.append((at, hold.begun))
-            at = max(at, hold.until)
-        if at < end:
-            empty.append((at, end))
-        result[partition] = [(first, last) for first, last in empty if last > first]
+    for partition, bars in _lanes(intervals).items():
+        since = [Bar(begin, begin, FETCH), *(replace(bar, start=max(begin, bar.start)) for bar in bars)]
+        found = timeline.gaps([bar for bar in since if bar.start <= end], end)
+        result[partition] = [(gap.start, gap.end) for gap in found]
     return result
 
 
 def doubly_held_s(intervals: Sequence[FetchInterval]) -> float:
     """Seconds with two fetchers of one partition, summed over all partitions."""
-    total = 0.0
-    for its in _by_partition(intervals).values():
-        latest = float("-inf")
-        for hold in its:
-            if hold.begun < latest:
-                total += min(hold.until, latest) - hold.begun
-            latest = max(latest, hold.until)
-    return total
+    return sum((both.end - both.start for bars in _lanes(intervals).values() for both in timeline.overlaps(bars)), 0.0)
 
 
 def holders(intervals: Sequence[FetchInterval], at: float) -> dict[PartitionName, str]:
@@ -115,18 +102,13 @@ def read_elsewhere(events: Sequence[Event], consumers: Iterable[str]) -> dict[Pa
 LATE_S = 0.002
 """Transaction times are in milliseconds; no member applies a command sooner."""
 
-_ASK = re.compile(rf"{GROUPS}/[^/]+/sync/(ask-\d+)")
-_STATE = re.compile(rf"{GROUPS}/[^/]+/state")
-_COMMAND = re.compile(rf"{GROUPS}/[^/]+/channel/([^/]+)/command-\d+")
-
 
 @dataclass(slots=True)
 class AskShown:
     """One ask.
 
     :ivar made: its time; `adopted` and `failed` are the times of those changes in `state`.
-    :ivar notices: its `assignment-failed` commands: path -> consumer.
-    :ivar heard: the members that acknowledged theirs.
+    :ivar heard: the members that acknowledged its `assignment-failed`.
     """
 
     name: str
@@ -135,19 +117,16 @@ class AskShown:
     made: float
     adopted: float | None = None
     failed: float | None = None
-    notices: dict[str, str] = field(default_factory=dict)
     heard: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
 class AskRound:
-    """From the first ask after an adoption to the next adoption.
-
-    :ivar end: None without a further adoption.
-    """
+    """From the first ask after an adoption to the next adoption, or to the end of the history."""
 
     begin: float
-    end: float | None
+    end: float
+    is_adopted: bool
     leaders: frozenset[str]
 
 
@@ -191,73 +170,54 @@ def asked(events: Sequence[Event], intervals: Sequence[FetchInterval], fault_at:
     """
     end = float(events[-1]["at"])
     asks = [ask for ask in asks_of(events) if ask.made >= fault_at]
-    rounds = list(_rounds(asks))
+    rounds = list(_rounds(asks, end))
     failed = [ask for ask in asks if ask.failed is not None]
     return AskSummary(
         len(asks),
         sum(ask.adopted is not None for ask in asks),
         len(failed),
-        max(((end if each.end is None else each.end) - each.begin for each in rounds), default=None),
+        max((each.end - each.begin for each in rounds), default=None),
         sum(len(ask.members - ask.heard) for ask in failed) if failed else None,
-        sum(_revoked(events, each, end) for each in rounds) if rounds else None,
-        max((_silent_s(events, intervals, each, end) for each in rounds), default=None),
+        sum(_revoked(events, each) for each in rounds) if rounds else None,
+        max((_silent_s(events, intervals, each) for each in rounds), default=None),
     )
 
 
 def asks_of(events: Iterable[Event]) -> list[AskShown]:
     """Every ask, in order, with its outcome."""
     asks: dict[str, AskShown] = {}
-    for event in events:
-        at = float(event["at"])
-        for op in event.get("ops", ()):
-            _note(asks, at, op, str(event["who"]))
+    world = Replay()
+    for commit in [world.commit(event) for event in events if event["event"] == "commit"]:
+        for asked_for in commit.asks:
+            name, ask = asked_for.view.name, asked_for.view.ask
+            if asked_for.what == THE_ASK and asked_for.is_new and ask is not None:
+                asks[name] = AskShown(name, ask.leader, frozenset(ask.members), commit.at)
+        for channel, command in commit.gone:
+            failed = command.data if command.data is not None and command.data.option == ASSIGNMENT_FAILED else None
+            if failed is not None and failed.ask in asks and commit.who.startswith(f"{channel.consumer}#"):
+                asks[failed.ask].heard.add(channel.consumer)
+        for state in commit.states:
+            client = state.after.data.client if state.after is not None and state.after.data is not None else None
+            if client is not None and client.ask in asks:
+                asks[client.ask].adopted = asks[client.ask].adopted or commit.at
+            if client is not None and client.failed_ask in asks:
+                asks[client.failed_ask].failed = asks[client.failed_ask].failed or commit.at
     return list(asks.values())
 
 
-def _note(asks: dict[str, AskShown], at: float, op: Event, who: str) -> None:
-    path, data = str(op["path"]), str(op.get("data", "")).encode()
-    try:
-        if op["op"] == "create" and (of := _ASK.fullmatch(path)):
-            ask = Ask.parse(path, data)
-            asks[of[1]] = AskShown(of[1], ask.leader, frozenset(ask.members), at)
-        elif op["op"] == "create" and (of := _COMMAND.fullmatch(path)):
-            command = Command.parse(path, data)
-            if command.option == ASSIGNMENT_FAILED and command.ask in asks:
-                asks[command.ask].notices[path] = of[1]
-        elif op["op"] == "set" and _STATE.fullmatch(path):
-            _note_state(asks, at, GroupState.parse(path, data))
-    except BadData:
-        return  # the checker reports it
-    if op["op"] == "delete" and (of := _COMMAND.fullmatch(path)):
-        for each in asks.values():
-            if path in each.notices and who.startswith(f"{of[1]}#"):
-                each.heard.add(of[1])
-
-
-def _note_state(asks: Mapping[str, AskShown], at: float, state: GroupState) -> None:
-    client = state.client
-    if client is None:
-        return
-    adopted, failed = asks.get(client.ask), asks.get(client.failed_ask)
-    if adopted is not None and adopted.adopted is None:
-        adopted.adopted = at
-    if failed is not None and failed.failed is None:
-        failed.failed = at
-
-
-def _rounds(asks: Iterable[AskShown]) -> Iterator[AskRound]:
-    round_asks: list[AskShown] = []
+def _rounds(asks: Sequence[AskShown], end: float) -> Iterator[AskRound]:
+    asked_since: list[AskShown] = []
     for ask in asks:
-        round_asks.append(ask)
-        if ask.adopted is not None:
-            yield AskRound(round_asks[0].made, ask.adopted, frozenset(each.leader for each in round_asks))
-            round_asks = []
-    if round_asks:
-        yield AskRound(round_asks[0].made, None, frozenset(each.leader for each in round_asks))
+        asked_since.append(ask)
+        if ask.adopted is not None or ask is asks[-1]:
+            until = ask.adopted if ask.adopted is not None else end
+            leaders = frozenset(each.leader for each in asked_since)
+            yield AskRound(asked_since[0].made, until, ask.adopted is not None, leaders)
+            asked_since = []
 
 
-def _revoked(events: Iterable[Event], one: AskRound, end: float) -> int:
-    until = end if one.end is None else one.end - LATE_S
+def _revoked(events: Iterable[Event], one: AskRound) -> int:
+    until = one.end - LATE_S if one.is_adopted else one.end
     return sum(
         len(numbers)
         for event in events
@@ -266,16 +226,15 @@ def _revoked(events: Iterable[Event], one: AskRound, end: float) -> int:
     )
 
 
-def _silent_s(events: Iterable[Event], intervals: Sequence[FetchInterval], one: AskRound, end: float) -> float:
-    until = end if one.end is None else one.end
+def _silent_s(events: Iterable[Event], intervals: Sequence[FetchInterval], one: AskRound) -> float:
     others = {part for part, consumer in holders(intervals, one.begin).items() if consumer not in one.leaders}
     last: dict[PartitionName, float] = dict.fromkeys(others, one.begin)
     longest = 0.0
     for event in events:
-        if event["event"] != "fetch" or not one.begin <= event["at"] <= until:
+        if event["event"] != "fetch" or not one.begin <= event["at"] <= one.end:
             continue
         for part in ((item["topic"], item["partition"]) for item in event["ranges"]):
             if part in last:
                 longest = max(longest, event["at"] - last[part])
                 last[part] = float(event["at"])
-    return max([longest, *(until - at for at in last.values())])
+    return max([longest, *(one.end - at for at in last.values())])

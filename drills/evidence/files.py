@@ -9,7 +9,7 @@ import platform
 import subprocess
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -19,6 +19,7 @@ from coordinator import __version__
 from coordinator.zk.store import Store
 
 from ..base.processes import REPOSITORY
+from ..base.signals import finished
 from ..checker.replay.commits import HAND
 from ..checker.replay.history_files import Lines, merged
 from ..checker.replay.txn_log import events_of
@@ -75,15 +76,9 @@ def versions(zookeeper: str) -> dict[str, str]:
             result[library] = metadata.version(library)
     result["zookeeper"] = zookeeper
     with suppress(OSError, subprocess.SubprocessError):
-        completed = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"],
-            cwd=REPOSITORY,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=5,
-        )
-        result["git"] = completed.stdout.strip()
+        head = finished("git", "-C", str(REPOSITORY), "rev-parse", "--short", "HEAD", timeout_s=5)
+        if head.returncode == 0:
+            result["git"] = head.stdout.strip()
     return result
 
 
@@ -177,11 +172,5 @@ def granted_otherwise(events: Sequence[Event], session_s: float) -> list[str]:
 
 def sessions_in(folder: Path) -> dict[int, str]:
     """Session -> process, from the histories so far."""
-    return dict(found for path in folder.glob("*#*.jsonl") for found in _sessions(path))
-
-
-def _sessions(path: Path) -> Iterator[tuple[int, str]]:
-    """Session -> process, from the process's own history."""
-    for event in Lines(path).events():
-        if isinstance(event.get("session"), int):
-            yield event["session"], event["who"]
+    events = (event for path in folder.glob("*#*.jsonl") for event in Lines(path).events())
+    return {event["session"]: event["who"] for event in events if isinstance(event.get("session"), int)}

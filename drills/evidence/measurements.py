@@ -8,11 +8,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from coordinator.zk.errors import BadData
 from coordinator.zk.znodes.group_state import STABLE
-from coordinator.zk.znodes.json_fields import Fields
-from coordinator.zk.znodes.paths import COORDINATOR, GROUPS
-from coordinator.zk.znodes.records import START_FETCHER, STOP_FETCHER, Command
+from coordinator.zk.znodes.paths import COORDINATOR
 
 from ..checker.replay.commits import Commit
 from ..checker.replay.replay import Replay
@@ -126,9 +123,10 @@ def measured(events: Sequence[Event], fault_at: float) -> Measured:
     before = last_holders(intervals, fault_at)
     after = holders(intervals, end)
     fetching = _without_stopped(intervals, events)
+    commits = [commit for _, commit, _ in _replayed(events) if commit is not None]
     empty = gaps(fetching, fault_at, end)
     return Measured(
-        marks=_marks(events, fault_at, fetching, end),
+        marks=_marks(events, commits, fault_at, fetching, end),
         standstill={part: max((last - first for first, last in its), default=0.0) for part, its in empty.items()},
         moved=sum(before.get(part) != consumer for part, consumer in after.items()),
         passed_on=len(
@@ -136,8 +134,8 @@ def measured(events: Sequence[Event], fault_at: float) -> Measured:
         ),
         least=least_moved(before, set(after.values()), len(after)),
         doubly_held_s=doubly_held_s(intervals),
-        stale=_stale(events),
-        generations=_generations(events, fault_at),
+        stale=_stale(commits),
+        generations=_generations(commits, fault_at),
         resumed_s=_resumed(events, set(after), end),
         changes=changes_of_members(events, fault_at),
         settled_s=settled_after_kills_s(events),
@@ -174,22 +172,24 @@ def least_moved(before: Mapping[PartitionName, str], consumers: set[str], partit
 
 
 def _marks(
-    events: Sequence[Event], fault_at: float, intervals: Sequence[FetchInterval], end: float
+    events: Sequence[Event],
+    commits: Sequence[Commit],
+    fault_at: float,
+    intervals: Sequence[FetchInterval],
+    end: float,
 ) -> dict[str, float]:
     later = [event for event in events if event["at"] >= fault_at]
+    stops = [commit.at for commit in commits for _, command in commit.made if command.is_stop]
+    applied = [(command.made["at"], commit.at) for commit in commits for _, command in commit.gone if command.is_start]
     marks: dict[str, float | None] = {
         "T0": fault_at,
-        "T1": _first(later, _takes_an_ephemeral),
+        "T1": next((float(event["at"]) for event in later if _takes_an_ephemeral(event)), None),
         "T2": _next_acts(later),
-        "T3": _first(later, lambda event: any(_is_new(op, STOP_FETCHER) for op in event.get("ops", ()))),
-        "T4": _last_start_done(later),
+        "T3": next((at for at in stops if at >= fault_at), None),
+        "T4": next((at for sent, at in reversed(applied) if sent >= fault_at), None),
         "T5": _all_fetched(intervals, fault_at, end),
     }
     return {name: at for name, at in marks.items() if at is not None}
-
-
-def _first(events: Sequence[Event], is_it: Any) -> float | None:
-    return next((float(event["at"]) for event in events if is_it(event)), None)
 
 
 def _next_acts(events: Sequence[Event]) -> float | None:
@@ -197,15 +197,9 @@ def _next_acts(events: Sequence[Event]) -> float | None:
     elected = next((event for event in events if event["event"] == "elected"), None)
     if elected is None:
         return None
-    return _first(
-        events,
-        lambda event: (
-            event["event"] == "lease"
-            and event.get("role") == "coordinator"
-            and event["who"] == elected["who"]
-            and event["until"] > event["at"] >= elected["at"]
-        ),
-    )
+    leases = [each for each in events if each["event"] == "lease" and each.get("role") == "coordinator"]
+    its = (each for each in leases if each["who"] == elected["who"] and each["until"] > each["at"] >= elected["at"])
+    return next((float(each["at"]) for each in its), None)
 
 
 def _takes_an_ephemeral(event: Event) -> bool:
@@ -213,23 +207,6 @@ def _takes_an_ephemeral(event: Event) -> bool:
     paths = list(event.get("paths", ())) if event["event"] == "closed" else []
     paths += [op["path"] for op in event.get("ops", ()) if op["op"] == "delete"]
     return any(path == COORDINATOR or path.rpartition("/")[0].endswith("/ids") for path in paths)
-
-
-def _is_new(op: Event, option: str) -> bool:
-    """Whether an operation sends a command of this type."""
-    if op["op"] != "create" or "/channel/" not in op["path"] or "/command-" not in op["path"]:
-        return False
-    try:
-        return Command.parse(op["path"], str(op["data"]).encode()).option == option
-    except BadData:
-        return False
-
-
-def _last_start_done(events: Sequence[Event]) -> float | None:
-    """When the last start-fetcher of these events was acknowledged."""
-    sent = {op["path"] for event in events for op in event.get("ops", ()) if _is_new(op, START_FETCHER)}
-    done = [e["at"] for e in events for op in e.get("ops", ()) if op["op"] == "delete" and op["path"] in sent]
-    return float(done[-1]) if done else None
 
 
 def _all_fetched(intervals: Sequence[FetchInterval], fault_at: float, end: float) -> float | None:
@@ -246,38 +223,27 @@ def _all_fetched(intervals: Sequence[FetchInterval], fault_at: float, end: float
     return over if over < end else None
 
 
-def _stale(events: Sequence[Event]) -> int:
+def _stale(commits: Sequence[Commit]) -> int:
     """Commands that their consumer has removed without applying them: they are not in its channel."""
     count = 0
-    for event in events:
-        ops = event.get("ops", ()) if event["event"] == "commit" else ()
-        gone = [op["path"] for op in ops if op["op"] == "delete" and "/command-" in op["path"]]
+    for commit in commits:
+        ops = commit.event.get("ops", ())
         written = [str(op.get("data", "")) for op in ops if op["op"] == "set" and "/channel/" in op["path"]]
-        is_own = event.get("who") not in ("hand", "server") and not any(op["path"].endswith("/state") for op in ops)
-        count += sum(is_own and not any(path.rpartition("/")[2] in data for data in written) for path in gone)
+        if commit.who not in ("hand", "server") and not commit.states:
+            count += sum(not any(command.name in data for data in written) for _, command in commit.gone)
     return count
 
 
-def _generations(events: Sequence[Event], fault_at: float) -> int:
-    """The number of generations since the fault."""
+def _generations(commits: Sequence[Commit], fault_at: float) -> int:
+    """The number of generations since the fault, in readable states."""
     written = [
-        (float(event["at"]), str(op["path"]), generation)
-        for event in events
-        for op in event.get("ops", ())
-        if (generation := _generation(op)) is not None
+        (commit.at, change.group.name, change.after.data.generation)
+        for commit in commits
+        for change in commit.states
+        if change.after is not None and change.after.data is not None
     ]
-    before = {(path, generation) for at, path, generation in written if at < fault_at}
-    return len({(path, generation) for _, path, generation in written} - before)
-
-
-def _generation(op: Event) -> int | None:
-    """The generation in a readable group state that an operation writes."""
-    if op["op"] not in ("create", "set") or not (op["path"].startswith(f"{GROUPS}/") and op["path"].endswith("/state")):
-        return None
-    try:
-        return Fields.parse(op["path"], str(op.get("data", "")).encode()).number("generation", 0)
-    except BadData:
-        return None
+    before = {(group, generation) for at, group, generation in written if at < fault_at}
+    return len({(group, generation) for _, group, generation in written} - before)
 
 
 def _resumed(events: Sequence[Event], partitions: set[PartitionName], end: float) -> float | None:

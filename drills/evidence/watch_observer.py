@@ -11,12 +11,10 @@ is unknown, and there the history ends: a shorter history proves less, but nothi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from coordinator.zk.errors import BadData, StoreError
@@ -64,8 +62,7 @@ class Writes:
 
     sessions: dict[int, Event] = field(default_factory=dict)
     closing: dict[int, float] = field(default_factory=dict)
-    answered: list[Written] = field(default_factory=list)
-    unanswered: list[Written] = field(default_factory=list)
+    commits: list[Written] = field(default_factory=list)
 
 
 def writes_in(folder: Path, chroot: str) -> Writes:
@@ -82,7 +79,7 @@ def writes_in(folder: Path, chroot: str) -> Writes:
             _add(found, int(path.stem, 16), [json.loads(line) for line in lines if line.endswith(b"\n")])
         except (ValueError, KeyError, TypeError) as error:
             raise BadData(f"unreadable record {path.name}: {error!r}") from error
-    for each in (*found.answered, *found.unanswered):
+    for each in found.commits:
         below = [op for op in each.ops if op["path"].startswith(f"{chroot}/")]
         each.ops = [op | {"path": op["path"].removeprefix(chroot)} for op in below]
     return found
@@ -101,16 +98,13 @@ def _add(found: Writes, session: int, events: Sequence[Event]) -> None:
         elif kind == "refused":
             del pending[number]
         elif kind == "done":
-            found.answered.append(_done(pending.pop(number), event["zxid"], event["paths"]))
-            for earlier in [each for each in pending.values() if each.at < found.answered[-1].at]:
-                earlier.before = min(earlier.before, event["zxid"])  # a session's requests are done in order
-    found.unanswered += pending.values()
-
-
-def _done(written: Written, zxid: int, paths: Sequence[str]) -> Written:
-    written.zxid = zxid
-    written.ops = [_created(op, path) if path else op for op, path in zip(written.ops, paths, strict=True)]
-    return written
+            done, paths = pending.pop(number), event["paths"]
+            done.zxid = event["zxid"]
+            done.ops = [_created(op, path) if path else op for op, path in zip(done.ops, paths, strict=True)]
+            found.commits.append(done)
+            for earlier in [each for each in pending.values() if each.at < done.at]:
+                earlier.before = min(earlier.before, done.zxid)  # a session's requests are done in order
+    found.commits += pending.values()
 
 
 def _created(op: Event, path: str) -> Event:
@@ -156,22 +150,19 @@ def observed(
     if any(event.zxid <= 0 for event in seen):
         result.end(0.0, "watch events have no zxid: ZooKeeper 3.9 or newer is needed")
         return result
-    changed = {zxid: _changed(events, chroot) for zxid, events in groupby(seen, lambda event: event.zxid)}
+    zxids = {event.zxid for event in seen} | {each.zxid for each in writes.commits}
+    changed: dict[int, list[Change]] = {zxid: [] for zxid in sorted(zxids) if since < zxid <= until}
+    for event in seen:
+        if event.zxid in changed and event.path.startswith(f"{chroot}/"):
+            changed[event.zxid].append((event.kind, event.path.removeprefix(chroot)))
     join = _Join(writes, clock, who)
-    for zxid in sorted({*changed, *(each.zxid for each in writes.answered)}):
-        if not since < zxid <= until:
-            continue
+    for zxid, changes in changed.items():
         try:
-            result.events += join.event(zxid, changed.get(zxid, []))
+            result.events += join.event(zxid, changes)
         except Unexplained as why:
             result.end(clock.at(zxid), f"the transaction at zxid 0x{zxid:x} cannot be reconstructed: {why}")
             break
     return result
-
-
-def _changed(events: Iterable[TreeEvent], chroot: str) -> list[Change]:
-    below = [event for event in events if event.path.startswith(f"{chroot}/")]
-    return [(event.kind, event.path.removeprefix(chroot)) for event in below]
 
 
 class _Join:
@@ -181,9 +172,9 @@ class _Join:
         self._writes = writes
         self._clock = clock
         self._who = who
-        self._answered = {each.zxid: each for each in writes.answered}
-        self._unanswered = list(writes.unanswered)
-        self._last = {each.session: each.zxid for each in sorted(writes.answered, key=lambda each: each.zxid)}
+        self._answered = {each.zxid: each for each in writes.commits if each.zxid}
+        self._unanswered = [each for each in writes.commits if not each.zxid]
+        self._last = {self._answered[zxid].session: zxid for zxid in sorted(self._answered)}
         self._owners: dict[str, int] = {}
 
     def event(self, zxid: int, changes: list[Change]) -> list[Event]:
@@ -245,9 +236,8 @@ class _Join:
         if not fitting:
             return None
         found = fitting[0]
-        self._unanswered = [
-            each for each in self._unanswered if each.session != found.session or each.at > found.at
-        ]  # a session's requests are done in order
+        # A session's requests are done in order.
+        self._unanswered = [each for each in self._unanswered if each.session != found.session or each.at > found.at]
         self._last[found.session] = max(self._last.get(found.session, 0), zxid)
         return found
 
@@ -319,13 +309,9 @@ class WatchObserver:
         :raises ZooKeeperUnreachable: when no server answers.
         :raises StoreError: when the server has no such watches.
         """
+        hosts, access = connect_string(self._addresses, ""), self._access.to_servers(OPERATOR)
         with ExitStack() as stack:
-            self._store = open_kazoo(
-                connect_string(self._addresses, ""),
-                SESSION_MS,
-                make_chroot=False,
-                access=self._access.to_servers(OPERATOR),
-            )
+            self._store = open_kazoo(hosts, SESSION_MS, make_chroot=False, access=access)
             stack.callback(self._close)
             self._store.add_listener(self._on_state)
             for root in self._roots:
@@ -372,7 +358,5 @@ class WatchObserver:
         self._is_over = True
         self._store.close()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stack.close()

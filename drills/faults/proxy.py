@@ -18,7 +18,6 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import TracebackType
 from typing import Self, TypeVar
 
 from coordinator.zk.embedded.directory import HOST, choose_ports
@@ -153,22 +152,16 @@ class Loss:
     It may be armed in several proxies, and is used by one.
 
     :param then: called at the loss, before the connection is cut.
+    :ivar request: the body of the request that matched.  :ivar unused: acquired by the connection that uses it.
     """
 
     def __init__(self, match: Match, *, is_request: bool, then: Callable[[], None] = lambda: None) -> None:
         self.is_for = match
         self.is_request = is_request
         self.then = then
+        self.request = b""
         self.lost = threading.Event()
-        self._unused = threading.Semaphore()
-
-    def take(self) -> bool:
-        """Claim it; whether it was unused."""
-        return self._unused.acquire(blocking=False)
-
-    def give_back(self) -> None:
-        """Mark it as unused again."""
-        self._unused.release()
+        self.unused = threading.Semaphore()
 
 
 class Proxy:
@@ -180,12 +173,7 @@ class Proxy:
     :raises UsageError: when a file of `access` cannot be used.
     """
 
-    def __init__(
-        self,
-        upstream: str,
-        clock: ZxidClock | None = None,
-        access: ZooKeeperAccess | None = None,
-    ) -> None:
+    def __init__(self, upstream: str, clock: ZxidClock | None = None, access: ZooKeeperAccess | None = None) -> None:
         host, port = upstream.rsplit(":", 1)
         self.port = choose_ports(1, None)[0].client
         self._upstream = (host.strip("[]"), int(port))
@@ -209,7 +197,9 @@ class Proxy:
 
     def start(self) -> Self:
         """Listen."""
-        self._accept_new()
+        self._listener = listener = socket.create_server((HOST, self.port))
+        self._acceptor = threading.Thread(target=self._accept, args=(listener,), name="proxy-accept", daemon=True)
+        self._acceptor.start()
         return self
 
     def stop(self) -> None:
@@ -220,7 +210,7 @@ class Proxy:
             links = list(self._links)
         self.cut()
         for link in links:
-            link.join()
+            link.upward.join(5.0)
 
     def cut(self) -> None:
         """Close every connection; new ones are still accepted."""
@@ -265,18 +255,13 @@ class Proxy:
         for link in broken:
             link.cut()
         if self._listener is None and not self._stopping:
-            self._accept_new()
+            self.start()
 
     def arm(self, loss: Loss) -> Loss:
         """Arm a loss here, too."""
         with self._lock:
             self._armed.append(loss)
         return loss
-
-    def _accept_new(self) -> None:
-        self._listener = listener = socket.create_server((HOST, self.port))
-        self._acceptor = threading.Thread(target=self._accept, args=(listener,), name="proxy-accept", daemon=True)
-        self._acceptor.start()
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
@@ -293,7 +278,7 @@ class Proxy:
             link = _Link(self, client, server)
             with self._lock:
                 self._links.add(link)
-            link.start()
+            link.upward.start()
 
     def _connect(self) -> socket.socket | TlsEnd:
         """A connection to the server, before its TLS handshake."""
@@ -316,11 +301,12 @@ class Proxy:
         with self._lock:
             for loss in [each for each in self._armed if each.is_for(request)]:
                 self._armed.remove(loss)
-                if loss.take():
+                if loss.unused.acquire(blocking=False):
+                    loss.request = request
                     return loss
         return None
 
-    def report(self, loss: Loss, request: bytes) -> None:
+    def report(self, loss: Loss) -> None:
         """Record a lost packet, whose connection is cut."""
         loss.lost.set()
 
@@ -330,14 +316,12 @@ class Proxy:
             self._links.discard(link)
             self._armed.extend(unused)
         for loss in unused:
-            loss.give_back()
+            loss.unused.release()
 
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
 
@@ -350,16 +334,10 @@ class _Link:
         self._proxy = proxy
         self._client = client
         self._server = server
-        self._awaited: dict[int, tuple[Loss, bytes]] = {}
+        self._awaited: dict[int, Loss] = {}
         """The requests whose replies are to be dropped, by xid."""
-        self._upward = threading.Thread(target=self._run, name="proxy-up", daemon=True)
+        self.upward = threading.Thread(target=self._run, name="proxy-up", daemon=True)
         self._downward = threading.Thread(target=self._pump_replies, name="proxy-down", daemon=True)
-
-    def start(self) -> None:
-        self._upward.start()
-
-    def join(self) -> None:
-        self._upward.join(5.0)
 
     def cut(self) -> None:
         """Shut both connections down; their threads detect it and close them."""
@@ -368,23 +346,21 @@ class _Link:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
+    def _lose(self, loss: Loss) -> None:
+        loss.then()
+        self.cut()
+        self._proxy.report(loss)
+
     def _run(self) -> None:
-        if self._is_connected():
+        with contextlib.suppress(OSError):
+            if isinstance(self._server, TlsEnd):
+                self._server.handshake()  # here a hung server delays this connection only
             self._downward.start()
             self._pump_requests()
             self._downward.join()
         self._client.close()
         self._server.close()
-        self._proxy.forget(self, [loss for loss, _ in self._awaited.values()])
-
-    def _is_connected(self) -> bool:
-        """Whether the TLS handshake, where there is one, succeeds. A hung server delays this connection only."""
-        try:
-            if isinstance(self._server, TlsEnd):
-                self._server.handshake()
-        except OSError:
-            return False
-        return True
+        self._proxy.forget(self, list(self._awaited.values()))
 
     def _pump_requests(self) -> None:
         with contextlib.suppress(OSError):
@@ -392,12 +368,10 @@ class _Link:
                 request = packet[4:]
                 loss = self._proxy.claim(request) if number > 0 else None
                 if loss is not None and loss.is_request:
-                    loss.then()
-                    self.cut()
-                    self._proxy.report(loss, request)
+                    self._lose(loss)
                     break
                 if loss is not None:
-                    self._awaited[xid(request)] = (loss, request)  # before its reply can arrive
+                    self._awaited[xid(request)] = loss  # before its reply can arrive
                 self._server.sendall(packet)
         self.cut()
 
@@ -410,9 +384,7 @@ class _Link:
                     self._proxy.clock.saw(zxid(reply))
                 awaited = self._awaited.pop(xid(reply), None) if number > 0 else None
                 if awaited is not None:
-                    awaited[0].then()
-                    self.cut()
-                    self._proxy.report(*awaited)
+                    self._lose(awaited)
                     break
                 if not self._proxy.is_mute:
                     packet, held = held + packet, b""

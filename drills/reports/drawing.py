@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .facts import MARKS, amount, mapping, mark, moment, seconds, text
+from .facts import amount, known_marks, mapping, moment, seconds, text
 from .timeline import (
     CONSUMER,
     ELECTED,
@@ -98,7 +98,7 @@ class Axis:
 def window(run: Mapping[str, Any], timeline: Timeline) -> tuple[float, float]:
     """From before the fault until the recovery; the whole run if that is short, or has two fetchers elsewhere."""
     whole = timeline.start, max(timeline.end, timeline.start + 1)
-    marks = [at for at in (mark(run, name) for name in MARKS) if at is not None]
+    marks = known_marks(run).values()
     if not marks and not timeline.faults:
         return whole
     zero = timeline.zero
@@ -125,11 +125,11 @@ def ticks(axis: Axis, apart: float = 70) -> list[float]:
 def picture(run: Mapping[str, Any], timeline: Timeline) -> Picture:
     """The picture of a timeline."""
     axis = Axis(*window(run, timeline), timeline.zero)
-    marks = [(name, at) for name in MARKS if (at := mark(run, name)) is not None and axis.shows(at, at)]
+    marks = [(name, at) for name, at in known_marks(run).items() if axis.shows(at, at)]
     top = y = LABEL_H * len(marks) + ROW_H
     colours = {of: f" k{place % COLOURS}" for place, of in enumerate(timeline.consumers)}
     lanes: list[Shape] = []
-    for heading, some in _headed(timeline):
+    for heading, some in _headed(timeline).items():
         if heading:
             y += ROW_H + 6
             lanes.append(Shape(0, y - 5, kind="heading", title=heading, text=_cut(heading)))
@@ -158,14 +158,14 @@ def picture(run: Mapping[str, Any], timeline: Timeline) -> Picture:
     return Picture(name, y + ROW_H, shapes)
 
 
-def _headed(timeline: Timeline) -> Iterator[tuple[str, Sequence[Lane]]]:
+def _headed(timeline: Timeline) -> dict[str, list[Lane]]:
     """The lanes under their headings."""
     many = len({lane.group for lane in timeline.lanes if lane.kind in (CONSUMER, PARTITION)}) > 1
     found: dict[str, list[Lane]] = {}
     for lane in timeline.lanes:
         of = f" of {lane.group}" if many and lane.kind in (CONSUMER, PARTITION) and lane.group else ""
         found.setdefault(_HEADINGS.get(lane.kind, "") + of, []).append(lane)
-    yield from found.items()
+    return found
 
 
 def _cut(name: str) -> str:

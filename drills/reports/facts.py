@@ -80,12 +80,15 @@ def mark(run: Mapping[str, Any], name: str) -> float | None:
     return at if at is not None and -FAR < at < FAR else None
 
 
+def known_marks(run: Mapping[str, Any]) -> dict[str, float]:
+    """The times of those of T0 to T5 that happened."""
+    return {name: at for name in MARKS if (at := mark(run, name)) is not None}
+
+
 def origin(run: Mapping[str, Any], events: Sequence[Event]) -> float | None:
     """The time of the fault, the origin of the times; None without a fault."""
     at = mark(run, "T0")
-    if at is not None:
-        return at
-    return next((float(event["at"]) for event in events if event["event"] == "fault"), None)
+    return at if at is not None else next((float(each["at"]) for each in faults(events)), None)
 
 
 def clock(run: Mapping[str, Any], events: Sequence[Event]) -> float:
@@ -124,13 +127,9 @@ def setting(run: Mapping[str, Any]) -> str:
     of = f" of {plural(servers, 'server')}" if servers is not None else ""
     lasted = f"took {seconds(took)}" if took is not None else "aborted, duration unknown"
     where = f"{text(ensemble.get('kind'))} ensemble{of}" if ensemble else "ensemble not recorded"
-    return f"{_when(run)}, {lasted}, {where}"
-
-
-def _when(run: Mapping[str, Any]) -> str:
-    shown = text(run.get("started"))
-    match = re.fullmatch(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)Z", shown, re.ASCII)
-    return f"{match[1]} {match[2]} UTC" if match else shown or "start not recorded"
+    started = text(run.get("started"))
+    utc = re.sub(r"(?a)^(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)Z$", r"\1 \2 UTC", started) or "start not recorded"
+    return f"{utc}, {lasted}, {where}"
 
 
 def amount(value: object) -> str:
@@ -217,15 +216,13 @@ def _next(run: Mapping[str, Any], events: Sequence[Event]) -> str:
     elected = [each for each in events if each["event"] == "elected" and zero is not None and each["at"] > zero]
     if acted is None or zero is None:
         return ""
-    at = acted
-    node = name_of(min(elected, key=lambda each: abs(each["at"] - at))["who"]) if elected else "the next coordinator"
-    promised = next((b for b in map(_coordinator_bound, items(run.get("promises"))) if b is not None), None)
+    nearest = min(elected, key=lambda each: abs(each["at"] - acted), default=None)
+    node = name_of(nearest["who"]) if nearest is not None else "the next coordinator"
+    promises = [mapping(each) for each in items(run.get("promises"))]
+    bounds = [number(each.get("bound")) for each in promises if "next coordinator" in text(each.get("name"))]
+    promised = next((bound for bound in bounds if bound is not None), None)
     since = "after it began" if any(_lasts(each) for each in faults(events) if each["at"] >= zero - SAME_S) else "later"
     return f"{node} acted {seconds(acted - zero)} {since}" + (f" ({seconds(promised)} promised)" if promised else "")
-
-
-def _coordinator_bound(promise: object) -> float | None:
-    return number(mapping(promise).get("bound")) if "next coordinator" in text(mapping(promise).get("name")) else None
 
 
 def _standstill(run: Mapping[str, Any]) -> str:

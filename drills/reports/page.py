@@ -10,12 +10,15 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from drills.checker.replay.verdict import Event
+
 from . import tables
 from .drawing import BARS, SIGNS, picture
 from .facts import (
     MARKS,
     amount,
     items,
+    known_marks,
     mapping,
     mark,
     moment,
@@ -43,8 +46,7 @@ def environment(finalize: Callable[[object], str]) -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: value if isinstance(value, Markup) else finalize(value),
     )
-    templates.globals |= {"tables": tables, "amount": amount, "seconds": seconds}
-    templates.globals |= {"bars": BARS, "signs": SIGNS}
+    templates.globals |= {"tables": tables, "amount": amount, "seconds": seconds, "bars": BARS, "signs": SIGNS}
     return templates
 
 
@@ -58,20 +60,29 @@ def page(run: Mapping[str, Any], events: Sequence[Any]) -> str:
     """
     run = mapping(run)
     timeline, known = timeline_of(run, events)
+    seed, repeated = number(run.get("seed")), number(run.get("repeat"))
+    how = f"seed {amount(seed)}" if seed is not None else "seed not recorded"
     return _HTML.get_template("page.html.jinja").render(
-        run=run,
-        title=text(run.get("title")) or text(run.get("drill")) or "Unnamed drill",
-        verdict=verdict(run),
-        setting=setting(run),
-        sentences=sentences(run, known),
-        why=[each for each in items(run.get("why")) if text(each)],
+        _common(run, timeline, known),
         figures=_figures(run),
         picture=picture(run, timeline) if any(lane.bars or lane.marks for lane in timeline.lanes) else None,
         remarks=_remarks(run, timeline),
-        timeline=timeline,
         command=repeat_command(run),
-        how=_how(run),
+        how=how + (f", repeat {amount(repeated)}" if repeated is not None else ""),
     )
+
+
+def _common(run: Mapping[str, Any], timeline: Timeline, known: Sequence[Event]) -> dict[str, Any]:
+    """What both reports begin with."""
+    return {
+        "run": run,
+        "title": text(run.get("title")) or text(run.get("drill")) or "Unnamed drill",
+        "verdict": verdict(run),
+        "setting": setting(run),
+        "sentences": sentences(run, known),
+        "why": [each for each in items(run.get("why")) if text(each)],
+        "timeline": timeline,
+    }
 
 
 def _figures(run: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -102,18 +113,12 @@ def _remarks(run: Mapping[str, Any], timeline: Timeline) -> list[str]:
     if not mapping(run.get("marks")):
         remarks.append("T0 to T5 are missing: the run was aborted before.")
     else:
-        absent = [name for name in MARKS if mark(run, name) is None]
+        absent = [name for name in MARKS if name not in known_marks(run)]
         remarks += [f"Did not happen, or was not measured: {', '.join(absent)}."] if absent else []
     if not timeline.faults:
         since = " Times are relative to its start." if mark(run, "T0") is None else ""
         remarks.append(f"The history has no fault.{since}")
     return remarks
-
-
-def _how(run: Mapping[str, Any]) -> str:
-    seed, repeated = number(run.get("seed")), number(run.get("repeat"))
-    how = f"seed {amount(seed)}" if seed is not None else "seed not recorded"
-    return how + (f", repeat {amount(repeated)}" if repeated is not None else "")
 
 
 MOST_TURNS = 40
@@ -145,13 +150,7 @@ def markdown(run: Mapping[str, Any], events: Sequence[Any]) -> str:
     timeline, known = timeline_of(run, events)
     lanes = [lane for lane in timeline.lanes if lane.kind == PARTITION]
     shown = _MARKDOWN.get_template("report.md.jinja").render(
-        run=run,
-        title=text(run.get("title")) or text(run.get("drill")) or "Unnamed drill",
-        verdict=verdict(run),
-        setting=setting(run),
-        sentences=sentences(run, known),
-        why=items(run.get("why")),
-        timeline=timeline,
+        _common(run, timeline, known),
         lanes=[(lane, [_turn(bar, timeline.zero) for bar in lane.bars[:MOST_TURNS]]) for lane in lanes],
         command=Markup(repeat_command(run)),
         left_out=timeline.left_out.get(PARTITION, 0),

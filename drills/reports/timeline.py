@@ -7,6 +7,7 @@ verdict agree.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -110,14 +111,11 @@ def span(events: Sequence[Event]) -> tuple[float, float]:
 
 def limited(lanes: Sequence[Lane]) -> tuple[list[Lane], dict[str, int]]:
     """The lanes up to the maximum number, those with changes first."""
-    dropped: dict[str, int] = {}
-    out: set[int] = set()
+    dropped: list[Lane] = []
     for kinds, most in (((PARTITION,), MOST_PARTITIONS), ((NODE, CONSUMER, OTHER), MOST_PROCESSES)):
-        candidates = [place for place, lane in enumerate(lanes) if lane.kind in kinds]
-        for place in sorted(candidates, key=lambda place: -lanes[place].unrest)[most:]:
-            out.add(place)
-            dropped[lanes[place].kind] = dropped.get(lanes[place].kind, 0) + 1
-    return [lane for place, lane in enumerate(lanes) if place not in out], dropped
+        candidates = [lane for lane in lanes if lane.kind in kinds]
+        dropped += sorted(candidates, key=lambda lane: -lane.unrest)[most:]
+    return [lane for lane in lanes if lane not in dropped], Counter(lane.kind for lane in dropped)
 
 
 def overlaps(bars: Sequence[Bar]) -> list[Bar]:
@@ -205,7 +203,10 @@ class Processes:
                 who, at, event["kind"], text(event.get("group")), text(event.get("consumer") or event.get("query"))
             )
         elif kind == "exit":
-            self._on_exit(self.life(who), at, text(event.get("why")))
+            life, why = self.life(who), text(event.get("why"))
+            life.end, life.why = at, why
+            if self._elected is not None and self._elected[0] is life:
+                self.resign(at, f"its process ended: {why}" if why else "its process ended")
         elif kind == "session" and isinstance(event.get("session"), str | int):
             self._sessions[event["session"]] = who
         elif kind == "closed":
@@ -221,11 +222,6 @@ class Processes:
         elif kind in _NOTED:
             note = f"batch {text(event.get('batch'))}" if kind == "batch" else text(event.get("why"))
             self.life(who).marks.append(LaneMark(at, _NOTED[kind], note=note))
-
-    def _on_exit(self, life: ProcessLife, at: float, why: str) -> None:
-        life.end, life.why = at, why
-        if self._elected is not None and self._elected[0] is life:
-            self.resign(at, f"its process ended: {why}" if why else "its process ended")
 
     def _on_closed(self, event: Event, at: float) -> None:
         session = event["session"]
@@ -316,8 +312,8 @@ def faults(events: Sequence[Event]) -> list[Bar]:
             continue
         until = number(event.get("until"))
         if until is None and "server" in event:
-            back = [each for each in found if each["kind"] == RETURNS and each.get("server") == event["server"]]
-            until = next((float(each["at"]) for each in back if each["at"] > event["at"]), None)
+            later = [each for each in found if each["kind"] == RETURNS and each["at"] > event["at"]]
+            until = next((float(each["at"]) for each in later if each.get("server") == event["server"]), None)
         end = until if until is not None and event["at"] < until < FAR else event["at"]
         label = " ".join((text(event["kind"]), hit_of(event))).strip()
         result.append(Bar(float(event["at"]), float(end), FAULT, label))
@@ -339,21 +335,15 @@ def partition_lanes(events: Sequence[Event], end: float) -> list[Lane]:
     for event in events:
         for item in event["ranges"] if event["event"] == "fetch" else ():
             place = event["group"], item["topic"], item["partition"]
-            for hold in _fetching(event, item["topic_id"], holds.setdefault(place, []))[-1:]:
+            life = event["who"], event["incarnation"], item["topic_id"]
+            its = [hold for hold in holds.setdefault(place, []) if (hold.who, hold.incarnation, hold.key[2]) == life]
+            for hold in [hold for hold in its if hold.begun["at"] <= event["at"]][-1:]:
                 counts = fetched.setdefault(hold.number, [0, 0])
                 counts[0] += 1
                 counts[1] += max(0, item["next"] - item["first"])
     ended = {event["who"] for event in events if event["event"] == "exit"}
     awaited = {event.get("group") for event in events if event["event"] == "start" and event["who"] not in ended}
     return [_partition_lane(place, holds[place], fetched, end, place[0] in awaited) for place in sorted(holds)]
-
-
-def _fetching(event: Event, topic_id: str, holds: Sequence[Hold]) -> list[Hold]:
-    """The intervals of a fetch's incarnation that had begun."""
-    life = event["who"], event["incarnation"], topic_id
-    return [
-        hold for hold in holds if (hold.who, hold.incarnation, hold.key[2]) == life and hold.begun["at"] <= event["at"]
-    ]
 
 
 def _partition_lane(

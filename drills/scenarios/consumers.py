@@ -7,7 +7,7 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -90,10 +90,6 @@ def _filled(filler: Path, most: int) -> bool:
             raise NotReached(f"the disk of the segments cannot be filled: {error}") from error
         return True
     return False
-
-
-def _disk_hangs(stage: Stage, name: str) -> None:
-    stage.hang(name, _hanging_s(stage))
 
 
 def _application_hangs(stage: Stage, where: str, joins: bool) -> None:
@@ -202,7 +198,7 @@ CONSUMERS = (
         proves="A fetcher without progress leaves the group, and its partitions are reassigned.",
         hypothesis="Its partitions are fetched within max_poll_interval + lease + 1.5 s; every record comes once.",
         fault="writes of a fetcher's segments hang for longer than max_poll_interval",
-        run=_hit(_disk_hangs, comes_back=True),
+        run=_hit(lambda stage, name: stage.hang(name, _hanging_s(stage)), comes_back=True),
         promises=(GIVEN_UP,),
         is_short=False,
     ),
@@ -279,33 +275,27 @@ LYING_MEMBERS = tuple(
 )
 
 
-APPLICATION = "spark"
+SPARK_APPLICATION = "spark"
 EXECUTOR = "CoarseGrainedExecutorBackend"
 AWAY_S = 3.0
 
 
 def _executor_killed(stage: Stage) -> None:
     slots = set(stage.slot_processes().values())
-    executors = [pid for pid in descendants(stage.processes[APPLICATION].pid) if EXECUTOR in command_line(pid)]
-    pid = next((pid for pid in executors if slots.intersection(descendants(pid))), None)
-    if pid is None:
-        raise NotReached("no executor runs a slot")
-    _kill_below(stage, pid, "executor")
+    executors = [pid for pid in descendants(stage.processes[SPARK_APPLICATION].pid) if EXECUTOR in command_line(pid)]
+    _kill_below(stage, "executor", [pid for pid in executors if slots.intersection(descendants(pid))])
 
 
 def _worker_killed(stage: Stage) -> None:
-    family = descendants(stage.processes[APPLICATION].pid)
-    pid = next((pid for _, pid in sorted(stage.slot_processes().items()) if pid in family), None)
-    if pid is None:
-        raise NotReached("no worker runs a slot")
-    _kill_below(stage, pid, "worker")
+    family = descendants(stage.processes[SPARK_APPLICATION].pid)
+    _kill_below(stage, "worker", [pid for _, pid in sorted(stage.slot_processes().items()) if pid in family])
 
 
 def _driver_killed(stage: Stage) -> None:
     """The application is restarted at once, as by a supervisor."""
-    driver, before = stage.processes[APPLICATION], stage.lives()
+    driver, before = stage.processes[SPARK_APPLICATION], stage.lives()
     family = descendants(driver.pid)
-    stage.kill(APPLICATION)
+    stage.kill(SPARK_APPLICATION)
     _note_ends(stage, family)
     stage.start_spark()
     stage.wait_back(before, SPARK_READY_S)
@@ -313,13 +303,16 @@ def _driver_killed(stage: Stage) -> None:
 
 def _query_returns(stage: Stage) -> None:
     """The application ends in order, and returns with its checkpoint; slots in processes fetch throughout."""
-    stage.terminate(APPLICATION)
+    stage.terminate(SPARK_APPLICATION)
     time.sleep(AWAY_S)
     stage.start_spark()
 
 
-def _kill_below(stage: Stage, pid: int, what: str) -> None:
-    """SIGKILL to a process of the application; its children end with it."""
+def _kill_below(stage: Stage, what: str, running: Sequence[int]) -> None:
+    """SIGKILL to the first of the application's processes that run slots; its children end with it."""
+    if not running:
+        raise NotReached(f"no {what} runs a slot")
+    pid = running[0]
     family, lives = [pid, *descendants(pid)], stage.lives()
     stage.fault("kill", process=what, pid=pid)
     with contextlib.suppress(ProcessLookupError):

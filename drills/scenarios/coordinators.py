@@ -18,24 +18,8 @@ from ..base.settings import Settings
 from ..faults.proxy import MULTI, Loss, op_code
 from ..testbed.commands import slot
 from ..testbed.testbed import Stage
-from .definition import (
-    ASKED_ONCE,
-    EVERYBODY_HEARS,
-    FETCHED_AGAIN,
-    FETCHING_UNINTERRUPTED,
-    NEXT_ACTS,
-    NEXT_ACTS_AT_ONCE,
-    NEXT_LEADER_AFTER_A_HANG,
-    NEXT_LEADER_AFTER_AN_ERROR,
-    NOTHING_IS_REVOKED,
-    ONE_GENERATION_EACH,
-    OTHERS_FETCH_ON,
-    OWNERS_UNCHANGED,
-    PAST_THE_SESSION,
-    SETTLED_BY_THE_NEXT,
-    SETTLED_WITHOUT_THE_LEADER,
-    Drill,
-)
+from . import definition as promised
+from .definition import PAST_THE_SESSION, Drill
 
 LOST_S = 15.0
 """Time for a started fetcher to register, and for the commit."""
@@ -151,10 +135,7 @@ def at_each_step(stage: Stage, steps: Steps = STEPS, is_killed: bool = True) -> 
         cause = partial(stage.start_slot, last) if number % 2 else partial(stage.terminate, slot(last))
         victim = elected_of(stage)
         lose_commit(stage, victim, f"a commit {where}", words, is_before, cause, is_killed)
-        if is_killed:
-            stage.kill(victim)
-        else:
-            stage.terminate(victim)
+        (stage.kill if is_killed else stage.terminate)(victim)
         another_is_elected(stage, victim)
         stage.wait_settled(stage.slots())
         stage.start_node(victim)
@@ -179,7 +160,7 @@ COORDINATORS = (
         hypothesis=f"The next node acts within the session timeout + 2 ticks + 0.5 s; {NO_STANDSTILL}.",
         fault="SIGKILL to the coordinator",
         run=_replaced(Stage.kill),
-        promises=(NEXT_ACTS, FETCHING_UNINTERRUPTED, OWNERS_UNCHANGED),
+        promises=(promised.NEXT_ACTS, promised.FETCHING_UNINTERRUPTED, promised.OWNERS_UNCHANGED),
     ),
     Drill(
         name="coordinator-sigterm",
@@ -188,7 +169,7 @@ COORDINATORS = (
         hypothesis=f"The next node acts within 0.5 s; {NO_STANDSTILL}.",
         fault="SIGTERM to the coordinator",
         run=_replaced(Stage.terminate),
-        promises=(NEXT_ACTS_AT_ONCE, FETCHING_UNINTERRUPTED, OWNERS_UNCHANGED),
+        promises=(promised.NEXT_ACTS_AT_ONCE, promised.FETCHING_UNINTERRUPTED, promised.OWNERS_UNCHANGED),
     ),
     Drill(
         name="coordinator-pause",
@@ -198,7 +179,7 @@ COORDINATORS = (
         f"turns; {NO_STANDSTILL}.",
         fault="SIGSTOP to the coordinator, and SIGCONT after 1.6 session timeouts",
         run=_replaced(past_session(Stage.pause), TURNS),
-        promises=(NEXT_ACTS, FETCHING_UNINTERRUPTED, OWNERS_UNCHANGED),
+        promises=(promised.NEXT_ACTS, promised.FETCHING_UNINTERRUPTED, promised.OWNERS_UNCHANGED),
     ),
     Drill(
         name="coordinator-cut",
@@ -207,7 +188,7 @@ COORDINATORS = (
         hypothesis=f"The next node acts in time, two never act at once; {NO_STANDSTILL}.",
         fault="no packet between the coordinator and ZooKeeper for 1.6 session timeouts",
         run=_replaced(past_session(Stage.cut), TURNS),
-        promises=(NEXT_ACTS, FETCHING_UNINTERRUPTED, OWNERS_UNCHANGED),
+        promises=(promised.NEXT_ACTS, promised.FETCHING_UNINTERRUPTED, promised.OWNERS_UNCHANGED),
     ),
     Drill(
         name="coordinator-reply-lost",
@@ -242,7 +223,7 @@ COORDINATORS = (
         hypothesis=f"No partition changes its owner; {NO_STANDSTILL}.",
         fault="SIGTERM to each node in turn, the coordinator last; each is restarted before the next is stopped",
         run=_rolled,
-        promises=(FETCHING_UNINTERRUPTED, OWNERS_UNCHANGED),
+        promises=(promised.FETCHING_UNINTERRUPTED, promised.OWNERS_UNCHANGED),
         is_short=False,
     ),
 )
@@ -336,12 +317,12 @@ def _leader_misbehaves(stage: Stage, kind: str) -> None:
     wait_for(lambda: adopted_ask(stage) != before, longest_s, "the answer of another leader is adopted")
     if leader_of(stage) == leader:
         raise NotReached(f"{leader} answered, although its assignor misbehaves")
-    wait_for(lambda: not _have_commands(stage, others), ASKED_S, "the others have acknowledged their commands")
+    wait_for(
+        lambda: not any(member.commands for member in stage.group().members if member.consumer in others),
+        ASKED_S,
+        "the others have acknowledged their commands",
+    )
     stage.processes[leader].go_on()
-
-
-def _have_commands(stage: Stage, consumers: set[str]) -> bool:
-    return any(member.commands for member in stage.group().members if member.consumer in consumers)
 
 
 # ---- a coordinator that dies during an ask
@@ -413,7 +394,7 @@ LEADERS = (
         "record comes once.",
         fault="SIGKILL to the leader after the ask, half-way through its answer, and just after it",
         run=_leader_killed,
-        promises=(SETTLED_WITHOUT_THE_LEADER, FETCHED_AGAIN),
+        promises=(promised.SETTLED_WITHOUT_THE_LEADER, promised.FETCHED_AGAIN),
         adjust=lambda settings: replace(_client_side(settings, COOPERATIVE, HANGS), state_bytes=STATE_BYTES),
     ),
     _long_drill(
@@ -424,7 +405,7 @@ LEADERS = (
         "before; every record comes once.",
         fault="the leader's assignor hangs for longer than assignment_timeout (4 s) when a consumer joins",
         run=partial(_leader_misbehaves, kind="hang"),
-        promises=(NEXT_LEADER_AFTER_A_HANG, NOTHING_IS_REVOKED, OTHERS_FETCH_ON, EVERYBODY_HEARS),
+        promises=(promised.NEXT_LEADER_AFTER_A_HANG, *promised.OTHERS_UNDISTURBED),
         adjust=lambda settings: _client_side(settings, COOPERATIVE, HANGS, TIMEOUT_MS),
     ),
     _long_drill(
@@ -435,7 +416,7 @@ LEADERS = (
         "comes once.",
         fault="the leader's assignor raises when a consumer joins",
         run=partial(_leader_misbehaves, kind="raise"),
-        promises=(NEXT_LEADER_AFTER_AN_ERROR, NOTHING_IS_REVOKED, OTHERS_FETCH_ON, EVERYBODY_HEARS),
+        promises=(promised.NEXT_LEADER_AFTER_AN_ERROR, *promised.OTHERS_UNDISTURBED),
         adjust=lambda settings: _client_side(settings, COOPERATIVE, RAISES, TIMEOUT_MS),
     ),
     _long_drill(
@@ -447,7 +428,7 @@ LEADERS = (
         fault="SIGKILL to the coordinator, just before and just after each commit from an ask to its starts, "
         "and while the assignor runs",
         run=_coordinator_killed_at_each_step,
-        promises=(SETTLED_BY_THE_NEXT, ASKED_ONCE, ONE_GENERATION_EACH),
+        promises=(promised.SETTLED_BY_THE_NEXT, promised.ASKED_ONCE, promised.ONE_GENERATION_EACH),
         adjust=lambda settings: _client_side(settings, EAGER, HANGS),
     ),
 )

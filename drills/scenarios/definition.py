@@ -110,11 +110,6 @@ def recovered_s(bounds: Bounds) -> float:
     return noticed_s(bounds) + RECOVERED_S
 
 
-def until_acting(measured: Measured) -> float | None:
-    """From the fault until the next coordinator acts."""
-    return measured.between("T0", "T2")
-
-
 def fetched_again(rule: str, bound: Callable[[Bounds], float], since: str = "T0") -> Promise:
     """Every partition is fetched again, this long after the fault or another mark."""
     return Promise("every partition is fetched again", rule, lambda measured: measured.between(since, "T5"), bound)
@@ -126,7 +121,10 @@ def longest_standstill(measured: Measured) -> float | None:
 
 
 NEXT_ACTS = Promise(
-    "the next coordinator acts", "session timeout + 2 ticks + 0.5 s after the fault", until_acting, noticed_s
+    "the next coordinator acts",
+    "session timeout + 2 ticks + 0.5 s after the fault",
+    lambda measured: measured.between("T0", "T2"),
+    noticed_s,
 )
 NEXT_ACTS_AT_ONCE = replace(
     NEXT_ACTS, rule="0.5 s after SIGTERM: a resignation needs no session expiry", bound=lambda bounds: ACTS_S
@@ -193,6 +191,7 @@ EVERYBODY_HEARS = Promise(
     lambda measured: measured.asks.unheard,
     unit="members",
 )
+OTHERS_UNDISTURBED = (NOTHING_IS_REVOKED, OTHERS_FETCH_ON, EVERYBODY_HEARS)
 ASKED_ONCE = Promise(
     "each ask gets one answer, which is adopted",
     "0 further asks",

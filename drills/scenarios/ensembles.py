@@ -21,16 +21,9 @@ from ..evidence.files import sessions_in
 from ..evidence.measurements import BROKER_RETURNS
 from ..testbed.commands import READY_S
 from ..testbed.testbed import Stage
+from . import definition as promised
 from .coordinators import another_is_elected, elected_of
-from .definition import (
-    FETCHED_AGAIN,
-    FETCHED_WHEN_BACK,
-    FETCHING_GOES_ON,
-    KEEPS_ITS_GENERATION,
-    OWNERS_UNCHANGED,
-    PAST_THE_SESSION,
-    Drill,
-)
+from .definition import PAST_THE_SESSION, Drill
 
 HEALTHY_S = 30.0
 RETURNS = "server-returns"
@@ -55,15 +48,9 @@ def _leader_last(stage: Stage) -> list[int]:
     return sorted(range(len(stage.environment.addresses)), key=lambda number: number == leader)
 
 
-def _leader_killed(stage: Stage) -> None:
-    _killed(stage, _leader_last(stage)[-1])
-
-
-def _follower_killed(stage: Stage) -> None:
-    _killed(stage, _leader_last(stage)[0])
-
-
-def _killed(stage: Stage, server: int) -> None:
+def _killed(stage: Stage, place: int) -> None:
+    """The server at this place, as in `_leader_last`."""
+    server = _leader_last(stage)[place]
     stage.fault("stop-server", server=server + 1)
     stage.environment.act("kill", server)
     wait_for(lambda: stage.environment.has_leader(), HEALTHY_S, "the others have a leader")
@@ -94,14 +81,6 @@ def _rolled(stage: Stage) -> None:
         _healthy(stage)
         stage.fault(RETURNS, server=server + 1)
         stage.wait_settled(stage.slots())
-
-
-def _leader_paused(stage: Stage) -> None:
-    _leader_away(stage, "pause-server", "pause", "resume")
-
-
-def _leader_cut_off(stage: Stage) -> None:
-    _leader_away(stage, "cut-server", "cut off", "join")
 
 
 def _leader_away(stage: Stage, kind: str, take: Action, give_back: Action) -> None:
@@ -145,8 +124,8 @@ ENSEMBLES = (
         proves="No session expires during a ZooKeeper leader election, so no partition is lost.",
         hypothesis=ELECTED,
         fault="SIGKILL to the ZooKeeper leader; it is restarted when the group is settled",
-        run=_leader_killed,
-        promises=(OWNERS_UNCHANGED, FETCHED_AGAIN),
+        run=partial(_killed, place=-1),
+        promises=(promised.OWNERS_UNCHANGED, promised.FETCHED_AGAIN),
     ),
     _on_three(
         name="zookeeper-follower-sigkill",
@@ -154,8 +133,8 @@ ENSEMBLES = (
         proves="Clients of a failed server reconnect to another one before their sessions expire.",
         hypothesis=ELECTED,
         fault="SIGKILL to a ZooKeeper follower; it is restarted when the group is settled",
-        run=_follower_killed,
-        promises=(OWNERS_UNCHANGED, FETCHED_AGAIN),
+        run=partial(_killed, place=0),
+        promises=(promised.OWNERS_UNCHANGED, promised.FETCHED_AGAIN),
         is_short=False,
     ),
     _on_three(
@@ -164,8 +143,8 @@ ENSEMBLES = (
         proves="A leader that hangs is replaced, and its clients reconnect before their sessions expire.",
         hypothesis=STANDING,
         fault="SIGSTOP to the ZooKeeper leader, and SIGCONT when another one has led for a session timeout",
-        run=_leader_paused,
-        promises=(OWNERS_UNCHANGED,),
+        run=partial(_leader_away, kind="pause-server", take="pause", give_back="resume"),
+        promises=(promised.OWNERS_UNCHANGED,),
         needs=frozenset({PAUSE}),
         is_short=False,
     ),
@@ -175,8 +154,8 @@ ENSEMBLES = (
         proves="Clients of a ZooKeeper leader without followers keep their sessions.",
         hypothesis=STANDING,
         fault="no packet between the ZooKeeper leader and its peers, until another one has led for a session timeout",
-        run=_leader_cut_off,
-        promises=(OWNERS_UNCHANGED,),
+        run=partial(_leader_away, kind="cut-server", take="cut off", give_back="join"),
+        promises=(promised.OWNERS_UNCHANGED,),
         needs=frozenset({NETWORK}),
     ),
     Drill(
@@ -195,7 +174,7 @@ ENSEMBLES = (
         hypothesis=ELECTED,
         fault="SIGTERM to each server in turn, the leader last; each is restarted before the next is stopped",
         run=_rolled,
-        promises=(OWNERS_UNCHANGED,),
+        promises=(promised.OWNERS_UNCHANGED,),
         is_short=False,
     ),
     Drill(
@@ -205,7 +184,7 @@ ENSEMBLES = (
         hypothesis="Every partition is fetched again in time; every record comes once.",
         fault="SIGSTOP to every coordinator and fetcher, and SIGCONT after 1.6 session timeouts",
         run=_all_expired,
-        promises=(FETCHED_WHEN_BACK,),
+        promises=(promised.FETCHED_WHEN_BACK,),
     ),
 )
 
@@ -240,7 +219,7 @@ KAFKA = (
         hypothesis="No partition changes its owner; fetching resumes when the broker is up; every record comes once.",
         fault="SIGKILL to the only Kafka broker, which is restarted after 3 s",
         run=_broker_killed,
-        promises=(FETCHING_GOES_ON, KEEPS_ITS_GENERATION, OWNERS_UNCHANGED),
+        promises=(promised.FETCHING_GOES_ON, promised.KEEPS_ITS_GENERATION, promised.OWNERS_UNCHANGED),
         needs=frozenset({BROKER}),
         adjust=lambda settings: replace(settings, kafka=True),
         touches=("its own Kafka broker",),

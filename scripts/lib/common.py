@@ -85,13 +85,24 @@ def run(main: click.Command, name: str) -> NoReturn:
     sys.exit(exit_code_of(partial(main.main, sys.argv[1:], prog_name=name, standalone_mode=False)))
 
 
-def end_with_verdict(
-    story: Callable[[Path, Callable[[str], None]], dict[str, Any]],
-    as_json: bool,
-    line: Callable[[dict[str, Any]], str],
-) -> NoReturn:
-    """Run an example in a temporary folder; its verdict as JSON, or in a line, is the last line on stdout."""
-    with tempfile.TemporaryDirectory(prefix="zk-group-example-") as folder:
-        verdict = story(Path(folder), lambda what: click.echo(what, err=True))
-    click.echo(json.dumps(verdict) if as_json else f"{verdict['verdict']}: {line(verdict)}")
-    sys.exit(0 if verdict["verdict"] == "PASS" else 1)
+Story = Callable[[Path, Callable[[str], None]], dict[str, Any]]
+
+
+def example(line: Callable[[dict[str, Any]], str]) -> Callable[[Story], click.Command]:
+    """The command of an example that runs in a temporary folder, and returns its verdict.
+
+    The verdict as JSON, or in a `line`, is the last line on stdout. The function's docstring is the command's help.
+    """
+
+    def command_of(story: Story) -> click.Command:
+        @click.command(help=story.__doc__, context_settings={"help_option_names": ["-h", "--help"]})
+        @click.option("--json", "as_json", is_flag=True, help="The last line on stdout is one JSON object.")
+        def main(as_json: bool) -> NoReturn:
+            with tempfile.TemporaryDirectory(prefix="zk-group-example-") as folder:
+                verdict = story(Path(folder), lambda what: click.echo(what, err=True))
+            click.echo(json.dumps(verdict) if as_json else f"{verdict['verdict']}: {line(verdict)}")
+            sys.exit(0 if verdict["verdict"] == "PASS" else 1)
+
+        return main
+
+    return command_of

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from drills.checker.checker import Checker
-from drills.options import DRILLS
+from drills.runner import DRILLS
 from tests.drills.broken import consumers, nodes
 from tests.support.drills import ALL_DRILLS, asked_for, drilled
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from drills.evidence.fetch_intervals import AskShown, asks_of
-from drills.options import DRILLS
+from drills.runner import DRILLS
 from drills.scenarios.coordinators import LEADERS
 from drills.scenarios.definition import (
     ASKED_ONCE,

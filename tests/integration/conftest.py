@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TypeVar
 from zlib import crc32
 
 import pytest
 from _pytest.runner import runtestprotocol
 
-from coordinator.zk.embedded.ensemble import Ensemble
+from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
+from coordinator.zk.session.kazoo_store import open_kazoo
+from coordinator.zk.store import Store
 from tests.support.clients import fresh_chroot
 from tests.support.event_group import EventGroup
 from tests.support.hand import ManualStage, a_stage
+from tests.support.memlog import MemoryLog
 from tests.support.proxy import Proxy
+from tests.support.region import Counting, Operating
 from tests.support.virtual_time import HOSTS, VirtualTime
 from tests.support.world import World, a_world
+
+M = TypeVar("M", Counting, Operating)
 
 REAL = {"zookeeper", "ensemble3", "kafka", "sasl_server"}
 """Fixtures that are real servers."""
@@ -76,6 +83,33 @@ def world(zk: str) -> Iterator[World]:
 
 
 @pytest.fixture
+def store(zk: str) -> Iterator[Store]:
+    """A session of its own, of 10 s."""
+    store = open_kazoo(zk, 10_000)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def counting(world: World, log: MemoryLog) -> Iterator[Callable[..., Counting]]:
+    """Starts members of a region, which end with the test. The log is the test's."""
+    with ExitStack() as stack:
+        yield lambda name, **options: vanishing(stack, Counting(world, name, log, **options))
+
+
+@pytest.fixture
+def operating(world: World, log: MemoryLog) -> Iterator[Callable[..., Operating]]:
+    """The same, with two threads each."""
+    with ExitStack() as stack:
+        yield lambda name, **options: vanishing(stack, Operating(world, name, log, **options))
+
+
+def vanishing(stack: ExitStack, member: M) -> M:
+    stack.callback(member.vanish)
+    return member
+
+
+@pytest.fixture
 def stage(world: World) -> Iterator[ManualStage]:
     """Coordinators and consumers whose every move the test makes, in the same chroot as `world`."""
     with a_stage(world.zk) as stage:
@@ -87,6 +121,34 @@ def zookeeper_proxy(zookeeper: Ensemble) -> Iterator[Proxy]:
     """A proxy in front of the server that `world` uses; held traffic is released before `world` closes."""
     with Proxy(zookeeper.hosts) as proxy:
         yield proxy
+
+
+@pytest.fixture
+def second_proxy(zookeeper: Ensemble) -> Iterator[Proxy]:
+    with Proxy(zookeeper.hosts) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="module")
+def own_ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+    """A server whose transaction log is a module's alone."""
+    with Ensemble(tmp_path_factory.mktemp("logged"), EnsembleConfig(servers=1, tick_ms=200, durable=False)) as ensemble:
+        yield ensemble
+
+
+@pytest.fixture(scope="module")
+def large_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+    """A server of a module's own with a larger heap."""
+    config = EnsembleConfig(servers=1, tick_ms=200, durable=False, heap_mb=768)
+    with Ensemble(tmp_path_factory.mktemp("zookeeper-large"), config) as ensemble:
+        yield ensemble
+
+
+@pytest.fixture
+def processes() -> Iterator[ExitStack]:
+    """The contexts entered here are closed after the test."""
+    with ExitStack() as stack:
+        yield stack
 
 
 @pytest.fixture

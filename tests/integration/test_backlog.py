@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from tests.support.parties import Parties, owned_by
 from tests.support.stores import FrontStore
 from tests.support.terms import a_term
 from tests.support.wait import eventually
-from tests.support.world import World, a_world
+from tests.support.world import World
 
 PATHS = GroupPaths("g")
 KIB = 1024
@@ -84,12 +84,6 @@ class Backlog:
 
     def goes_on(self) -> None:
         eventually(lambda: self.record.paused is None, 10, "no longer paused")
-
-
-@pytest.fixture
-def world(zk: str) -> Iterator[World]:
-    with a_world(zk) as world:
-        yield world
 
 
 @pytest.fixture
@@ -466,6 +460,17 @@ def test_unreadable_segment_and_query_znodes_are_reported_and_block_nothing_else
     assert service.problems.count == 2
     world.store.commit([Delete(bad_segment)])
     eventually(lambda: set(service.problems.current()) == {PATHS.query("bad")}, 5, "the other is no problem any more")
+
+
+def test_segment_znode_that_replaces_an_unreadable_one_by_hand_is_no_problem(world: World, backlog: Backlog) -> None:
+    (name,) = backlog.seal()
+    data, path, collector = world.data(PATHS.segment(name)) or b"", PATHS.segment(name), collector_on(world)
+    found = []
+    for change in ([SetData(path, b"garbage")], [Delete(path)], [Create(path, data)]):
+        world.store.commit(change)
+        collector.collect(["g"])
+        found.append(set(collector._term.problems.current()))
+    assert found == [{path}, set(), set()]
 
 
 def test_segments_files_that_this_node_cannot_reach_are_left_to_the_pools_sweep(world: World, backlog: Backlog) -> None:

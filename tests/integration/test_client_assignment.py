@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
-
-import pytest
 
 from consumer.assignment.base import Assignment, ClientAssignor, Cluster
 from consumer.assignment.consumers import client_assignors
@@ -14,15 +12,9 @@ from consumer.errors import InconsistentGroupProtocol
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.paths import GroupPaths
 from tests.support.wait import eventually
-from tests.support.world import World, a_world, parts
+from tests.support.world import World, parts
 
 PATHS = GroupPaths("g")
-
-
-@pytest.fixture
-def world(zk: str) -> Iterator[World]:
-    with a_world(zk) as made:
-        yield made
 
 
 def client(world: World, name: str, topics: dict[str, int] | None = None, **options: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from consumer.assignment.base import Assignment
 from consumer.assignment.consumers import client_assignors
 from consumer.assignment.metadata import ConsumerMetadata
-from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
+from coordinator.zk.embedded.ensemble import Ensemble
 from coordinator.zk.store import Create
 from coordinator.zk.znodes.group_state import (
     FAILED,
@@ -43,13 +43,6 @@ pytestmark = [
 ]
 STEP_S = 5.0
 """CPU seconds of one step, at most: 0.32 were measured."""
-
-
-@pytest.fixture(scope="module")
-def large_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
-    config = EnsembleConfig(servers=1, tick_ms=200, durable=False, heap_mb=768)
-    with Ensemble(tmp_path_factory.mktemp("zookeeper-large"), config) as ensemble:
-        yield ensemble
 
 
 @pytest.fixture

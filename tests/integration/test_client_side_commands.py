@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,6 @@ STATE = [
     "GROUP", "COORDINATOR", "(ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS", "ASSIGNMENT", "PROTOCOL-TYPE", "LEADER",
     "ASK", "PENDING-LEADER", "PENDING-ASK", "ATTEMPT",
 ]  # fmt: skip
-
-
-@pytest.fixture
-def processes() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 class Held(ClientAssignor):

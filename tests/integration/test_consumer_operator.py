@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -17,41 +16,18 @@ from consumer.operator.consumer_operator import ConsumerOperator, Processor
 from coordinator.zk.errors import OutcomeUnknown, UsageError
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.store import Create, Operation, Store
-from coordinator.zk.znodes.regions import RegionRequest
+from coordinator.zk.store import Create, Delete, Operation, Store
+from tests.support.client_side import Hooked
 from tests.support.memlog import MemoryLog
-from tests.support.region import PATHS, Operating, checkpoint, contributions, exact, region, running
+from tests.support.region import PATHS, Operating, checkpoint, contributions, exact, region, requested, running
 from tests.support.stores import FrontStore
 from tests.support.wait import PATIENCE, eventually
-from tests.support.world import SESSION_MS, World, a_world
-
-
-@pytest.fixture
-def world(zk: str) -> Iterator[World]:
-    with a_world(zk) as made:
-        yield made
+from tests.support.world import SESSION_MS, World
 
 
 @pytest.fixture
 def log() -> MemoryLog:
     return MemoryLog(end=40)
-
-
-@pytest.fixture
-def operating(world: World, log: MemoryLog) -> Iterator[Callable[..., Operating]]:
-    made: list[Operating] = []
-
-    def start(name: str, **options: Any) -> Operating:
-        made.append(Operating(world, name, log, **options))
-        return made[-1]
-
-    yield start
-    for each in made:
-        each.vanish()
-
-
-def requested(world: World, what: str, **fields: Any) -> None:
-    world.store.commit([Create(PATHS.request, RegionRequest(what, "a test", **fields).to_bytes())])
 
 
 def is_stuck(one: Operating) -> None:
@@ -223,17 +199,32 @@ def test_rebalance_with_a_full_queue_checkpoints_the_processed_records_exactly(
     world.coordinator()
     world.topic("t", 4)
     log.end = 100
-    one = operating("c1", max_poll_records=1, operator_driven=True, is_stuck=True)
+    opened = kazoo_factory(world.zk, SESSION_MS)
+    fronts: list[Hooked] = []
+    one = operating(
+        "c1",
+        max_poll_records=1,
+        operator_driven=True,
+        is_stuck=True,
+        open_store=lambda: fronts.append(Hooked(opened())) or fronts[-1],
+    )
     running(world)
     is_stuck(one)
     fills(one, 100)
+    queued: list[int] = []
+    fronts[0].before(_gives_up_owners, lambda: queued.append(one.operator.queued))
 
     two = operating("c2")
     eventually(lambda: one.operator.state == "DRAINING", 20, "a checkpoint is first")
     one.gate.set()
 
     world.stable("g", 2)
+    assert queued == [0], "records of revoked partitions are dropped before another member owns them"
     exact(log, 4, one, two)
+
+
+def _gives_up_owners(operations: Sequence[Operation]) -> bool:
+    return any(isinstance(each, Delete) and "/owners/" in each.path for each in operations)
 
 
 def test_process_exception_ends_the_operator_uncheckpointed_and_names_the_record(

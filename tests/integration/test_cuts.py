@@ -19,15 +19,9 @@ from tests.support.cuts import HandMadeRegion
 from tests.support.sealed import SealedGroup
 from tests.support.stores import FrontStore
 from tests.support.wait import eventually
-from tests.support.world import World, a_world
+from tests.support.world import World
 
 SESSION_MS = 2000
-
-
-@pytest.fixture
-def world(zk: str) -> Iterator[World]:
-    with a_world(zk) as made:
-        yield made
 
 
 @pytest.fixture

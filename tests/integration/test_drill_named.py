@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -29,13 +28,6 @@ ORDERS = GroupPaths("orders")
 @pytest.fixture
 def environment(zk: str) -> NamedGroup:
     return NamedGroup(zk, 2000, "orders")
-
-
-@pytest.fixture
-def store(zk: str) -> Iterator[Store]:
-    store = open_kazoo(zk, 10_000)
-    yield store
-    store.close()
 
 
 def make(zk: str, *paths: str) -> None:

@@ -30,7 +30,7 @@ from coordinator.zk.znodes.paths import Brokers
 from tests.support.processes import ProjectProcess, consumer_process
 from tests.support.region import checkpoint, contributions, region, running
 from tests.support.wait import PATIENCE, eventually
-from tests.support.world import World, a_world
+from tests.support.world import World
 
 PAGE = (Path(__file__).parents[2] / "docs" / "regions.md").read_text()
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -43,12 +43,6 @@ def example() -> str:
 
 
 # ---- on real processes
-
-
-@pytest.fixture
-def world(zk: str) -> Iterator[World]:
-    with a_world(zk) as made:
-        yield made
 
 
 @pytest.fixture

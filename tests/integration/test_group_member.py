@@ -18,15 +18,9 @@ from coordinator.zk.lease import LEASE_SHARE
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.paths import GroupPaths
 from tests.support.wait import eventually
-from tests.support.world import SESSION_MS, World, a_world, expire
+from tests.support.world import SESSION_MS, World, expire
 
 JOBS = ("compact", "index", "mail", "report", "sync")
-
-
-@pytest.fixture
-def world(zk: str) -> Iterator[World]:
-    with a_world(zk) as made:
-        yield made
 
 
 def divide(protocol: str, members: Mapping[str, bytes]) -> Mapping[str, bytes]:

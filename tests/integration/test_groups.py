@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 from consumer.logs.embedded.producer import Producer
 from coordinator.admin.topics import create_topic, delete_topic
 from coordinator.cli.groups import NO_LAG
-from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, Store
 from coordinator.zk.znodes.group_state import COMPLETING, GROUP_STATES, PREPARING, STABLE
 from coordinator.zk.znodes.partitions import TopicPartition
@@ -26,13 +24,6 @@ from tests.support.world import World
 KAFKAS = [
     "GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST", "CLIENT-ID",
 ]  # fmt: skip
-
-
-@pytest.fixture
-def store(zk: str) -> Iterator[Store]:
-    store = open_kazoo(zk, 10_000)
-    yield store
-    store.close()
 
 
 @pytest.fixture

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from coordinator.admin.delete_group import delete_group
 from coordinator.admin.offsets import GroupNotEmpty, look
-from coordinator.zk.errors import ConnectionLost, OutcomeUnknown
-from coordinator.zk.session.kazoo_store import open_kazoo
+from coordinator.zk.errors import ConnectionLost
 from coordinator.zk.store import Create, Operation, SetData, Store
 from coordinator.zk.update import ensure
 from coordinator.zk.znodes.group_state import EMPTY, PREPARING, STABLE, GroupState, Mark
@@ -23,18 +22,11 @@ from tests.support.cli import run, run_json, run_ok
 from tests.support.hand import ManualStage
 from tests.support.made_group import MadeGroup
 from tests.support.sealed import SealedGroup
-from tests.support.stores import FrontStore
+from tests.support.stores import FrontStore, LostReplies
 from tests.support.wait import eventually
 from tests.support.world import World, parts
 
 T = Topic("t", "id-of-t", (0, 1))
-
-
-@pytest.fixture
-def store(zk: str) -> Iterator[Store]:
-    store = open_kazoo(zk, 10_000)
-    yield store
-    store.close()
 
 
 @pytest.fixture
@@ -281,16 +273,8 @@ def test_a_query_that_registers_meanwhile_keeps_the_segments(store: Store, tmp_p
     assert sealed.path(name).exists() and sealed.czxid(name)
 
 
-class Lost(FrontStore):
-    """Whose replies never arrive."""
-
-    def commit(self, operations: Sequence[Operation]) -> list[str]:
-        self.behind.commit(operations)
-        raise OutcomeUnknown("no reply")
-
-
 def test_a_lost_reply_is_no_failure(group: MadeGroup) -> None:
-    removed = delete_group(Lost(group.store), "g")
+    removed = delete_group(LostReplies(group.store), "g")
 
     assert not group.exists
     assert removed.offsets == 2
@@ -300,7 +284,7 @@ def test_a_lost_reply_leaves_no_file_of_a_segment_behind(store: Store, tmp_path:
     sealed = SealedGroup(store, tmp_path / "segments")
     file = sealed.path(sealed.seal())
 
-    delete_group(Lost(store), "g")
+    delete_group(LostReplies(store), "g")
 
     assert store.get(sealed.paths.root) is None
     assert not file.exists()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from coordinator.admin.reset_offsets import NewOffset, PartitionOffsets, Scope
 from coordinator.admin.topics import create_topic
 from coordinator.zk.errors import CoordinatorError, OutcomeUnknown
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, Operation, SetData, Store
 from coordinator.zk.znodes.group_state import PREPARING, STABLE
 from coordinator.zk.znodes.partitions import Discontinuity, TopicPartition
@@ -25,18 +24,11 @@ from coordinator.zk.znodes.records import OffsetRecord, Registration, Seat, Topi
 from tests.support.cli import run, run_ok
 from tests.support.hand import ManualStage
 from tests.support.made_group import MadeGroup
-from tests.support.stores import FrontStore
+from tests.support.stores import FrontStore, LostReplies
 from tests.support.world import World
 
 RECORDS = 100
 Offsets = dict[tuple[str, int], int]
-
-
-@pytest.fixture
-def store(zk: str) -> Iterator[Store]:
-    store = open_kazoo(zk, 10_000)
-    yield store
-    store.close()
 
 
 @pytest.fixture
@@ -582,14 +574,9 @@ def test_offsets_of_a_topic_that_is_subscribed_to_meanwhile_stay(group: MadeGrou
 def test_deleting_an_offset_is_a_success_when_only_the_reply_was_lost(
     group: MadeGroup, topics: dict[str, Topic]
 ) -> None:
-    class Lost(FrontStore):
-        def commit(self, operations: Sequence[Operation]) -> list[str]:
-            self.behind.commit(operations)
-            raise OutcomeUnknown("no reply")
-
     group.offsets_at(Topic("gone", "id", (0,)), {0: 7})
 
-    found = delete_offsets(Lost(group.store), topics, "g", [Scope("gone", None)])
+    found = delete_offsets(LostReplies(group.store), topics, "g", [Scope("gone", None)])
 
     assert [(each.topic, each.partition, each.error) for each in found] == [("gone", 0, None)]
     assert group.offsets == BEFORE

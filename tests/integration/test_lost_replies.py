@@ -5,11 +5,10 @@ Those of a turn and of a registration are in the `test_points_of_` files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from coordinator.zk.embedded.ensemble import Ensemble
 from coordinator.zk.store import Create
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
@@ -137,12 +136,6 @@ def test_the_reply_to_the_end_of_a_dead_incarnation_is_lost(
     world.stable("g", 1)
     ends_well(world, log, stays, generation=before.generation + 1)
     assert world.channel("g", "c1").ended == "its session ended"
-
-
-@pytest.fixture
-def second_proxy(zookeeper: Ensemble) -> Iterator[Proxy]:
-    with Proxy(zookeeper.hosts) as proxy:
-        yield proxy
 
 
 def test_the_reply_to_an_eviction_is_lost(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import socket
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from urllib.error import HTTPError
@@ -29,13 +28,6 @@ pytestmark = pytest.mark.real_zookeeper("processes")
 
 SESSION_MS = 2000
 LOG_JSON = ("--log-format", "json")
-
-
-@pytest.fixture
-def processes() -> Iterator[ExitStack]:
-    """The contexts entered here are closed after the test."""
-    with ExitStack() as stack:
-        yield stack
 
 
 def free_port() -> int:

@@ -30,13 +30,6 @@ PATHS = GroupPaths("g")
 ALL = parts("t", 0, 1, 2, 3)
 
 
-@pytest.fixture
-def processes() -> Iterator[ExitStack]:
-    """The contexts entered here are closed after the test."""
-    with ExitStack() as stack:
-        yield stack
-
-
 def elected(world: World, epoch: int, timeout_s: float = 20.0, wait: Waiting = eventually) -> str:
     """The node that is elected in `epoch`, once one is."""
 

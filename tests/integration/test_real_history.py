@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from consumer.logs.embedded.producer import Producer
-from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
+from coordinator.zk.embedded.ensemble import Ensemble
 from coordinator.zk.errors import BadData, Refused
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Check, Create, Delete, SetData
@@ -24,14 +23,6 @@ from tests.support.wait import eventually
 from tests.support.world import World, a_world
 
 SESSION_S, TICK_S, SWEEP_S = 2.0, 0.2, 2.0
-
-
-@pytest.fixture(scope="module")
-def own_ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
-    """A server whose transaction log is this module's alone."""
-    config = EnsembleConfig(servers=1, tick_ms=round(1000 * TICK_S), durable=False)
-    with Ensemble(tmp_path_factory.mktemp("logged"), config) as ensemble:
-        yield ensemble
 
 
 def version_folder(ensemble: Ensemble) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,38 +25,15 @@ from coordinator.zk.znodes.paths import ACL_POLICY, REGIONS, GroupPaths
 from coordinator.zk.znodes.regions import Region, RegionRequest
 from tests.support.cli import run, run_json, run_ok
 from tests.support.memlog import MemoryLog
-from tests.support.region import PATHS, Counting, checkpoint, contributions, exact, region, running
+from tests.support.region import PATHS, Counting, checkpoint, contributions, exact, region, requested, running
 from tests.support.stores import FrontStore
 from tests.support.wait import eventually
-from tests.support.world import SESSION_MS, World, a_world
-
-
-@pytest.fixture
-def world(zk: str) -> Iterator[World]:
-    with a_world(zk) as made:
-        yield made
+from tests.support.world import SESSION_MS, World
 
 
 @pytest.fixture
 def log() -> MemoryLog:
     return MemoryLog(end=40)
-
-
-@pytest.fixture
-def counting(world: World, log: MemoryLog) -> Iterator[Callable[..., Counting]]:
-    made: list[Counting] = []
-
-    def start(name: str, **options: Any) -> Counting:
-        made.append(Counting(world, name, log, **options))
-        return made[-1]
-
-    yield start
-    for each in made:
-        each.vanish()
-
-
-def requested(world: World, what: str, **fields: Any) -> None:
-    world.store.commit([Create(PATHS.request, RegionRequest(what, "a test", **fields).to_bytes())])
 
 
 def test_a_group_whose_members_name_a_region_is_bound_to_it_and_runs(

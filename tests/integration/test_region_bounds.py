@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
+from coordinator.zk.embedded.ensemble import Ensemble
 from coordinator.zk.store import Create, Delete
 from coordinator.zk.znodes.group_state import STABLE
 from coordinator.zk.znodes.records import DRAIN, START_FETCHER
@@ -29,13 +29,6 @@ TURN_S = 2.0
 """CPU seconds of one turn, at most: 0.3 were measured."""
 TURN_BYTES = 32_000_000
 """Limit of memory that turns allocate at once: 6 MB were measured."""
-
-
-@pytest.fixture(scope="module")
-def large_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
-    config = EnsembleConfig(servers=1, tick_ms=200, durable=False, heap_mb=768)
-    with Ensemble(tmp_path_factory.mktemp("zookeeper-large"), config) as ensemble:
-        yield ensemble
 
 
 @pytest.fixture

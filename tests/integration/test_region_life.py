@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -31,34 +31,15 @@ from tests.support.parties import Parties, owned_by
 from tests.support.region import PATHS, Counting, checkpoint, contributions, exact, region, running
 from tests.support.stores import FrontStore
 from tests.support.wait import eventually
-from tests.support.world import World, a_world
+from tests.support.world import World
 
 GROUP = GroupPaths("g")
 OTHER = GroupPaths("h")
 
 
 @pytest.fixture
-def world(zk: str) -> Iterator[World]:
-    with a_world(zk) as made:
-        yield made
-
-
-@pytest.fixture
 def log() -> MemoryLog:
     return MemoryLog(end=40)
-
-
-@pytest.fixture
-def counting(world: World, log: MemoryLog) -> Iterator[Callable[..., Counting]]:
-    made: list[Counting] = []
-
-    def start(name: str, **options: Any) -> Counting:
-        made.append(Counting(world, name, log, **options))
-        return made[-1]
-
-    yield start
-    for each in made:
-        each.vanish()
 
 
 def emptied(world: World, *groups: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from consumer.spark.fetchers.orphan_sweep import ORPHAN_AFTER_S, sweep
+from consumer.spark.fetchers.orphan_sweep import sweep
 from consumer.spark.fetchers.slot import PoolPost
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
@@ -15,7 +15,7 @@ from coordinator.zk.store import Create, SetData
 from coordinator.zk.znodes.segments import Query, Segment, SegmentsRecord
 from drills.faults.proxy import MULTI, SYNC, op_code
 from tests.support.proxy import Proxy
-from tests.support.slots import PATHS, SESSION_MS, SlotBench
+from tests.support.slots import PATHS, SESSION_MS, Later, SlotBench
 from tests.support.wait import eventually, within
 from tests.support.world import World, a_world
 
@@ -275,13 +275,6 @@ def test_a_newer_life_of_the_pool_ends_the_slots_of_the_older(bench: SlotBench) 
     eventually(lambda: 0 in bench.results, 10, "it has left")
     newer.close()
     assert bench.results[0]["reason"] == "another driver has taken the pool over"
-
-
-class Later(ThreadRuntime):
-    """A wall clock that is ahead."""
-
-    def wall_ms(self) -> int:
-        return super().wall_ms() + round(ORPHAN_AFTER_S * 1000) + 60_000
 
 
 def test_sweep_removes_unreferenced_files_of_ended_incarnations(bench: SlotBench) -> None:

@@ -10,7 +10,7 @@ import pytest
 from coordinator.assignors import Assignment, Subscriber
 from coordinator.assignors.eager import RangeAssignor
 from coordinator.zk.errors import IncarnationOver, RebalanceFailed
-from coordinator.zk.znodes.group_state import COMPLETING, FAILED, PREPARING, STABLE
+from coordinator.zk.znodes.group_state import COMPLETING, EMPTY, FAILED, PREPARING, STABLE
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import UNKNOWN_MEMBER_ID, WHITE_LIST
 from tests.support.hand import Hand, ManualStage
@@ -36,25 +36,34 @@ def test_d_the_handler_blocks_on_the_queue_and_takes_each_group_that_is_asked_fo
 
 
 class BrokenOnce(RangeAssignor):
-    """A strategy that breaks its promise for one topic, until it is mended."""
+    """A strategy that breaks its promise for one topic, until it is mended.
+
+    :ivar states: the group's state at each try.
+    """
 
     is_mended = False
 
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.states: list[str] = []
+
     def assign(self, subscribers: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> Assignment:
         if "cursed" in topics and not self.is_mended:
+            self.states.append(self._world.state("g").state)
             return {}
         return super().assign(subscribers, topics)
 
 
 def test_d_group_fails_with_the_reason_after_max_retries_and_is_tried_again(world: World) -> None:
-    assignor = BrokenOnce()
-    world.coordinator(assignor=assignor, max_rebalance_retries=0)
+    assignor = BrokenOnce(world)
+    world.coordinator(assignor=assignor, max_rebalance_retries=3)
     world.topic("cursed", 2)
     world.topic("t", 2)
     world.consumer("g", "c1", {"cursed": 1})
 
     failed = eventually(lambda: s if (s := world.state("g")).state == FAILED else None, 10, "the group has failed")
     assert failed.reason is not None and "assignor range leaves out" in failed.reason
+    assert assignor.states[:4] == [EMPTY] * 4, "the first try and three retries"
     world.consumer("other", "c1", {"t": 1})
     world.stable("other", 1)
 
@@ -252,7 +261,7 @@ def test_d_5_otherwise_the_rebalance_has_succeeded_and_is_written_down(
 def test_d_invalid_assignment_is_rejected_before_anything_is_written(stage: ManualStage, world: World) -> None:
     stage.topic("cursed", 2)
     stage.puppet("g", "c1", {"cursed": 1})
-    hand = stage.hand(assignor=BrokenOnce())
+    hand = stage.hand(assignor=BrokenOnce(world))
 
     with pytest.raises(RebalanceFailed, match="leaves out or invents 2 partitions"):
         hand.turn("g")

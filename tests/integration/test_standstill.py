@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from consumer.logs.embedded.producer import Producer
-from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
+from coordinator.zk.embedded.ensemble import Ensemble
 from drills.checker.replay.history_files import Lines, merged
 from drills.evidence.measurements import measured
 from tests.support.cli import run_json, run_ok
@@ -23,14 +23,6 @@ from tests.support.world import World, a_world
 TICK_S = 0.2
 MEASURED_TO_MS = 500
 """Of the way from an acknowledgement to the coordinator's turn, and to the fetcher's first poll, on a busy machine."""
-
-
-@pytest.fixture(scope="module")
-def own_ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
-    """A server whose transaction log is this module's alone."""
-    config = EnsembleConfig(servers=1, tick_ms=round(1000 * TICK_S), durable=False)
-    with Ensemble(tmp_path_factory.mktemp("logged"), config) as ensemble:
-        yield ensemble
 
 
 class Drill:

@@ -14,7 +14,7 @@ from consumer.config import Subscription
 from consumer.errors import DrainFailed, ForeignFolder
 from consumer.sealing.segment_files import MARKER, chroot_of, claim
 from consumer.spark.fetchers.config import SlotConfig, SlotSpec
-from consumer.spark.fetchers.orphan_sweep import ORPHAN_AFTER_S, sweep
+from consumer.spark.fetchers.orphan_sweep import sweep
 from consumer.spark.fetchers.slot import Slot
 from coordinator.cli import main
 from coordinator.zk.embedded.ensemble import Ensemble
@@ -27,16 +27,9 @@ from tests.support.clients import fresh_chroot
 from tests.support.memlog import MemoryLog
 from tests.support.region import PATHS, Counting, checkpoint, region, running
 from tests.support.sealed import SealedGroup
-from tests.support.slots import SESSION_MS, SlotBench
+from tests.support.slots import SESSION_MS, Later, SlotBench
 from tests.support.wait import eventually
 from tests.support.world import World, a_world
-
-
-class Later(ThreadRuntime):
-    """A wall clock that is ahead."""
-
-    def wall_ms(self) -> int:
-        return super().wall_ms() + round(ORPHAN_AFTER_S * 1000) + 60_000
 
 
 @pytest.fixture

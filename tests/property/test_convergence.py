@@ -19,17 +19,11 @@ from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import Seat
 from tests.property.effort import Draw, tried
 from tests.property.group_world import PATHS, GroupWorld, MemberProcess
+from tests.property.snapshots import CooperativeRange
 
 pytestmark = pytest.mark.long
 
 NAMES = ("a", "b", "c")
-
-
-class CooperativeRange(RangeAssignor):
-    """Range, but only what moves is stopped."""
-
-    name = "cooperative-range"
-    is_eager = False
 
 
 ASSIGNORS: dict[str, Callable[[], Assignor]] = {

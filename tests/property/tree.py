@@ -1,4 +1,4 @@
-"""ZooKeeper's tree as a dictionary: versions, ephemerals, sequences, and multis that happen whole or not at all.
+"""A modelled server's tree without its sessions' protocol: multis that happen whole or not at all.
 
 No time and no network: a store that hands requests straight to the tree, with a hook before each, where a test lets
 somebody else act.
@@ -7,35 +7,23 @@ somebody else act.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
-from coordinator.zk.errors import Refused, SessionLost
+from coordinator.zk.errors import SessionLost
 from coordinator.zk.store import (
     MAX_COMMIT_BYTES,
     MAX_OPERATIONS,
-    Check,
     Create,
     Delete,
     Listing,
     Node,
     Operation,
     SetData,
-    Stat,
     StateListener,
     Store,
     Watch,
     operation_bytes,
 )
-
-
-class _Znode(NamedTuple):
-    data: bytes
-    czxid: int
-    mzxid: int
-    version: int
-    owner: int
-    created: int
-    children: int = 0
+from tests.simulation.znodes import ServerTree
 
 
 def _nothing() -> None:
@@ -43,16 +31,16 @@ def _nothing() -> None:
 
 
 class MemoryTree:
-    """The znodes.
+    """The znodes, as a modelled server has them.
 
     :ivar after_commit: called after each multi that happened, with its operations.
     """
 
     def __init__(self) -> None:
-        self._znodes: dict[str, _Znode] = {"/": _Znode(b"", 0, 0, 0, 0, 0)}
-        self._zxid = 0
+        self._tree = ServerTree()
         self._sessions = 0
         self.after_commit: Callable[[Sequence[Operation]], None] = lambda operations: None
+        self.node, self.children = self._tree.get, self._tree.names
 
     def open(self, before_request: Callable[[], None] = _nothing, timeout_s: float = 3.0) -> MemoryTreeStore:
         """A new session."""
@@ -61,94 +49,40 @@ class MemoryTree:
 
     def data(self, path: str) -> bytes | None:
         """The znode at `path`, None if it does not exist."""
-        znode = self._znodes.get(path)
-        return znode.data if znode else None
-
-    def node(self, path: str) -> Node | None:
-        znode = self._znodes.get(path)
-        return Node(znode.data, self._stat(znode)) if znode else None
-
-    def children(self, path: str) -> list[str]:
-        prefix = path.rstrip("/") + "/"
-        some = [other[len(prefix) :] for other in self._znodes if other.startswith(prefix) and other != "/"]
-        return [name for name in some if "/" not in name]
+        node = self.node(path)
+        return node.data if node else None
 
     def listing(self, path: str) -> Listing | None:
-        znode = self._znodes.get(path)
-        return Listing(self.children(path), self._stat(znode)) if znode else None
+        node = self.node(path)
+        return Listing(self.children(path), node.stat) if node else None
 
     def put(self, path: str, data: bytes) -> None:
         """Write or create `path` as an operator's zkCli would."""
-        if path in self._znodes:
-            self.commit([SetData(path, data)], 0)
-        else:
-            self.commit([Create(path, data)], 0)
+        self.commit([SetData(path, data) if self.node(path) else Create(path, data)], 0)
 
     def ensure(self, path: str) -> None:
         """Create `path` and its parents where they are missing."""
         parts = path.strip("/").split("/")
         for end in range(1, len(parts) + 1):
             some = "/" + "/".join(parts[:end])
-            if some not in self._znodes:
+            if self.node(some) is None:
                 self.commit([Create(some)], 0)
 
     def end_session(self, session: int) -> None:
         """Remove the ephemerals of `session`, in one transaction as a server does."""
-        gone: list[Operation] = [Delete(path) for path, znode in self._znodes.items() if znode.owner == session]
-        self.commit(gone, 0, limited=False)
+        gone = self._tree.ephemerals(session)
+        self._tree.apply(self._tree.removal(gone, self._tree.zxid + 1))
+        self.after_commit([Delete(path) for path in gone])
 
-    def commit(self, operations: Sequence[Operation], session: int, limited: bool = True) -> list[str]:
+    def commit(self, operations: Sequence[Operation], session: int) -> list[str]:
         """One multi."""
-        if limited:
-            assert len(operations) <= MAX_OPERATIONS, f"{len(operations)} operations in one multi"
-            size = sum(operation_bytes(operation) for operation in operations)
-            assert size <= MAX_COMMIT_BYTES, f"{size} bytes in one multi"
-        before = dict(self._znodes)
-        self._zxid += 1
-        try:
-            created = [self._apply(index, operation, session) for index, operation in enumerate(operations)]
-        except Refused:
-            self._znodes = before
-            raise
+        assert len(operations) <= MAX_OPERATIONS, f"{len(operations)} operations in one multi"
+        size = sum(operation_bytes(operation) for operation in operations)
+        assert size <= MAX_COMMIT_BYTES, f"{size} bytes in one multi"
+        done = self._tree.transaction(operations, self._tree.zxid + 1, 0, session)
+        self._tree.apply(done)
         self.after_commit(operations)
-        return created
-
-    def _apply(self, index: int, operation: Operation, session: int) -> str:
-        path = operation.path
-        if isinstance(operation, Create):
-            return self._create(index, operation, session)
-        znode = self._znodes.get(path)
-        if znode is None:
-            raise Refused(index, path, "no-node")
-        if not isinstance(operation, Delete | SetData | Check) or operation.version not in (-1, znode.version):
-            raise Refused(index, path, "bad-version")
-        if isinstance(operation, SetData):
-            self._znodes[path] = znode._replace(data=operation.data, mzxid=self._zxid, version=znode.version + 1)
-        elif isinstance(operation, Delete):
-            if znode.children:
-                raise Refused(index, path, "not-empty")
-            del self._znodes[path]
-            above = path.rsplit("/", 1)[0] or "/"
-            self._znodes[above] = self._znodes[above]._replace(children=self._znodes[above].children - 1)
-        return ""
-
-    def _create(self, index: int, operation: Create, session: int) -> str:
-        path = operation.path
-        above = path.rsplit("/", 1)[0] or "/"
-        parent = self._znodes.get(above)
-        if parent is None or parent.owner:
-            raise Refused(index, path, "no-node")
-        if operation.sequential:
-            path = f"{path}{parent.created:010d}"
-        if path in self._znodes:
-            raise Refused(index, path, "node-exists")
-        self._znodes[above] = parent._replace(created=parent.created + 1, children=parent.children + 1)
-        owner = session if operation.ephemeral else 0
-        self._znodes[path] = _Znode(operation.data, self._zxid, self._zxid, 0, owner, 0)
-        return path
-
-    def _stat(self, znode: _Znode) -> Stat:
-        return Stat(znode.czxid, znode.mzxid, 0, znode.version, znode.created, znode.owner, znode.children)
+        return done.paths
 
 
 class MemoryTreeStore(Store):

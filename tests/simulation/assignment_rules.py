@@ -197,17 +197,11 @@ def _waits_in_vain(original: Any) -> Any:
     """Nobody looks whether the command is still there."""
 
     def waited_for(group: Any, view: Any, ask: Any) -> Any:
-        found = original(group, view, ask)
         sent = asking._assign_command(group, ask.leader, view.name)
         commands = group.snapshot.channels[ask.leader].commands
         stands = {(ask.leader, each.name) for each in commands if each.command == sent}
-        return asking.Asking(
-            asking.unchanged_target(group, stands),
-            group.before,
-            found.strategy,
-            waits="an answer",
-            timers=(group.timeout_s - view.age_s,),
-        )
+        found = asking.unchanged(group, group.before, stands)
+        return replace(found, waits="an answer", timers=(group.timeout_s - view.age_s,))
 
     return waited_for
 
@@ -223,7 +217,11 @@ def _keeps_old_commands(original: Any) -> Any:
             for each in commands
             if each.command is not None and each.command.option == ASSIGN and each.command.ask == view.name
         }
-        return replace(found, assignment=asking.unchanged_target(group, old), assign=None) if old else found
+        return (
+            replace(found, assignment=asking.unchanged(group, group.before, old).assignment, assign=None)
+            if old
+            else found
+        )
 
     return waited_for
 

@@ -16,7 +16,7 @@ import coordinator.planning.reconciliation
 import coordinator.rebalance.plan_operations
 from consumer.errors import FencedInstanceId, UnknownMemberId
 from consumer.membership.channel import FencedChannel
-from coordinator.rebalance.eviction_clock import EvictionClocks
+from coordinator.rebalance.member_clocks import EvictionClocks
 from coordinator.rebalance.rebalancer import Rebalancer
 from coordinator.zk.errors import BadData, IncarnationOver
 from coordinator.zk.store import Check

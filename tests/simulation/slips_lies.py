@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import coordinator.rebalance.eviction_clock
+import coordinator.rebalance.member_clocks
 from coordinator.rebalance.group_reader import GroupReader
 from tests.simulation.mutation import Mutation, constant, of, replaced
 
@@ -47,14 +47,14 @@ LIES = (
     Mutation(
         "an acknowledgement is obedience",
         "Eviction 1",
-        (constant(coordinator.rebalance.eviction_clock, "is_carried_out", lambda *_: True),),
+        (constant(coordinator.rebalance.member_clocks, "is_carried_out", lambda *_: True),),
         of("L4", "L1", "L3"),
         _WHERE,
     ),
     Mutation(
         "a command that was removed is sent again without a pause",
         "Eviction 1",
-        (constant(coordinator.rebalance.eviction_clock, "PAUSE_S", 0.0),),
+        (constant(coordinator.rebalance.member_clocks, "PAUSE_S", 0.0),),
         of("L4"),
         _WHERE,
     ),

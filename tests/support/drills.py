@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from drills.environments.base import Embedded
-from drills.options import DRILLS
+from drills.runner import DRILLS
 from drills.scenarios.coordinators import LEADERS
 from drills.scenarios.ensembles import KAFKA
 from drills.scenarios.regions import REGIONS

@@ -14,15 +14,11 @@ Match = int | proxy.Match
 
 
 class Loss(proxy.Loss):
-    """A loss that can be waited for.
-
-    :ivar request: the body of the lost request, or of the lost reply's request.
-    """
+    """A loss that can be waited for."""
 
     def __init__(self, match: Match, *, is_request: bool, then: Callable[[], None] = lambda: None) -> None:
         super().__init__(_predicate(match), is_request=is_request, then=then)
         self.match = match
-        self.request: bytes | None = None
 
     def wait(self, timeout_s: float = 10.0) -> bytes:
         """Wait until the packet is lost and its connection cut; the body of the request.
@@ -30,7 +26,6 @@ class Loss(proxy.Loss):
         :raises AssertionError: after `timeout_s`.
         """
         assert self.lost.wait(timeout_s), f"no packet that matches {self.match} was lost within {timeout_s:g} s"
-        assert self.request is not None
         return self.request
 
 
@@ -73,9 +68,8 @@ class Proxy(proxy.Proxy):
             self.requests[op_code(request)] += 1
         return super().claim(request)
 
-    def report(self, loss: proxy.Loss, request: bytes) -> None:
+    def report(self, loss: proxy.Loss) -> None:
         if isinstance(loss, Loss):
-            loss.request = request
             with self._lock:
                 self.losses.append(loss)
-        super().report(loss, request)
+        super().report(loss)

@@ -209,6 +209,11 @@ def region(world: World) -> Region:
     return Region.parse(PATHS.root, data) if data is not None else Region()
 
 
+def requested(world: World, what: str, **fields: Any) -> None:
+    """An operator's request for the region."""
+    world.store.commit([Create(PATHS.request, RegionRequest(what, "a test", **fields).to_bytes())])
+
+
 def running(world: World, above: int = 0) -> Region:
     """The region, once it is Running in a reset above `above`."""
 

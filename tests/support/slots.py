@@ -10,6 +10,7 @@ from typing import Any
 from consumer.config import Subscription
 from consumer.sealing.segment_files import SegmentFolder
 from consumer.spark.fetchers.config import SlotConfig, SlotSpec
+from consumer.spark.fetchers.orphan_sweep import ORPHAN_AFTER_S
 from consumer.spark.fetchers.slot import PoolPost, Slot
 from coordinator.zk.runtime import Task, ThreadRuntime
 from coordinator.zk.security.access import ZooKeeperAccess
@@ -23,6 +24,13 @@ from tests.support.world import World
 
 SESSION_MS = 2000
 PATHS = GroupPaths("g")
+
+
+class Later(ThreadRuntime):
+    """Its wall clock is ahead: files without a segment are old enough for a sweep."""
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + round(ORPHAN_AFTER_S * 1000) + 60_000
 
 
 class _Full:

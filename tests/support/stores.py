@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from coordinator.zk.errors import OutcomeUnknown
 from coordinator.zk.store import Listing, Node, Operation, StateListener, Store, Watch
 
 
@@ -48,6 +49,14 @@ class FrontStore(Store):
 
     def close(self) -> None:
         self.behind.close()
+
+
+class LostReplies(FrontStore):
+    """Whose commits happen, and whose replies never arrive."""
+
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        self.behind.commit(operations)
+        raise OutcomeUnknown("no reply")
 
 
 class DeafStore(FrontStore):

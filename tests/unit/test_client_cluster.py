@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
 
 from consumer.assignment.base import Assignment, ClientAssignor, Cluster, Held
+from consumer.assignment.consumers import LeaderLookup
 from consumer.assignment.metadata import ConsumerMetadata
+from consumer.membership.call_guard import MemberContext
+from coordinator.zk.errors import ConnectionLost
+from coordinator.zk.store import Node, Watch
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import Topic
+from tests.property.tree import MemoryTree
+from tests.support.memlog import MemoryLog
+from tests.support.stores import FrontStore
 from tests.unit.strategies import parts
 
 Racks = Mapping[TopicPartition, frozenset[str]]
@@ -168,3 +180,27 @@ def test_a_third_partys_assignor_needs_no_more_than_assign() -> None:
     assert found == {"a": Assignment({"a-0": frozenset({T0, T1})}, b"state")}
     assert assignor.metadata(subscription) == subscription.to_bytes()
     assignor.on_assignment(found["a"], b"state", 7)
+
+
+def test_racks_are_read_again_after_a_read_that_failed() -> None:
+    tree = MemoryTree()
+    tree.ensure("/brokers/ids")
+    tree.put("/brokers/ids/1", b'{"rack": "a"}')
+    store, many = tree.open(), 0
+
+    class Fails(FrontStore):
+        def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
+            nonlocal many
+            many += 1
+            if many == 1:
+                raise ConnectionLost("a test")
+            return self.behind.get_many(paths, watch)
+
+    context = SimpleNamespace(paths=GroupPaths("g"), config=SimpleNamespace(brokers_path="/brokers"))
+    topics = {"t": Topic("t", "t-1", (0,))}
+    data = {"t": b'{"partitions": {"0": [1]}}'}
+    lookup = LeaderLookup(cast("MemberContext", context), Fails(store), MemoryLog(), topics, data, {})
+    with pytest.raises(ConnectionLost):
+        lookup.racks(T0)
+
+    assert lookup.racks(T0) == {"a"}

@@ -7,9 +7,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
+from consumer.cli.run import run as consumer_run
 from consumer.config import ConsumerConfig, Subscription
+from coordinator.cli.run import run as coordinator_run
 from coordinator.term.config import CoordinatorConfig
 from coordinator.zk.errors import UsageError
 from coordinator.zk.runtime import ThreadRuntime
@@ -36,6 +39,14 @@ def refused(kind: type, options: dict[str, Any], file: Path | None = None, **env
     assert message
     assert message.isprintable()
     return message
+
+
+@pytest.mark.parametrize("command", [consumer_run, coordinator_run], ids=["zk-consumer", "zk-coordinator"])
+def test_every_option_of_run_has_a_line_of_help(command: click.Command) -> None:
+    helps = {option.name: option.help or "" for option in command.params if isinstance(option, click.Option)}
+
+    assert [name for name, text in helps.items() if not text or text.lstrip().startswith("[")] == []
+    assert [*helps][:3] == (["config", "zk", "group"] if "group" in helps else ["config", "zk", "node"])
 
 
 # ---- sources of values

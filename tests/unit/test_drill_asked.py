@@ -68,6 +68,8 @@ def failed() -> list[Made]:
     """The leader a is asked at 10 s and has failed at 12 s; b is asked at 12.3 s, and its answer adopted at 12.5 s."""
     return [
         event(0.0, "server", "run"),
+        commit(0.8, "a#1", created(GROUP.channel("a"))),
+        commit(0.9, "b#1", created(GROUP.channel("b"))),
         begin(1.0, "a#1", 0),
         begin(1.0, "b#1", 1),
         event(9.0, "server", "fault", kind="hang"),

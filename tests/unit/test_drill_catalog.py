@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from datetime import date
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
 from drills.base.settings import Settings
-from drills.options import DRILLS
+from drills.runner import DRILLS
 from drills.scenarios.definition import Drill
 from tests.support.drills import RUN_BY_TESTS
 
@@ -65,3 +66,12 @@ def test_promise_depends_on_the_session_timeout_where_a_failure_must_be_detected
         assert (promise.bound(longer) > promise.bound(SECONDS)) == any(
             word in promise.rule for word in ("session timeout", "lease")
         )
+
+
+def test_an_application_that_hangs_is_not_named_as_the_spark_application() -> None:
+    stage = MagicMock(bounds={"poll_interval": 0.0, "lease": 0.0})
+    stage.group.return_value.state.target = {}
+
+    DRILLS["application-stops-polling"].run(stage)
+
+    stage.start_application.assert_called_once_with("application", "between polls")

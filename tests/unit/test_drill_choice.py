@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.zk.errors import UsageError
-from drills.options import DRILLS, DrillOptions
+from drills.runner import DRILLS, DrillOptions
 
 NO_ROOM = "zookeeper-leader-cut-off needs servers that can be cut off from each other: use --docker"
 OWN = "zk1:2181/test"

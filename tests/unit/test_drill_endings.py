@@ -19,8 +19,7 @@ from coordinator.zk.errors import MissingProgram, ZooKeeperUnreachable
 from drills.base.processes import NotReached
 from drills.environments import containers
 from drills.environments.base import Embedded, Environment
-from drills.options import DRILLS, DrillOptions
-from drills.runner import DrillRun
+from drills.runner import DRILLS, DrillOptions, DrillRun
 from drills.scenarios.definition import Drill
 from drills.testbed.testbed import DataFrameReader
 
@@ -77,7 +76,7 @@ def concluding(*verdicts: str, then: Exception | None = None) -> Callable[..., D
         if verdict is None and then is not None:
             raise then
         unknown: dict[str, Any] = {"seconds": 1.0, "why": [], "numbers": None, "promises": [], "records": {}}
-        document = {**unknown, "verdict": verdict, "invariants": {}}
+        document = {**unknown, "drill": NAME, "seed": seed, "verdict": verdict, "invariants": {}}
         return DrillRun(DRILLS[NAME], options.runs / str(seed), options.settings, seed, document=document)
 
     return run_drill

@@ -11,7 +11,7 @@ from drills.base.settings import Settings
 from drills.environments import external
 from drills.environments.external import External
 from drills.evidence.files import granted_otherwise
-from drills.options import DRILLS
+from drills.runner import DRILLS
 
 Servers = Callable[..., None]
 SERVERS = {name for name in DRILLS if name.startswith(("zookeeper-", "kafka-"))}

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from drills.environments.containers import EngineError
-from drills.options import DRILLS
+from drills.runner import DRILLS
 from drills.testbed.testbed import Stage
 
 SESSION_S = 0.2

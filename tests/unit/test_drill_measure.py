@@ -52,6 +52,7 @@ def killed() -> list[Made]:
     """Of a and b the first is killed at 10 s; its session ends at 12 s, and b has everything at 13 s."""
     return [
         event(0.0, "server", "run"),
+        commit(0.9, "b#1", {"op": "create", "path": GROUP.channel("b"), "data": "", "ephemeral": False}),
         begin(1.0, "a#1", 0, 1),
         begin(1.0, "b#1", 2, 3),
         event(10.0, "server", "fault", kind="kill"),
@@ -140,10 +141,11 @@ def test_the_next_coordinator_acts_when_it_is_elected_and_holds_its_lease(killed
 
 
 def test_command_removed_unapplied_is_counted(killed: list[Made]) -> None:
+    outdated = commit(14.0, "node#1", sent("b", 3, START_FETCHER))
     stale = commit(15.0, "b#1", {"op": "delete", "path": f"{GROUP.channel('b')}/command-0000000003"})
 
     assert measured(killed, 10.0).stale == 0
-    assert measured([*killed[:-1], stale, killed[-1]], 10.0).stale == 1
+    assert measured([*killed[:-1], outdated, stale, killed[-1]], 10.0).stale == 1
 
 
 @pytest.mark.parametrize(

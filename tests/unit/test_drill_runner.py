@@ -12,8 +12,7 @@ import pytest
 from coordinator.zk.errors import ZooKeeperUnreachable
 from drills.base.settings import Settings
 from drills.environments.base import DrillAccess, Environment
-from drills.options import DRILLS, DrillOptions
-from drills.runner import DrillRun, _window, run_drill
+from drills.runner import DRILLS, DrillOptions, DrillRun, _window, run_drill
 from drills.testbed.testbed import DataFrameReader
 
 NAME = "coordinator-sigkill"

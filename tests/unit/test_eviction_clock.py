@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.planning.plan import Plan
 from coordinator.planning.snapshot import ChannelView, SentCommand, wave_of
-from coordinator.rebalance.eviction_clock import AT_ONCE, LOSS_PAUSE_S, PAUSE_S, EvictionClocks, is_carried_out
+from coordinator.rebalance.member_clocks import AT_ONCE, LOSS_PAUSE_S, PAUSE_S, EvictionClocks, is_carried_out
 from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.partitions import NONE, TopicPartition
 from coordinator.zk.znodes.records import ASSIGN, DRAIN, START_FETCHER, STOP_FETCHER, Channel, Command

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from consumer.config import ConsumerConfig
+from consumer.fetching.poll_order import share
 from consumer.fetching.polling import Polling, fetcher_of
 from consumer.fetching.record_buffer import Buffer, packed, records_of
 from consumer.logs import OffsetOutOfRange
@@ -170,6 +171,21 @@ def test_kip_41_total_prefetch_keeps_one_fetch_and_share_one_per_partition() -> 
         kept[prefetch] = desk.retained
 
     assert kept == {"total": 996, "share": 1996}, "roughly twice as many, as in KIP-41"
+
+
+@pytest.mark.parametrize(
+    ("waiting", "fetchable", "fetched"),
+    [
+        ({}, {A, B, C}, {A, B, C}),
+        ({A: 99, B: 100, C: 101}, {A, B, C}, {A}),
+        ({A: 100}, {A}, set()),  # the other two are paused
+        ({A: 300}, {A, B}, {B}),
+    ],
+)
+def test_kip_41_share_is_a_poll_divided_by_the_assigned_partitions(
+    waiting: dict[TopicPartition, int], fetchable: set[TopicPartition], fetched: set[TopicPartition]
+) -> None:
+    assert share(waiting, fetchable, 3, 300) == fetched
 
 
 def test_idle_partitions_are_fetched_now_and_then_while_other_records_wait() -> None:

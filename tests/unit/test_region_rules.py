@@ -18,7 +18,7 @@ from coordinator.planning.target import Wanted
 from coordinator.regions.plan import RegionPlan, RegionRules, RegionSnapshot, region_plan
 from coordinator.regions.region_reader import GroupRegionReader
 from coordinator.regions.turns import ENDED_KEPT, ZNODES_A_TURN, Regions, RegionTurns, to_retire
-from coordinator.term.reading import Findings, FirstSeen, Problems
+from coordinator.term.reading import GroupMemory, Problems
 from coordinator.term.request_queue import Request, RequestQueue
 from coordinator.zk.errors import ConnectionLost, OutcomeUnknown, RebalanceFailed
 from coordinator.zk.security.policy import AclPolicy
@@ -149,12 +149,12 @@ def test_another_incarnation_in_the_target_is_a_reset_also_of_a_member_away(inca
 
 def test_wait_of_a_generation_counts_from_the_first_turn_that_deferred_it() -> None:
     tree, runtime = a_tree(RUNNING), ManualRuntime()
-    memory = FirstSeen(runtime)
-    reader = GroupRegionReader(tree.open(), "g", Findings(Problems(runtime)), memory.age_s, lambda group: "r")
+    memory = GroupMemory(tree.open(), runtime, Problems(runtime))
+    reader = GroupRegionReader(memory, "g", lambda group: "r")
 
     def held_s() -> float:
         view = reader.read(STATE, {}, {})
-        memory.forget_unseen()
+        memory.done()
         assert view is not None
         return view.held_s
 
@@ -581,9 +581,7 @@ def test_group_manually_removed_from_its_region_is_bound_again_with_its_checkpoi
     for path in (PATHS.initial_of_group("g"), PATHS.checkpoint(3)):
         tree.ensure(path)
     tree.put(PATHS.checkpoint(3), Checkpoint("periodic", 1, 0, {}).to_bytes())
-    reader = GroupRegionReader(
-        tree.open(), "g", Findings(Problems(runtime)), FirstSeen(runtime).age_s, lambda group: ""
-    )
+    reader = GroupRegionReader(GroupMemory(tree.open(), runtime, Problems(runtime)), "g", lambda group: "")
     view = reader.read(STATE, {}, {})
     assert view is not None and not view.has_initial
 
@@ -610,9 +608,7 @@ def test_a_malformed_policy_of_the_chroot_leaves_bindings_as_they_were(
     tree.put(ACL_POLICY, top)
     if own is not None:
         tree.put(GroupPaths("g").acl, own)
-    reader = GroupRegionReader(
-        tree.open(), "g", Findings(Problems(runtime)), FirstSeen(runtime).age_s, lambda group: ""
-    )
+    reader = GroupRegionReader(GroupMemory(tree.open(), runtime, Problems(runtime)), "g", lambda group: "")
     view = reader.read(GroupState(), of_two().members, {})
 
     assert view is not None and (view.refusal == "") is may_be_bound

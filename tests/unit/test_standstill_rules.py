@@ -7,7 +7,7 @@ from dataclasses import replace
 from coordinator.planning.membership import End
 from coordinator.planning.rebalance_history import history_of
 from coordinator.planning.snapshot import ChannelView, Member, Snapshot
-from coordinator.rebalance.last_signs import LastSigns
+from coordinator.rebalance.member_clocks import LastSigns
 from coordinator.zk.znodes.group_state import COMPLETING, STABLE, GroupState, Rebalance, Target
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import Channel, Registration

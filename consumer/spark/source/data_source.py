@@ -26,7 +26,6 @@ from coordinator.zk.znodes.ranges import is_partition
 from coordinator.zk.znodes.records import OffsetRecord, parsed_channel
 
 from ...errors import SegmentError
-from ...fetching.polling import READ_AGAIN_S
 from ...logs import Log, TopicIdPartition, open_log
 from ...logs.base import LOG_SCHEMA
 from ...sealing.segment_files import SegmentFolder
@@ -37,6 +36,9 @@ from .planner import MAY_BE_COLLECTED, BatchPlanner, Planner, check_batch, check
 from .segment_index import Sealed, SourceOffset
 
 log = logging.getLogger(__name__)
+
+READ_AGAIN_S = 5.0
+"""Between two reads of the ends of a group's partitions."""
 
 
 COLUMNS = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"

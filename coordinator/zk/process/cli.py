@@ -514,16 +514,14 @@ _CLICK_TYPES: dict[Any, Any] = {
 def config_options(kind: type[Any], helps: Mapping[str, str]) -> Callable[[Command], Command]:
     """`--config FILE` and one option for each plain field of `kind`, without defaults: `built` fills those in.
 
-    :param helps: field -> one line of help; for those of `ZooKeeperAccess` there is one.
+    :param helps: field -> one line of help, in the order of the options; those of `ZooKeeperAccess` follow.
     """
     hints = get_type_hints(kind)
-    lines = {**ACCESS_HELPS, **helps}
+    lines = {**helps, **ACCESS_HELPS}
+    fields = {field.name: field for field in dataclasses.fields(kind) if hints[field.name] in _CLICK_TYPES}
 
     def decorate(command: Command) -> Command:
-        # Fields of `ZooKeeperAccess`, which are keywords only, after the configuration's own.
-        for field in reversed(sorted(dataclasses.fields(kind), key=lambda each: bool(each.kw_only))):
-            if hints[field.name] not in _CLICK_TYPES:
-                continue
+        for field in (fields[name] for name in reversed(lines) if name in fields):
             value = ",".join(field.default) if isinstance(field.default, tuple) else field.default
             option = f"--{field.name.replace('_', '-')}"
             if hints[field.name] is bool:
@@ -534,7 +532,7 @@ def config_options(kind: type[Any], helps: Mapping[str, str]) -> Callable[[Comma
                 field.name,
                 type=_CLICK_TYPES[hints[field.name]],
                 default=None,
-                help=f"{lines.get(field.name, '')}{default}  [env: {PREFIX}{field.name.upper()}]".strip(),
+                help=f"{lines[field.name]}{default}  [env: {PREFIX}{field.name.upper()}]",
             )(command)
         file = click.option("--config", type=click.Path(path_type=Path), help="A TOML file with options by name.")
         return file(command)

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import json
-import signal
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
+import common
 
 from coordinator.zk.process.cli import Cli
-from coordinator.zk.security.access import clear_environment
 
 
 @click.group(cls=Cli)
 def main() -> None:
     """Benchmark the product on real components. All files are in a temporary folder, which is removed at the end."""
-    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: all started processes are stopped
-        signal.signal(number, signal.default_int_handler)
 
 
 def listed(*known: str, least: int = 0) -> Callable[[click.Context, click.Parameter, str], tuple[str, ...]]:
@@ -36,26 +33,21 @@ def listed(*known: str, least: int = 0) -> Callable[[click.Context, click.Parame
     return parse
 
 
+STRATEGIES = click.Choice(["range", "round-robin", "sticky", "cooperative-sticky"])
+option = partial(click.option, show_default=True)
 json_option = click.option("--json", "as_json", is_flag=True, help="The last line on stdout is one JSON object.")
 
 
 @main.command()
-@click.option("--members", type=click.IntRange(1, 1000), default=8, show_default=True, help="Members before the join.")
-@click.option("--partitions", type=click.IntRange(1, 100_000), default=1024, show_default=True)
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Rounds after the warm-up.")
-@click.option("--session-timeout-ms", type=click.IntRange(1000), default=6000, show_default=True)
-@click.option(
-    "--strategy",
-    type=click.Choice(["range", "round-robin", "sticky", "cooperative-sticky"]),
-    default="range",
-    show_default=True,
-    help="Protocols that the members support.",
-)
-@click.option(
+@option("--members", type=click.IntRange(1, 1000), default=8, help="Members before the join.")
+@option("--partitions", type=click.IntRange(1, 100_000), default=1024)
+@option("--rounds", type=click.IntRange(1), default=5, help="Rounds after the warm-up.")
+@option("--session-timeout-ms", type=click.IntRange(1000), default=6000)
+@option("--strategy", type=STRATEGIES, default="range", help="Protocols that the members support.")
+@option(
     "--assignment",
     "assignments",
     default="coordinator",
-    show_default=True,
     metavar="SIDE,...",
     callback=listed("coordinator", "client", least=1),
     help="Assignment: coordinator, client, or both; `ratio` is of the first one's joins to the second one's.",
@@ -68,11 +60,10 @@ def rebalance(**options: Any) -> None:
     run("rebalance", **options)
 
 
-source_option = click.option(
+source_option = option(
     "--source",
     type=click.Choice(["embedded", "kafka"]),
     default="embedded",
-    show_default=True,
     help="The log: the embedded one, or a real Kafka broker in ZooKeeper mode on the embedded server.",
 )
 
@@ -87,17 +78,11 @@ source_option = click.option(
     help="Peers that read a Kafka broker: poll loops of confluent, kafka-python, aiokafka (extra `bench`); spark, "
     "Spark's Kafka source, with jars that are fetched once, or of a folder named by ZK_GROUP_BENCH_SPARK_KAFKA_JARS.",
 )
-@click.option("--records", type=click.IntRange(1), default=3_000_000, show_default=True)
-@click.option("--record-bytes", type=click.IntRange(1, 1 << 20), default=1000, show_default=True)
-@click.option("--slots", type=click.IntRange(1, 100), default=4, show_default=True)
-@click.option(
-    "--warm-ups",
-    type=click.IntRange(1),
-    default=3,
-    show_default=True,
-    help="Warm-up rounds, for the JVMs' compilation.",
-)
-@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Rounds after the warm-up.")
+@option("--records", type=click.IntRange(1), default=3_000_000)
+@option("--record-bytes", type=click.IntRange(1, 1 << 20), default=1000)
+@option("--slots", type=click.IntRange(1, 100), default=4)
+@option("--warm-ups", type=click.IntRange(1), default=3, help="Warm-up rounds, for the JVMs' compilation.")
+@option("--rounds", type=click.IntRange(1), default=3, help="Rounds after the warm-up.")
 @json_option
 def stream(**options: Any) -> None:
     """Throughput from a log to a DataFrame (noop sink): slots on two executors of two cores, one embedded server."""
@@ -106,16 +91,10 @@ def stream(**options: Any) -> None:
 
 @main.command()
 @source_option
-@click.option("--rate", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="Records a second.")
-@click.option("--record-bytes", type=click.IntRange(20, 1 << 20), default=1000, show_default=True)
-@click.option(
-    "--warm-up-s",
-    type=click.FloatRange(0),
-    default=40.0,
-    show_default=True,
-    help="Seconds before, for the JVMs' compilation.",
-)
-@click.option("--seconds", type=click.FloatRange(1), default=30.0, show_default=True)
+@option("--rate", type=click.IntRange(1, 100_000), default=1000, help="Records a second.")
+@option("--record-bytes", type=click.IntRange(20, 1 << 20), default=1000)
+@option("--warm-up-s", type=click.FloatRange(0), default=40.0, help="Seconds before, for the JVMs' compilation.")
+@option("--seconds", type=click.FloatRange(1), default=30.0)
 @json_option
 def latency(**options: Any) -> None:
     """Latency from a record's write to its row in the sink, at a constant rate, with defaults: two slots, one query."""
@@ -123,8 +102,8 @@ def latency(**options: Any) -> None:
 
 
 @main.command()
-@click.option("--polls", type=click.IntRange(100), default=2000, show_default=True, help="Polls per case.")
-@click.option("--partitions", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="For the memory.")
+@option("--polls", type=click.IntRange(100), default=2000, help="Polls per case.")
+@option("--partitions", type=click.IntRange(1, 10_000), default=1000, help="For the memory.")
 @click.option("--kafka", is_flag=True, help="Also measure the memory of a consumer of a real broker.")
 @json_option
 def poll(**options: Any) -> None:
@@ -133,12 +112,10 @@ def poll(**options: Any) -> None:
 
 
 @main.command()
-@click.option("--consumers", type=click.IntRange(1, 100), default=4, show_default=True)
-@click.option("--partitions", type=click.IntRange(1, 1000), default=32, show_default=True)
-@click.option(
-    "--records", type=click.IntRange(1), default=20_000, show_default=True, help="In partition 0; 1/n in the nth."
-)
-@click.option("--before", default="cooperative-sticky", show_default=True, help="The protocol that `lag` replaces.")
+@option("--consumers", type=click.IntRange(1, 100), default=4)
+@option("--partitions", type=click.IntRange(1, 1000), default=32)
+@option("--records", type=click.IntRange(1), default=20_000, help="In partition 0; 1/n in the nth.")
+@option("--before", default="cooperative-sticky", help="The protocol that `lag` replaces.")
 @json_option
 def lag(**options: Any) -> None:
     """Distribution of a skewed backlog over consumers, under a protocol that counts partitions and under `lag`."""
@@ -146,10 +123,10 @@ def lag(**options: Any) -> None:
 
 
 @main.command()
-@click.option("--members", type=click.IntRange(1, 100), default=8, show_default=True)
-@click.option("--partitions", type=click.IntRange(1, 10_000), default=1024, show_default=True)
-@click.option("--rounds", type=click.IntRange(1), default=10, show_default=True, help="Rounds after the warm-up.")
-@click.option("--session-timeout-ms", type=click.IntRange(1000), default=6000, show_default=True)
+@option("--members", type=click.IntRange(1, 100), default=8)
+@option("--partitions", type=click.IntRange(1, 10_000), default=1024)
+@option("--rounds", type=click.IntRange(1), default=10, help="Rounds after the warm-up.")
+@option("--session-timeout-ms", type=click.IntRange(1000), default=6000)
 @json_option
 def region(**options: Any) -> None:
     """Checkpoints and resets of a consistent region, and a rebalance of the same group without one. One embedded
@@ -158,16 +135,13 @@ def region(**options: Any) -> None:
 
 
 @main.command()
-@click.option(
-    "--consumers", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Consumers before the join."
-)
-@click.option("--partitions", type=click.IntRange(1, 1_000_000), default=10_000, show_default=True)
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Rounds after the warm-up.")
-@click.option(
+@option("--consumers", type=click.IntRange(1, 10_000), default=100, help="Consumers before the join.")
+@option("--partitions", type=click.IntRange(1, 1_000_000), default=10_000)
+@option("--rounds", type=click.IntRange(1), default=5, help="Rounds after the warm-up.")
+@option(
     "--peer-limit-s",
     type=click.FloatRange(0, min_open=True),
     default=60.0,
-    show_default=True,
     help="Time limit of a peer's assignment; beyond it the peer is reported as `more than` and skipped.",
 )
 @json_option
@@ -215,5 +189,4 @@ def _shown(value: object) -> str:
 
 
 if __name__ == "__main__":
-    clear_environment()  # the servers are its own
-    sys.exit(main())
+    common.run(main, "scripts/bench")

@@ -19,7 +19,7 @@ from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
-from types import SimpleNamespace, TracebackType
+from types import SimpleNamespace
 from typing import Any, Self
 
 from coordinator.assignors import Assignment, Subscriber, assigned
@@ -135,9 +135,7 @@ class Worker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._process.kill()
         self._process.join()
 

@@ -26,7 +26,6 @@ from coordinator.zk.embedded.kafka_client import TrialKafka
 from coordinator.zk.embedded.processes import descendants
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.znodes.paths import Brokers
-from coordinator.zk.znodes.records import Topic
 from drills.base.processes import end_all
 from drills.workloads.spark_app import on_executors
 
@@ -72,7 +71,9 @@ class Ground:
                 for name in (TOPIC, SMALL_TOPIC):
                     TrialKafka(self.servers).make_topic(name, self._partitions)
             if self._source == EMBEDDED:
-                self._ids = {name: self._create(name).id for name in (TOPIC, SMALL_TOPIC)}
+                with closing(open_kazoo(self.zk, 10_000)) as store:
+                    made = [create_topic(store, Brokers(), name, self._partitions) for name in (TOPIC, SMALL_TOPIC)]
+                self._ids = {TOPIC: made[0].id, SMALL_TOPIC: made[1].id}
             stack.callback(end_all, [start_node(self._folder, "node", self.zk)])
             self._others = set(descendants(os.getpid()))
             self._stack = stack.pop_all()
@@ -80,10 +81,6 @@ class Ground:
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
-
-    def _create(self, name: str) -> Topic:
-        with closing(open_kazoo(self.zk, 10_000)) as store:
-            return create_topic(store, Brokers(), name, self._partitions)
 
     def fill(self, records: int, record_bytes: int, topic: str = TOPIC) -> None:
         """Write the records to the group's log."""
@@ -162,6 +159,7 @@ def session(folder: Path, jars: Sequence[Path] = ()) -> SparkSession:
     """
     options = {
         "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "200",  # Spark's own; a drill's session has one
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.sql.streaming.numRecentProgressUpdates": "100000",
         "spark.python.unix.domain.socket.enabled": "true",

@@ -15,7 +15,7 @@ from consumer.config import COORDINATOR_SIDE, ConsumerConfig, Subscription
 from consumer.consumer import Consumer
 from coordinator.admin.topics import alter_topic, create_topic, get_topic
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
-from coordinator.zk.security.access import ZooKeeperAccess, environment_of
+from coordinator.zk.security.access import environment_of
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Node as Znode
 from coordinator.zk.values import load
@@ -113,7 +113,7 @@ class Group:
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._ensemble)
-            self.store = open_kazoo(self.hosts, 30_000, access=self._access("operator"))
+            self.store = open_kazoo(self.hosts, 30_000, access=self._ensemble.identities.access("operator"))
             stack.callback(self.store.close)
             stack.callback(self._end)
             if self._is_secure:
@@ -132,9 +132,6 @@ class Group:
             with contextlib.suppress(Exception):
                 member.end()
         end_all(self.nodes)
-
-    def _access(self, identity: str) -> ZooKeeperAccess:
-        return self._ensemble.identities.access(identity)
 
     @property
     def hosts(self) -> str:
@@ -155,9 +152,8 @@ class Group:
         self._count += 1
         name = f"node-{self._count}"
         options = ["--session-timeout-ms", str(self.session_timeout_ms)]
-        made = start_node(
-            self.folder, name, self.hosts, *options, variables=environment_of(self._access("coordinator"))
-        )
+        variables = environment_of(self._ensemble.identities.access("coordinator"))
+        made = start_node(self.folder, name, self.hosts, *options, variables=variables)
         self.nodes.append(made)
         eventually(lambda: says(self.folder, made, "election joined"), f"{name} joins the election")
         return made
@@ -195,7 +191,7 @@ class Group:
 
     def start_member(self, name: str) -> ThreadMember | Member:
         """A member that starts to register."""
-        access, fields = self._access("team-a"), self.fields(name)
+        access, fields = self._ensemble.identities.access("team-a"), self.fields(name)
         if self._as_processes:
             words = [f"--{field.replace('_', '-')}={value}" for field, value in fields.items()]
             command = module_command("consumer.cli", ["run", "--topics", TOPIC, *words])

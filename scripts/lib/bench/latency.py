@@ -51,25 +51,22 @@ PATIENCE_S = 120.0
 
 
 class Sink:
-    """The rows' scheduled times, with the batch and the time of their arrival."""
+    """The rows' scheduled times, with the batch and the time of their arrival.
+
+    :ivar rows: their number so far.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._batches: list[tuple[int, float, Times]] = []
-        self._rows = 0
+        self.rows = 0
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         written = [int(row[0]) for row in frame.selectExpr("substring(value, 1, 20)").collect()]
         now = time.time_ns()
         with self._lock:
-            self._rows += len(written)
+            self.rows += len(written)
             self._batches.append((batch, now / 1e9, np.array(written, np.int64) / 1e9))
-
-    @property
-    def rows(self) -> int:
-        """Number of rows so far."""
-        with self._lock:
-            return self._rows
 
     def arrivals(self, scheduled: Times) -> tuple[Times, Times]:
         """The batch and the time of arrival of each record."""

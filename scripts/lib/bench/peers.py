@@ -24,7 +24,6 @@ from common import measured_by
 from coordinator.zk.errors import MissingProgram
 
 LOOP = "pyarrow"
-MODULES = {"confluent": "confluent_kafka", "kafka-python": "kafka", "aiokafka": "aiokafka", LOOP: "pyarrow"}
 PATIENCE_S = 600.0
 AT_ONCE = 500
 """Records per call where the library has no default: kafka-python's default."""
@@ -41,7 +40,7 @@ def check_installed(names: list[str]) -> None:
     """
     :raises MissingProgram: when one of these is not installed.
     """
-    missing = [name for name in names if name in MODULES and find_spec(MODULES[name]) is None]
+    missing = [name for name in names if name in LOOPS and find_spec(LOOPS[name][0]) is None]
     if missing:
         raise MissingProgram(f"not installed: {', '.join(missing)}; pip install 'zk-group-coordinator[bench]'")
 
@@ -84,12 +83,8 @@ def kafka_python(servers: str, topic: str, partitions: int, records: int) -> int
     return size
 
 
-def aiokafka(servers: str, topic: str, partitions: int, records: int) -> int:
+async def aiokafka(servers: str, topic: str, partitions: int, records: int) -> int:
     """`getmany` of aiokafka; the bytes of all values."""
-    return asyncio.run(_aiokafka(servers, topic, partitions, records))
-
-
-async def _aiokafka(servers: str, topic: str, partitions: int, records: int) -> int:
     kafka: Any = importlib.import_module("aiokafka")
     consumer = kafka.AIOKafkaConsumer(bootstrap_servers=servers, enable_auto_commit=False)
     await consumer.start()
@@ -121,19 +116,21 @@ def pyarrow(log_dir: str, topic: str, partitions: int, records: int) -> int:
     return size
 
 
-LOOPS: dict[str, Callable[[str, str, int, int], int]] = {
-    "confluent": confluent,
-    "kafka-python": kafka_python,
-    "aiokafka": aiokafka,
-    LOOP: pyarrow,
+LOOPS: dict[str, tuple[str, Callable[[str, str, int, int], int]]] = {
+    "confluent": ("confluent_kafka", confluent),
+    "kafka-python": ("kafka", kafka_python),
+    "aiokafka": ("aiokafka", lambda *given: asyncio.run(aiokafka(*given))),
+    LOOP: ("pyarrow", pyarrow),
 }
+"""Name -> the module that it needs, and its loop."""
 
 
 def main(name: str, servers: str, topic: str, partitions: str, records: str) -> None:
     """The main function of `python -m bench.peers`."""
-    importlib.import_module(MODULES[name])
+    module, loop = LOOPS[name]
+    importlib.import_module(module)
     began, cpu = time.monotonic(), time.process_time()
-    LOOPS[name](servers, topic, int(partitions), int(records))
+    loop(servers, topic, int(partitions), int(records))
     print(json.dumps({"seconds": time.monotonic() - began, "cpu_s": time.process_time() - cpu}))
 
 

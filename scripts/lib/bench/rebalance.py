@@ -9,6 +9,7 @@ old one's end.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -35,8 +36,7 @@ class Rounds:
         self._name = name
         self._members = members
         self._tell = tell
-        self.measured: dict[str, list[float]] = {}
-        self.counted: dict[str, list[int]] = {}
+        self.measured: dict[str, list[float]] = defaultdict(list)
 
     def begin(self) -> None:
         """All members except the joining one."""
@@ -48,11 +48,10 @@ class Rounds:
         """One round; round 0 is the warm-up and is not counted."""
         if number == 1:
             self.measured.clear()
-            self.counted.clear()
         self.join_and_leave()
         self._change_coordinator("resign_ms", Process.terminate)
         self._change_coordinator("kill_ms", Process.strike)
-        shown = {name: values[-1] for name, values in (self.measured | self.counted).items()}
+        shown = {name: values[-1] for name, values in self.measured.items()}
         self._tell(f"round {number}{' (warm-up)' if number == 0 else ''}, {self._name}: {shown}")
 
     def join_and_leave(self) -> None:
@@ -61,12 +60,12 @@ class Rounds:
         before, commands, owners = group.state_node(), group.commands_ever(), group.owners()
         name = group.add_member()
         after = group.settled(before[0].generation)
-        self._note("join_ms", group.claimed_at() - group.joined_at(name))
-        self._count(group, before, commands, name)
+        self.measured["join_ms"].append(group.claimed_at() - group.joined_at(name))
+        self._count(before, commands, name)
         self._moves(owners)
         group.remove_member(name)
         group.settled(after.generation)
-        self._note("leave_ms", group.claimed_at() - group.left_at(name))
+        self.measured["leave_ms"].append(group.claimed_at() - group.left_at(name))
 
     def _moves(self, before: Mapping[int, Owner]) -> None:
         """For the join: revoked partitions, the minimum of them, and the standstill of each moved partition.
@@ -77,24 +76,25 @@ class Rounds:
         after = self.group.owners()
         moved = [number for number, owner in after.items() if owner.consumer != before[number].consumer]
         stopped = sum(owner.czxid != before[number].czxid for number, owner in after.items())
-        self.counted.setdefault("stopped", []).append(stopped)
-        self.counted.setdefault("had_to_stop", []).append(len(after) // (self._members + 1))
+        self.measured["stopped"].append(stopped)
+        self.measured["had_to_stop"].append(len(after) // (self._members + 1))
         if stopped == len(moved):
             given_up = {owner.consumer: self.group.written_at(owner.consumer) for owner in before.values()}
             stood = [after[number].since_ms - given_up[before[number].consumer] for number in moved]
-            self.measured.setdefault("moved_standstill_ms", []).extend(float(each) for each in stood)
+            self.measured["moved_standstill_ms"].extend(float(each) for each in stood)
 
-    def _count(self, group: Group, before: Any, commands: int, name: str) -> None:
+    def _count(self, before: Any, commands: int, name: str) -> None:
         """For the join: all transactions after the registration, commands, waves of starts."""
+        group = self.group
         state, first = group.state_node()[1], before[1]
         registered = group.store.get(group.paths.id(name))
         if state is None or registered is None or first is None:
             raise RuntimeError("the group's znodes do not exist")
         turns = state.stat.version - first.stat.version
-        self.counted.setdefault("transactions", []).append(state.stat.mzxid - registered.stat.czxid)
-        self.counted.setdefault("commands", []).append(group.commands_ever() - commands)
+        self.measured["transactions"].append(state.stat.mzxid - registered.stat.czxid)
+        self.measured["commands"].append(group.commands_ever() - commands)
         # Without the first turn, the one that sets Stable, and under a leader the one with the ask.
-        self.counted.setdefault("waves", []).append(turns - 2 - (group.assignment != COORDINATOR_SIDE))
+        self.measured["waves"].append(turns - 2 - (group.assignment != COORDINATOR_SIDE))
 
     def _change_coordinator(self, figure: str, stop: Callable[[Process], None]) -> None:
         group = self.group
@@ -105,14 +105,11 @@ class Rounds:
         eventually(lambda: _is_over(group, old), "the old coordinator is gone")
         group.add_partition()
         acted_ms = eventually(lambda: _acted_ms(group, epoch), "the next coordinator acts")
-        self._note(figure, acted_ms - sent_ms)
+        self.measured[figure].append(round(acted_ms - sent_ms, 1))
         group.settled(before.generation)
         end_all([old])
         group.nodes.remove(old)
         group.add_node()
-
-    def _note(self, name: str, value: float) -> None:
-        self.measured.setdefault(name, []).append(round(value, 1))
 
 
 def _is_over(group: Group, old: Process) -> bool:
@@ -176,9 +173,8 @@ def measure(
 def _figures(done: Rounds) -> dict[str, Any]:
     group = done.group
     return {
-        **{name: summary(done.measured.get(name, [])) for name in TIMES},
-        "moved_standstill_ms": summary(done.measured.get("moved_standstill_ms", [])),
-        **{name: summary(done.counted.get(name, []), 0) for name in COUNTED},
+        **{name: summary(done.measured[name]) for name in (*TIMES, "moved_standstill_ms")},
+        **{name: summary(done.measured[name], 0) for name in COUNTED},
         "kill_bound_ms": group.kill_bound_ms,
         "coordinator_peak_mb": max(peak_memory_mb(node.pid) for node in group.nodes),
     }

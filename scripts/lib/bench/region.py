@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,25 +75,16 @@ class RegionGroup(Group):
         """The current region."""
         return Reading(self.store).parsed(self.regional.root, Region.parse) or Region()
 
-    def running(self, above: int = 0) -> Region:
-        """The region, once it is Running in a reset above `above` with all members."""
+    def running(self, above: int = 0) -> None:
+        """Wait until the region is Running in a reset above `above` with all members."""
+        eventually(lambda: (now := self.record()).state == RUNNING and now.reset > above, "the region is Running")
 
-        def look() -> Region | None:
-            found = self.record()
-            return found if found.state == RUNNING and found.reset > above else None
-
-        return eventually(look, "the region is Running")
-
-    def progress(self) -> dict[str, tuple[Progress, int]]:
-        """Member -> its progress, and the last write to its channel, on ZooKeeper's clock."""
-        names = sorted(self.members)
-        paths = [self.paths.channel(name) for name in names]
-        nodes = self.store.get_many(paths)
-        found = {}
-        for name, path, node in zip(names, paths, nodes, strict=True):
-            if node is not None:
-                found[name] = parsed_channel(path, node.data).region or Progress(), node.stat.mtime_ms
-        return found
+    def restored_ms(self, above: int) -> int | None:
+        """When the last member was ready after a reset above `above`, on ZooKeeper's clock; None until all are."""
+        nodes = self.store.get_many([self.paths.channel(name) for name in self.members])
+        regional = [(parsed_channel("a channel", node.data).region or Progress(), node.stat) for node in nodes if node]
+        is_back = len(regional) == len(self.members) and all(progress.ready > above for progress, _ in regional)
+        return max(stat.mtime_ms for _, stat in regional) if is_back else None
 
     def pauses(self, checkpoint: int) -> list[float] | None:
         """Each member's report of a checkpoint; None until it is complete."""
@@ -108,7 +100,7 @@ class RegionRounds:
     def __init__(self, group: RegionGroup, tell: Tell) -> None:
         self._group = group
         self._tell = tell
-        self.measured: dict[str, list[float]] = {}
+        self.measured: dict[str, list[float]] = defaultdict(list)
 
     def round(self, number: int) -> None:
         """A checkpoint and a reset; round 0 is the warm-up and is not counted."""
@@ -116,10 +108,10 @@ class RegionRounds:
             self.measured.clear()
         time.sleep(CALM_S)
         pauses = self._checkpoint()
-        reset_ms = self._reset()
+        self._reset()
         self._tell(
             f"round {number}{' (warm-up)' if number == 0 else ''}: pauses {max(pauses):.0f} ms at most, "
-            f"checkpoint {self.measured['checkpoint_ms'][-1]:g} ms, reset {reset_ms:g} ms"
+            f"checkpoint {self.measured['checkpoint_ms'][-1]:g} ms, reset {self.measured['reset_ms'][-1]:g} ms"
         )
 
     def _checkpoint(self) -> list[float]:
@@ -131,25 +123,17 @@ class RegionRounds:
         )
         pauses = eventually(lambda: group.pauses(sequence), "every member continues after it")
         end = Reading(group.store).parsed(group.regional.end(sequence, COMPLETED), CheckpointEnd.parse)
-        self.measured.setdefault("pause_ms", []).extend(pauses)
-        self.measured.setdefault("checkpoint_ms", []).append(end.duration_ms if end is not None else 0)
+        self.measured["pause_ms"] += pauses
+        self.measured["checkpoint_ms"].append(end.duration_ms if end is not None else 0)
         return pauses
 
-    def _reset(self) -> float:
+    def _reset(self) -> None:
         group = self._group
-        before = group.record().reset
-        asked_ms = time.time() * 1000
+        before, asked_ms = group.record().reset, time.time() * 1000
         request(group.store, REGION, RegionRequest(RESET, "bench"))
-
-        def all_back() -> float | None:
-            found = group.progress()
-            is_back = len(found) == len(group.members) and all(p.ready > before for p, _ in found.values())
-            return max(at_ms for _, at_ms in found.values()) if is_back else None
-
-        reset_ms = round(eventually(all_back, "every member's state is restored") - asked_ms, 1)
-        self.measured.setdefault("reset_ms", []).append(reset_ms)
+        restored_ms = eventually(lambda: group.restored_ms(before), "every member's state is restored")
+        self.measured["reset_ms"].append(round(restored_ms - asked_ms, 1))
         group.running(before)
-        return reset_ms
 
 
 def measure(

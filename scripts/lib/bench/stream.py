@@ -65,62 +65,47 @@ class Rows(StreamingQueryListener):
     def onQueryTerminated(self, event: Any) -> None: ...
 
 
-class Round:
-    """One round, with its own group."""
-
-    def __init__(
-        self, spark: SparkSession, ground: Ground, folder: Path, number: int, slots: int, topic: str = TOPIC
-    ) -> None:
-        self._spark = spark
-        self._ground = ground
-        self._folder = folder
-        self._topic = topic
-        self._name = f"bench-{topic}-{number}"
-        self._slots = slots
-
-    def run(self, records: int) -> Took:
-        """From the start of the pool to the last record."""
-        zk = self._ground.zk
-        segments, checkpoint = self._folder / "segments" / self._name, self._folder / "checkpoints" / self._name
-        pool = FetcherPool(
-            self._spark,
-            zk=zk,
-            group=self._name,
-            topics=[self._topic],
-            slots=self._slots,
-            log_dir=self._ground.log_dir,
-            segments_dir=str(segments),
-            pool=self._name,
-            kafka=KAFKA_OPTIONS if self._ground.log_dir == "kafka:" else {},
-        )
-        source = self._spark.readStream.format("zk_group").option("zk", zk).option("group", self._name).load()
-        rows = Rows()
-        self._spark.streams.addListener(rows)
-        sink = source.writeStream.format("noop").trigger(processingTime=TRIGGER)
-        query = sink.option("checkpointLocation", str(checkpoint)).start()
-        try:
-            eventually(lambda: rows.has_begun or not query.isActive, "the query has started")
-            cpu, began = self._ground.cpu_s(), time.monotonic()
-            pool.start()
-            self._wait(query, rows, pool, records)
-            return Took(time.monotonic() - began, self._ground.cpu_s() - cpu)
-        finally:
-            query.stop()
-            self._spark.streams.removeListener(rows)
-            pool.stop()
-            for made in (segments, checkpoint):
-                shutil.rmtree(made, ignore_errors=True)
-
-    def _wait(self, query: Any, rows: Rows, pool: FetcherPool, records: int) -> None:
-        deadline = time.monotonic() + PATIENCE_S
+def run_ours(
+    spark: SparkSession, ground: Ground, folder: Path, number: int, slots: int, records: int, topic: str = TOPIC
+) -> Took:
+    """One round in its own group: from the start of the pool to the last record."""
+    name = f"bench-{topic}-{number}"
+    segments, checkpoint = folder / "segments" / name, folder / "checkpoints" / name
+    pool = FetcherPool(
+        spark,
+        zk=ground.zk,
+        group=name,
+        topics=[topic],
+        slots=slots,
+        log_dir=ground.log_dir,
+        segments_dir=str(segments),
+        pool=name,
+        kafka=KAFKA_OPTIONS if ground.log_dir == "kafka:" else {},
+    )
+    source = spark.readStream.format("zk_group").option("zk", ground.zk).option("group", name).load()
+    rows = Rows()
+    spark.streams.addListener(rows)
+    sink = source.writeStream.format("noop").trigger(processingTime=TRIGGER)
+    query = sink.option("checkpointLocation", str(checkpoint)).start()
+    try:
+        eventually(lambda: rows.has_begun or not query.isActive, "the query has started")
+        cpu, began = ground.cpu_s(), time.monotonic()
+        pool.start()
         while rows.count < records:
-            if not query.isActive or time.monotonic() > deadline:
-                slots = [(status.state, status.last_error) for status in pool.status()]
-                problem = f"the query has seen {rows.count} of {records} records: {query.exception()}; {slots}"
+            if not query.isActive or time.monotonic() > began + PATIENCE_S:
+                states = [(status.state, status.last_error) for status in pool.status()]
+                problem = f"the query has seen {rows.count} of {records} records: {query.exception()}; {states}"
                 raise RuntimeError(problem)
             time.sleep(0.05)
         if rows.count > records:
             raise RuntimeError(f"the query has seen {rows.count} records, expected {records}")
+        return Took(time.monotonic() - began, ground.cpu_s() - cpu)
+    finally:
+        query.stop()
+        spark.streams.removeListener(rows)
+        pool.stop()
+        for made in (segments, checkpoint):
+            shutil.rmtree(made, ignore_errors=True)
 
 
 def measure(
@@ -178,8 +163,8 @@ def measure(
 
 def _turn(name: str, spark: SparkSession, ground: Ground, folder: Path, number: int, slots: int, records: int) -> Took:
     if name == OURS:
-        Round(spark, ground, folder, number, slots, SMALL_TOPIC).run(LITTLE)
-        return Round(spark, ground, folder, number, slots).run(records)
+        run_ours(spark, ground, folder, number, slots, LITTLE, SMALL_TOPIC)
+        return run_ours(spark, ground, folder, number, slots, records)
     if name == SPARK:
         return run_spark(spark, ground.cpu_s, ground.servers, TOPIC, records, folder / "checkpoints" / SPARK)
     return run_peer(name, ground.log_dir if name == LOOP else ground.servers, TOPIC, PARTITIONS, records)
@@ -214,7 +199,10 @@ def connector_jars() -> list[Path]:
     :raises MissingProgram: when they cannot be had; the message says how to provide them.
     """
     sql = Path(class_path(("spark-sql_",)))
-    scala, version = _versions(sql.name)
+    match = re.fullmatch(r"spark-sql_([\d.]+)-(.+)\.jar", sql.name)
+    if match is None:
+        raise MissingProgram(f"PySpark's {sql.name} does not tell its version: install pyspark>=4.2,<5")
+    scala, version = match.groups()
     given = os.environ.get(JARS, "")
     artifact = Artifact(f"{MODULE}_{scala} {version}", "org.apache.spark", f"{MODULE}_{scala}", version)
     try:
@@ -227,14 +215,6 @@ def connector_jars() -> list[Path]:
         )
     own = {_module(jar.name) for jar in sql.parent.glob("*.jar")}
     return sorted(jar for jar in folder.glob("*.jar") if _module(jar.name) not in own)
-
-
-def _versions(name: str) -> tuple[str, str]:
-    """The versions of Scala and Spark, from the name of Spark's jar."""
-    match = re.fullmatch(r"spark-sql_([\d.]+)-(.+)\.jar", name)
-    if match is None:
-        raise MissingProgram(f"PySpark's {name} does not tell its version: install pyspark>=4.2,<5")
-    return match[1], match[2]
 
 
 def _module(name: str) -> str:

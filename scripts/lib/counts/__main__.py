@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import click
-from common import coordinated, end_with_verdict, run
+from common import coordinated, example, run
 
 from consumer.logs.embedded.producer import Producer, TopicsInStore
 from consumer.operator.states import StateFiles
@@ -94,8 +93,17 @@ def wrong_keys(written: Counter[str], counted: Counter[str]) -> list[str]:
     return sorted(key for key in written.keys() | counted.keys() if written[key] != counted[key])
 
 
-def story(folder: Path, say: Callable[[str], None]) -> dict[str, object]:
-    """Run the example; returns the verdict."""
+@example(
+    lambda found: (
+        f"{found['records']} records, {found['counted']} counted, {found['wrong_keys']} of {found['keys']} keys "
+        f"wrong, {found['kills']} workers killed"
+    )
+)
+def main(folder: Path, say: Callable[[str], None]) -> dict[str, object]:
+    """Count records per key in the memory of three workers that are killed repeatedly; check every count.
+
+    Exit code 0 and PASS only if the counts are those of one uninterrupted run; else 1 and FAIL.
+    """
     (folder / "checkpoints").mkdir()
     kills = 0
     options = "--session-timeout-ms", str(SESSION_TIMEOUT_MS)
@@ -142,23 +150,6 @@ def story(folder: Path, say: Callable[[str], None]) -> dict[str, object]:
         "kills": kills,
         "checkpoints": sequence,
     }
-
-
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--json", "as_json_line", is_flag=True, help="The last line on stdout is one JSON object.")
-def main(as_json_line: bool) -> None:
-    """Count records per key in the memory of three workers that are killed repeatedly; check every count.
-
-    Exit code 0 and PASS only if the counts are those of one uninterrupted run; else 1 and FAIL.
-    """
-    end_with_verdict(
-        story,
-        as_json_line,
-        lambda found: (
-            f"{found['records']} records, {found['counted']} counted, {found['wrong_keys']} of {found['keys']} keys "
-            f"wrong, {found['kills']} workers killed"
-        ),
-    )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -47,15 +46,11 @@ def load_flights() -> pa.Table:
 
 def records(flights: pa.Table) -> Iterator[tuple[bytes, bytes]]:
     """(key, value) of each flight: the aircraft, and one line of JSON that also holds its row in the data set."""
-    for row, flight in enumerate(_rows(flights)):
+    batches = flights.to_batches(max_chunksize=20_000)
+    for row, flight in enumerate(flight for batch in batches for flight in batch.to_pylist()):
         stamp = flight.pop("time_hour")
         value = {"row": row, **flight, "time_hour": str(stamp)}
         yield (flight["tailnum"] or "unknown").encode(), json.dumps(value, separators=(",", ":")).encode()
-
-
-def _rows(flights: pa.Table) -> Iterator[dict[str, Any]]:
-    for batch in flights.to_batches(max_chunksize=20_000):
-        yield from batch.to_pylist()
 
 
 def straight(flights: pa.Table) -> dict[str, CarrierResult]:

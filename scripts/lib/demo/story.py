@@ -46,7 +46,10 @@ LEAST_REBALANCES = 3
 
 @dataclass
 class Verdict:
-    """The result of the demo. `verdict` is PASS only when `failures` is empty."""
+    """The result of the demo. `verdict` is PASS only when `failures` is empty.
+
+    :ivar coordinator_failover_ms: from the kill to the creation of the next coordinator's znode, its `ctime`.
+    """
 
     verdict: str = "FAIL"
     records: int = 0
@@ -293,7 +296,7 @@ class Story:
             self._producer.send(TOPIC, value, key)
         self._producer.flush()
         self._appended += len(chunk)
-        self._report()
+        self._progress(self._appended, self._streamed, self._total)
 
     def _append_the_rest(self, chunks: Any) -> None:
         """Append all chunks; in between, kill the coordinator and an executor, and grow and shrink the pool."""
@@ -368,7 +371,7 @@ class Story:
     def _on_event(self, event: dict[str, Any]) -> None:
         if event["event"] == "batch":
             self._streamed += event["rows"]
-            self._report()
+            self._progress(self._appended, self._streamed, self._total)
         elif event["event"] == "again":
             self._announce("Spark's Python process for the query started too late; starting the query again")
         elif event["event"] == "failed":
@@ -386,9 +389,6 @@ class Story:
     def _is_settled(self) -> bool:
         state = self._observer.state
         return state.state == "Stable" and len(state.target) == self._slots and not state.marks
-
-    def _report(self) -> None:
-        self._progress(self._appended, self._streamed, self._total)
 
     # ---- the end
 
@@ -414,24 +414,22 @@ class Story:
 
     def _judge(self, is_equal: bool) -> None:
         verdict = self.verdict
-        if verdict.lost:
-            verdict.failures.append(f"{verdict.lost} records were lost")
-        if verdict.duplicated:
-            verdict.failures.append(f"{verdict.duplicated} records came more than once")
-        if not is_equal:
-            verdict.failures.append("the streamed result differs from that of the data set")
-        if verdict.coordinator_failover_ms is None:
-            verdict.failures.append("no coordinator was elected after the kill")
-        if not verdict.executors_killed:
-            verdict.failures.append("no executor was killed")
-        if verdict.rebalances < LEAST_REBALANCES:
-            verdict.failures.append(f"{verdict.rebalances} rebalances, expected at least {LEAST_REBALANCES}")
+        wrong = {
+            f"{verdict.lost} records were lost": verdict.lost,
+            f"{verdict.duplicated} records came more than once": verdict.duplicated,
+            "the streamed result differs from that of the data set": not is_equal,
+            "no coordinator was elected after the kill": verdict.coordinator_failover_ms is None,
+            "no executor was killed": not verdict.executors_killed,
+            f"{verdict.rebalances} rebalances, expected at least {LEAST_REBALANCES}": (
+                verdict.rebalances < LEAST_REBALANCES
+            ),
+            f"the group is {verdict.state}, not Stable": verdict.state != "Stable",
+        }
+        verdict.failures += [what for what, is_so in wrong.items() if is_so]
         if self._intruder is not None:
             verdict.failures += [f"the intruder succeeded: {what}" for what in self._intruder.succeeded]
             if self._intruder.tried < LEAST_ATTEMPTS:
                 verdict.failures.append(f"the intruder tried only {self._intruder.tried} operations")
-        if verdict.state != "Stable":
-            verdict.failures.append(f"the group is {verdict.state}, not Stable")
 
 
 def as_json(verdict: Verdict) -> dict[str, Any]:

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import click
-from common import coordinated, end_with_verdict, run
+from common import coordinated, example, run
 
 from drills.base.processes import Process, end_all, module_command, wait_for
 
@@ -62,8 +61,17 @@ def all_run(folder: Path, workers: list[Process]) -> bool:
     return all(who and who <= now for who in recent.values()) and busy == now
 
 
-def story(folder: Path, say: Callable[[str], None]) -> dict[str, object]:
-    """Run the example; returns the verdict."""
+@example(
+    lambda found: (
+        f"{found['jobs']} jobs, {found['steps']} steps, in two places: {found['in_two_places'] or 'none'}, "
+        f"left: {found['never_run'] or 'none'}"
+    )
+)
+def main(folder: Path, say: Callable[[str], None]) -> dict[str, object]:
+    """Divide eight named jobs among three workers; kill, freeze and stop one each; check that no job ran in two places.
+
+    Exit code 0 and PASS only if no job ran in two places, and every job ran; else 1 and FAIL.
+    """
     options = "--session-timeout-ms", str(SESSION_TIMEOUT_MS)
     with coordinated(folder, "a", *options, chroot="/jobs") as (zk, workers, _):
 
@@ -105,23 +113,6 @@ def story(folder: Path, say: Callable[[str], None]) -> dict[str, object]:
         "never_run": never,
         "seconds_without_a_killed_workers_jobs": round(took_s, 1),
     }
-
-
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--json", "as_json_line", is_flag=True, help="The last line on stdout is one JSON object.")
-def main(as_json_line: bool) -> None:
-    """Divide eight named jobs among three workers; kill, freeze and stop one each; check that no job ran in two places.
-
-    Exit code 0 and PASS only if no job ran in two places, and every job ran; else 1 and FAIL.
-    """
-    end_with_verdict(
-        story,
-        as_json_line,
-        lambda found: (
-            f"{found['jobs']} jobs, {found['steps']} steps, in two places: {found['in_two_places'] or 'none'}, "
-            f"left: {found['never_run'] or 'none'}"
-        ),
-    )
 
 
 if __name__ == "__main__":

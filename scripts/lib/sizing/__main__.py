@@ -120,16 +120,18 @@ class Group:
         self.log = TrickleLog()
         self.store = open_kazoo(zk, 10_000)
         self._segments = SegmentFolder(str(segments)).url
-        self._nodes: list[tuple[CoordinatorService, threading.Thread]] = []
-        self._slots: list[tuple[Slot, threading.Thread]] = []
+        self._nodes: list[CoordinatorService] = []
+        self._slots: list[Slot] = []
+        self._threads: list[threading.Thread] = []
         self._post = PoolPost(kazoo_factory(zk, 10_000), ThreadRuntime(), "g", "p", "run")
 
     def node(self) -> None:
         """Start another coordinator node; the first is elected."""
         config = CoordinatorConfig(zk=self.zk, node=f"node-{len(self._nodes)}", segment_retention_ms=0)
         service = CoordinatorService(config, kazoo_factory(self.zk, config.session_timeout_ms), ThreadRuntime())
-        self._nodes.append((service, _thread(service.run)))
-        wait_for(lambda: self._nodes[0][0].term is not None, TIMEOUT_S, "a node is elected")
+        self._nodes.append(service)
+        self._start(service.run)
+        wait_for(lambda: self._nodes[0].term is not None, TIMEOUT_S, "a node is elected")
 
     def driver(self) -> None:
         """The znode of a pool, as its driver maintains it."""
@@ -141,8 +143,8 @@ class Group:
             config = SlotConfig(zk=self.zk, group="g", pool="p", log_dir="none", segments_dir=self._segments)
             spec = SlotSpec(config, Subscription({"t": 1}), number, "run", "")
             opener = kazoo_factory(self.zk, config.session_timeout_ms)
-            slot = Slot(spec, self.log, opener, ThreadRuntime())
-            self._slots.append((slot, _thread(slot.run)))
+            self._slots.append(Slot(spec, self.log, opener, ThreadRuntime()))
+            self._start(self._slots[-1].run)
         wait_for(lambda: self._is_stable(count), TIMEOUT_S, f"{count} fetchers are Stable")
 
     def planner(self) -> Planner:
@@ -157,14 +159,18 @@ class Group:
 
     def close(self) -> None:
         """Stop all members."""
-        for slot, _ in self._slots:
+        for slot in self._slots:
             slot.stop("measured")
-        for service, _ in self._nodes:
+        for service in self._nodes:
             service.stop()
-        for _, thread in (*self._slots, *self._nodes):
+        for thread in self._threads:
             thread.join(20)
         self._post.close()
         self.store.close()
+
+    def _start(self, function: Callable[[], object]) -> None:
+        self._threads.append(threading.Thread(target=function, daemon=True))
+        self._threads[-1].start()
 
     def _is_stable(self, members: int) -> bool:
         node = self.store.get(PATHS.state)
@@ -172,12 +178,6 @@ class Group:
             return False
         state = GroupState.parse(PATHS.state, node.data)
         return state.state == STABLE and len(state.target) == members
-
-
-def _thread(function: Callable[[], object]) -> threading.Thread:
-    thread = threading.Thread(target=function, daemon=True)
-    thread.start()
-    return thread
 
 
 class Row(NamedTuple):

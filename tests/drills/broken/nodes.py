@@ -14,7 +14,7 @@ import coordinator.planning.reconciliation
 import coordinator.regions.plan
 from coordinator.listeners.listeners import Listeners
 from coordinator.listeners.topics import TopicListener
-from coordinator.planning.asking import Asking, unchanged_target
+from coordinator.planning.asking import unchanged
 from coordinator.planning.reconciliation import Step
 from coordinator.rebalance.handlers import Handlers
 from coordinator.rebalance.rebalancer import Rebalancer
@@ -248,10 +248,10 @@ def dead_leader_is_waited_for() -> None:
             view = group.out
             if view is None or view.ask is None or view.is_answered or view.ask.leader in group.membership.live:
                 return original(group)
-            kept, left_s = unchanged_target(group), group.timeout_s - view.age_s
-            strategy = group.snapshot.state.strategy
+            left_s = group.timeout_s - view.age_s
             waits = f"{view.ask.leader} is asked for an assignment"
-            return Asking(kept, group.before, strategy, waits=waits, timers=(left_s,)) if left_s > 0 else None
+            found = replace(unchanged(group, group.before), waits=waits, timers=(left_s,))
+            return found if left_s > 0 else None
 
         return about
 
