@@ -27,7 +27,7 @@ from ..environments.base import Environment
 from ..faults.proxy import MULTI, Loss, op_code
 from ..testbed.commands import READY_S
 from ..testbed.testbed import Stage
-from .event_lines import EventLines, NotConforming, Trial, Trials, require
+from .event_lines import ENDED, EventLines, NotConforming, Trial, Trials, require
 
 T = TypeVar("T")
 GROUP, TOPIC = "g", "t"
@@ -42,7 +42,7 @@ OPTIONAL = (STATIC_MEMBERS, WILDCARDS)
 
 @dataclass(frozen=True)
 class Scenario:
-    """One scenario.
+    """One scenario: a function is made one by `@partial(Scenario, NAME, TITLE)`.
 
     :ivar title: what the consumer must do.
     :ivar act: starts the processes, acts, and compares.  :raises NotConforming: with what the consumer did wrong.
@@ -142,7 +142,7 @@ class Bench(Stage):
         require(code is not None, f"{trial.process.name} does not end within {READY_S:.0f} s of SIGTERM")
         require(code == 0, f"{trial.process.name} ends with exit code {code} after SIGTERM, not with 0")
         events = trial.events()
-        require(events.has_ended, f"{trial.process.name} ends without shutdown_complete")
+        require(ENDED in events.names, f"{trial.process.name} ends without shutdown_complete")
         self.gone(trial.process, "left")
         return events
 
@@ -156,18 +156,18 @@ class Bench(Stage):
     def cut_off(self, trial: Trial) -> None:
         """Drop all packets between a consumer and ZooKeeper until `join`."""
         self.fault("cut", READY_S, process=trial.process.who)
-        for proxy in self._proxies.of(trial.process.name):
+        for proxy in self._proxies.of[trial.process.name]:
             proxy.black_hole()
 
     def mute(self, trial: Trial) -> None:
         """Hold back all replies of ZooKeeper to a consumer, except those to pings, until `join`."""
         self.fault("mute", READY_S, process=trial.process.who)
-        for proxy in self._proxies.of(trial.process.name):
+        for proxy in self._proxies.of[trial.process.name]:
             proxy.mute()
 
     def join(self, trial: Trial) -> None:
         """End `cut_off` or `mute`."""
-        for proxy in self._proxies.of(trial.process.name):
+        for proxy in self._proxies.of[trial.process.name]:
             proxy.resume()
 
     def withdraw_at(self, trial: Trial, nth: int) -> Loss:

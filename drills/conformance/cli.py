@@ -34,15 +34,14 @@ from ..environments.base import Embedded
 from ..evidence.files import STRANGER, Event, merged_history, write_history
 from ..evidence.measurements import EXIT_CODES, FAIL, INCONCLUSIVE, PASS, together
 from ..testbed.commands import READY_S
+from . import commands, members
 from .bench import OPTIONAL, Bench, Ground, Scenario
-from .commands import COMMANDS, TOPICS
 from .event_lines import NotConforming
-from .faults import FAULTS
-from .members import BASICS, MEMBERS
 
 OWN_CONSUMER = module_command("consumer.cli", ["run"])
 
-SCENARIOS: Mapping[str, Scenario] = {each.name: each for each in (*BASICS, *MEMBERS, *FAULTS, *COMMANDS, *TOPICS)}
+_DEFINED = (*vars(members).values(), *vars(commands).values())
+SCENARIOS: Mapping[str, Scenario] = {each.name: each for each in _DEFINED if isinstance(each, Scenario)}
 
 
 @click.command()

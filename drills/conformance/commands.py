@@ -5,6 +5,8 @@ For commands the group is paused, so that no coordinator removes them.
 
 from __future__ import annotations
 
+from functools import partial
+
 from coordinator.admin.topics import alter_topic, delete_topic
 from coordinator.zk.store import Create, Delete, SetData
 from coordinator.zk.update import ensure
@@ -21,6 +23,7 @@ MANY, SOME = 600, range(4)
 """Partitions that need several multis, and those that get records."""
 
 
+@partial(Scenario, "older-commands", "removes commands of an older epoch or generation")
 def ignores_older_commands(bench: Bench) -> None:
     """Commands of an older epoch, or of an older generation, are removed unapplied."""
     trial, channel = _still(bench)
@@ -30,6 +33,7 @@ def ignores_older_commands(bench: Bench) -> None:
     _require_unapplied(bench, trial, channel)
 
 
+@partial(Scenario, "commands-for-others", "removes commands for another incarnation")
 def ignores_commands_for_others(bench: Bench) -> None:
     """Commands for another incarnation of its name are removed unapplied."""
     trial, channel = _still(bench)
@@ -38,6 +42,7 @@ def ignores_commands_for_others(bench: Bench) -> None:
     _require_unapplied(bench, trial, channel)
 
 
+@partial(Scenario, "unreadable-commands", "removes what it cannot read")
 def ignores_what_it_cannot_read(bench: Bench) -> None:
     """Commands that cannot be read, and other znodes in its channel, are removed unapplied."""
     trial, channel = _still(bench)
@@ -54,6 +59,7 @@ def ignores_what_it_cannot_read(bench: Bench) -> None:
     _require_unapplied(bench, trial, channel)
 
 
+@partial(Scenario, "later-release", "applies commands that have unknown fields")
 def applies_what_it_knows(bench: Bench) -> None:
     """Commands of a later release: unknown fields are ignored."""
     trial, _ = _still(bench)
@@ -73,6 +79,7 @@ def applies_what_it_knows(bench: Bench) -> None:
     _finish(bench)
 
 
+@partial(Scenario, "refused-partition", "lists a partition that has an owner in `refused`")
 def refuses_what_is_owned(bench: Bench) -> None:
     """A start of a partition whose owner znode exists: it is listed in `refused`, the rest is claimed."""
     _stopped(bench)
@@ -91,6 +98,7 @@ def refuses_what_is_owned(bench: Bench) -> None:
     require(not bench.channel("c1").refused, "`refused` stays after a start that was claimed completely")
 
 
+@partial(Scenario, "withdrawn-command", "does not apply a command that was withdrawn")
 def ignores_what_is_withdrawn(bench: Bench) -> None:
     """A stop is withdrawn while the multi that applies it is lost: it keeps everything, or takes it again."""
     trial, channel = _still(bench)
@@ -103,6 +111,7 @@ def ignores_what_is_withdrawn(bench: Bench) -> None:
     _finish(bench)
 
 
+@partial(Scenario, "other-topic-id", "tells two topics of one name by their id")
 def distinguishes_topic_ids(bench: Bench) -> None:
     """A start names the topic under another id: it claims that, and delivers no record of the topic that it knows."""
     bench.settled("c1")
@@ -119,6 +128,7 @@ def distinguishes_topic_ids(bench: Bench) -> None:
     _finish(bench)
 
 
+@partial(Scenario, "several-multis", "needs several multis for many partitions", partitions=MANY)
 def needs_several_multis(bench: Bench) -> None:
     """Hundreds of partitions: starts, stops and its leaving are in several multis within their bounds."""
     bench.produce(partitions=SOME)
@@ -129,6 +139,7 @@ def needs_several_multis(bench: Bench) -> None:
     bench.settled("c2")
 
 
+@partial(Scenario, "torn-start", "stops claiming when a start is withdrawn", partitions=MANY)
 def stops_when_a_start_is_torn(bench: Bench) -> None:
     """A start of several multis is withdrawn while the second is lost: what is claimed runs, no more is claimed."""
     trial = _stopped(bench)
@@ -146,6 +157,7 @@ def stops_when_a_start_is_torn(bench: Bench) -> None:
     _finish(bench)
 
 
+@partial(Scenario, "missing-parents", "makes the parents of its znodes again")
 def makes_missing_parents(bench: Bench) -> None:
     """An operator has removed the parents of owner and offset znodes: it makes them, and applies the command."""
     _stopped(bench)
@@ -209,20 +221,7 @@ def _finish(bench: Bench) -> None:
     bench.consumed()
 
 
-COMMANDS = (
-    Scenario("older-commands", "removes commands of an older epoch or generation", ignores_older_commands),
-    Scenario("commands-for-others", "removes commands for another incarnation", ignores_commands_for_others),
-    Scenario("unreadable-commands", "removes what it cannot read", ignores_what_it_cannot_read),
-    Scenario("later-release", "applies commands that have unknown fields", applies_what_it_knows),
-    Scenario("refused-partition", "lists a partition that has an owner in `refused`", refuses_what_is_owned),
-    Scenario("withdrawn-command", "does not apply a command that was withdrawn", ignores_what_is_withdrawn),
-    Scenario("other-topic-id", "tells two topics of one name by their id", distinguishes_topic_ids),
-    Scenario("several-multis", "needs several multis for many partitions", needs_several_multis, partitions=MANY),
-    Scenario("torn-start", "stops claiming when a start is withdrawn", stops_when_a_start_is_torn, partitions=MANY),
-    Scenario("missing-parents", "makes the parents of its znodes again", makes_missing_parents),
-)
-
-
+@partial(Scenario, "recreated-topic", "begins a topic that was created again")
 def restarts_a_recreated_topic(bench: Bench) -> None:
     """A topic is removed and created again: another topic, which begins at its beginning."""
     trial, _ = bench.consuming()
@@ -240,6 +239,7 @@ def restarts_a_recreated_topic(bench: Bench) -> None:
     require(dict(bench.channel("c1").topics) == {TOPIC: topic_id}, "the channel has the id of the removed topic")
 
 
+@partial(Scenario, "topic-grows", "takes partitions that were added")
 def takes_added_partitions(bench: Bench) -> None:
     """A topic has more partitions: they are claimed, and begin at their beginning."""
     bench.settled("c1")
@@ -251,6 +251,7 @@ def takes_added_partitions(bench: Bench) -> None:
     require(added <= set(bench.channel("c1").running), "the channel does not run the added partitions")
 
 
+@partial(Scenario, "offset-of-another-topic", "ignores offsets of another topic id")
 def ignores_offsets_of_another_topic(bench: Bench) -> None:
     """offsets/ has an offset under another topic id: it does not count."""
     _write_offsets(bench, OffsetRecord(999, "AAAAAAAAAAAAAAAAAAAAAA", 1).to_bytes(), "AAAAAAAAAAAAAAAAAAAAAA")
@@ -259,6 +260,7 @@ def ignores_offsets_of_another_topic(bench: Bench) -> None:
     bench.consumed()
 
 
+@partial(Scenario, "unreadable-offset", "waits for an offset that cannot be read")
 def waits_for_an_unreadable_offset(bench: Bench) -> None:
     """An offset in offsets/ cannot be read: its partition waits, the others are fetched."""
     topic_id = bench.topics[TOPIC].id
@@ -272,6 +274,7 @@ def waits_for_an_unreadable_offset(bench: Bench) -> None:
     bench.consumed()
 
 
+@partial(Scenario, "overwritten-channel", "registers again when its channel was overwritten", repeats=True)
 def survives_an_overwritten_channel(bench: Bench) -> None:
     """The channel is overwritten: it drops everything, and registers again."""
     trial, incarnation = bench.consuming()
@@ -287,15 +290,3 @@ def _write_offsets(bench: Bench, data: bytes, topic_id: str) -> None:
     ensure(bench.store, bench.paths.skeleton)
     begun = BegunRecord(topic_id, frozenset(range(bench.scenario.partitions))).to_bytes()
     bench.store.commit([Create(bench.paths.offsets_of(TOPIC), begun), Create(bench.paths.offset(*ZERO), data)])
-
-
-TOPICS = (
-    Scenario("recreated-topic", "begins a topic that was created again", restarts_a_recreated_topic),
-    Scenario("topic-grows", "takes partitions that were added", takes_added_partitions),
-    Scenario("offset-of-another-topic", "ignores offsets of another topic id", ignores_offsets_of_another_topic),
-    Scenario("unreadable-offset", "waits for an offset that cannot be read", waits_for_an_unreadable_offset),
-    Scenario(
-        "overwritten-channel", "registers again when its channel was overwritten", survives_an_overwritten_channel,
-        repeats=True,
-    ),
-)  # fmt: skip

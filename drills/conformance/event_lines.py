@@ -66,11 +66,6 @@ class EventLines:
     _position: dict[TopicPartition, int] = field(default_factory=dict)
 
     @property
-    def has_ended(self) -> bool:
-        """Whether it has printed `shutdown_complete`."""
-        return ENDED in self.names
-
-    @property
     def ends(self) -> Mapping[TopicPartition, int]:
         """Partition -> the offset after the last record consumed of it."""
         return {batch.partition: batch.end for batch in self.batches}
@@ -98,7 +93,7 @@ class EventLines:
 
     def _take(self, name: str, at_ms: int, event: Mapping[str, Any]) -> None:
         require(type(at_ms) is int, f"{self.process} prints {name} without a timestamp in milliseconds")
-        require(not self.has_ended, f"{self.process} prints {name} after {ENDED}")
+        require(ENDED not in self.names, f"{self.process} prints {name} after {ENDED}")
         require(STARTED in (name, *self.names), f"{self.process} prints {name} before {STARTED}")
         self.names.append(name if name != COMMITTED or event["success"] else NOT_COMMITTED)
         if name == ASSIGNED:
@@ -150,17 +145,6 @@ class EventLines:
             self.committed[partition] = offset
 
 
-def read_lines(process: str, lines: Iterable[str]) -> EventLines:
-    """The events of one process, from its complete lines.
-
-    :raises NotConforming: at the first that breaks a rule.
-    """
-    events = EventLines(process)
-    for line in lines:
-        events.take(line)
-    return events
-
-
 def names_of(partitions: Iterable[TopicPartition]) -> str:
     """Partitions, for messages."""
     return ", ".join(map(str, sorted(partitions))) or "nothing"
@@ -174,6 +158,7 @@ def _partitions(event: Mapping[str, Any]) -> frozenset[TopicPartition]:
     return frozenset(_partition(each) for each in event["partitions"])
 
 
+@dataclass
 class Trial:
     """One process of the consumer under trial.
 
@@ -181,17 +166,19 @@ class Trial:
     :ivar former: number of its batches that were of a topic which is removed.
     """
 
-    def __init__(self, name: str, process: Process) -> None:
-        self.name = name
-        self.process = process
-        self.former = 0
+    name: str
+    process: Process
+    former: int = 0
 
     def events(self) -> EventLines:
         """What it has printed so far.
 
         :raises NotConforming: when it breaks a rule of a process.
         """
-        return read_lines(self.process.name, self.process.lines())
+        events = EventLines(self.process.name)
+        for line in self.process.lines():
+            events.take(line)
+        return events
 
     def batches(self) -> list[Batch]:
         """What it has consumed so far, of the topics as they are now."""

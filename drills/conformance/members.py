@@ -1,12 +1,20 @@
 """Scenarios of the members of a group: registration, ownership, offsets, leaving, threads, strategies, heartbeats,
-pauses, refusals, static members and wildcards."""
+pauses, refusals, static members and wildcards; processes that are killed, suspended or cut off, taken-over names, and
+coordinators that change."""
 
 from __future__ import annotations
 
+from functools import partial
+
+from coordinator.admin.control import resign
+
 from .bench import STATIC_MEMBERS, TOPIC, WILDCARDS, Bench, Scenario
-from .event_lines import ASSIGNED, REVOKED, STARTED, names_of, require
+from .event_lines import ASSIGNED, COMMITTED, CONSUMED, LOST, REVOKED, STARTED, Trial, names_of, require
+
+MARGIN_S = 0.5
 
 
+@partial(Scenario, "registration", "registers with its subscription, strategies and lease")
 def registers(bench: Bench) -> None:
     """Its registration and its channel have what the coordinator needs."""
     trial = bench.consumer("c1", topics=f"{TOPIC}:2")
@@ -25,6 +33,7 @@ def registers(bench: Bench) -> None:
     require(registration.max_poll_interval_ms == interval, f"`max_poll_interval_ms` is not {interval}")
 
 
+@partial(Scenario, "ownership", "claims each partition with an owner znode of its session and thread")
 def owns(bench: Bench) -> None:
     """Each partition that it runs has its owner znode, of the session of its registration, with the thread assigned."""
     bench.consumer("c1", topics=f"{TOPIC}:3")
@@ -39,6 +48,7 @@ def owns(bench: Bench) -> None:
         require(each.thread == wanted, f"the owner of {each.partition} is thread {each.thread}, not {wanted}")
 
 
+@partial(Scenario, "records-and-offsets", "consumes each record once, and commits")
 def consumes(bench: Bench) -> None:
     """It consumes each record once, in order, and commits; its offsets stand in its channel."""
     bench.produce(50)
@@ -50,6 +60,7 @@ def consumes(bench: Bench) -> None:
         require(node is not None and b'"start"' in node.data, f"the start of {part} is not recorded in offsets/")
 
 
+@partial(Scenario, "rebalance", "gives up and takes partitions as members join and leave", partitions=6)
 def rebalances(bench: Bench) -> None:
     """Members that join and leave are given and give up partitions, and no record is lost or consumed twice."""
     bench.flow("c1")
@@ -60,6 +71,7 @@ def rebalances(bench: Bench) -> None:
     require(names.count(ASSIGNED) >= 3, "c1 does not print partitions_assigned for each assignment")
 
 
+@partial(Scenario, "leave", "leaves at SIGTERM, and the next owner continues at its offsets")
 def leaves(bench: Bench) -> None:
     """SIGTERM: it commits, leaves the group at once and ends with 0; the next owner continues at its offsets."""
     first, _ = bench.consuming()
@@ -77,15 +89,7 @@ def leaves(bench: Bench) -> None:
     bench.flow("c2")
 
 
-BASICS = (
-    Scenario("registration", "registers with its subscription, strategies and lease", registers),
-    Scenario("ownership", "claims each partition with an owner znode of its session and thread", owns),
-    Scenario("records-and-offsets", "consumes each record once, and commits", consumes),
-    Scenario("rebalance", "gives up and takes partitions as members join and leave", rebalances, partitions=6),
-    Scenario("leave", "leaves at SIGTERM, and the next owner continues at its offsets", leaves),
-)
-
-
+@partial(Scenario, "threads", "divides the partitions of several topics among its threads")
 def has_threads(bench: Bench) -> None:
     """Topics with different numbers of threads: each owner znode names the thread that the assignment names."""
     bench.topic("u")
@@ -100,6 +104,10 @@ def has_threads(bench: Bench) -> None:
     bench.flow()
 
 
+@partial(
+    Scenario, "cooperative", "keeps and fetches what stays its own under cooperative-sticky",
+    partitions=6, long_sessions=True,
+)  # fmt: skip
 def cooperates(bench: Bench) -> None:
     """Under cooperative-sticky it gives up what moves, and keeps and fetches the rest meanwhile."""
     first = bench.consumer("c1", protocols="cooperative-sticky")
@@ -125,6 +133,7 @@ def cooperates(bench: Bench) -> None:
     require(first.events().given_up(REVOKED) == moved, "c1 has given up partitions when c2 left, which it was to keep")
 
 
+@partial(Scenario, "heartbeat", "gives signs of life while no record comes", max_poll_interval_ms=3000)
 def gives_signs_of_life(bench: Bench) -> None:
     """Without records it still sets its channel, and is not evicted."""
     trial, incarnation = bench.consuming()
@@ -140,6 +149,7 @@ def gives_signs_of_life(bench: Bench) -> None:
     require(trial.events().held == bench.partitions(), "c1 has lost partitions")
 
 
+@partial(Scenario, "paused-group", "goes on while its group is paused")
 def goes_on_while_paused(bench: Bench) -> None:
     """While its group is paused it consumes, commits and stays; what joined meanwhile is assigned after it."""
     bench.settled("c1")
@@ -154,17 +164,19 @@ def goes_on_while_paused(bench: Bench) -> None:
     bench.flow("c1", "c2")
 
 
+@partial(Scenario, "refused-member", "ends when the group refuses its strategies")
 def ends_when_refused(bench: Bench) -> None:
     """Refused with `InconsistentGroupProtocol` it ends, and does not come back."""
     bench.settled("c1")
     second = bench.consumer("c2", protocols="round-robin")
-    code = bench.wait(lambda: _ended(second.process.wait(0.0)), "c2, which the group refuses, ends")
-    require(code != (0,), "c2 was refused, and ends with exit code 0")
+    bench.wait(lambda: not second.process.is_running, "c2, which the group refuses, ends")
+    require(second.process.wait() != 0, "c2 was refused, and ends with exit code 0")
     require(bench.store.get(bench.paths.id("c2")) is None, "c2 was refused, and is registered again")
     require(bench.channel("c2").error == "InconsistentGroupProtocol", "the channel of c2 does not name the refusal")
     bench.flow("c1")
 
 
+@partial(Scenario, "static-member", "keeps its seat over a restart", needs=STATIC_MEMBERS, long_sessions=True)
 def keeps_its_seat(bench: Bench) -> None:
     """A static member that restarts within its session timeout has its partitions again, in the same generation."""
     first = bench.consumer("s1", consumer="", group_instance_id="s1")
@@ -183,6 +195,7 @@ def keeps_its_seat(bench: Bench) -> None:
     bench.flow()
 
 
+@partial(Scenario, "wildcard", "subscribes by a regular expression", needs=WILDCARDS)
 def follows_a_wildcard(bench: Bench) -> None:
     """A white list: topics that match are assigned, also those that are created later; others are not."""
     bench.topic("u")
@@ -199,22 +212,175 @@ def follows_a_wildcard(bench: Bench) -> None:
     require({part.topic for part in trial.events().held} == {"a-1", "b-1"}, "c1 has partitions of other topics")
 
 
-def _ended(code: int | None) -> tuple[int] | None:
-    """An exit code that is truthy also when it is 0."""
-    return None if code is None else (code,)
+# ---- faults
 
 
-MEMBERS = (
-    Scenario("threads", "divides the partitions of several topics among its threads", has_threads),
-    Scenario(
-        "cooperative", "keeps and fetches what stays its own under cooperative-sticky", cooperates,
-        partitions=6, long_sessions=True,
-    ),
-    Scenario("heartbeat", "gives signs of life while no record comes", gives_signs_of_life, max_poll_interval_ms=3000),
-    Scenario("paused-group", "goes on while its group is paused", goes_on_while_paused),
-    Scenario("refused-member", "ends when the group refuses its strategies", ends_when_refused),
-    Scenario(
-        "static-member", "keeps its seat over a restart", keeps_its_seat, needs=STATIC_MEMBERS, long_sessions=True
-    ),
-    Scenario("wildcard", "subscribes by a regular expression", follows_a_wildcard, needs=WILDCARDS),
+@partial(Scenario, "killed", "is replaced after SIGKILL, from its committed offsets")
+def is_killed(bench: Bench) -> None:
+    """SIGKILL: another member has its partitions after its session, from the offsets of its channel."""
+    bench.flow("c1", "c2")
+    bench.kill("c1")
+    bench.produce()
+    bench.settled("c2")
+    bench.consumed()
+
+
+@partial(Scenario, "short-cut", "keeps its partitions over a cut that is shorter than its lease")
+def is_cut_off_shortly(bench: Bench) -> None:
+    """No answer of ZooKeeper for less than its lease: it keeps its partitions and its incarnation."""
+    trial, incarnation = bench.consuming()
+    bench.cut("c1", bench.session_s * 0.3)
+    bench.flow()
+    require(bench.channel("c1").incarnation == incarnation, "c1 has registered again after a short cut")
+    require(not trial.events().gone, "c1 has given up partitions after a short cut")
+
+
+@partial(Scenario, "lease", "delivers nothing after its lease while ZooKeeper answers only pings")
+def obeys_its_lease(bench: Bench) -> None:
+    """ZooKeeper answers nothing but pings for more than a lease: no records after it; then the incarnation goes on."""
+    trial, incarnation = bench.consuming()
+    seen = len(trial.batches())
+    bench.mute(trial)
+    # Records come only now: a consumer whose commit of earlier ones waits for an answer would deliver none in any case.
+    lease_s = bench.bounds["lease"]
+    bench.stand_still(lease_s + MARGIN_S)
+
+    def is_quiet() -> None:
+        bench.produce(5)
+        delivers = len(trial.batches()) > seen
+        require(
+            not delivers, f"c1 delivers records more than {lease_s:.2f} s after its last renewal: its lease is over"
+        )
+
+    bench.stand_still(bench.session_s * 1.5 - lease_s - MARGIN_S, is_quiet)
+    bench.join(trial)
+    bench.consumed()
+    require(bench.channel("c1").incarnation == incarnation, "c1 has registered again, and its session was never over")
+    require(not trial.events().gone, "c1 has given up partitions, and its session was never over")
+
+
+@partial(Scenario, "expiry", "registers again when its session has expired in a cut")
+def outlives_its_session(bench: Bench) -> None:
+    """No packet of ZooKeeper for longer than its session: it registers again, and says first what it has lost."""
+    trial, incarnation = bench.consuming()
+    seen = len(trial.events().names)
+    bench.cut_off(trial)
+    bench.stand_still(bench.session_s * 1.5)
+    bench.produce()
+    bench.join(trial)
+    _require_first(bench, trial, seen, LOST, CONSUMED, COMMITTED)
+    bench.settled("c1")
+    require(bench.channel("c1").incarnation != incarnation, "c1 has no new incarnation after the end of its session")
+    require(trial.events().given_up(LOST) == bench.partitions(), "c1 does not print partitions_lost after its session")
+    bench.consumed()
+
+
+@partial(Scenario, "suspended", "delivers and commits nothing after SIGSTOP has outlasted its session")
+def is_suspended(bench: Bench) -> None:
+    """SIGSTOP beyond the session timeout: after SIGCONT it neither delivers nor commits for its lost partitions."""
+    trial, incarnation = bench.consuming()
+    seen = len(trial.events().names)
+    bench.suspend(trial)
+    bench.flow("c2")
+    bench.produce()
+    trial.process.resume()
+    _require_first(bench, trial, seen, LOST, CONSUMED, COMMITTED)
+    bench.settled("c1", "c2")
+    require(bench.channel("c1").incarnation != incarnation, "c1 has no new incarnation after the end of its session")
+    bench.flow()
+
+
+@partial(
+    Scenario, "eviction", "commits nothing and registers again when it was evicted",
+    long_sessions=True, max_poll_interval_ms=2000, repeats=True,
 )  # fmt: skip
+def is_evicted(bench: Bench) -> None:
+    """It obeys no command for max_poll_interval_ms: evicted, it commits nothing more, and registers again.
+
+    Its lease still runs when it goes on, so it may deliver records until it notices.
+    """
+    trial, _ = bench.consuming()
+    seen = len(trial.events().names)
+    bench.suspend(trial)
+    bench.consumer("c2")
+    bench.wait(lambda: bench.channel("c1").ended, "c1 is evicted")
+    require(bench.channel("c1").error == "UnknownMemberId", "an eviction is not UnknownMemberId")
+    bench.produce()
+    trial.process.resume()
+    _require_first(bench, trial, seen, LOST, COMMITTED)
+    bench.flow("c1", "c2")
+
+
+@partial(Scenario, "take-over", "ends when another process has its name")
+def loses_its_name(bench: Bench) -> None:
+    """Another process registers under its name: it ends, and the other one continues at its offsets."""
+    first, incarnation = bench.consuming()
+    bench.consumer("c1", "c1-again")
+    bench.wait(lambda: not first.process.is_running, "the first process of the name ends")
+    require(first.process.wait() != 0, "the first process of the name ends with exit code 0")
+    bench.settled("c1")
+    now = bench.channel("c1").incarnation
+    require(now != incarnation, "the second process has the incarnation of the first")
+    bench.flow()
+    require(bench.channel("c1").incarnation == now, "the name was taken back")
+
+
+@partial(Scenario, "failover", "goes on when the coordinator is killed, and obeys the next", nodes=2)
+def outlives_a_coordinator(bench: Bench) -> None:
+    """The coordinator is killed: members go on in the same generation, and obey the next one."""
+    bench.settled("c1", "c2")
+    trials = list(bench.trials.values())
+    generation, gone = bench.group().state.generation, [each.events().gone for each in trials]
+    former = bench.wait(bench.elected, "a coordinator is elected")
+    bench.kill(former.node)
+    bench.flow()
+    what = f"a coordinator is elected in an epoch above {former.epoch}"
+    bench.wait(lambda: (now := bench.elected()) and now.epoch > former.epoch, what)
+    bench.flow()
+    require(bench.group().state.generation == generation, "the change of the coordinator is a generation")
+    require([each.events().gone for each in trials] == gone, "members have given up partitions for a new coordinator")
+    bench.settled("c1", "c2", "c3")
+    require(
+        bench.channel("c1").epoch > former.epoch, "the channel of c1 does not have the epoch of the new coordinator"
+    )
+    bench.flow()
+
+
+@partial(
+    Scenario, "failover-in-a-rebalance", "obeys the next coordinator when one goes in the midst of a rebalance",
+    nodes=2, long_sessions=True,
+)  # fmt: skip
+def outlives_a_coordinator_in_a_rebalance(bench: Bench) -> None:
+    """The coordinator changes while a stop is pending: the old command is withdrawn, and the next one's is obeyed."""
+    trial, _ = bench.consuming()
+    bench.suspend(trial)
+    bench.consumer("c2")
+    old = bench.wait(lambda: bench.commands("c1"), "a stop is sent to c1")
+    _, epoch = resign(bench.store)
+    bench.wait(lambda: bench.commands("c1") - old, "the next coordinator sends its own")
+    trial.process.resume()
+    bench.settled("c1", "c2")
+    require(bench.channel("c1").epoch > epoch, "the channel of c1 does not have the epoch of the new coordinator")
+    bench.flow()
+
+
+@partial(Scenario, "no-coordinator", "goes on while there is no coordinator")
+def goes_on_without_a_coordinator(bench: Bench) -> None:
+    """No coordinator at all for longer than a session: it consumes and commits."""
+    trial, _ = bench.consuming()
+    bench.kill("node-1")
+    bench.stand_still(bench.session_s * 1.5, bench.flow)
+    require(not trial.events().gone, "c1 has given up partitions while there was no coordinator")
+    bench.start_node("node-2")
+    bench.flow("c1", "c2")
+
+
+def _require_first(bench: Bench, trial: Trial, seen: int, first: str, *later: str) -> None:
+    """After its first `seen` events it must print `first` before any of `later`."""
+
+    def next_event() -> str | None:
+        names = trial.events().names[seen:]
+        return next((name for name in names if name in (first, *later)), None)
+
+    name = bench.wait(next_event, f"{trial.name} prints {first}")
+    require(name == first, f"{trial.name} prints {name} after its incarnation was ended, and before {first}")

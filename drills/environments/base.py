@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.security.access import (
@@ -100,10 +100,12 @@ class DrillAccess:
             if self._credentials or self._own:
                 folder.mkdir(mode=0o700, parents=True)
                 self._folder = folder
+                sasl = [":".join((SASL, *self._credentials.sasl))] if self._credentials.sasl is not None else []
                 for role in ROLES:
                     path = Path(self._file(role))
                     path.touch(mode=0o600)
-                    path.write_text(self._lines(role))
+                    lines = [*sasl, *(f"{DIGEST}:{digest}" for digest in self._digests(role))]
+                    path.write_text("".join(f"{line}\n" for line in lines))
             yield
         finally:
             for role in ROLES if self._folder is not None else ():
@@ -113,12 +115,6 @@ class DrillAccess:
 
     def _file(self, role: str) -> str:
         return str(self._folder / f"{role}.auth") if self._folder is not None else ""
-
-    def _lines(self, role: str) -> str:
-        """The role's file of credentials."""
-        sasl = [":".join((SASL, *self._credentials.sasl))] if self._credentials.sasl is not None else []
-        lines = [*sasl, *(f"{DIGEST}:{digest}" for digest in self._digests(role))]
-        return "".join(f"{line}\n" for line in lines)
 
 
 TICK_MS = 200
@@ -132,6 +128,11 @@ PAUSE = "servers that can be paused"
 NETWORK = "servers that can be cut off from each other"
 BROKER = "a Kafka broker"
 """The drill's own broker, registered in the chroot; its jars are fetched on demand."""
+
+Action = Literal["kill", "stop", "start", "pause", "resume", "cut off", "join"]
+"""`kill` ends a server by a crash, `stop` as an operator does; `start` starts it with its data. Paused, until `resume`,
+its connections stay open without answers. Cut off, until `join`, it exchanges no packet with its peers; its clients
+still reach it."""
 
 
 class Environment:
@@ -162,33 +163,9 @@ class Environment:
         """The number of the leader (or the only server)."""
         raise NotImplementedError(SERVERS)
 
-    def kill(self, server: int) -> None:
-        """End a server by a crash."""
-        raise NotImplementedError(SERVERS)
-
-    def stop(self, server: int) -> None:
-        """Stop a server as an operator does."""
-        raise NotImplementedError(SERVERS)
-
-    def start(self, server: int) -> None:
-        """Start it with its data."""
-        raise NotImplementedError(SERVERS)
-
-    def pause(self, server: int) -> None:
-        """Suspend a server: its connections stay open without answers."""
-        raise NotImplementedError(PAUSE)
-
-    def resume(self, server: int) -> None:
-        """Resume it after `pause`."""
-        raise NotImplementedError(PAUSE)
-
-    def cut_off(self, server: int) -> None:
-        """No packet between a server and its peers, either way; its clients still reach it."""
-        raise NotImplementedError(NETWORK)
-
-    def join(self, server: int) -> None:
-        """Reconnect it to its peers after `cut_off`."""
-        raise NotImplementedError(NETWORK)
+    def act(self, action: Action, server: int) -> None:
+        """Carry out an action on one server."""
+        raise NotImplementedError(action)
 
     def heal(self) -> None:
         """Revert all faults on its servers, without waiting until they serve."""
@@ -249,23 +226,13 @@ class Embedded(Environment):
     def leader(self) -> int:
         return self._ensemble.leader().id - 1
 
-    def kill(self, server: int) -> None:
-        self._ensemble.servers[server].kill()
-
-    def stop(self, server: int) -> None:
-        self._ensemble.servers[server].stop()
-
     def has_leader(self) -> bool:
         return any(server.mode() in ("leader", "standalone") for server in self._ensemble.servers)
 
-    def start(self, server: int) -> None:
-        self._ensemble.servers[server].start()
-
-    def pause(self, server: int) -> None:
-        self._ensemble.servers[server].pause()
-
-    def resume(self, server: int) -> None:
-        self._ensemble.servers[server].resume()
+    def act(self, action: Action, server: int) -> None:
+        at = self._ensemble.servers[server]
+        acts = {"kill": at.kill, "stop": at.stop, "start": at.start, "pause": at.pause, "resume": at.resume}
+        acts[action]()
 
     def heal(self) -> None:
         for server in self._ensemble.servers:

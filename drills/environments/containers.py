@@ -18,7 +18,7 @@ from coordinator.zk.errors import CoordinatorError, MissingProgram, UsageError
 
 from ..base.processes import REPOSITORY, wait_for
 from ..base.signals import finished, held
-from .base import NETWORK, PAUSE, SERVERS, Environment, version_in
+from .base import NETWORK, PAUSE, SERVERS, Action, Environment, version_in
 
 _log = logging.getLogger(__name__)
 
@@ -77,40 +77,28 @@ class Containers(Environment):
     def _modes(self) -> list[str | None]:
         return [mode_in(four_letter_word(HOST, port)) for port in self._ports]
 
-    def kill(self, server: int) -> None:
-        self._run("docker", "kill", self._container(server))
+    def act(self, action: Action, server: int) -> None:
+        """See `Environment`. Clients use another network than peers."""
+        self._run("docker", *self._words(action, server), self._container(server))
 
-    def stop(self, server: int) -> None:
-        self._run("docker", "stop", "--time", "2", self._container(server))
-
-    def start(self, server: int) -> None:
-        self._run("docker", "start", self._container(server))
-
-    def pause(self, server: int) -> None:
-        self._run("docker", "pause", self._container(server))
-
-    def resume(self, server: int) -> None:
-        self._run("docker", "unpause", self._container(server))
-
-    def cut_off(self, server: int) -> None:
-        """See `Environment`. Clients use another network."""
-        self._run("docker", "network", "disconnect", self._peers, self._container(server))
-
-    def join(self, server: int) -> None:
-        """See `Environment`. The alias is its peers' name for it; a plain connect does not restore it."""
-        alias = f"peer{server + 1}"
-        self._run("docker", "network", "connect", "--alias", alias, self._peers, self._container(server))
+    def _words(self, action: Action, server: int) -> Sequence[str]:
+        """The engine's command for an action."""
+        if action == "cut off":
+            return "network", "disconnect", self._peers
+        if action == "join":  # the alias is its peers' name for it; a plain connect does not restore it
+            return "network", "connect", "--alias", f"peer{server + 1}", self._peers
+        return {"stop": ("stop", "--time", "2"), "resume": ("unpause",)}.get(action, (action,))
 
     def heal(self) -> None:
         for server in range(len(SERVICES)):
             output = self._run("docker", "inspect", "--format", STATE, self._container(server))
             state, _, networks = output.partition(" ")  # a container that was never started has no network
             if state == "paused":
-                self.resume(server)
+                self.act("resume", server)
             if self._peers not in networks.split():
-                self.join(server)
+                self.act("join", server)
             if state != "paused":
-                self.start(server)  # no-op if it runs
+                self.act("start", server)  # no-op if it runs
 
     @property
     def _peers(self) -> str:

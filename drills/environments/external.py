@@ -126,10 +126,9 @@ class External(Environment):
                 name, _, value = line.partition("=")
                 if name == "tickTime" and value.strip().isdigit() and int(value) > 0:
                     return int(value) / 1000, int(value) / 1000, "from the server (conf)"
-        by_least, by_most = self._least_ms / LEAST_TICKS / 1000, self._most_ms / MOST_TICKS / 1000
-        if by_least == by_most:
-            return by_least, by_least, "from the shortest and the longest granted session (conf is not allowed)"
-        shorter, longer = sorted((by_least, by_most))
+        shorter, longer = sorted((self._least_ms / LEAST_TICKS / 1000, self._most_ms / MOST_TICKS / 1000))
+        if shorter == longer:
+            return shorter, longer, "from the shortest and the longest granted session (conf is not allowed)"
         return shorter, longer, f"assumed: sessions range from {self._least_ms} to {self._most_ms} ms"
 
     # ---- queries

@@ -4,7 +4,6 @@ holds the records."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -17,7 +16,7 @@ from coordinator.zk.znodes.partitions import PartitionSet
 from coordinator.zk.znodes.paths import COORDINATOR, Brokers, GroupPaths
 
 from ..base.processes import NotReached, wait_for
-from ..environments.base import BROKER, NETWORK, PAUSE, SERVERS
+from ..environments.base import BROKER, NETWORK, PAUSE, SERVERS, Action
 from ..evidence.files import sessions_in
 from ..evidence.measurements import BROKER_RETURNS
 from ..testbed.commands import READY_S
@@ -53,10 +52,10 @@ def _killed(stage: Stage, place: int) -> None:
     """The server at this place, as in `_leader_last`."""
     server = _leader_last(stage)[place]
     stage.fault("stop-server", server=server + 1)
-    stage.environment.kill(server)
+    stage.environment.act("kill", server)
     wait_for(lambda: stage.environment.has_leader(), HEALTHY_S, "the others have a leader")
     stage.wait_settled(stage.slots())
-    stage.environment.start(server)
+    stage.environment.act("start", server)
     stage.fault(RETURNS, server=server + 1)
     _healthy(stage)
 
@@ -66,10 +65,10 @@ def _quorum_lost(stage: Stage) -> None:
     seconds = 1.5 * stage.bounds["session_timeout"]
     begun = stage.fault("zookeeper-away", seconds)
     for server in servers:
-        stage.environment.kill(server)
+        stage.environment.act("kill", server)
     time.sleep(max(0.0, begun + seconds - time.monotonic()))
     for server in servers:
-        stage.environment.start(server)
+        stage.environment.act("start", server)
     _healthy(stage)
 
 
@@ -77,26 +76,26 @@ def _rolled(stage: Stage) -> None:
     """A rolling restart of the servers; the leader last."""
     for server in _leader_last(stage):
         stage.fault("stop-server", server=server + 1)
-        stage.environment.stop(server)
-        stage.environment.start(server)
+        stage.environment.act("stop", server)
+        stage.environment.act("start", server)
         _healthy(stage)
         stage.fault(RETURNS, server=server + 1)
         stage.wait_settled(stage.slots())
 
 
-def _leader_away(stage: Stage, kind: str, take: Callable[[int], None], give_back: Callable[[int], None]) -> None:
+def _leader_away(stage: Stage, kind: str, take: Action, give_back: Action) -> None:
     """The leader is unavailable until another one has led for so long that a lost session has expired."""
     leader = stage.environment.leader()
     stage.fault(kind, server=leader + 1)
     try:
-        take(leader)
+        stage.environment.act(take, leader)
         wait_for(lambda: stage.environment.leader() != leader, HEALTHY_S, "another server leads")
         time.sleep(stage.bounds["session_timeout"])
     except BaseException:
         with suppress(CoordinatorError, OSError, SubprocessError):  # a partly injected fault may fail to revert
-            give_back(leader)
+            stage.environment.act(give_back, leader)
         raise
-    give_back(leader)
+    stage.environment.act(give_back, leader)
     stage.fault(RETURNS, server=leader + 1)
     _healthy(stage)
 
@@ -144,7 +143,7 @@ ENSEMBLES = (
         proves="A leader that hangs is replaced, and its clients reconnect before their sessions expire.",
         hypothesis=STANDING,
         fault="SIGSTOP to the ZooKeeper leader, and SIGCONT when another one has led for a session timeout",
-        run=lambda stage: _leader_away(stage, "pause-server", stage.environment.pause, stage.environment.resume),
+        run=partial(_leader_away, kind="pause-server", take="pause", give_back="resume"),
         promises=(promised.OWNERS_UNCHANGED,),
         needs=frozenset({PAUSE}),
         is_short=False,
@@ -155,7 +154,7 @@ ENSEMBLES = (
         proves="Clients of a ZooKeeper leader without followers keep their sessions.",
         hypothesis=STANDING,
         fault="no packet between the ZooKeeper leader and its peers, until another one has led for a session timeout",
-        run=lambda stage: _leader_away(stage, "cut-server", stage.environment.cut_off, stage.environment.join),
+        run=partial(_leader_away, kind="cut-server", take="cut off", give_back="join"),
         promises=(promised.OWNERS_UNCHANGED,),
         needs=frozenset({NETWORK}),
     ),

@@ -2,7 +2,7 @@
 
 Checkpoints come every 0.5 s. At the end the drill waits for one that covers all produced records, and compares its
 states with the counts of one uninterrupted run. During the run S10 compares the states that the applications log
-(`drills/workloads/counting.py`) with the same counts.
+(`drills/workloads/application.py`) with the same counts.
 """
 
 from __future__ import annotations

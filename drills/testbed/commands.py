@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from coordinator.admin.groups import Reading, ShownGroup, ShownMember, read_group
+from coordinator.admin.groups import Reading, ShownGroup, read_group
 from coordinator.zk.embedded.kafka import Broker
 from coordinator.zk.errors import BadData
 from coordinator.zk.security.access import ZooKeeperAccess
@@ -31,21 +31,205 @@ READY_S = 30.0
 SPARK_READY_S = 180.0
 
 
-class Sight:
-    """Read-only probes.
+def slot(number: int) -> str:
+    """The consumer name of a slot."""
+    return f"{POOL}-slot-{number}"
 
-    :ivar store: the drill's own session, behind proxies without faults.
-    :ivar processes: the processes that the drill has not ended.
-    :ivar partition_count: of the topic, current.
+
+def remnants(group: ShownGroup) -> list[str]:
+    """Commands, partitions and owners of ended incarnations, which a turn should have removed."""
+    found: list[str] = []
+    live: set[tuple[str, TopicPartition]] = set()
+    for member in group.members:
+        channel, name = member.channel, member.consumer
+        if channel is None:
+            continue
+        if channel.is_live:
+            live |= {(name, part) for part in channel.running}
+        else:
+            found += [f"{part} in `running` of {name}" for part in channel.running]
+        found += [
+            f"{sent.name} for {name}"
+            for sent in member.commands
+            if not channel.is_live or (sent.command is not None and sent.command.incarnation != channel.incarnation)
+        ]
+    owned = [(each.consumer, each.partition) for each in group.partitions if each.consumer is not None]
+    return [*found, *(f"owner {part} of {name}" for name, part in owned if (name, part) not in live)]
+
+
+class Proxies(ExitStack):
+    """Started on first use, and closed together.
+
+    :param clock: sees the progress of the servers.
+    :param access: the TLS to the servers; None for none.
+    :ivar of: process -> its proxies.
     """
 
-    def __init__(self, store: Store, folder: Path, settings: Settings) -> None:
+    def __init__(
+        self, addresses: Sequence[str], chroot: str, clock: ZxidClock | None, access: ZooKeeperAccess | None = None
+    ) -> None:
+        super().__init__()
+        self._addresses = addresses
+        self._chroot = chroot
+        self._clock = clock
+        self._access = access
+        self.of: dict[str, list[Proxy]] = {}
+
+    def hosts(self, name: str) -> str:
+        """The connect string of a process."""
+        if name not in self.of:
+            # One after the other: a port that is chosen and not bound yet is free for the next one.
+            proxies = (Proxy(address, self._clock, self._access) for address in self._addresses)
+            self.of[name] = [self.enter_context(proxy) for proxy in proxies]
+        return connect_string([proxy.hosts for proxy in self.of[name]], self._chroot)
+
+
+CHECKPOINT_MS = 500
+MOST_SLOTS = 50
+"""The pool size includes slots that join later."""
+
+
+# Large: one method for each kind of process, and for each thing to wait for.
+class Processes:
+    """Starts the processes of a drill, and probes the group and the records.
+
+    :param store: the drill's own session, behind proxies without faults.
+    :param proxies: between the processes and ZooKeeper.
+    :param variables: of their environment, by role.
+    :ivar processes: the processes that the drill has not ended.
+    :ivar partition_count: of the topic, current.
+    :ivar segments_dir: the folder of the segments.
+    :ivar quota_bytes: the segments' quota, enforced by each fetcher; 0 for none.
+    :ivar broker: the Kafka broker of the records, if any.
+    :ivar applications: whether consumers without segments have taken part.
+    :ivar has_liars: whether members that lie have taken part.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        folder: Path,
+        settings: Settings,
+        proxies: Proxies,
+        variables: Callable[[str], Mapping[str, str]],
+    ) -> None:
         self.store = store
         self.folder = folder
         self.settings = settings
         self.histories = folder / "histories"
+        self.segments_dir = folder / "segments"
         self.processes: dict[str, Process] = {}
         self.partition_count = settings.partitions
+        self.quota_bytes = 0
+        self.broker: Broker | None = None
+        self.applications = False
+        self.has_liars = False
+        self._proxies = proxies
+        self._variables = variables
+        self._started: list[Process] = []
+
+    # ---- starting
+
+    def _start(self, name: str, command: Sequence[str], role: str = MEMBER) -> Process:
+        """Start a process, which authenticates as this role."""
+        with held():  # so that a started process is always registered
+            process = Process(self.folder / "logs", name, command, self._variables(role))
+            self.processes[name] = process
+            self._started.append(process)
+        return process
+
+    def start_node(self, name: str, *more: str) -> Process:
+        """Start a coordinator; `more` are further options."""
+        options = {
+            "--zk": self._proxies.hosts(name),
+            "--node": name,
+            "--session-timeout-ms": str(self.settings.session_timeout_ms),
+            "--sweep-interval-ms": str(self.settings.sweep_interval_ms),
+            "--assignment-timeout-ms": str(self.settings.assignment_timeout_ms),
+            "--checkpoint-interval-ms": str(CHECKPOINT_MS),
+            "--history-dir": str(self.histories),
+        }
+        words = ["run", *(word for pair in options.items() for word in pair), *more]
+        return self._start(name, module_command("coordinator.cli", words), COORDINATOR)
+
+    def start_pool(self) -> Process:
+        """Start the driver's part of the pool: it declares the slots as running."""
+        zk, session_ms, group = self._proxies.hosts("pool"), self.settings.session_timeout_ms, self.settings.group
+        fields = {"zk": zk, "session_timeout_ms": session_ms, "group": group, "pool": POOL}
+        return self._workload("pool", "slot.keep_pool", **fields, run="drill", slots=MOST_SLOTS)
+
+    def start_slot(self, number: int) -> Process:
+        """Start a fetcher; in a consistent region a counting application."""
+        name = slot(number)
+        if self.settings.region:
+            return self._member(name, "application.count", region=self.settings.region)
+        pool = {"pool": POOL, "segments_dir": str(self.segments_dir), "slots": MOST_SLOTS, "number": number}
+        fields = {**self._consumer_fields(name), **pool, "run": "drill", "quota_bytes": self.quota_bytes}
+        return self._workload(name, "slot.main", **fields)
+
+    def start_application(self, name: str, hangs: str) -> Process:
+        """Start an application with a consumer that hangs on request, at `hangs`."""
+        self.applications = True
+        return self._member(name, "application.main", hangs=hangs)
+
+    def start_lying_member(self, name: str, lie: str) -> Process:
+        """Start a member that tells this kind of lie."""
+        self.has_liars = True
+        return self._member(name, "lying_member.main", lie=lie)
+
+    def start_spark(self) -> Process:
+        """Start the Spark application, with a query, and with the pool if slots run in executors."""
+        fields: dict[str, object] = {"folder": str(self.folder), "zk": self._proxies.hosts("spark")}
+        fields |= {"group": self.settings.group, "query": QUERY}
+        if self.settings.spark == "pool":
+            pool = {**self._consumer_fields("spark"), "pool": POOL, "segments_dir": str(self.segments_dir)}
+            options = {name: value for name, value in pool.items() if name not in ("zk", "group")}
+            fields["pool"] = {**options, "slots": self.settings.slots}
+        return self._workload("spark", "spark_app.main", **fields)
+
+    def start_churn(self, times: int, seed: int) -> Process:
+        """Start consumers that join and leave, `times` times."""
+        self.applications = True
+        return self._workload("churn", "application.churn", **self._consumer_fields("churn"), times=times, seed=seed)
+
+    def start_producer(self) -> Process:
+        """Start the producer of numbered records for every partition."""
+        fields = {"zk": self._proxies.hosts("producer"), **self._log(), "rate": self.settings.rate}
+        if self.broker is None:
+            return self._workload("producer", "producer.main", **fields)
+        return self._workload("producer", "kafka_client.main", **fields, **self._kafka(self.broker))
+
+    def _kafka(self, broker: Broker) -> dict[str, object]:
+        return {"servers": broker.address, "partitions": self.settings.partitions}
+
+    def _log(self) -> dict[str, object]:
+        log_dir = "kafka:" if self.settings.kafka else str(self.folder / "log")
+        return {"log_dir": log_dir, "topics": {self.settings.topic: 1}}
+
+    def _consumer_fields(self, name: str) -> dict[str, object]:
+        """The configuration of a consumer; `name` is its process."""
+        settings = self.settings
+        fields = {
+            "zk": self._proxies.hosts(name),
+            "group": settings.group,
+            **self._log(),
+            "session_timeout_ms": settings.session_timeout_ms,
+            "max_poll_interval_ms": settings.max_poll_interval_ms,
+            "history_dir": str(self.histories),
+        }
+        if settings.strategy:
+            fields |= {"assignment": "client", "protocols": "drill" if settings.misbehaves else settings.strategy}
+            fields |= {"strategy": settings.strategy, "misbehaves": settings.misbehaves}
+            fields["state_bytes"] = settings.state_bytes
+        return fields
+
+    def _member(self, name: str, main: str, **fields: object) -> Process:
+        return self._workload(name, main, **self._consumer_fields(name), consumer=name, **fields)
+
+    def _workload(self, name: str, main: str, **fields: object) -> Process:
+        return self._start(name, module_command("drills.workloads", [main, json.dumps(fields)]))
+
+    # ---- probes
 
     def group(self) -> ShownGroup:
         """The group in ZooKeeper."""
@@ -187,217 +371,3 @@ class Sight:
             return rows is None or sum(int(str(row["rows"])) for row in rows) >= wanted
 
         wait_for(is_there, timeout_s, "the query has delivered every record")
-
-
-def slot(number: int) -> str:
-    """The consumer name of a slot."""
-    return f"{POOL}-slot-{number}"
-
-
-def remnants(group: ShownGroup) -> list[str]:
-    """Commands, partitions and owners of ended incarnations, which a turn should have removed."""
-    result = [each for member in group.members for each in _of_channel(member)]
-    live = {
-        (member.consumer, part)
-        for member in group.members
-        if member.channel is not None and member.channel.is_live
-        for part in member.channel.running
-    }
-    result += [
-        f"owner {each.partition} of {each.consumer}"
-        for each in group.partitions
-        if each.consumer is not None and (each.consumer, each.partition) not in live
-    ]
-    return result
-
-
-def _of_channel(member: ShownMember) -> list[str]:
-    channel = member.channel
-    if channel is None:
-        return []
-    dead = [f"{part} in `running` of {member.consumer}" for part in channel.running if not channel.is_live]
-    return dead + [
-        f"{sent.name} for {member.consumer}"
-        for sent in member.commands
-        if not channel.is_live or (sent.command is not None and sent.command.incarnation != channel.incarnation)
-    ]
-
-
-class Proxies:
-    """Started on first use.
-
-    :param clock: sees the progress of the servers.
-    :param access: the TLS to the servers; None for none.
-    """
-
-    def __init__(
-        self, addresses: Sequence[str], chroot: str, clock: ZxidClock | None, access: ZooKeeperAccess | None = None
-    ) -> None:
-        self._addresses = addresses
-        self._chroot = chroot
-        self._clock = clock
-        self._access = access
-        self._stack = ExitStack()
-        self._of: dict[str, list[Proxy]] = {}
-
-    def hosts(self, name: str) -> str:
-        """The connect string of a process."""
-        if name not in self._of:
-            # One after the other: a port that is chosen and not bound yet is free for the next one.
-            proxies = (Proxy(address, self._clock, self._access) for address in self._addresses)
-            self._of[name] = [self._stack.enter_context(proxy) for proxy in proxies]
-        return connect_string([proxy.hosts for proxy in self._of[name]], self._chroot)
-
-    def close(self) -> None:
-        """Close all of them."""
-        self._stack.close()
-
-    def of(self, name: str) -> Sequence[Proxy]:
-        """Those of a process."""
-        return self._of[name]
-
-
-CHECKPOINT_MS = 500
-MOST_SLOTS = 50
-"""The pool size includes slots that join later."""
-
-
-class Processes(Sight):
-    """Starts the processes of a drill: one method for each kind.
-
-    :param proxies: between them and ZooKeeper.
-    :param variables: of their environment, by role.
-    :ivar segments_dir: the folder of the segments.
-    :ivar quota_bytes: the segments' quota, enforced by each fetcher; 0 for none.
-    :ivar broker: the Kafka broker of the records, if any.
-    :ivar applications: whether consumers without segments have taken part.
-    :ivar has_liars: whether members that lie have taken part.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        folder: Path,
-        settings: Settings,
-        proxies: Proxies,
-        variables: Callable[[str], Mapping[str, str]],
-    ) -> None:
-        super().__init__(store, folder, settings)
-        self.segments_dir = folder / "segments"
-        self.quota_bytes = 0
-        self.broker: Broker | None = None
-        self.applications = False
-        self.has_liars = False
-        self._proxies = proxies
-        self._variables = variables
-        self._started: list[Process] = []
-
-    def _start(self, name: str, command: Sequence[str], role: str = MEMBER) -> Process:
-        """Start a process, which authenticates as this role."""
-        with held():  # so that a started process is always registered
-            process = Process(self.folder / "logs", name, command, self._variables(role))
-            self.processes[name] = process
-            self._started.append(process)
-        return process
-
-    def start_node(self, name: str, *more: str) -> Process:
-        """Start a coordinator; `more` are further options."""
-        options = {
-            "--zk": self._proxies.hosts(name),
-            "--node": name,
-            "--session-timeout-ms": str(self.settings.session_timeout_ms),
-            "--sweep-interval-ms": str(self.settings.sweep_interval_ms),
-            "--assignment-timeout-ms": str(self.settings.assignment_timeout_ms),
-            "--checkpoint-interval-ms": str(CHECKPOINT_MS),
-            "--history-dir": str(self.histories),
-        }
-        words = ["run", *(word for pair in options.items() for word in pair), *more]
-        return self._start(name, module_command("coordinator.cli", words), COORDINATOR)
-
-    def start_pool(self) -> Process:
-        """Start the driver's part of the pool: it declares the slots as running."""
-        zk, session_ms = self._proxies.hosts("pool"), self.settings.session_timeout_ms
-        fields = {"zk": zk, "session_timeout_ms": session_ms, "group": self.settings.group, "pool": POOL}
-        return self._workload("pool", {**fields, "run": "drill", "slots": MOST_SLOTS})
-
-    def start_slot(self, number: int) -> Process:
-        """Start a fetcher; in a consistent region a counting application."""
-        name = slot(number)
-        if self.settings.region:
-            fields = {**self._consumer_fields(name), "consumer": name, "region": self.settings.region}
-            return self._workload(name, fields, "counting")
-        fields = {
-            **self._consumer_fields(name),
-            "pool": POOL,
-            "segments_dir": str(self.segments_dir),
-            "slots": MOST_SLOTS,
-            "number": number,
-            "run": "drill",
-            "quota_bytes": self.quota_bytes,
-        }
-        return self._workload(name, fields, "slot")
-
-    def start_application(self, name: str, hangs: str) -> Process:
-        """Start an application with a consumer that hangs on request, at `hangs`."""
-        self.applications = True
-        return self._workload(name, {**self._consumer_fields(name), "consumer": name, "hangs": hangs}, "application")
-
-    def start_lying_member(self, name: str, lie: str) -> Process:
-        """Start a member that tells this kind of lie."""
-        self.has_liars = True
-        return self._workload(name, {**self._consumer_fields(name), "consumer": name, "lie": lie}, "lying_member")
-
-    def start_spark(self) -> Process:
-        """Start the Spark application, with a query, and with the pool if slots run in executors."""
-        fields: dict[str, object] = {"folder": str(self.folder), "zk": self._proxies.hosts("spark")}
-        fields |= {"group": self.settings.group, "query": QUERY}
-        if self.settings.spark == "pool":
-            pool = {**self._consumer_fields("spark"), "pool": POOL, "segments_dir": str(self.segments_dir)}
-            options = {name: value for name, value in pool.items() if name not in ("zk", "group")}
-            fields["pool"] = {**options, "slots": self.settings.slots}
-        return self._workload("spark", fields, "spark_app")
-
-    def start_churn(self, times: int, seed: int) -> Process:
-        """Start consumers that join and leave, `times` times."""
-        self.applications = True
-        return self._workload("churn", {**self._consumer_fields("churn"), "times": times, "seed": seed}, "application")
-
-    def start_producer(self) -> Process:
-        """Start the producer of numbered records for every partition."""
-        fields = {"zk": self._proxies.hosts("producer"), **self._log(), "rate": self.settings.rate}
-        if self.broker is None:
-            return self._workload("producer", fields)
-        return self._workload("producer", {**fields, **self._kafka(self.broker)}, "kafka_client")
-
-    def _start_kafka_reader(self, broker: Broker) -> Process:
-        return self._workload("kafka_reader", self._kafka(broker), "kafka_client")
-
-    def _kafka(self, broker: Broker) -> dict[str, object]:
-        return {**self._log(), "servers": broker.address, "partitions": self.settings.partitions}
-
-    def _log(self) -> dict[str, object]:
-        log_dir = "kafka:" if self.settings.kafka else str(self.folder / "log")
-        return {"log_dir": log_dir, "topics": {self.settings.topic: 1}}
-
-    def _consumer_fields(self, name: str) -> dict[str, object]:
-        """The configuration of a consumer; `name` is its process."""
-        return {
-            "zk": self._proxies.hosts(name),
-            "group": self.settings.group,
-            **self._log(),
-            "session_timeout_ms": self.settings.session_timeout_ms,
-            "max_poll_interval_ms": self.settings.max_poll_interval_ms,
-            "history_dir": str(self.histories),
-            **self._assignment(),
-        }
-
-    def _assignment(self) -> dict[str, object]:
-        """Empty for assignment by the coordinator."""
-        settings = self.settings
-        if not settings.strategy:
-            return {}
-        own = {"strategy": settings.strategy, "misbehaves": settings.misbehaves, "state_bytes": settings.state_bytes}
-        return {"assignment": "client", "protocols": "drill" if settings.misbehaves else settings.strategy, **own}
-
-    def _workload(self, name: str, fields: dict[str, object], module: str = "") -> Process:
-        return self._start(name, module_command(f"drills.workloads.{module or name}", [json.dumps(fields)]))

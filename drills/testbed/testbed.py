@@ -58,8 +58,7 @@ class Stage(Processes):
                 roots = environment.watched(chroot)
                 observer = WatchObserver(environment.addresses, clock, roots, chroot, self._writes, environment.access)
                 self.observer = self._stack.enter_context(observer)
-            proxies = Proxies(environment.addresses, chroot, clock, environment.access.tls)
-            self._stack.callback(proxies.close)
+            proxies = self._stack.enter_context(Proxies(environment.addresses, chroot, clock, environment.access.tls))
             access = environment.access.behind_proxy(OPERATOR)
             self._admin = open_kazoo(proxies.hosts("drill"), OWN_SESSION_MS, access=access, writes_dir=self._writes)
             super().__init__(self._admin, folder, settings, proxies, self._environment_of)
@@ -151,7 +150,7 @@ class Stage(Processes):
         acknowledged = self.produced()
         if self.broker is None:
             return acknowledged
-        reader = self._start_kafka_reader(self.broker)
+        reader = self._workload("kafka_reader", "kafka_client.read", **self._log(), **self._kafka(self.broker))
         ended = reader.wait(READY_S)
         del self.processes[reader.name]
         answers = reader.printed()
@@ -202,7 +201,7 @@ class Stage(Processes):
     def cut(self, name: str, seconds: float) -> None:
         """Drop all packets between a process and ZooKeeper for `seconds`."""
         self.fault("cut", seconds, process=self.processes[name].who)
-        proxies = self._proxies.of(name)
+        proxies = self._proxies.of[name]
         for proxy in proxies:
             proxy.black_hole()
         time.sleep(seconds)
@@ -219,7 +218,7 @@ class Stage(Processes):
 
     def lose(self, name: str, loss: Loss) -> Loss:
         """Lose one packet between a process and its current server."""
-        for proxy in self._proxies.of(name):
+        for proxy in self._proxies.of[name]:
             proxy.arm(loss)
         return loss
 

@@ -1,21 +1,32 @@
-"""Applications with consumers, in their own process: one that hangs between polls or in a callback, and many that join
-and leave, sequentially in each of a few threads, a given number of times.
+"""Applications with consumers, in their own process.
+
+`main` hangs between polls or in a callback. `churn` lets many join and leave, sequentially in each of a few threads, a
+given number of times. `count` is in a consistent region, keeps sketches of its records in memory, reports them, and
+hangs in `on_drain`; the simulation runs its callbacks, too.
 """
 
 from __future__ import annotations
 
+import json
 import random
-import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
 
 from consumer.config import ConsumerConfig, Subscription
-from consumer.consumer import Callbacks, Consumer
+from consumer.consumer import Callbacks, Consumer, Record
 from consumer.errors import CommitFailed, FencedInstanceId
+from consumer.operator.states import State
 from coordinator.zk.errors import CoordinatorError
+from coordinator.zk.runtime import Runtime, ThreadRuntime
+from coordinator.zk.session.kazoo_store import KazooStore, open_kazoo
 from coordinator.zk.values import load
 from coordinator.zk.znodes.json_fields import Fields
-from coordinator.zk.znodes.partitions import PartitionSet
+from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from drills.checker.replay.sketches import NOTHING, Key, Sketch, of_range
 
-from .process import HangGate, emit, run, topics_of
+from .process import HangGate, emit, topics_of
 
 POLL_MS = 100
 THREADS = 4
@@ -36,13 +47,7 @@ class Hanging(Callbacks):
 
 
 def main(fields: Fields) -> None:
-    """Poll and commit until SIGTERM. `hangs` is the place of the hang; the rest is `topics` and `ConsumerConfig`.
-
-    With `times`: see `churn`.
-    """
-    if "times" in fields.values:
-        churn(fields)
-        return
+    """Poll and commit until SIGTERM. `hangs` is the place of the hang; the rest is `topics` and `ConsumerConfig`."""
     gate = HangGate()
     hangs = fields.text("hangs", BETWEEN_POLLS)
     topics = topics_of(fields)
@@ -73,37 +78,163 @@ def churn(fields: Fields) -> None:
     gate = HangGate()
     chance = random.Random(fields.number("seed"))
     topics = topics_of(fields)
-    lives = [(f"churn-{number}", chance.random() * LONGEST_S) for number in range(fields.number("times"))]
-    ended: list[str] = []
+    names = [f"churn-{number}" for number in range(fields.number("times"))]
+    stays_s = [chance.random() * LONGEST_S for _ in names]
 
-    def work(lifetimes: list[tuple[str, float]]) -> None:
-        for name, seconds in lifetimes:
-            if gate.ended.is_set():
-                return
-            config = load(ConsumerConfig, {**fields.values, "consumer": name}, env={})
-            if _joined_and_left(config, topics, round(1000 * seconds)):
-                ended.append(name)
+    def has_joined_and_left(name: str, seconds: float) -> bool:
+        if gate.ended.is_set():
+            return False
+        config = load(ConsumerConfig, {**fields.values, "consumer": name}, env={})
+        try:
+            with Consumer(config, Subscription(topics)) as consumer:
+                for _ in range(max(1, round(1000 * seconds) // SHORT_POLL_MS)):
+                    consumer.poll(SHORT_POLL_MS)
+                    consumer.commit()
+        except CommitFailed:
+            return True  # it was evicted meanwhile
+        except CoordinatorError:
+            return False
+        return True
 
-    threads = [threading.Thread(target=work, args=(lives[first::THREADS],)) for first in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    emit("churned", joined=len(ended), left=len(ended))
+    with ThreadPoolExecutor(THREADS) as pool:
+        ended = sum(pool.map(has_joined_and_left, names, stays_s))
+    emit("churned", joined=ended, left=ended)
 
 
-def _joined_and_left(config: ConsumerConfig, topics: dict[str, int], longest_ms: int) -> bool:
+# ---- in a consistent region
+
+
+@dataclass
+class Sketching(Callbacks):
+    """Adds every record to two sketches: of its partition, and of the member. Records are as `producer.py` writes them.
+
+    :ivar by_partition: the states of partitions, `by_topic_id` that of the member.
+    :ivar consumer: the consumer of these callbacks; set before the first poll.
+    """
+
+    by_partition: dict[TopicPartition, Sketch] = field(default_factory=dict)
+    by_topic_id: dict[Key, Sketch] = field(default_factory=dict)
+    consumer: Consumer | None = None
+    _checkpoint: int = 0
+
+    def record(self, event: str, **fields: Any) -> None:
+        """Record an event of the application in the history of its process (`drills/checker/history.md`)."""
+        raise NotImplementedError
+
+    def take(self, found: Mapping[TopicPartition, Sequence[Record]]) -> None:
+        """Process the records of a poll."""
+        ranges = []
+        for part, records in found.items():
+            for first, following, topic_id in _runs(records):
+                key, sketch = (part.topic, topic_id, part.partition), of_range(first, following)
+                self.by_partition[part] = self.by_partition.get(part, NOTHING).plus(sketch)
+                self.by_topic_id[key] = self.by_topic_id.get(key, NOTHING).plus(sketch)
+                ranges.append({**_names(key), "first": first, "next": following})
+        channel = self.consumer.member.channel if self.consumer is not None else None
+        if ranges and channel is not None:
+            self.record("taken", incarnation=channel.incarnation, ranges=ranges)
+
+    # ---- callbacks
+
+    def on_partitions_revoked(self, partitions: PartitionSet) -> None:
+        for part in partitions:
+            self.by_partition.pop(part, None)
+
+    on_partitions_lost = on_partitions_revoked
+
+    def on_checkpoint(self, checkpoint: int) -> State:
+        self._checkpoint = checkpoint
+        self._record_state("saved")
+        member = [[*key, *each] for key, each in sorted(self.by_topic_id.items())]
+        return State(
+            {part: json.dumps(each).encode() for part, each in self.by_partition.items()}, json.dumps(member).encode()
+        )
+
+    def on_reset(self, checkpoint: int, state: State) -> None:
+        self._checkpoint = checkpoint
+        held = self.consumer.assignment() if self.consumer is not None else frozenset()
+        self.by_partition = {part: NOTHING for part in sorted(held)}
+        self.by_partition.update({part: Sketch(*json.loads(data)) for part, data in sorted(state.partitions.items())})
+        self.by_topic_id = {}
+        for data in (state.member, *(state.inherited[name] for name in sorted(state.inherited))):
+            for topic, topic_id, number, *rest in json.loads(data) if data else ():
+                key = (topic, topic_id, number)
+                self.by_topic_id[key] = self.by_topic_id.get(key, NOTHING).plus(Sketch(*rest))
+        self._record_state("restored")
+
+    # ---- the history
+
+    def _record_state(self, event: str) -> None:
+        """Record its state, once it has one."""
+        channel = self.consumer.member.channel if self.consumer is not None else None
+        if channel is None or channel.region is None:
+            return
+        states = [
+            {"topic": part.topic, "partition": part.partition, **each.to_json()}
+            for part, each in sorted(self.by_partition.items())
+        ]
+        member = [{**_names(key), **each.to_json()} for key, each in sorted(self.by_topic_id.items())]
+        of = {"incarnation": channel.incarnation, "reset": channel.region.reset, "checkpoint": self._checkpoint}
+        self.record(event, **of, states=states, member=member)
+
+
+def _runs(records: Sequence[Record]) -> list[tuple[int, int, str]]:
+    """First number, the one after the last, and topic id of consecutive records."""
+    runs: list[tuple[int, int, str]] = []
+    for record in records:
+        number, topic_id = int(record.value or b""), (record.key or b"").decode()
+        if runs and runs[-1][1:] == (number, topic_id):
+            runs[-1] = (runs[-1][0], number + 1, topic_id)
+        else:
+            runs.append((number, number + 1, topic_id))
+    return runs
+
+
+def _names(key: Key) -> dict[str, Any]:
+    return dict(zip(("topic", "topic_id", "partition"), key, strict=True))
+
+
+@dataclass(kw_only=True)
+class Counts(Sketching):
+    """The counts of each partition, and of the member."""
+
+    gate: HangGate
+    config: ConsumerConfig
+    runtime: Runtime
+    _store: KazooStore | None = None
+    _heard: int = 0
+
+    def open_store(self) -> KazooStore:
+        """Open a session, for the consumer."""
+        config = self.config
+        self._store = open_kazoo(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
+        return self._store
+
+    def on_drain(self) -> None:
+        """See `Callbacks`. There is nothing to finish; it hangs while the gate is shut."""
+        if not self.gate.is_open:
+            emit("hangs in on_drain")
+            self.gate.pass_through()
+
+    def record(self, event: str, **fields: Any) -> None:
+        """See `Sketching`. Adds the newest zxid that the process has seen."""
+        if self._store is not None:
+            self._heard = max(self._heard, self._store.last_zxid)
+        names = {"group": self.config.group, "consumer": self.config.consumer}
+        self.runtime.record(event, **names, **fields, heard=self._heard)
+
+
+def count(fields: Fields) -> None:
+    """Count until SIGTERM. The fields are those of `ConsumerConfig`, and `topics`."""
+    config = load(ConsumerConfig, fields.values, env={})
+    runtime = ThreadRuntime(config.recorder("consumer", region=config.region))
+    counts = Counts(gate=HangGate(), config=config, runtime=runtime)
+    subscription = Subscription(topics_of(fields))
     try:
-        with Consumer(config, Subscription(topics)) as consumer:
-            for _ in range(max(1, longest_ms // SHORT_POLL_MS)):
-                consumer.poll(SHORT_POLL_MS)
-                consumer.commit()
-    except CommitFailed:
-        return True  # it was evicted meanwhile: it has joined and left
-    except CoordinatorError:
-        return False
-    return True
-
-
-if __name__ == "__main__":
-    run(main)
+        with Consumer(config, subscription, counts, open_store=counts.open_store, runtime=runtime) as consumer:
+            counts.consumer = consumer
+            while not counts.gate.ended.is_set():
+                counts.take(consumer.poll(POLL_MS))
+    except FencedInstanceId as over:
+        emit("fenced", reason=str(over))
+    emit("ended", records=sum(each.records for each in counts.by_partition.values()))

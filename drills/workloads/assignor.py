@@ -66,11 +66,11 @@ def install(strategy: str, gate: HangGate, misbehaves: str, state_bytes: int = 0
         raise UsageError(f"misbehaves must be {HANGS} or {RAISES}, not {misbehaves!r}")
     (builtin,) = named([strategy])
     installed = DrillAssignor(builtin, gate, misbehaves, state_bytes)
-    sys.meta_path.append(_Finder())
+    sys.meta_path.append(_Package)
 
 
 class _Package(Distribution):
-    """The metadata of a package without a folder."""
+    """The metadata of a package without a folder; the class is its finder, too, which finds no module."""
 
     FILES = {  # noqa: RUF012
         "METADATA": "Metadata-Version: 2.1\nName: zk-group-drill-assignor\nVersion: 0\n",
@@ -83,12 +83,10 @@ class _Package(Distribution):
     def locate_file(self, path: object) -> Path:
         return Path(__file__).parent / str(path)
 
+    @classmethod
+    def find_distributions(cls, context: DistributionFinder.Context | None = None) -> Iterable[Distribution]:
+        return [cls()]
 
-class _Finder(DistributionFinder):
-    """Finds that package, and no module."""
-
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+    @staticmethod
+    def find_spec(fullname: str, path: object = None, target: object = None) -> None:
         """See `importlib.abc.MetaPathFinder`."""
-
-    def find_distributions(self, context: DistributionFinder.Context | None = None) -> Iterable[Distribution]:
-        return [_Package()]

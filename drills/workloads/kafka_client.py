@@ -12,20 +12,17 @@ from collections import Counter
 from functools import partial
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from confluent_kafka import Producer as Client
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
+from coordinator.zk.embedded.kafka_client import TrialKafka
 from coordinator.zk.znodes.json_fields import Fields
 from coordinator.zk.znodes.records import Topic
 
-from .process import HangGate, emit, run
-from .producer import ROUND_S, CachedTopics, Ends
+from .process import HangGate, emit
+from .producer import Ends, produce
 
-CREATED_S = 30.0
 FLUSHED_S = 3.0
-AGAIN_S = 0.1
 READ_S = 20.0
 GROUP = "drill-independent"
 """`group.id` is mandatory; the consumer neither joins the group nor commits."""
@@ -67,58 +64,25 @@ class NumberedProducer:
 
 
 def main(fields: Fields) -> None:
-    """Write `rate` records a second to each of the `partitions` of `topics` (registered below `zk`), until SIGTERM.
-
-    `servers` are the brokers. Without a `rate`: read the topics to their ends; see `read`.
-    """
-    if "rate" not in fields.values:
-        ends, misplaced = read(fields.text("servers"), sorted(fields.mapping("topics")), fields.number("partitions"))
-        emit("read", ends=ends, misplaced=misplaced)
-        return
-    gate = HangGate()
-    count = max(1, round(fields.number("rate") * ROUND_S))
-    names = sorted(fields.mapping("topics"))
-    created(fields.text("servers"), names, fields.number("partitions"))
-    topics, numbers = CachedTopics(fields.text("zk"), names), NumberedProducer(fields.text("servers"))
-    while not gate.ended.wait(ROUND_S):
-        gate.pass_through()
-        for topic in list(topics.known.values()):
-            numbers.write(topic, count)
-        emit("produced", ends=numbers.ends)
+    """See `produce`; it creates the topics with `partitions`. `servers` are the brokers."""
+    gate, numbers = HangGate(), NumberedProducer(fields.text("servers"))
+    for name in sorted(fields.mapping("topics")):
+        TrialKafka(fields.text("servers")).make_topic(name, fields.number("partitions"))
+    produce(gate, fields, numbers.write, numbers.ends)
     numbers.flush()
     emit("produced", ends=numbers.ends)
 
 
-def created(servers: str, names: list[str], partitions: int) -> None:
-    """Create the topics, once the broker is Kafka's controller.
+def read(fields: Fields) -> None:
+    """Report the records by their key, which is the topic's id, and how many have a number that is not their offset.
 
-    :raises KafkaException: when it refuses them.
+    :raises TimeoutError: when the ends of the `partitions` of `topics` are not reached.
     """
-    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0, "reconnect.backoff.max.ms": 200})
-    deadline = time.monotonic() + CREATED_S
-    while True:
-        try:
-            if admin.list_topics(timeout=5).controller_id >= 0:
-                for done in admin.create_topics([NewTopic(name, partitions, 1) for name in names]).values():
-                    done.result(10)
-                return
-        except KafkaException:
-            if time.monotonic() > deadline:
-                raise
-        time.sleep(AGAIN_S)
-
-
-def read(servers: str, names: list[str], partitions: int) -> tuple[Ends, int]:
-    """Records by their key, which is the topic's id, and the number of records whose number is not their offset.
-
-    :raises TimeoutError: when their ends are not reached.
-    """
-    remaining = {(name, number) for name in names for number in range(partitions)}
+    remaining = {(name, number) for name in fields.mapping("topics") for number in range(fields.number("partitions"))}
     counts: Counter[tuple[str, str, int]] = Counter()
     misplaced = 0
-    client = Consumer(
-        {"bootstrap.servers": servers, "group.id": GROUP, "enable.auto.commit": False, "enable.partition.eof": True}
-    )
+    servers = {"bootstrap.servers": fields.text("servers")}
+    client = Consumer({**servers, "group.id": GROUP, "enable.auto.commit": False, "enable.partition.eof": True})
     client.assign([TopicPartition(name, number, OFFSET_BEGINNING) for name, number in sorted(remaining)])
     deadline = time.monotonic() + READ_S
     while remaining:
@@ -135,8 +99,4 @@ def read(servers: str, names: list[str], partitions: int) -> tuple[Ends, int]:
     ends: Ends = {}
     for (topic, key, partition), count in counts.items():
         ends.setdefault(topic, {}).setdefault(key, {})[str(partition)] = count
-    return ends, misplaced
-
-
-if __name__ == "__main__":
-    run(main)
+    emit("read", ends=ends, misplaced=misplaced)

@@ -1,15 +1,12 @@
-"""Common parts of a drill's processes: configuration, events, and hanging."""
+"""Common parts of a drill's processes: topics, events, and hanging."""
 
 from __future__ import annotations
 
 import json
 import signal
-import sys
 import threading
-from collections.abc import Callable
 from typing import Any
 
-from coordinator.zk.process.log_format import log_to_stderr
 from coordinator.zk.runtime import on_signals
 from coordinator.zk.znodes.json_fields import Fields
 
@@ -40,12 +37,6 @@ class HangGate:
     def pass_through(self) -> None:
         """Return at once, or when the gate is open again."""
         self._is_open.wait()
-
-
-def run(main: Callable[[Fields], None]) -> None:
-    """Run a process of a drill: its configuration is the first argument, its log goes to stderr."""
-    log_to_stderr()
-    main(Fields.parse("the configuration", sys.argv[1].encode()))
 
 
 def topics_of(fields: Fields) -> dict[str, int]:

@@ -6,6 +6,8 @@ reports the number of records in each partition, for comparison with the DataFra
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from consumer.logs.embedded.producer import Producer
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.runtime import ThreadRuntime
@@ -15,7 +17,7 @@ from coordinator.zk.znodes.json_fields import Fields
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
 
-from .process import HangGate, emit, run
+from .process import HangGate, emit
 
 ROUND_S = 0.05
 REFRESH_S = 0.5
@@ -33,17 +35,14 @@ class CachedTopics:
         self._names = names
         self._runtime = ThreadRuntime()
         self.known: dict[str, Topic] = {}
-        store = self._open()
+        store = open_kazoo(self._zk, SESSION_MS)
         self._refresh(store)
         self._runtime.spawn(lambda: self._run(store), "topics")
-
-    def _open(self) -> Store:
-        return open_kazoo(self._zk, SESSION_MS)
 
     def _run(self, store: Store) -> None:
         while True:
             try:
-                store = self._open() if store.lost else store
+                store = open_kazoo(self._zk, SESSION_MS) if store.lost else store
                 self._refresh(store)
             except CoordinatorError:
                 pass  # retried
@@ -58,31 +57,33 @@ class CachedTopics:
                 self.known[name] = Topic.parse(path, name, node.data, node.stat.czxid)
 
 
-def main(fields: Fields) -> None:
-    """Write `rate` records a second to each partition of `topics` below `zk` into `log_dir`, until SIGTERM."""
-    gate = HangGate()
+def produce(gate: HangGate, fields: Fields, write: Callable[[Topic, int], None], ends: Ends) -> None:
+    """Write `rate` records a second to each partition of `topics` below `zk`, until SIGTERM, and report the ends.
+
+    :param write: adds so many records to each partition of a topic, and updates `ends`.
+    """
     count = max(1, round(fields.number("rate") * ROUND_S))
     topics = CachedTopics(fields.text("zk"), sorted(fields.mapping("topics")))
-    ends: Ends = {}
-    producers: dict[str, tuple[Topic, Producer]] = {}
     while not gate.ended.wait(ROUND_S):
         gate.pass_through()
         for topic in list(topics.known.values()):
-            if topic.name not in producers or producers[topic.name][0] != topic:
-                producers[topic.name] = topic, Producer(fields.text("log_dir"), {topic.name: topic})
-            _write(producers[topic.name][1], topic, count, ends)
+            write(topic, count)
         emit("produced", ends=ends)
 
 
-def _write(producer: Producer, topic: Topic, count: int, ends: Ends) -> None:
-    """Add `count` records to each partition of a topic."""
-    written = ends.setdefault(topic.name, {}).setdefault(topic.id, {})
-    for partition in topic.partitions:
-        first = written.get(str(partition), 0)
-        values = [b"%d" % number for number in range(first, first + count)]
-        producer.send_batch(topic.name, partition, values, [topic.id.encode()] * count)
-        written[str(partition)] = first + count
+def main(fields: Fields) -> None:
+    """See `produce`; the records are in `log_dir`."""
+    ends: Ends = {}
+    producers: dict[str, tuple[Topic, Producer]] = {}
 
+    def write(topic: Topic, count: int) -> None:
+        if topic.name not in producers or producers[topic.name][0] != topic:
+            producers[topic.name] = topic, Producer(fields.text("log_dir"), {topic.name: topic})
+        written = ends.setdefault(topic.name, {}).setdefault(topic.id, {})
+        for partition in topic.partitions:
+            first = written.get(str(partition), 0)
+            values = [b"%d" % number for number in range(first, first + count)]
+            producers[topic.name][1].send_batch(topic.name, partition, values, [topic.id.encode()] * count)
+            written[str(partition)] = first + count
 
-if __name__ == "__main__":
-    run(main)
+    produce(HangGate(), fields, write, ends)

@@ -1,4 +1,4 @@
-"""A fetcher slot in its own process: a slot without the Spark task.
+"""A fetcher slot in its own process, without the Spark task, and the process that keeps the znode of their pool.
 
 The hang is in its disk; with `misbehaves` the group leader's assignor hangs or raises.
 """
@@ -17,14 +17,16 @@ from consumer.config import Subscription
 from consumer.logs import open_log
 from consumer.sealing.segment_files import SegmentFolder
 from consumer.spark.fetchers.config import SlotConfig, SlotSpec
-from consumer.spark.fetchers.slot import Slot
+from consumer.spark.fetchers.slot import UNANSWERED, PoolPost, Slot
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.values import load
 from coordinator.zk.znodes.json_fields import Fields
 
 from . import assignor
-from .process import HangGate, emit, run, topics_of
+from .process import HangGate, emit, topics_of
+
+KEEP_S = 0.5
 
 
 class HangingFolder(SegmentFolder):
@@ -41,12 +43,10 @@ class HangingFolder(SegmentFolder):
 
     def write(self, file: str, batches: Iterable[pa.RecordBatch]) -> int:
         self._pass_through()
-        if self._quota_bytes and self._used() >= self._quota_bytes:
+        files = (path for path in self._folder.rglob("*") if path.is_file())
+        if self._quota_bytes and sum(path.stat().st_size for path in files) >= self._quota_bytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return super().write(file, batches)
-
-    def _used(self) -> int:
-        return sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file())
 
 
 def main(fields: Fields) -> None:
@@ -79,5 +79,21 @@ def main(fields: Fields) -> None:
     source.close()
 
 
-if __name__ == "__main__":
-    run(main)
+def keep_pool(fields: Fields) -> None:
+    """Declare the slots below `slots` of `pool` in `group` as running, in its run `run`, until SIGTERM.
+
+    The driver of a Spark application does so for its pool.
+    """
+    gate = HangGate()
+    opener = kazoo_factory(fields.text("zk"), fields.number("session_timeout_ms"))
+    post = PoolPost(opener, ThreadRuntime(), fields.text("group"), fields.text("pool"), fields.text("run"))
+    is_posted = False
+    while not gate.ended.wait(KEEP_S if is_posted else 0.05):
+        try:
+            post.keep(fields.number("slots"))
+        except UNANSWERED:
+            continue  # retried
+        if not is_posted:
+            is_posted = True
+            emit("posted")
+    post.close()

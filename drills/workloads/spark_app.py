@@ -1,7 +1,7 @@
 """The Spark application of a drill: a fetcher pool and a streaming query on its own two executors.
 
-`python -m drills.workloads.spark_app CONFIG` runs until SIGTERM, which ends query, pool and Spark in order. Each batch
-goes to `batches/[batch].json` in its folder, named by its number: a replayed batch replaces it.
+It runs until SIGTERM, which ends query, pool and Spark in order. Each batch goes to `batches/[batch].json` in its
+folder, named by its number: a replayed batch replaces it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from consumer.spark.source.data_source import register
 from coordinator.zk.runtime import on_signals
 from coordinator.zk.znodes.json_fields import Fields
 
-from .process import emit, run
+from .process import emit
 from .spark_reader import SHORT_LIVED, counted, session
 
 MASTER = "local-cluster[2,2,1024]"
@@ -83,7 +83,3 @@ def start_query(spark: SparkSession, fields: Fields, folder: Path, name: str) ->
     stream = spark.readStream.format("zk_group").option("zk", fields.text("zk")).option("group", fields.text("group"))
     writer = stream.option("query", name).load().writeStream.foreachBatch(write)
     return writer.option("checkpointLocation", str(folder / name)).trigger(processingTime="1 second").start()
-
-
-if __name__ == "__main__":
-    run(main)

@@ -19,6 +19,8 @@ from pyspark.sql import functions as F
 from consumer.spark.source.data_source import register
 from coordinator.zk.embedded.processes import JVM_FLAGS
 
+from .process import emit
+
 SHORT_LIVED = " ".join(JVM_FLAGS)
 """For short-lived JVMs, which do not benefit from full optimization."""
 
@@ -27,13 +29,13 @@ def main() -> None:
     """Answer until stdin ends."""
     spark = session()
     register(spark)
-    answer({"event": "ready"})
+    emit("ready")
     for line in sys.stdin:
         asked = json.loads(line)
         try:
-            answer({"event": "read", "partitions": counted(frame_of(spark, asked))})
+            emit("read", partitions=counted(frame_of(spark, asked)))
         except PySparkException as error:
-            answer({"event": "failed", "reason": reason_of(str(error))})
+            emit("failed", reason=reason_of(str(error)))
     spark.stop()
 
 
@@ -78,11 +80,6 @@ def counted(frame: DataFrame) -> list[dict[str, Any]]:
         F.count(F.when(F.col("number").isNull() | (F.col("number") != F.col("offset")), 1)).alias("misplaced"),
     )
     return [row.asDict() for row in counts.collect()]
-
-
-def answer(values: dict[str, Any]) -> None:
-    """Write one line to stdout."""
-    print(json.dumps(values), flush=True)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ def test_group_continues_after_the_ensembles_leader_is_killed(docker_ensemble: C
         ]
         before = world.stable("g", 2, timeout_s=30)
 
-        docker_ensemble.kill(docker_ensemble.leader())
+        docker_ensemble.act("kill", docker_ensemble.leader())
         log.end = 200
 
         def read() -> list[tuple[object, int]]:

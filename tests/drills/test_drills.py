@@ -60,7 +60,7 @@ def test_a_drill_that_is_interrupted_leaves_no_process_behind(tmp_path: Path) ->
         try:
             family = eventually(
                 lambda: (
-                    [pid for pid in descendants(drill.pid) if "drills.workloads.producer" in command_line(pid)]
+                    [pid for pid in descendants(drill.pid) if "drills.workloads producer" in command_line(pid)]
                     and [drill.pid, *descendants(drill.pid)]
                 ),
                 60,

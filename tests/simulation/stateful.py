@@ -12,7 +12,7 @@ from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import StoreFactory
 from coordinator.zk.znodes.partitions import TopicPartition
-from drills.workloads.sketching import Sketching
+from drills.workloads.application import Sketching
 from tests.simulation.actors import ApplicationActor
 
 

@@ -154,7 +154,9 @@ def two_slots(folder: Path, world: World, group: str, topic: str, segments_dir: 
         post.keep(10)
         stack.callback(post.close)
         slots = [
-            ProjectProcess(folder, f"slot-{number}", "drills.workloads.slot", json.dumps({**config, "number": number}))
+            ProjectProcess(
+                folder, f"slot-{number}", "drills.workloads", "slot.main", json.dumps({**config, "number": number})
+            )
             for number in range(2)
         ]
         for slot in slots:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -24,13 +23,10 @@ class Environment:
         self._done = done
         self._refuses = refuses
 
-    def __getattr__(self, name: str) -> Callable[[int], None]:
-        def do(server: int) -> None:
-            self._done.append(f"{name} {server}")
-            if name in self._refuses:
-                raise self._refuses[name]
-
-        return do
+    def act(self, action: str, server: int) -> None:
+        self._done.append(f"{action} {server}")
+        if action in self._refuses:
+            raise self._refuses[action]
 
     def leader(self) -> int:
         return 1 if self._done else 0
@@ -76,7 +72,7 @@ def run(name: str, stage: Recorded) -> None:
         ("zookeeper-leader-sigkill", ["stop-server", "kill 0", "start 0", "server-returns"]),
         ("zookeeper-follower-sigkill", ["stop-server", "kill 1", "start 1", "server-returns"]),
         ("zookeeper-leader-pause", ["pause-server", "pause 0", "resume 0", "server-returns"]),
-        ("zookeeper-leader-cut-off", ["cut-server", "cut_off 0", "join 0", "server-returns"]),
+        ("zookeeper-leader-cut-off", ["cut-server", "cut off 0", "join 0", "server-returns"]),
         ("zookeeper-quorum-lost", ["zookeeper-away", *(f"{do} {n}" for do in ("kill", "start") for n in range(3))]),
     ],
 )
@@ -102,7 +98,7 @@ def test_zookeeper_is_down_for_at_least_the_recorded_time() -> None:
 @pytest.mark.parametrize("surprise", [EngineError("the first"), KeyboardInterrupt("the first")])
 @pytest.mark.parametrize(
     ("name", "take", "give_back"),
-    [("zookeeper-leader-pause", "pause", "resume"), ("zookeeper-leader-cut-off", "cut_off", "join")],
+    [("zookeeper-leader-pause", "pause", "resume"), ("zookeeper-leader-cut-off", "cut off", "join")],
 )
 def test_half_done_fault_on_the_leader_is_undone_and_the_first_error_is_raised(
     name: str, take: str, give_back: str, surprise: BaseException

@@ -22,11 +22,11 @@ from consumer.spark import register
 from coordinator.admin.topics import create_topic
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.embedded.kafka import Broker, KafkaConfig
+from coordinator.zk.embedded.kafka_client import TrialKafka
 from coordinator.zk.embedded.processes import descendants
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.znodes.paths import Brokers
 from drills.base.processes import end_all
-from drills.workloads.kafka_client import created
 from drills.workloads.spark_app import on_executors
 
 from .figures import cpu_seconds
@@ -68,7 +68,8 @@ class Ground:
                 # The heap size of Kafka's own scripts.
                 config = KafkaConfig(zookeeper=kafka_zk, heap_mb=1024)
                 self.servers = stack.enter_context(Broker(self._folder / "kafka", config)).address
-                created(self.servers, [TOPIC, SMALL_TOPIC], self._partitions)
+                for name in (TOPIC, SMALL_TOPIC):
+                    TrialKafka(self.servers).make_topic(name, self._partitions)
             if self._source == EMBEDDED:
                 with closing(open_kazoo(self.zk, 10_000)) as store:
                     made = [create_topic(store, Brokers(), name, self._partitions) for name in (TOPIC, SMALL_TOPIC)]

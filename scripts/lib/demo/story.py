@@ -124,9 +124,9 @@ class KafkaProducer:
     def __init__(self, broker: Broker) -> None:
         from confluent_kafka import Producer as Client  # not loaded by the demo without Kafka
 
-        from drills.workloads.kafka_client import created
+        from coordinator.zk.embedded.kafka_client import TrialKafka
 
-        created(broker.address, [TOPIC], PARTITIONS)
+        TrialKafka(broker.address).make_topic(TOPIC, PARTITIONS)
         options = {"bootstrap.servers": broker.address, "log_level": 0, "linger.ms": 20}
         self._client = Client({**options, "queue.buffering.max.messages": 1_000_000})
 

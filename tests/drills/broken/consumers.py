@@ -15,7 +15,7 @@ from coordinator.zk.errors import CoordinatorError, Refused
 from coordinator.zk.znodes.group_state import STABLE
 from coordinator.zk.znodes.records import STOP_FETCHER
 from drills.checker.replay.sketches import of_range
-from drills.workloads.sketching import Sketching
+from drills.workloads.application import Sketching
 from tests.simulation import fences, holes
 from tests.simulation.mutation import Patch, constant, replaced
 

@@ -17,9 +17,8 @@ import traceback
 NODE = "-m coordinator.cli run "
 CONSUMERS = (
     "-m consumer.cli run ",
-    "-m drills.workloads.slot ",
-    "-m drills.workloads.application ",
-    "-m drills.workloads.counting ",
+    "-m drills.workloads slot.main ",
+    "-m drills.workloads application.",
 )
 READER = "-m drills.workloads.spark_reader"
 COMMAND = " ".join(sys.orig_argv[1:])
