@@ -142,23 +142,20 @@ class SegmentsRecord(Record):
     seal_interval_ms: Annotated[int | None, _INTERVAL] = None
 
 
-class Rewind(NamedTuple):
+_DONE = Form(lambda fields, key, _: fields.number(key, 0) > 0, int, "done")
+
+
+@dataclass(frozen=True, slots=True)
+class Rewind(Record):
     """`rewind` in a query's znode: its Spark checkpoint is set back, and no run may begin anywhere else.
 
     :ivar checkpoint: as in the offset at which the next run begins, as is `czxid`.
     :ivar is_done: whether the Spark checkpoint's files are as they shall be: no run begins before.
     """
 
-    checkpoint: int
-    czxid: int
-    is_done: bool = False
-
-    @classmethod
-    def read(cls, fields: Fields) -> Rewind:
-        return cls(fields.count("checkpoint", 0), fields.number("czxid"), fields.number("done", 0) > 0)
-
-    def to_json(self) -> dict[str, int]:
-        return {"checkpoint": self.checkpoint, "czxid": self.czxid, "done": int(self.is_done)}
+    checkpoint: Annotated[int, forms.count(0)]
+    czxid: Annotated[int, forms.number()]
+    is_done: Annotated[bool, _DONE] = False
 
 
 @dataclass(frozen=True, slots=True)
