@@ -185,14 +185,6 @@ def _target(fields: Fields, key: str, _: object) -> dict[str, Target]:
     return target
 
 
-_REBALANCE = (
-    *("generation", "epoch", "trigger", "started_ms", "joined", "left", "moved", "stopped_ms", "finished_ms"),
-    *("to_last_stop_ms", "to_last_start_ms", "standing_since_ms", "silent_since_ms", "standstill_ms"),
-    *("replaced_by", "assignment_ms", "attempts", "evicted"),
-)
-"""The fields of a rebalance's znode, in order."""
-
-
 @dataclass(frozen=True, slots=True)
 class Rebalance(Record):
     """`history/rebalance-[generation]`: one rebalance, for people. Times are wall-clock milliseconds.
@@ -221,11 +213,11 @@ class Rebalance(Record):
     stopped_ms: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
     finished_ms: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
     standing_since_ms: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
+    silent_since_ms: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
     standstill_ms: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
     replaced_by: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
     assignment_ms: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
     attempts: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
-    silent_since_ms: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
     evicted: Annotated[tuple[Evicted, ...], forms.objects(Evicted)] = ()
 
     @property
@@ -238,10 +230,14 @@ class Rebalance(Record):
         """Milliseconds from the start to the last start acknowledged."""
         return None if self.finished_ms is None else max(0, self.finished_ms - self.started_ms)
 
-    def to_bytes(self) -> bytes:
-        computed = {"to_last_stop_ms": self.to_last_stop_ms, "to_last_start_ms": self.to_last_start_ms}
-        values = self.to_json() | computed
-        return compact({name: values[name] for name in _REBALANCE})
+    def to_json(self) -> dict[str, Any]:
+        """Its fields, and the durations behind `finished_ms`."""
+        written = {}
+        for key, value in Record.to_json(self).items():
+            written[key] = value
+            if key == "finished_ms":
+                written |= {"to_last_stop_ms": self.to_last_stop_ms, "to_last_start_ms": self.to_last_start_ms}
+        return written
 
 
 # `left_out` of a group's state: keys and their bounds.
