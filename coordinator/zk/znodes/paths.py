@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, ParamSpec
 
 from ..errors import UsageError
@@ -187,16 +188,6 @@ def contribution_name(group: str, name: str) -> str:
     return f"{group}~{name}"
 
 
-def checkpoint_number(name: str) -> int:
-    """The sequence of a checkpoint; 0 for any other name."""
-    return _counted(name, CHECKPOINT_PREFIX)
-
-
-def history_generation(name: str) -> int:
-    """The generation of a record of a group's history; 0 for any other name."""
-    return _counted(name, REBALANCE_PREFIX)
-
-
 def segment_name(number: int) -> str:
     """ZooKeeper's name of the segment with this number."""
     return f"{SEGMENT_PREFIX}{number:010d}"
@@ -207,17 +198,20 @@ def ask_name(number: int) -> str:
     return f"{ASK_PREFIX}{number:010d}"
 
 
-def ask_number(name: str) -> int:
-    """The number of an ask; 0 for any other name."""
-    return _counted(name, ASK_PREFIX)
-
-
 def _counted(name: str, prefix: str) -> int:
     """A number that the coordinator counts; 0 for any other name. It has ten digits or more, unlike a `sequence`."""
     digits = name[len(prefix) :]
     is_number = digits.isascii() and digits.isdigit() and len(digits) <= LONGEST_NUMBER
     number = int(digits) if is_number else 0
     return number if f"{prefix}{number:010d}" == name else 0
+
+
+checkpoint_number = partial(_counted, prefix=CHECKPOINT_PREFIX)
+"""The sequence of a checkpoint, by its name; 0 for any other name."""
+history_generation = partial(_counted, prefix=REBALANCE_PREFIX)
+"""The generation of a record of a group's history, likewise."""
+ask_number = partial(_counted, prefix=ASK_PREFIX)
+"""The number of an ask, likewise."""
 
 
 def sequence(name: str) -> int | None:
