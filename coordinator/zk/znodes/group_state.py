@@ -55,10 +55,7 @@ class Target(Record):
         return united(self.threads.values())
 
 
-def _failed(fields: Fields, key: str, _: object) -> tuple[str, ...]:
-    return tuple(str(identity) for identity in fields.items(key))
-
-
+_IDENTITIES = Form(lambda fields, key, _: tuple(map(str, fields.items(key))), list)
 _FAILED = ("attempts", "failed_ask")
 
 
@@ -130,7 +127,7 @@ class ClientSide(Record):
     protocol_type: Annotated[str, forms.text(250, "consumer")]
     ask: Annotated[str, forms.text(64)] = ""
     is_cooperative: Annotated[bool, forms.FLAG.named("cooperative")] = False
-    failed: Annotated[tuple[str, ...], forms.STRINGS._replace(read=_failed).optional] = ()
+    failed: Annotated[tuple[str, ...], _IDENTITIES.optional] = ()
     attempts: Annotated[int, forms.count()] = 0
     failed_ask: Annotated[str, forms.text(64)] = ""
     floor: Annotated[str, forms.text(64).optional] = ""
