@@ -232,7 +232,7 @@ Coordinators have DELETE on leaves that they remove, too: for children that an o
 UNKNOWN: Final = Rights("cdrw", "cdrw")
 """Of a znode that this release does not know: a later one's, or an operator's."""
 
-_KEYS: Final = {re.sub(r"\[.*?\]", "*", pattern): pattern for pattern in RIGHTS}
+_KEYS: Final = {re.sub(r"\[.*?\]", "*", pattern).rstrip("/"): pattern for pattern in RIGHTS}
 
 
 def pattern_of(path: str) -> str:
@@ -242,7 +242,7 @@ def pattern_of(path: str) -> str:
         key = f"{key}/{name}" if f"{key}/{name}" in _KEYS else f"{key}/*"
         if key not in _KEYS:
             return ""
-    return _KEYS[key or ROOT]
+    return _KEYS[key]
 
 
 def group_of(path: str) -> str:
