@@ -95,7 +95,7 @@ class Contributor(ABC):
         if contribution is None:
             return None
         given, channel = replace(contribution, drain_ms=took_ms), fenced.channel
-        progress = (channel.region or Progress())._replace(drained=order.checkpoint)
+        progress = replace(channel.region or Progress(), drained=order.checkpoint)
         after = replace(channel, epoch=command.epoch, command=name, running=dict(given.offsets), region=progress)
         where = self.paths.contribution(order.checkpoint, self._config.group, self._config.consumer)
         self._is_first = self._sorts_first(node, order.checkpoint)

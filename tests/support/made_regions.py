@@ -278,7 +278,7 @@ class RegionGroup(History):
         """A member reports its restored state: its start is removed."""
         life = self.lives[name]
         progress = life.channel.region or Progress()
-        after = replace(life.channel, region=progress._replace(ready=progress.reset))
+        after = replace(life.channel, region=replace(progress, ready=progress.reset))
         return self.set_channel(life, after, Delete(G.command(name, life.channel.command)))
 
     def say(self, event: str, name: str, **more: Any) -> Made:
@@ -325,7 +325,7 @@ class RegionGroup(History):
         given = self.contribution(name)
         self.cuts[number][name] = given, dict(held.member)
         path = self.command_of(name)
-        progress = (life.channel.region or Progress())._replace(drained=number)
+        progress = replace(life.channel.region or Progress(), drained=number)
         after = replace(life.channel, running=dict(given.offsets), command=path.rpartition("/")[2], region=progress)
         checked = Check(R.checkpoint(number), self.tree[R.checkpoint(number)][1])
         return self.set_channel(

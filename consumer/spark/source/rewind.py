@@ -313,7 +313,7 @@ class Rewinder:
             query = self._parsed(node)
             if node is None or query.run != self._run or query.rewind is None:
                 raise StoreError(f"query {self._query} was removed, or rewound once more, meanwhile: rewind it again")
-            after = replace(query, rewind=query.rewind._replace(is_done=True))
+            after = replace(query, rewind=replace(query.rewind, is_done=True))
             return Change([SetData(self._path, after.to_bytes(), node.stat.version)], None)
 
         update(self._store, self._path, done)

@@ -67,7 +67,8 @@ class Broker(Server):
         if not has_broker(directory):
             made = config or KafkaConfig()
             _create(directory, made, choose_ports(1, base_port)[0])
-        self.config, ports = _read_state(directory)
+        with state_in(directory / "kafka.json", "a broker") as state:
+            self.config, ports = known(KafkaConfig, state["config"]), known(Ports, state["ports"])
         if config is not None and config != self.config:
             raise EnsembleError(
                 f"{directory} holds a broker of another configuration; name another directory or remove this one"
@@ -139,11 +140,6 @@ def _create(directory: Path, config: KafkaConfig, ports: Ports) -> None:
     (directory / "broker" / "server.properties").write_text("".join(f"{k}={v}\n" for k, v in lines.items()))
     state = {"version": 1, "config": asdict(config), "ports": asdict(ports)}
     write_atomically(directory / "kafka.json", json.dumps(state) + "\n")
-
-
-def _read_state(directory: Path) -> tuple[KafkaConfig, Ports]:
-    with state_in(directory / "kafka.json", "a broker") as state:
-        return known(KafkaConfig, state["config"]), known(Ports, state["ports"])
 
 
 def _properties(config: KafkaConfig, ports: Ports, data: Path) -> dict[str, str]:

@@ -176,19 +176,14 @@ def zk_option(command: Command) -> Command:
     return servers(zk_config_option(command))
 
 
-def zk_config_option(command: Command) -> Command:
-    """`--zk-config`, not passed to the command: `command_access` has it."""
-    return env_option(
-        "--zk-config",
-        type=click.Path(path_type=Path),
-        expose_value=False,
-        callback=_keep_file,
-        help="TOML file of zk_auth_file, zk_tls, zk_tls_ca, zk_tls_cert, zk_tls_key; or set ZK_GROUP_ZK_TLS, ....",
-    )(command)
-
-
-def _keep_file(context: click.Context, option: object, file: Path | None) -> None:
-    context.meta[_CONFIG] = file
+zk_config_option = env_option(
+    "--zk-config",
+    type=click.Path(path_type=Path),
+    expose_value=False,
+    callback=lambda context, option, file: context.meta.__setitem__(_CONFIG, file),
+    help="TOML file of zk_auth_file, zk_tls, zk_tls_ca, zk_tls_cert, zk_tls_key; or set ZK_GROUP_ZK_TLS, ....",
+)
+"""`--zk-config`, not passed to the command: `command_access` has it."""
 
 
 def command_access() -> ZooKeeperAccess:
@@ -200,38 +195,33 @@ def command_access() -> ZooKeeperAccess:
     return load(ZooKeeperAccess, {}, context.meta.get(_CONFIG) if context is not None else None)
 
 
-def brokers_option(command: Command) -> Command:
-    """`--brokers-path`, passed to the command as `brokers`, a `Brokers`: the parent of the topics."""
-    return env_option(
-        "--brokers-path",
-        "brokers",
-        default="/brokers",
-        show_default=True,
-        metavar="PATH",
-        callback=lambda context, option, value: brokers_at(value),
-        help="The parent znode of Kafka's brokers and topics.",
-    )(command)
+brokers_option = env_option(
+    "--brokers-path",
+    "brokers",
+    default="/brokers",
+    show_default=True,
+    metavar="PATH",
+    callback=lambda context, option, value: brokers_at(value),
+    help="The parent znode of Kafka's brokers and topics.",
+)
+"""`--brokers-path`, passed to the command as `brokers`, a `Brokers`: the parent of the topics."""
 
+kafka_option = click.option(
+    "--kafka",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=lambda context, option, values: _named(values) or None,
+    help="A librdkafka option, as security.protocol=SASL_SSL; pass secrets by ZK_GROUP_KAFKA_SASL_PASSWORD.",
+)
+"""`--kafka NAME=VALUE`, passed to the command as `kafka`, a mapping or None: options of librdkafka."""
 
-def kafka_option(command: Command) -> Command:
-    """`--kafka NAME=VALUE`, passed to the command as `kafka`, a mapping or None: options of librdkafka."""
-    return click.option(
-        "--kafka",
-        multiple=True,
-        metavar="NAME=VALUE",
-        callback=lambda context, option, values: _named(values) or None,
-        help="A librdkafka option, as security.protocol=SASL_SSL; pass secrets by ZK_GROUP_KAFKA_SASL_PASSWORD.",
-    )(command)
-
-
-def bootstrap_option(command: Command) -> Command:
-    """`--bootstrap-servers`, passed to the command as `bootstrap_servers`: Kafka's brokers."""
-    return env_option(
-        "--bootstrap-servers",
-        default="",
-        metavar="HOST:PORT,...",
-        help="Kafka's brokers; without it, those registered in ZooKeeper.",
-    )(command)
+bootstrap_option = env_option(
+    "--bootstrap-servers",
+    default="",
+    metavar="HOST:PORT,...",
+    help="Kafka's brokers; without it, those registered in ZooKeeper.",
+)
+"""`--bootstrap-servers`, passed to the command as `bootstrap_servers`: Kafka's brokers."""
 
 
 def _named(values: Sequence[str]) -> dict[str, str]:
@@ -412,15 +402,14 @@ ALARMING_COLUMNS = {
 """Column -> the colour of every value in it."""
 
 
-def wide_option(command: Command) -> Command:
-    """`--wide`, for every table of the command."""
-    return click.option(
-        "--wide",
-        is_flag=True,
-        expose_value=False,
-        callback=lambda context, option, value: context.meta.__setitem__(WIDE, value),
-        help="Every column, on a narrow terminal too. Elsewhere there are always all.",
-    )(command)
+wide_option = click.option(
+    "--wide",
+    is_flag=True,
+    expose_value=False,
+    callback=lambda context, option, value: context.meta.__setitem__(WIDE, value),
+    help="Every column, on a narrow terminal too. Elsewhere there are always all.",
+)
+"""`--wide`, for every table of the command."""
 
 
 def table_text(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -431,7 +420,8 @@ def table_text(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     them.
     """
     texts = [["-" if value is None else printable(value) for value in row] for row in rows]
-    is_wide = not sys.stdout.isatty() or _is_asked_wide()
+    context = click.get_current_context(silent=True)
+    is_wide = not sys.stdout.isatty() or (context is not None and context.meta.get(WIDE))
     shown, widths = fitting(columns, texts, UNLIMITED if is_wide else Console().width)
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
     for index, width in zip(shown, widths, strict=True):
@@ -499,11 +489,6 @@ def _least(column: str, texts: Sequence[str], natural: int) -> int:
 
 def _total(widths: Sequence[int], shown: Sequence[int]) -> int:
     return sum(widths[index] for index in shown) + GAP * (len(shown) - 1)
-
-
-def _is_asked_wide() -> bool:
-    context = click.get_current_context(silent=True)
-    return context is not None and bool(context.meta.get(WIDE))
 
 
 _CLICK_TYPES: dict[Any, Any] = {

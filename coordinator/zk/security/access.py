@@ -154,9 +154,9 @@ def spark_options(access: ZooKeeperAccess) -> dict[str, str]:
 
 def environment_of(access: ZooKeeperAccess) -> dict[str, str]:
     """`access` as environment variables, for another process: names of files, and no secret."""
-    values = {field.name: getattr(access, field.name) for field in fields(ZooKeeperAccess)}
-    given = {name: value for name, value in values.items() if value != getattr(_DEFAULTS, name)}
-    return {_variable(name): str(value).lower() if isinstance(value, bool) else value for name, value in given.items()}
+    values = {_variable(field.name): (getattr(access, field.name), field.default) for field in fields(ZooKeeperAccess)}
+    given = {name: value for name, (value, default) in values.items() if value != default}
+    return {name: str(value).lower() if isinstance(value, bool) else value for name, value in given.items()}
 
 
 def clear_environment() -> None:
@@ -176,7 +176,6 @@ def _variable(field: str) -> str:
     return PREFIX + field.upper()
 
 
-_DEFAULTS: Final = ZooKeeperAccess()
 ACCESS_VARIABLES: Final = (AUTH_VARIABLE, *(_variable(field.name) for field in fields(ZooKeeperAccess)))
 """All environment variables that decide how a session is opened."""
 

@@ -232,33 +232,17 @@ Coordinators have DELETE on leaves that they remove, too: for children that an o
 UNKNOWN: Final = Rights("cdrw", "cdrw")
 """Of a znode that this release does not know: a later one's, or an operator's."""
 
-_Tree = dict[str, "_Tree"]
-
-
-def _tree(patterns: Iterable[str]) -> _Tree:
-    root: _Tree = {}
-    for pattern in patterns:
-        below = root
-        for name in pattern.strip("/").split("/") if pattern != ROOT else ():
-            below = below.setdefault("*" if name.startswith("[") else name, {})
-    return root
-
-
-_TREE: Final = _tree(RIGHTS)
-_BY_KEY: Final = {
-    "/".join("*" if name.startswith("[") else name for name in pattern.split("/")): pattern for pattern in RIGHTS
-}
+_KEYS: Final = {re.sub(r"\[.*?\]", "*", pattern).rstrip("/"): pattern for pattern in RIGHTS}
 
 
 def pattern_of(path: str) -> str:
     """The key of `RIGHTS` for a path; empty for an unknown znode."""
-    key, below = "", _TREE
+    key = ""
     for name in path.strip("/").split("/") if path != ROOT else ():
-        literal = name if name in below else "*"
-        if literal not in below:
+        key = f"{key}/{name}" if f"{key}/{name}" in _KEYS else f"{key}/*"
+        if key not in _KEYS:
             return ""
-        key, below = f"{key}/{literal}", below[literal]
-    return _BY_KEY[key or ROOT]
+    return _KEYS[key]
 
 
 def group_of(path: str) -> str:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from kazoo import exceptions as kz
 from kazoo.handlers.threading import SequentialThreadingHandler
@@ -72,6 +72,7 @@ from .kazoo_client import (
 )
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _LARGEST_REQUEST = 1_000_000
 _GONE = (kz.SessionExpiredError, kz.ConnectionClosedError)
@@ -292,22 +293,20 @@ class KazooStore(TreeStore, AclStore):
         self._read(self._client.sync_async("/"))
 
     def _node(self, answer: Any) -> Node | None:
-        try:
-            data, stat = self._read(answer)
-            return Node(data or b"", stat_of(stat))
-        except kz.NoNodeError:
-            return None
-        except kz.NoAuthError:
-            return _DENIED
+        return self._made(answer, lambda data, stat: Node(data or b"", stat_of(stat)), _DENIED)
 
     def _listing(self, path: str, answer: Any) -> Listing | None:
+        denied = Listing([], _NO_STAT, denied=path)
+        return self._made(answer, lambda names, stat: Listing(names, stat_of(stat)), denied)
+
+    def _made(self, answer: Any, make: Callable[[Any, Any], T], denied: T) -> T | None:
+        """What `make` makes of an answer; None of a missing znode, `denied` of one whose ACL refuses."""
         try:
-            names, stat = self._read(answer)
-            return Listing(names, stat_of(stat))
+            return make(*self._read(answer))
         except kz.NoNodeError:
             return None
         except kz.NoAuthError:
-            return Listing([], _NO_STAT, denied=path)
+            return denied
 
     def _appeared(self, paths: Sequence[str], found: Sequence[object], watch: Watch | None) -> list[int]:
         """Set exist watches on the paths not `found`; the indexes of those created meanwhile."""
@@ -372,16 +371,9 @@ class KazooStore(TreeStore, AclStore):
             raise WriteDenied(denied.index, denied.path, self._acls.missing(denied.path)) from denied
 
     def get_acls(self, paths: Sequence[str]) -> list[Acl | None]:
-        return [self._acl(answer) for answer in pipelined(self._client.get_acls_async, paths)]
-
-    def _acl(self, answer: Any) -> Acl | None:
-        try:
-            entries, _ = self._read(answer)
-        except kz.NoNodeError:
-            return None
-        except kz.NoAuthError:
-            return ()
-        return tuple(AclEntry(entry.perms, f"{entry.id.scheme}:{entry.id.id}") for entry in entries)
+        denied: Acl = ()
+        answers = pipelined(self._client.get_acls_async, paths)
+        return [self._made(answer, lambda entries, _: _acl(entries), denied) for answer in answers]
 
     def set_acl(self, path: str, acl: Acl) -> bool:
         (is_set,) = self.set_acls([(path, acl)])
@@ -410,6 +402,10 @@ class KazooStore(TreeStore, AclStore):
                 ) from error
             raise
         return True
+
+
+def _acl(entries: Sequence[KazooAcl]) -> Acl:
+    return tuple(AclEntry(entry.perms, f"{entry.id.scheme}:{entry.id.id}") for entry in entries)
 
 
 def _entries(acl: Acl) -> list[KazooAcl]:

@@ -55,10 +55,7 @@ class Target(Record):
         return united(self.threads.values())
 
 
-def _failed(fields: Fields, key: str, _: object) -> tuple[str, ...]:
-    return tuple(str(identity) for identity in fields.items(key))
-
-
+_IDENTITIES = Form(lambda fields, key, _: tuple(map(str, fields.items(key))), list)
 _FAILED = ("attempts", "failed_ask")
 
 
@@ -130,7 +127,7 @@ class ClientSide(Record):
     protocol_type: Annotated[str, forms.text(250, "consumer")]
     ask: Annotated[str, forms.text(64)] = ""
     is_cooperative: Annotated[bool, forms.FLAG.named("cooperative")] = False
-    failed: Annotated[tuple[str, ...], forms.STRINGS._replace(read=_failed).optional] = ()
+    failed: Annotated[tuple[str, ...], _IDENTITIES.optional] = ()
     attempts: Annotated[int, forms.count()] = 0
     failed_ask: Annotated[str, forms.text(64)] = ""
     floor: Annotated[str, forms.text(64).optional] = ""
@@ -185,14 +182,6 @@ def _target(fields: Fields, key: str, _: object) -> dict[str, Target]:
     return target
 
 
-_REBALANCE = (
-    *("generation", "epoch", "trigger", "started_ms", "joined", "left", "moved", "stopped_ms", "finished_ms"),
-    *("to_last_stop_ms", "to_last_start_ms", "standing_since_ms", "silent_since_ms", "standstill_ms"),
-    *("replaced_by", "assignment_ms", "attempts", "evicted"),
-)
-"""The fields of a rebalance's znode, in order."""
-
-
 @dataclass(frozen=True, slots=True)
 class Rebalance(Record):
     """`history/rebalance-[generation]`: one rebalance, for people. Times are wall-clock milliseconds.
@@ -221,11 +210,11 @@ class Rebalance(Record):
     stopped_ms: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
     finished_ms: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
     standing_since_ms: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
+    silent_since_ms: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
     standstill_ms: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
     replaced_by: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
     assignment_ms: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
     attempts: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
-    silent_since_ms: Annotated[int | None, forms.OPTIONAL_NUMBER] = None
     evicted: Annotated[tuple[Evicted, ...], forms.objects(Evicted)] = ()
 
     @property
@@ -238,10 +227,14 @@ class Rebalance(Record):
         """Milliseconds from the start to the last start acknowledged."""
         return None if self.finished_ms is None else max(0, self.finished_ms - self.started_ms)
 
-    def to_bytes(self) -> bytes:
-        computed = {"to_last_stop_ms": self.to_last_stop_ms, "to_last_start_ms": self.to_last_start_ms}
-        values = self.to_json() | computed
-        return compact({name: values[name] for name in _REBALANCE})
+    def to_json(self) -> dict[str, Any]:
+        """Its fields, and the durations behind `finished_ms`."""
+        written = {}
+        for key, value in Record.to_json(self).items():
+            written[key] = value
+            if key == "finished_ms":
+                written |= {"to_last_stop_ms": self.to_last_stop_ms, "to_last_start_ms": self.to_last_start_ms}
+        return written
 
 
 # `left_out` of a group's state: keys and their bounds.

@@ -6,11 +6,16 @@ Every name from outside is checked here before it becomes part of a path.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Generic, ParamSpec
 
 from ..errors import UsageError
 from ..store import Store
 from ..values import shown as shown
+
+P = ParamSpec("P")
 
 ROOT = "/"
 CONSUMERS = "/consumers"
@@ -33,6 +38,29 @@ CHECKPOINT_PREFIX = "checkpoint-"
 LONGEST_NUMBER = 18
 
 
+class Child:
+    """The path of a znode below the `root` of brokers, a group or a region."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, paths: Brokers | GroupPaths | RegionPaths, kind: type) -> str:
+        return f"{paths.root}/{self._name}"
+
+
+class Below(Generic[P]):
+    """Likewise of a znode with names or numbers in its path, as `paths.channel(consumer)`.
+
+    :param form: its path below the root, as for `str.format`.
+    """
+
+    def __init__(self, form: str) -> None:
+        self._form = form
+
+    def __get__(self, paths: Brokers | GroupPaths | RegionPaths, kind: type) -> Callable[P, str]:
+        return lambda *names, **_: f"{paths.root}/{self._form.format(*names)}"
+
+
 @dataclass(frozen=True, slots=True)
 class Brokers:
     """The parent of topics and brokers: `/brokers` unless Kafka has its own chroot."""
@@ -40,33 +68,18 @@ class Brokers:
     brokers_path: str = "/brokers"
 
     @property
-    def topics(self) -> str:
-        return f"{self.brokers_path}/topics"
+    def root(self) -> str:
+        return self.brokers_path
 
-    def topic(self, topic: str) -> str:
-        return f"{self.brokers_path}/topics/{topic}"
-
-    @property
-    def ids(self) -> str:
-        return f"{self.brokers_path}/ids"
-
-    def id(self, broker: str) -> str:
-        return f"{self.brokers_path}/ids/{broker}"
+    topics = Child("topics")
+    topic = Below[str]("topics/{}")
+    ids = Child("ids")
+    id = Below[str]("ids/{}")
 
 
 def node_path(session: int) -> str:
     """The znode of a node's session."""
     return f"{NODES}/{session & 2**64 - 1:016x}"
-
-
-class Child:
-    """The path of a znode below the `root` of a group or region."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __get__(self, paths: GroupPaths | RegionPaths, kind: type) -> str:
-        return f"{paths.root}/{self._name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,68 +96,33 @@ class GroupPaths:
     state = Child("state")
     request = Child("request")
     sync = Child("sync")
+    ask = Below[str]("sync/{}")
+    member_answer = Below[str, str](f"sync/{{}}/{MEMBER_PREFIX}{{}}")
+    answer = Below[str](f"sync/{{}}/{ANSWER}")
     sync_request = Child("sync_request")
     history = Child("history")
+    rebalance = Below[int](f"history/{REBALANCE_PREFIX}{{:010d}}")
     ids = Child("ids")
+    id = Below[str]("ids/{}")
     seats = Child("seats")
+    seat = Below[str]("seats/{}")
     channels = Child("channel")
+    channel = Below[str]("channel/{}")
+    command = Below[str, str]("channel/{}/{}")
+    command_prefix = Below[str](f"channel/{{}}/{COMMAND_PREFIX}")
     owners = Child("owners")
+    owners_of = Below[str]("owners/{}")
+    owner = Below[str, int]("owners/{}/{}")
     offsets = Child("offsets")
+    offsets_of = Below[str]("offsets/{}")
+    offset = Below[str, int]("offsets/{}/{}")
     segments = Child("segments")
+    segment = Below[str]("segments/{}")
+    segment_prefix = Child(f"segments/{SEGMENT_PREFIX}")
     queries = Child("queries")
+    query = Below[str]("queries/{}")
     pools = Child("pools")
-
-    def ask(self, name: str) -> str:
-        return f"{self.sync}/{name}"
-
-    def member_answer(self, ask: str, consumer: str) -> str:
-        return f"{self.sync}/{ask}/{MEMBER_PREFIX}{consumer}"
-
-    def answer(self, ask: str) -> str:
-        return f"{self.sync}/{ask}/{ANSWER}"
-
-    def rebalance(self, generation: int) -> str:
-        return f"{self.history}/{REBALANCE_PREFIX}{generation:010d}"
-
-    def id(self, consumer: str) -> str:
-        return f"{self.ids}/{consumer}"
-
-    def seat(self, instance: str) -> str:
-        return f"{self.seats}/{instance}"
-
-    def channel(self, consumer: str) -> str:
-        return f"{self.channels}/{consumer}"
-
-    def command(self, consumer: str, name: str) -> str:
-        return f"{self.channels}/{consumer}/{name}"
-
-    def command_prefix(self, consumer: str) -> str:
-        return f"{self.channels}/{consumer}/{COMMAND_PREFIX}"
-
-    def owners_of(self, topic: str) -> str:
-        return f"{self.owners}/{topic}"
-
-    def owner(self, topic: str, partition: int) -> str:
-        return f"{self.owners}/{topic}/{partition}"
-
-    def offsets_of(self, topic: str) -> str:
-        return f"{self.offsets}/{topic}"
-
-    def offset(self, topic: str, partition: int) -> str:
-        return f"{self.offsets}/{topic}/{partition}"
-
-    def segment(self, name: str) -> str:
-        return f"{self.segments}/{name}"
-
-    @property
-    def segment_prefix(self) -> str:
-        return f"{self.segments}/{SEGMENT_PREFIX}"
-
-    def query(self, query: str) -> str:
-        return f"{self.queries}/{query}"
-
-    def pool(self, pool: str) -> str:
-        return f"{self.pools}/{pool}"
+    pool = Below[str]("pools/{}")
 
     @property
     def skeleton(self) -> tuple[str, ...]:
@@ -191,25 +169,13 @@ class RegionPaths:
 
     request = Child("request")
     initial = Child("initial")
+    initial_of_group = Below[str]("initial/{}")
+    initial_of = Below[str, str]("initial/{}/{}")
+    initial_offset = Below[str, str, int]("initial/{}/{}/{}")
     checkpoints = Child("checkpoints")
-
-    def initial_of_group(self, group: str) -> str:
-        return f"{self.initial}/{group}"
-
-    def initial_of(self, group: str, topic: str) -> str:
-        return f"{self.initial_of_group(group)}/{topic}"
-
-    def initial_offset(self, group: str, topic: str, partition: int) -> str:
-        return f"{self.initial}/{group}/{topic}/{partition}"
-
-    def checkpoint(self, sequence: int) -> str:
-        return f"{self.checkpoints}/{CHECKPOINT_PREFIX}{sequence:010d}"
-
-    def contribution(self, sequence: int, group: str, name: str) -> str:
-        return f"{self.checkpoint(sequence)}/{contribution_name(group, name)}"
-
-    def end(self, sequence: int, how: str) -> str:
-        return f"{self.checkpoint(sequence)}/{how}"
+    checkpoint = Below[int](f"checkpoints/{CHECKPOINT_PREFIX}{{:010d}}")
+    contribution = Below[int, str, str](f"checkpoints/{CHECKPOINT_PREFIX}{{:010d}}/{{}}~{{}}")
+    end = Below[int, str](f"checkpoints/{CHECKPOINT_PREFIX}{{:010d}}/{{}}")
 
     @property
     def skeleton(self) -> tuple[str, ...]:
@@ -222,16 +188,6 @@ def contribution_name(group: str, name: str) -> str:
     return f"{group}~{name}"
 
 
-def checkpoint_number(name: str) -> int:
-    """The sequence of a checkpoint; 0 for any other name."""
-    return _counted(name, CHECKPOINT_PREFIX)
-
-
-def history_generation(name: str) -> int:
-    """The generation of a record of a group's history; 0 for any other name."""
-    return _counted(name, REBALANCE_PREFIX)
-
-
 def segment_name(number: int) -> str:
     """ZooKeeper's name of the segment with this number."""
     return f"{SEGMENT_PREFIX}{number:010d}"
@@ -242,17 +198,20 @@ def ask_name(number: int) -> str:
     return f"{ASK_PREFIX}{number:010d}"
 
 
-def ask_number(name: str) -> int:
-    """The number of an ask; 0 for any other name."""
-    return _counted(name, ASK_PREFIX)
-
-
 def _counted(name: str, prefix: str) -> int:
     """A number that the coordinator counts; 0 for any other name. It has ten digits or more, unlike a `sequence`."""
     digits = name[len(prefix) :]
     is_number = digits.isascii() and digits.isdigit() and len(digits) <= LONGEST_NUMBER
     number = int(digits) if is_number else 0
     return number if f"{prefix}{number:010d}" == name else 0
+
+
+checkpoint_number = partial(_counted, prefix=CHECKPOINT_PREFIX)
+"""The sequence of a checkpoint, by its name; 0 for any other name."""
+history_generation = partial(_counted, prefix=REBALANCE_PREFIX)
+"""The generation of a record of a group's history, likewise."""
+ask_number = partial(_counted, prefix=ASK_PREFIX)
+"""The number of an ask, likewise."""
 
 
 def sequence(name: str) -> int | None:

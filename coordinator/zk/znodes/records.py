@@ -282,8 +282,7 @@ class OwnerRecord(Record):
     generation: Annotated[int, forms.count()]
 
 
-def _discontinuity(fields: Fields, key: str, _: object) -> Discontinuity | None:
-    return fields.value(key, Discontinuity.read, CAUSE)
+_DISCONTINUITY = Form(lambda fields, key, _: fields.value(key, Discontinuity.read, CAUSE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +297,7 @@ class OffsetRecord(Record):
     topic_id: Annotated[str, forms.text(64)]
     generation: Annotated[int, forms.count(0)]
     start: Annotated[str, forms.text(64).optional] = ""
-    discontinuity: Annotated[Discontinuity | None, Form(_discontinuity).optional] = None
+    discontinuity: Annotated[Discontinuity | None, _DISCONTINUITY.optional] = None
 
 
 def _ranges(fields: Fields, key: str, _: object) -> Set[int]:

@@ -77,7 +77,8 @@ class GroupRegion(Record):
     away: Annotated[tuple[str, ...], forms.STRINGS.optional] = ()
 
 
-class Progress(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Progress(Record):
     """`region` in a channel.
 
     :ivar reset: the reset of the last start applied.
@@ -85,16 +86,9 @@ class Progress(NamedTuple):
     :ivar drained: the last checkpoint that it has contributed to.
     """
 
-    reset: int = 0
-    ready: int = 0
-    drained: int = 0
-
-    @classmethod
-    def read(cls, fields: Fields) -> Progress:
-        return cls(fields.count("reset", 0), fields.count("ready", 0), fields.count("drained", 0))
-
-    def to_json(self) -> dict[str, Any]:
-        return {"reset": self.reset, "ready": self.ready, "drained": self.drained}
+    reset: Annotated[int, forms.count()] = 0
+    ready: Annotated[int, forms.count()] = 0
+    drained: Annotated[int, forms.count()] = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,12 +48,10 @@ _NO_PATH = re.compile("[\0\ud800-\udfff]")
 """What no path of a file system may have: NUL, and halves of characters."""
 
 
-def _is_folder(name: str) -> bool:
-    return not _NO_PATH.search(name)
-
-
-def _is_file(name: str) -> bool:
-    return not name.startswith("/") and all(map(is_name, name.split("/")))
+_FOLDER = forms.text().checked(lambda name: not _NO_PATH.search(name), "a folder or a URL")
+_FILE = forms.text(1024).checked(
+    lambda name: not name.startswith("/") and all(map(is_name, name.split("/"))), "a path below the segments folder"
+)
 
 
 def _count(value: object) -> int:
@@ -103,8 +101,8 @@ class Segment(Record):
 
     MOST_BYTES = MAX_SEGMENT_BYTES
 
-    file: Annotated[str, forms.text(1024).checked(_is_file, "a path below the segments folder")]
-    segments_dir: Annotated[str, forms.text().checked(_is_folder, "a folder or a URL")]
+    file: Annotated[str, _FILE]
+    segments_dir: Annotated[str, _FOLDER]
     rows: Annotated[int, forms.number()]
     size: Annotated[int, forms.number().named("bytes")]
     ranges: Annotated[tuple[SealedRange, ...], _RANGES]
@@ -142,23 +140,20 @@ class SegmentsRecord(Record):
     seal_interval_ms: Annotated[int | None, _INTERVAL] = None
 
 
-class Rewind(NamedTuple):
+_DONE = Form(lambda fields, key, _: fields.number(key, 0) > 0, int, "done")
+
+
+@dataclass(frozen=True, slots=True)
+class Rewind(Record):
     """`rewind` in a query's znode: its Spark checkpoint is set back, and no run may begin anywhere else.
 
     :ivar checkpoint: as in the offset at which the next run begins, as is `czxid`.
     :ivar is_done: whether the Spark checkpoint's files are as they shall be: no run begins before.
     """
 
-    checkpoint: int
-    czxid: int
-    is_done: bool = False
-
-    @classmethod
-    def read(cls, fields: Fields) -> Rewind:
-        return cls(fields.count("checkpoint", 0), fields.number("czxid"), fields.number("done", 0) > 0)
-
-    def to_json(self) -> dict[str, int]:
-        return {"checkpoint": self.checkpoint, "czxid": self.czxid, "done": int(self.is_done)}
+    checkpoint: Annotated[int, forms.count(0)]
+    czxid: Annotated[int, forms.number()]
+    is_done: Annotated[bool, _DONE] = False
 
 
 @dataclass(frozen=True, slots=True)
