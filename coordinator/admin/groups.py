@@ -19,11 +19,28 @@ from ..zk.znodes.records import Channel, Command, OffsetRecord, OwnerRecord, Reg
 T = TypeVar("T")
 K = TypeVar("K")
 
+NODES_AT_ONCE = 1000
+
 
 def existing(store: Store, paths: Mapping[K, str]) -> dict[K, Node]:
     """The znodes that exist, by the keys of their paths; pipelined."""
     nodes = store.get_many([*paths.values()])
     return {key: node for key, node in zip(paths, nodes, strict=True) if node is not None}
+
+
+def tree(store: Store, root: str) -> dict[str, Node]:
+    """Every znode at and below `root`, parents first."""
+    found: dict[str, Node] = {}
+    level = [root]
+    while level:
+        parents: list[str] = []
+        for first in range(0, len(level), NODES_AT_ONCE):
+            there = existing(store, {path: path for path in level[first : first + NODES_AT_ONCE]})
+            found |= there
+            parents += [path for path, node in there.items() if node.stat.children]
+        listings = store.children_many(parents)
+        level = [f"{p}/{n}" for p, each in zip(parents, listings, strict=True) if each for n in sorted(each.names)]
+    return found
 
 
 def partitions_below(store: Store, topics: Sequence[str], parent: Callable[[str], str]) -> list[TopicPartition]:

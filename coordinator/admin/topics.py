@@ -19,7 +19,7 @@ from ..zk.values import shown
 from ..zk.znodes.json_fields import Fields, changed, readable
 from ..zk.znodes.paths import Brokers, checked_name, is_name, names_below
 from ..zk.znodes.records import MAX_TOPIC_BYTES, Topic
-from .groups import existing
+from .groups import existing, tree
 
 MAX_PARTITIONS = 100_000
 KAFKAS_TOOLS = "by kafka-topics.sh or, on the embedded ensemble, scripts/ensemble kafka topic NAME"
@@ -131,11 +131,7 @@ def topic_znodes(store: Store, brokers: Brokers, name: str) -> list[str]:
     path = brokers.topic(name)
     if readable(_has_replicas, path, node):
         raise UsageError(f"topic {name} is a real Kafka's: delete it in Kafka, {KAFKAS_TOOLS} --delete")
-    found = [path]
-    for parent in found:  # breadth first: the list grows during iteration
-        listing = store.children(parent)
-        found.extend(f"{parent}/{child}" for child in (sorted(listing.names) if listing else ()))
-    return found[::-1]
+    return [*tree(store, path)][::-1]
 
 
 def delete_topic(store: Store, brokers: Brokers, name: str) -> list[str]:

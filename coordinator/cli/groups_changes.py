@@ -280,8 +280,7 @@ def delete(reading: Reading, names: tuple[str, ...], all_groups: bool, dry_run: 
             failed[group] = str(error)
     code = FAILED if failed else 0
     if dry_run:
-        sizes = {group: (each.znodes, each.offsets, each.segments, each.size) for group, each in would.items()}
-        rows = [(group, *sizes.get(group, [None] * 4), failed.get(group)) for group in sorted({*would, *failed})]
+        rows = [(group, *would.get(group, [None] * 4), failed.get(group)) for group in sorted({*would, *failed})]
         notes = ["nothing was deleted: this was a dry run, delete without --dry-run"]
         return Shot(REMOVABLE, rows, notes, code=code)
     znodes = {group: removed.znodes for group, removed in done.items()}
