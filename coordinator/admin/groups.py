@@ -279,7 +279,7 @@ def existing_group(reading: Reading, group: str) -> ShownGroup:
 
     :raises UsageError: when it does not exist.
     """
-    checked_group(reading, group)
+    checked_group(reading.store, group)
     return read_group(reading, group)
 
 
@@ -294,13 +294,13 @@ def _topic(reading: Reading, path: str, name: str, node: Node | None) -> Topic |
     return reading.record(path, node, lambda path, data: Topic.parse(path, name, data, node.stat.czxid if node else 0))
 
 
-def checked_group(reading: Reading, group: str) -> znodes.GroupPaths:
+def checked_group(store: Store, group: str) -> znodes.GroupPaths:
     """The paths of a group that exists.
 
     :raises UsageError: when it does not exist.
     """
-    if not is_name(group) or reading.store.get(znodes.GroupPaths(group).root) is None:
-        raise UsageError(f"Consumer group '{group}' does not exist.")
+    if not is_name(group) or store.get(znodes.GroupPaths(group).root) is None:
+        raise UsageError(f"Consumer group {shown(group)} does not exist.")
     return znodes.GroupPaths(group)
 
 

@@ -305,7 +305,7 @@ def removal(reading: Reading, group: str, query: str, now_ms: int) -> Removal:
 
     :raises UsageError: when there is no such group or query.
     """
-    checked_group(reading, group)
+    checked_group(reading.store, group)
     queries = read_queries(reading, group, now_ms)
     shown = next((one for one in queries if one.query == query), None)
     if shown is None:

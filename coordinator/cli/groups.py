@@ -107,10 +107,6 @@ def bounds_in(source: Log) -> BoundsOf:
     return bounds_of
 
 
-if TYPE_CHECKING:
-    from consumer.logs import Log
-
-
 Where = tuple[str, int, str | None]
 """Topic, partition, topic id."""
 PLACES = dict.fromkeys(CHANGING, f"{__package__}.groups_changes") | {"export-offsets": f"{__package__}.topics"}
@@ -342,10 +338,7 @@ def _assignment(group: admin.ShownGroup) -> tuple[object, ...]:
     client, pending = group.state.client, group.pending
     side = ("client", client.protocol_type) if client is not None else ("coordinator", CONSUMER)
     asks = [
-        (
-            each.ask.leader if each is not None and each.ask is not None else None,
-            each.name if each is not None else None,
-        )
+        (each.ask.leader if each.ask else None, each.name) if each else (None, None)
         for each in (group.adopted, pending)
     ]
     return (*side, *asks[0], *asks[1], pending.ask.attempt if pending is not None and pending.ask is not None else None)
@@ -414,7 +407,7 @@ def history(reading: admin.Reading, group: str) -> Shot:
     Under client-side assignment ASSIGNMENT-MS counts from the ask to the adoption of its answer, and ATTEMPTS is 1 plus
     the assignments that failed before it.
     """
-    admin.checked_group(reading, group)
+    admin.checked_group(reading.store, group)
     found = admin.read_history(reading, group)
     document = [
         {**{key: getattr(each, key) for key in HISTORY_KEYS}, "evicted": [one.to_json() for one in each.evicted]}

@@ -72,17 +72,10 @@ def create(group: str, members: tuple[str, ...], regions: tuple[str, ...], zk: s
 @click.option("--all-members", is_flag=True, help="All static members of GROUP.")
 @reason_option
 @timeout_option("coordinator's turn")
-@cli.zk_option
-@cli.output_option
+@printed()
 def remove_members(
-    group: str,
-    instances: tuple[str, ...],
-    all_members: bool,
-    reason: str | None,
-    timeout_s: float,
-    zk: str,
-    output: str,
-) -> None:
+    reading: Reading, group: str, instances: tuple[str, ...], all_members: bool, reason: str | None, timeout_s: float
+) -> Shot:
     """Remove the seats of static members of GROUP, by their group_instance_id.
 
     Their partitions are reassigned: at once when the member is away, else when its lease has expired. A consumer that
@@ -91,9 +84,8 @@ def remove_members(
     """
     if bool(instances) == all_members:
         raise UsageError("name the members by their group_instance_id, or give --all-members")
-    with cli.opened(zk) as store:
-        chosen = control.remove_members(store, ThreadRuntime(), group, instances, operator(), reason, timeout_s)
-    cli.print_rows(SEATS, [(group, instance, "Removed") for instance in chosen], output)
+    chosen = control.remove_members(reading.store, ThreadRuntime(), group, instances, operator(), reason, timeout_s)
+    return Shot(SEATS, [(group, instance, "Removed") for instance in chosen])
 
 
 @click.command("lift-mark")
@@ -103,11 +95,10 @@ def remove_members(
 @click.option("--dry-run", is_flag=True, help="Only show the marks (the default).")
 @click.option("--execute", is_flag=True, help="Lift them.")
 @reason_option
-@cli.zk_option
-@cli.output_option
+@printed()
 def lift_mark(
-    group: str, consumer: str, incarnation: str, dry_run: bool, execute: bool, reason: str | None, zk: str, output: str
-) -> None:
+    reading: Reading, group: str, consumer: str, incarnation: str, dry_run: bool, execute: bool, reason: str | None
+) -> Shot:
     """Show, or with --execute lift, the marks of CONSUMER in GROUP, whose partitions wait for its lease.
 
     The partitions are then reassigned at once. A process of CONSUMER that still runs may fetch them until its lease is
@@ -115,17 +106,16 @@ def lift_mark(
     """
     if dry_run and execute:
         raise UsageError("give --dry-run or --execute, not both")
-    with cli.opened(zk) as store:
-        if execute:
-            marks = control.lift(store, ThreadRuntime(), group, consumer, incarnation, operator(), reason)
-        else:
-            marks = control.marks_of(store, group, consumer, incarnation)
+    if execute:
+        marks = control.lift(reading.store, ThreadRuntime(), group, consumer, incarnation, operator(), reason)
+    else:
+        marks = control.marks_of(reading.store, group, consumer, incarnation)
     if not dry_run and not execute:
         click.echo(LIFTS_NOTHING, err=True)
     _warn(RISK)
     held = [" ".join(f"{topic}:{ranges}" for topic, ranges in range_texts(mark.partitions).items()) for mark in marks]
     rows = [(group, m.consumer, m.incarnation, m.lease_ms, text, execute) for m, text in zip(marks, held, strict=True)]
-    cli.print_rows(MARKS, rows, output)
+    return Shot(MARKS, rows)
 
 
 # ---- offsets
