@@ -156,37 +156,28 @@ class OffsetCollector:
             state = GroupState.parse(paths.state, node.data)
             if state.region is not None:
                 return None
-            needed = set(state.topics) | {part.topic for mark in state.marks for part in mark.partitions}
-            channels = self._store.get_many([paths.channel(name) for name in names_below(self._store, paths.channels)])
-            for channel in channels:
-                if channel is None:
-                    continue
-                if channel.stat.children:
-                    return None
-                needed |= {part.topic for part in parsed_channel(paths.channels, channel.data).running}
-            return frozenset(needed | self._subscribed(paths) | self._sealed(paths))
+            channels = self._below(paths.channels)
+            if any(channel.stat.children for channel in channels):
+                return None
+            needed = {*state.topics, *(part.topic for mark in state.marks for part in mark.partitions)}
+            for each in channels:
+                needed |= {part.topic for part in parsed_channel(paths.channels, each.data).running}
+            for each in self._below(paths.ids):
+                needed |= set(Registration.parse(paths.ids, each.data).subscription)
+            for each in self._below(paths.seats):  # of members that are away
+                needed |= set(Seat.parse(paths.seats, each.data).registration.subscription)
+            for each in self._below(paths.segments, SEGMENTS_READ):  # a query may still read them
+                needed |= {part.topic for part in Segment.parse(paths.segments, each.data).ranges}
+            return frozenset(needed)
         except BadData:
             return None  # it is reported where it is used
 
-    def _subscribed(self, paths: GroupPaths) -> set[str]:
-        """The topics that members, and those away from their seats, name."""
-        ids, seats = (
-            self._store.get_many([f"{root}/{name}" for name in names_below(self._store, root)])
-            for root in (paths.ids, paths.seats)
-        )
-        found = {topic for node in ids if node for topic in Registration.parse(paths.ids, node.data).subscription}
-        return found | {
-            topic for node in seats if node for topic in Seat.parse(paths.seats, node.data).registration.subscription
-        }
+    def _below(self, root: str, most: int | None = None) -> list[Node]:
+        """The znodes below `root`.
 
-    def _sealed(self, paths: GroupPaths) -> set[str]:
-        """The topics of the segments that a query may still read.
-
-        :raises BadData: when there are too many to be read.
+        :raises BadData: when there are more than `most`.
         """
-        names = names_below(self._store, paths.segments)
-        if len(names) > SEGMENTS_READ:
-            raise BadData(f"{paths.segments} has {len(names)} segments")
-        nodes = self._store.get_many([paths.segment(name) for name in names])
-        ranges = (Segment.parse(paths.segments, node.data).ranges for node in nodes if node is not None)
-        return {each.topic for some in ranges for each in some}
+        names = names_below(self._store, root)
+        if most is not None and len(names) > most:
+            raise BadData(f"{root} has {len(names)} znodes")
+        return [node for node in self._store.get_many([f"{root}/{name}" for name in names]) if node is not None]
