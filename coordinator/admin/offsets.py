@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
+from ..planning.target import filters_of
 from ..zk.errors import CoordinatorError, OutcomeUnknown, Refused, UsageError
 from ..zk.store import MAX_OPERATIONS, Check, Create, Delete, Node, Operation, SetData, Store
 from ..zk.update import Failure, batches, ensure, retried
@@ -22,7 +22,6 @@ from ..zk.znodes.paths import GroupPaths, RegionPaths, is_name, names_below
 from ..zk.znodes.records import STATIC, BegunRecord, Channel, OffsetRecord, Registration, Seat, Topic, parsed_channel
 from ..zk.znodes.regions import CONSUMERS as REGION_OF_CONSUMERS
 from ..zk.znodes.regions import Region
-from ..zk.znodes.topic_filter import GroupFilters
 from .groups import existing, partitions_below
 from .reset_offsets import NewOffset, PartitionOffsets, Plan, ResetRequest, Scope, checked, chosen, missing, planned
 
@@ -173,11 +172,8 @@ def inactive(store: Store, group: str, of_region: bool = False) -> Standing:
         # In a region of slots offsets do not belong to states.
         if node is None or Region.parse(path, node.data).kind == REGION_OF_CONSUMERS:
             raise UsageError(f"group {group} is in consistent region {region}: reset it with `regions reset {region}`")
-    if found.state.state not in INACTIVE:
-        why = f"the current state is {found.state.state}"
-    elif found.used_by is not None:
-        why = found.used_by
-    else:
+    why = found.used_by if found.state.state in INACTIVE else f"the current state is {found.state.state}"
+    if why is None:
         return found
     raise CoordinatorError(f"Assignments can only be reset if the group '{group}' is inactive, but {why}.{found.hint}")
 
@@ -290,17 +286,8 @@ def _so_far(new: Sequence[NewOffset], left: Sequence[NewOffset]) -> str:
 # ---- resetting
 
 
-class LogBounds(NamedTuple):
-    """A partition's log.
-
-    :ivar earliest: offset of the oldest record.  :ivar latest: offset of the next record to be written.
-    :ivar at: offset of the first record at or after a time, where one was requested.
-    """
-
-    earliest: int
-    latest: int
-    at: int | None
-
+LogBounds = tuple[int, int, int | None]
+"""Offsets in a log: of the oldest record, of the next one to be written, and, if asked, of the first from a time on."""
 
 BoundsOf = Callable[[Topic, int, int | None], LogBounds]
 """Called with a topic, a partition, and a time in milliseconds since the epoch or None."""
@@ -423,16 +410,14 @@ def _subscribed(store: Store, standing: Standing) -> Callable[[str], bool]:
         topics |= set(standing.state.topics)
     topics |= {p.topic for p in standing.owned}
     topics |= {p.topic for _, channel in standing.channels if channel for p in channel.running}
-    wildcards: list[tuple[str, str]] = []
     sources = [paths.id(name) for name in standing.members if is_name(name)]
     sources += [paths.seat(name) for name in standing.seats if is_name(name)]  # of static members that are away
-    for node in filter(None, store.get_many(sources)):
-        registration = readable(Registration.parse, "", node)  # the coordinator ignores an unreadable one too
-        if registration is not None and registration.pattern in (STATIC, CLIENT):
-            topics |= set(registration.subscription)
-        elif registration is not None:
-            wildcards += ((registration.pattern, text) for text in registration.subscription)
-    filters = GroupFilters(wildcards).usable
+    read = [readable(Registration.parse, "", node) for node in store.get_many(sources)]
+    registrations = [each for each in read if each is not None]  # the coordinator ignores an unreadable one too
+    for each in registrations:
+        if each.pattern in (STATIC, CLIENT):
+            topics |= set(each.subscription)
+    filters = filters_of(registrations).usable
     return lambda topic: topic in topics or any(each.allows(topic) for each in filters)
 
 

@@ -100,9 +100,9 @@ def bounds_in(source: Log) -> BoundsOf:
         try:
             latest = source.latest(*place)  # read first: later records are after it
             at = min(latest, source.offset_for_timestamp(*place, timestamp_ms)) if timestamp_ms is not None else None
-            return LogBounds(source.earliest(*place), latest, at)
+            return source.earliest(*place), latest, at
         except UnknownTopic:
-            return LogBounds(0, 0, None)
+            return 0, 0, None
 
     return bounds_of
 

@@ -101,16 +101,8 @@ def delete(reading: Reading, name: str, execute: bool, log_dir: Path | None, bro
 
 
 def _shot(*found: admin.ListedTopic) -> Shot:
-    rows = [
-        (
-            each.name,
-            len(each.topic.partitions) if each.topic else None,
-            each.topic.id if each.topic else None,
-            each.error,
-        )
-        for each in found
-    ]
-    return Shot(COLUMNS, rows)
+    about = [(len(each.topic.partitions), each.topic.id) if each.topic else (None, None) for each in found]
+    return Shot(COLUMNS, [(each.name, *known, each.error) for each, known in zip(found, about, strict=True)])
 
 
 def _data(log_dir: Path | None, topic: Topic | None) -> list[Path]:
