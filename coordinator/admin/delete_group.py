@@ -14,9 +14,8 @@ refused, or finds the parents removed, and creates them: another group of the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from ..zk.below import unlink_segment
 from ..zk.errors import BadData
@@ -50,10 +49,9 @@ Removable = tuple[int, int, int, int]
 """Numbers of the znodes, offsets and sealed segments that a removal would remove, and of the bytes in their files."""
 
 
-def delete_group(store: Store, group: str, remove: Callable[[Path], None] = unlink_segment) -> Removed:
-    """Remove a group.
+def delete_group(store: Store, group: str) -> Removed:
+    """Remove a group. A segment's file is removed after the multi that removes its znode.
 
-    :param remove: removes a segment's file, after the multi that removes its znode.
     :raises GroupIdNotFound: when the group does not exist.
     :raises GroupNotEmpty: when the group is in use; the message contains what had been removed before.
     :raises BadData: when its state cannot be read.
@@ -70,7 +68,7 @@ def delete_group(store: Store, group: str, remove: Callable[[Path], None] = unli
             gone = [operation.path for operation in removals]
             commit_once(store, [*fence, *removals], lambda gone=gone: not any(store.get_many(gone)))  # type: ignore[misc]
             for path in gone:
-                _note(removed, paths, path, znodes[path], remove)
+                _note(removed, paths, path, znodes[path])
         return removed
 
     return retried(store, attempt, lambda: f"the znodes of group {group} keep changing: try again.{_so_far(removed)}")
@@ -110,7 +108,7 @@ def _so_far(removed: Removed) -> str:
     return f" {removed.znodes} of its znodes had been removed before{lost}; the rest is a complete group"
 
 
-def _note(removed: Removed, paths: GroupPaths, path: str, node: Node, remove: Callable[[Path], None]) -> None:
+def _note(removed: Removed, paths: GroupPaths, path: str, node: Node) -> None:
     """Count a removed znode; of a segment, remove the file."""
     removed.znodes += 1
     removed.offsets += _is_offset(paths, path)
@@ -121,7 +119,7 @@ def _note(removed: Removed, paths: GroupPaths, path: str, node: Node, remove: Ca
         if file is None:
             removed.elsewhere += 1
         else:
-            remove(file)
+            unlink_segment(file)
     except FileNotFoundError:
         return
     except (BadData, OSError, ValueError):

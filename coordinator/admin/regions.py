@@ -238,7 +238,7 @@ def _write_offsets(store: Store, paths: RegionPaths, region: Region, group: str)
     """
     there = committed(store, GroupPaths(group))
     newest = {part: before.record.topic_id for part, before in there.items() if before.record is not None}
-    found = [*_initial(store, paths, group), *_cut_offsets(store, paths, region, group).items()]
+    found = [*_initial(store, paths, group), *_cut_offsets(store, paths, region, group)]
     offsets = {part: (offset, topic_id) for part, (offset, topic_id) in found if newest.get(part, topic_id) == topic_id}
     new = []
     for part, (offset, topic_id) in sorted(offsets.items()):
@@ -249,22 +249,21 @@ def _write_offsets(store: Store, paths: RegionPaths, region: Region, group: str)
     write_offsets(store, group, new, of_region=True)
 
 
-def _cut_offsets(store: Store, paths: RegionPaths, region: Region, group: str) -> dict[TopicPartition, tuple[int, str]]:
-    """Partition -> offset and topic id."""
+StartOffsets = Iterator[tuple[TopicPartition, tuple[int, str]]]
+"""Partitions, each with its offset and topic id."""
+
+
+def _cut_offsets(store: Store, paths: RegionPaths, region: Region, group: str) -> StartOffsets:
     sequence = region.cut_of(group)
     cut = read_cut(store, paths, sequence, group) if sequence != INITIAL else GroupCut()
     names = sorted(set(cut.sources.values()))
-    found: dict[TopicPartition, tuple[int, str]] = {}
     for name, given in contributions(store, paths, sequence, group, names):
-        found |= {
-            part: (offset, given.topics.get(part.topic, ""))
-            for part, offset in given.offsets.items()
-            if cut.sources[part] == name
-        }
-    return found
+        for part, offset in given.offsets.items():
+            if cut.sources[part] == name:
+                yield part, (offset, given.topics.get(part.topic, ""))
 
 
-def _initial(store: Store, paths: RegionPaths, group: str) -> Iterator[tuple[TopicPartition, tuple[int, str]]]:
+def _initial(store: Store, paths: RegionPaths, group: str) -> StartOffsets:
     topics = names_below(store, paths.initial_of_group(group))
     parts = partitions_below(store, topics, lambda topic: paths.initial_of(group, topic))
     for part, node in existing(store, {part: paths.initial_offset(group, *part) for part in parts}).items():

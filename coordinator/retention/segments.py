@@ -316,12 +316,10 @@ class SegmentCollector:
 
     def _intervals(self, paths: GroupPaths) -> tuple[int, ...]:
         members = [paths.id(name) for name in names_below(self._store, paths.ids)]
-        found = []
-        for path, node in zip(members, self._store.get_many(members), strict=True):
-            registration = readable(Registration.parse, path, node)
-            if registration is not None:  # the consumer of an unreadable one is left out of the group
-                found.append(registration.seal_interval_ms or SEAL_INTERVAL_MS)
-        return tuple(found)
+        nodes = self._store.get_many(members)
+        found = (readable(Registration.parse, path, node) for path, node in zip(members, nodes, strict=True))
+        # The consumer of an unreadable registration is left out of the group.
+        return tuple(each.seal_interval_ms or SEAL_INTERVAL_MS for each in found if each is not None)
 
     def _list_segments(self, group: _Group) -> None:
         """List the changes, and read new segments."""
