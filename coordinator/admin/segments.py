@@ -123,7 +123,7 @@ def znode_findings(listed: Sequence[ListedSegment], stands: Mapping[PartitionKey
     """
     unreadable = [item for item in listed if item.segment is None]
     found = [SegmentFinding(DAMAGED, "unreadable znode", item.name, "", item.problem) for item in unreadable]
-    return [*found, *_missing(listed), *_unjoined(listed), *_beyond(listed, stands)]
+    return [*found, *_missing(listed), *_unjoined(listed, stands)]
 
 
 def file_findings(
@@ -169,8 +169,9 @@ def _missing(listed: Sequence[ListedSegment]) -> Iterator[SegmentFinding]:
             yield SegmentFinding(DAMAGED, "missing znode", first, "", problem)
 
 
-def _unjoined(listed: Sequence[ListedSegment]) -> Iterator[SegmentFinding]:
+def _unjoined(listed: Sequence[ListedSegment], stands: Mapping[PartitionKey, int]) -> Iterator[SegmentFinding]:
     ends: dict[PartitionKey, int] = {}
+    last: dict[PartitionKey, int] = {}
     for item in listed:
         for part in item.segment.ranges if item.segment else ():
             key = (part.topic, part.topic_id, part.partition)
@@ -182,15 +183,8 @@ def _unjoined(listed: Sequence[ListedSegment]) -> Iterator[SegmentFinding]:
             elif part.first < end:
                 problem = f"offsets {part.first} to {min(end, part.next) - 1} of {where} are in a segment before it too"
                 yield SegmentFinding(DAMAGED, "overlap", item.name, "", problem)
-            ends[key] = max(end, part.next)
-
-
-def _beyond(listed: Sequence[ListedSegment], stands: Mapping[PartitionKey, int]) -> Iterator[SegmentFinding]:
-    ends: dict[PartitionKey, int] = {}
-    for item in listed:
-        for part in item.segment.ranges if item.segment else ():
-            ends[part.topic, part.topic_id, part.partition] = part.next
-    for key, end in sorted(ends.items()):
+            ends[key], last[key] = max(end, part.next), part.next
+    for key, end in sorted(last.items()):
         if stands.get(key, end) > end:
             problem = (
                 f"the group's offset of {key[0]}-{key[2]} is {stands[key]}, but no segment contains {end} and later"
