@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import wraps
 from pathlib import Path
@@ -122,9 +122,6 @@ if TYPE_CHECKING:
 # ---- a Kafka, once or again and again
 
 
-TopicWithId = tuple[str, str]
-"""Topic, topic id."""
-
 Row = tuple[str, str, int, int, str]
 """The group's name in Kafka, topic, partition, offset, result."""
 
@@ -230,40 +227,29 @@ def exported(client: Requests, name: str, group: ShownGroup) -> list[Row]:
             "stop them, or export under another name with --as"
         )
     offsets: dict[tuple[str, int], int] = {p.partition: p.offset for p in group.partitions if p.offset is not None}
-    topics = {(part.partition.topic, part.topic_id) for part in group.partitions if part.topic_id is not None}
-    strange = mismatches(group, _partitions(client, topics))
+    strange = mismatches(client, group)
     valid = {place: offset for place, offset in offsets.items() if place not in strange}
     reasons = {**strange, **(client.commit_offsets(name, valid) if valid else {})}
     return [(name, *place, offset, reasons.get(place, "Successful")) for place, offset in sorted(offsets.items())]
 
 
-def _partitions(client: Requests, topics: Collection[TopicWithId]) -> dict[TopicWithId, frozenset[int] | str]:
-    """The partitions of topics, or why Kafka has no topic with that name and id."""
+def mismatches(client: Requests, group: ShownGroup) -> dict[tuple[str, int], str]:
+    """Partitions whose topic id differs from Kafka's, or that Kafka does not have, with the reason."""
     from consumer.logs import LogError
     from consumer.logs.kafka.topics import checked
 
-    answers = client.describe({name for name, _ in topics}).results() if topics else {}
-    found: dict[TopicWithId, frozenset[int] | str] = {}
-    for name, topic_id in topics:
-        try:
-            found[name, topic_id] = checked(name, topic_id, answers[name]).partitions
-        except LogError as error:
-            found[name, topic_id] = str(error)
-    return found
-
-
-def mismatches(group: ShownGroup, there: Mapping[TopicWithId, frozenset[int] | str]) -> dict[tuple[str, int], str]:
-    """Partitions whose topic id differs from Kafka's, or that Kafka does not have, with the reason.
-
-    :param there: Kafka's answer for the topics with an id.
-    """
+    topics = {part.partition.topic for part in group.partitions if part.topic_id is not None}
+    answers = client.describe(topics).results() if topics else {}
     found: dict[tuple[str, int], str] = {}
     for part in group.partitions:
-        partitions = there[part.partition.topic, part.topic_id] if part.topic_id is not None else "its topic has no id"
-        if isinstance(partitions, str):
-            found[part.partition] = partitions
-        elif part.partition.partition not in partitions:
-            found[part.partition] = "Kafka has no such partition"
+        topic, number = part.partition
+        try:
+            if part.topic_id is None:
+                found[part.partition] = "its topic has no id"
+            elif number not in checked(topic, part.topic_id, answers[topic]).partitions:
+                found[part.partition] = "Kafka has no such partition"
+        except LogError as error:
+            found[part.partition] = str(error)
     return found
 
 

@@ -30,14 +30,10 @@ from coordinator.zk.znodes.records import LONGEST_BY, PausedRecord
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 EVERY_S = 2.0
+reason_option = click.option("--reason", help="The reason, shown with the pause or request.")
 
 UNHEALTHY = 5
 """Exit code of a check with findings."""
-
-
-def reason_option(command: Command) -> Command:
-    """`--reason`, for later readers."""
-    return click.option("--reason", help="The reason, shown with the pause or request.")(command)
 
 
 def timeout_option(what: str) -> Callable[[Command], Command]:
