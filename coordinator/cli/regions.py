@@ -6,7 +6,6 @@ import click
 
 from coordinator.admin import regions as admin
 from coordinator.admin.groups import Reading
-from coordinator.admin.regions import remove_group
 from coordinator.zk.znodes.paths import REGIONS
 from coordinator.zk.znodes.regions import ABORTED, CHECKPOINT, COMPLETED, RESET, Contribution, RegionRequest
 
@@ -130,7 +129,7 @@ def remove_group_(reading: Reading, region: str, group: str) -> Shot:
     region, or in the one that its next member names. A region without groups is removed, with its checkpoints.
     """
     admin.existing_region(reading, region)
-    left = remove_group(reading.store, region, group)
+    left = admin.remove_group(reading.store, region, group)
     notes = () if left else (f"region {region} has no group any more: the coordinator removes it",)
     return Shot(REMOVED, [(region, group, ",".join(left) or None)], notes)
 

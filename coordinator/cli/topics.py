@@ -16,7 +16,6 @@ from coordinator.admin.groups import Reading, ShownGroup, existing_group
 from coordinator.zk import below
 from coordinator.zk.errors import BadData, CoordinatorError, UsageError
 from coordinator.zk.process import cli
-from coordinator.zk.process.cli import Cli, brokers_option, env_option, log_options
 from coordinator.zk.process.log_format import log_to_stderr
 from coordinator.zk.runtime import ENDINGS, ThreadRuntime, on_signals
 from coordinator.zk.znodes.paths import Brokers
@@ -40,7 +39,7 @@ MAY_BE_SET = ("EMPTY", "DEAD")
 """States of a group in Kafka."""
 
 
-@click.group(cls=Cli)
+@click.group(cls=cli.Cli)
 def topics() -> None:
     """The topics that groups consume. Those of a real Kafka are only listed."""
 
@@ -48,14 +47,14 @@ def topics() -> None:
 @topics.command()
 @click.argument("name")
 @partitions_option
-@printed(brokers_option, make_chroot=True)
+@printed(cli.brokers_option, make_chroot=True)
 def create(reading: Reading, name: str, partitions: int, brokers: Brokers) -> Shot:
     """Create topic NAME."""
     return _shot(admin.ListedTopic(name, admin.create_topic(reading.store, brokers, name, partitions), None))
 
 
 @topics.command("list")
-@printed(brokers_option)
+@printed(cli.brokers_option)
 def list_(reading: Reading, brokers: Brokers) -> Shot:
     """List all topics; one whose znode cannot be read is listed with the reason."""
     return _shot(*admin.list_topics(reading.store, brokers))
@@ -64,7 +63,7 @@ def list_(reading: Reading, brokers: Brokers) -> Shot:
 @topics.command()
 @click.argument("name")
 @partitions_option
-@printed(brokers_option)
+@printed(cli.brokers_option)
 def alter(reading: Reading, name: str, partitions: int, brokers: Brokers) -> Shot:
     """Give topic NAME more partitions."""
     return _shot(admin.ListedTopic(name, admin.alter_topic(reading.store, brokers, name, partitions), None))
@@ -73,12 +72,12 @@ def alter(reading: Reading, name: str, partitions: int, brokers: Brokers) -> Sho
 @topics.command()
 @click.argument("name")
 @click.option("--execute", is_flag=True, help="Delete; without it, only show what would be removed.")
-@env_option(
+@cli.env_option(
     "--log-dir",
     type=click.Path(file_okay=False, path_type=Path),
     help="The embedded log; the topic's data is removed from it too.",
 )
-@printed(brokers_option)
+@printed(cli.brokers_option)
 def delete(reading: Reading, name: str, execute: bool, log_dir: Path | None, brokers: Brokers) -> Shot:
     """Delete topic NAME: its znodes, and its data when --log-dir is given. A dry run without --execute."""
     store = reading.store
@@ -138,7 +137,7 @@ def on_kafka(columns: Sequence[str]) -> Callable[[Callable[..., Acts]], Callable
         @click.option("--every", "every_s", type=cli.Seconds(0.1), metavar="S", help="Repeat every S seconds.")
         @cli.zk_option
         @cli.output_option
-        @log_options
+        @cli.log_options
         @wraps(take)
         def command(
             bootstrap_servers: str,

@@ -23,7 +23,6 @@ from rich.text import Text
 from coordinator.admin.groups import Reading
 from coordinator.zk.errors import Retryable
 from coordinator.zk.process import cli
-from coordinator.zk.process.cli import echo_alarm
 from coordinator.zk.process.log_format import redacted
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.records import LONGEST_BY, PausedRecord
@@ -71,7 +70,7 @@ def echo_paused(paused: PausedRecord, label: str) -> None:
     for what, pause in everything + [(f"group {group}", pause) for group, pause in sorted(paused.groups.items())]:
         why = f": {pause.reason}" if pause.reason else ""
         line = f"{label}{what}, by {pause.by or 'an operator'} since {at(pause.since_ms)}{why}"
-        echo_alarm(cli.printable(line), "yellow")
+        cli.echo_alarm(cli.printable(line), "yellow")
 
 
 @dataclass(frozen=True, slots=True)

@@ -363,7 +363,9 @@ class SegmentCollector:
         cuts = self._cuts(group) if finished is not None else None
         if finished is None or cuts is None:
             return
-        finished = self._unretained(group, finished)
+        if may_hold(group.backlog, self._rules.bounds):  # a large backlog ends the retention
+            done = sorted(one for one in group.segments.values() if one.czxid <= finished)
+            finished = collectable(done, self._clock.now_ms(), self._rules.retention)
         lost: Cut | None = None
         for cut in (*cuts, None):
             until = min(finished, cut.czxid) if cut is not None else finished
@@ -378,13 +380,6 @@ class SegmentCollector:
             if not is_whole or until == finished or may_hold(group.backlog, self._rules.bounds):
                 return
             lost = cut
-
-    def _unretained(self, group: _Group, finished: int) -> int:
-        """The czxid up to which segments are not retained; a large backlog ends the retention."""
-        if not may_hold(group.backlog, self._rules.bounds):
-            return finished
-        done = sorted(one for one in group.segments.values() if one.czxid <= finished)
-        return collectable(done, self._clock.now_ms(), self._rules.retention)
 
     def _cuts(self, group: _Group) -> Sequence[Cut] | None:
         """The checkpoints of the group's region, oldest first; None while the region is unknown."""
