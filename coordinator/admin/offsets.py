@@ -363,16 +363,11 @@ class OffsetReset:
 # ---- removing
 
 
-@dataclass(frozen=True, slots=True)
-class Deletion:
-    """Result for one partition; `partition` is None where none is known, `error` None on success."""
-
-    topic: str
-    partition: int | None
-    error: str | None = None
+Deletions = dict[tuple[str, int | None], str | None]
+"""Topic, and partition or None where none is known -> the error, None on success."""
 
 
-def delete_offsets(store: Store, topics: Mapping[str, Topic], group: str, scopes: Iterable[Scope]) -> list[Deletion]:
+def delete_offsets(store: Store, topics: Mapping[str, Topic], group: str, scopes: Iterable[Scope]) -> Deletions:
     """Remove offsets of topics without a subscribed member, and with a topic's last one the record that it was begun.
 
     A member that subscribes meanwhile receives no partitions before `state` has changed, which refuses the removal.
@@ -381,7 +376,7 @@ def delete_offsets(store: Store, topics: Mapping[str, Topic], group: str, scopes
     """
     requested, removed, kept = list(scopes), set[TopicPartition](), set[str]()
 
-    def attempt(before: Failure | None) -> list[Deletion]:
+    def attempt(before: Failure | None) -> Deletions:
         if isinstance(before, Refused):
             kept.add(before.path)  # missing or not empty; else: a turn, or a concurrent removal
         standing = look(store, group)
@@ -389,7 +384,8 @@ def delete_offsets(store: Store, topics: Mapping[str, Topic], group: str, scopes
             raise GroupIdNotFound(f"'{group}' does not exist.")
         found = committed(store, standing.paths)
         decided = _decided(requested, topics, {*found, *removed}, _subscribed(store, standing))
-        gone = [TopicPartition(d.topic, d.partition) for d in decided if d.error is None and d.partition is not None]
+        deletable = [place for place, error in decided.items() if error is None]
+        gone = [TopicPartition(topic, number) for topic, number in deletable if number is not None]
         there = [partition for partition in gone if partition in found]
         removed.update(there)  # also when the outcome is unknown: the rest is retried
         emptied = {p.topic for p in gone} - {p.topic for p in found.keys() - removed}
@@ -423,8 +419,8 @@ def _subscribed(store: Store, standing: Standing) -> Callable[[str], bool]:
 
 def _decided(
     scopes: Iterable[Scope], topics: Mapping[str, Topic], found: set[TopicPartition], subscribed: Callable[[str], bool]
-) -> list[Deletion]:
-    decided: dict[tuple[str, int | None], Deletion] = {}
+) -> Deletions:
+    decided: Deletions = {}
     for scope in scopes:
         there = {partition.partition for partition in found if partition.topic == scope.topic}
         there |= set(topics[scope.topic].partitions) if scope.topic in topics else set()
@@ -433,5 +429,5 @@ def _decided(
             error = None if number in there else UNKNOWN_TOPIC_OR_PARTITION
             if error is None and subscribed(scope.topic):
                 error = GROUP_SUBSCRIBED_TO_TOPIC
-            decided[scope.topic, number] = Deletion(scope.topic, number, error)
-    return list(decided.values())
+            decided[scope.topic, number] = error
+    return decided

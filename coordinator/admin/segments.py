@@ -279,24 +279,11 @@ def _sums(listed: Sequence[ListedSegment]) -> tuple[int, int, int]:
     return len(listed), sum(segment.size for segment in segments), sum(segment.rows for segment in segments)
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
-    """The effect of removing a query.
-
-    :ivar shown: the query.
-    :ivar segments: number of segments that only it holds back, of `size` bytes.
-    :ivar is_last: no other query reads the group: no segments are collected then.
-    """
-
-    shown: ShownQuery
-    segments: int
-    size: int
-    is_last: bool
-
-
-def removal(reading: Reading, group: str, query: str, now_ms: int) -> Removal:
+def removal(reading: Reading, group: str, query: str, now_ms: int) -> tuple[ShownQuery, int, int, bool]:
     """What the removal of a query would do.
 
+    :returns: the query, the number of segments that only it holds back, their bytes, and whether no other query reads
+        the group: no segments are collected then.
     :raises UsageError: when there is no such group or query.
     """
     checked_group(reading.store, group)
@@ -309,7 +296,7 @@ def removal(reading: Reading, group: str, query: str, now_ms: int) -> Removal:
     listed = read_segments(reading, GroupPaths(group))
     before, after = finished_by_all(finished) or 0, finished_by_all(others) or 0
     freed, size, _ = _sums([item for item in listed if before < item.czxid <= after])
-    return Removal(shown, freed, size, is_last=not others)
+    return shown, freed, size, not others
 
 
 def remove_query(store: Store, group: str, query: str) -> None:

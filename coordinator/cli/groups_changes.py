@@ -226,15 +226,16 @@ def delete_offsets(group: str, topics: tuple[str, ...], zk: str, brokers: Broker
     scopes = [parse_scope(text) for text in topics]
     with cli.opened(zk) as store:
         done = offsets.delete_offsets(store, _topics(store, brokers), group, scopes)
-    errors = {each.error for each in done if each.error is not None}
+    errors = {error for error in done.values() if error is not None}
     if errors:
         cli.report("Encounter some partition level error, see the follow-up details:")
     elif output != cli.JSON:
         click.echo(f"Request succeed for deleting offsets with topic {', '.join(topics)} group {group}")
     unknown = None if output == cli.JSON else "Not Provided"
-    named = [unknown if each.partition is None else each.partition for each in done]
-    status = [f"Error: {each.error}" if each.error is not None else "Successful" for each in done]
-    rows = [*zip((each.topic for each in done), named, status, strict=True)]
+    rows = [
+        (topic, unknown if number is None else number, "Successful" if error is None else f"Error: {error}")
+        for (topic, number), error in done.items()
+    ]
     cli.print_rows(DELETED, rows, output)
     if offsets.GROUP_SUBSCRIBED_TO_TOPIC in errors:
         click.echo(cli.printable(f"stop the consumers of group {group} that subscribe to it first"), err=True)

@@ -161,18 +161,18 @@ def remove(reading: Reading, group: str, query: str, execute: bool) -> Shot:
     Stop the query first: a running one fails with its next batch. Restarted from its checkpoint, it continues if its
     segments still exist, and fails if they were collected.
     """
-    found = admin.removal(reading, group, query, ThreadRuntime().wall_ms())
+    found, count, size, is_last = admin.removal(reading, group, query, ThreadRuntime().wall_ms())
     if execute:
         admin.remove_query(reading.store, group, query)
     notes = []
-    if found.shown.state == admin.ACTIVE:
+    if found.state == admin.ACTIVE:
         will = "fails" if execute else "would fail"
         notes.append(f"query {query} is active: if it runs, it {will} with its next batch")
-    if found.is_last:
+    if is_last:
         notes.append(f"no other query reads group {group}: no segments are collected until one does")
     if not execute:
         notes.append("nothing was removed: this was a dry run, remove with --execute")
-    return Shot(REMOVED, [(group, query, found.shown.state, found.segments, found.size, execute)], notes)
+    return Shot(REMOVED, [(group, query, found.state, count, size, execute)], notes)
 
 
 def _query_row(shown: admin.ShownQuery) -> tuple[object, ...]:
