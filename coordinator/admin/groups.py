@@ -287,11 +287,18 @@ def topics_of(reading: Reading, brokers: znodes.Brokers, groups: Sequence[ShownG
     """The topics of the groups' partitions; None for one that does not exist, or is unreadable."""
     names = sorted({shown.partition.topic for group in groups for shown in group.partitions})
     nodes = existing(reading.store, {name: brokers.topic(name) for name in names})
-    return {name: _topic(reading, brokers.topic(name), name, nodes.get(name)) for name in names}
+    return {name: listed_topic(reading, brokers, name, nodes.get(name)) for name in names}
 
 
-def _topic(reading: Reading, path: str, name: str, node: Node | None) -> Topic | None:
-    return reading.record(path, node, lambda path, data: Topic.parse(path, name, data, node.stat.czxid if node else 0))
+def listed_topic(reading: Reading, brokers: znodes.Brokers, name: str, node: Node | None) -> Topic | None:
+    """The topic of a listed name; None when it does not exist or is unreadable."""
+
+    def parse(path: str, data: bytes) -> Topic:
+        if not is_name(name):
+            raise BadData(f"{shown(name)} is no name of a topic")
+        return Topic.parse(path, name, data, node.stat.czxid if node is not None else 0)
+
+    return reading.record(brokers.topic(name), node, parse)
 
 
 def checked_group(store: Store, group: str) -> znodes.GroupPaths:

@@ -35,7 +35,7 @@ from ..zk.znodes.topic_filter import TopicFilter
 from .groups import Reading, ShownGroup, existing, first_names, read_group, unreadable
 from .regions import OPEN, ShownRegion, read_region
 from .segments import FAR_BEHIND_SEGMENTS, ShownQuery, silent_queries
-from .topics import list_topics
+from .topics import usable_topics
 from .verify import not_live
 
 ELECTIONS = 3
@@ -107,15 +107,14 @@ def read_status(store: Store, brokers: znodes.Brokers, now_ms: int | None = None
     paused = reading.parsed(znodes.PAUSED, PausedRecord.parse) or NOTHING_PAUSED
     groups = tuple(_group(reading, name, now_ms) for name in reading.names(znodes.GROUPS))
     regions = tuple(read_region(reading, name, NEWEST_CHECKPOINTS) for name in reading.names(znodes.REGIONS))
-    topics = list_topics(store, brokers)
-    reading.problems.update({brokers.topic(t.name): t.error for t in topics if t.error})
+    topics = tuple(usable_topics(reading, brokers).values())
     for group in groups:
         reading.problems.update(_bad_patterns(group.shown))
     return Status(
         coordinator=elected,
         epoch=epoch.epoch if epoch else None,
         groups=groups,
-        topics=tuple(listed.topic for listed in topics if listed.topic is not None),
+        topics=topics,
         problems=reading.problems,
         coordinator_session=session,
         paused=paused,

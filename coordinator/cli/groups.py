@@ -14,7 +14,7 @@ import click
 
 from coordinator.admin import groups as admin
 from coordinator.admin.offsets import BoundsOf, LogBounds
-from coordinator.admin.topics import list_topics
+from coordinator.admin.topics import usable_topics
 from coordinator.admin.verify import problems, unknown
 from coordinator.zk.errors import UsageError
 from coordinator.zk.process import cli
@@ -202,10 +202,8 @@ def verify(reading: admin.Reading, group: str, brokers: Brokers) -> Shot:
     Prints one line for each problem, with the coordinator's reason for a partition that it has left out.
     """
     found = admin.existing_group(reading, group)
-    topics = list_topics(reading.store, brokers)
-    reading.problems.update({brokers.topic(each.name): each.error for each in topics if each.error})
-    wrong = unknown(group, reading.problems)
-    wrong += problems(found, {each.name: each.topic for each in topics if each.topic is not None})
+    topics = usable_topics(reading, brokers)
+    wrong = [*unknown(group, reading.problems), *problems(found, topics)]
     lines = [*map(cli.printable, wrong), f"Rebalance operation {'failed' if wrong else 'successful'} !"]
     document = {"group": group, "healthy": not wrong, "problems": [asdict(each) for each in wrong]}
     notes = [*filter(None, [state_message(found)]), *notes_of(reading)]

@@ -14,15 +14,13 @@ from coordinator.admin.acl import create_group
 from coordinator.admin.delete_group import Removable, Removed, delete_group, removable
 from coordinator.admin.groups import Reading, chosen_groups
 from coordinator.admin.reset_offsets import ResetRequest, parse_plans, parse_scope, to_csv
-from coordinator.admin.topics import list_topics
+from coordinator.admin.topics import usable_topics
 from coordinator.zk.errors import CoordinatorError, SessionLost, UsageError
 from coordinator.zk.process import cli
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.security.policy import checked_identities
-from coordinator.zk.store import Store
 from coordinator.zk.znodes.partitions import range_texts
 from coordinator.zk.znodes.paths import Brokers, checked_name
-from coordinator.zk.znodes.records import Topic
 
 from .acl import checked_regions, members_option, regions_option
 from .groups import OpenLog, bounds_in, source_options
@@ -169,7 +167,7 @@ def reset_offsets(
             plans = parse_plans(file.read_text(encoding="utf-8-sig"), groups) if file is not None else None
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"{file} cannot be read: {error}") from error
-        topics = _topics(store, brokers)
+        topics = usable_topics(Reading(store), brokers)
         reset = offsets.OffsetReset(store, bounds_of, topics, request, plans, _warn)
         done = {group: new for group in groups if (new := _tried(reset.plan, group)) is not None}
         if request.execute:  # after all plans: a file with an error changes no group
@@ -206,10 +204,6 @@ def _tried(act: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | Non
         return None
 
 
-def _topics(store: Store, brokers: Brokers) -> dict[str, Topic]:
-    return {each.name: each.topic for each in list_topics(store, brokers) if each.topic is not None}
-
-
 @click.command("delete-offsets")
 @click.argument("group")
 @topic_option
@@ -225,7 +219,7 @@ def delete_offsets(group: str, topics: tuple[str, ...], zk: str, brokers: Broker
         raise UsageError("name the topics: --topic TOPIC, or TOPIC:0,1,2 for single partitions")
     scopes = [parse_scope(text) for text in topics]
     with cli.opened(zk) as store:
-        done = offsets.delete_offsets(store, _topics(store, brokers), group, scopes)
+        done = offsets.delete_offsets(store, usable_topics(Reading(store), brokers), group, scopes)
     errors = {error for error in done.values() if error is not None}
     if errors:
         cli.report("Encounter some partition level error, see the follow-up details:")

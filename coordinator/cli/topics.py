@@ -50,14 +50,14 @@ def topics() -> None:
 @printed(cli.brokers_option, make_chroot=True)
 def create(reading: Reading, name: str, partitions: int, brokers: Brokers) -> Shot:
     """Create topic NAME."""
-    return _shot(admin.ListedTopic(name, admin.create_topic(reading.store, brokers, name, partitions), None))
+    return _shot(reading, brokers, {name: admin.create_topic(reading.store, brokers, name, partitions)})
 
 
 @topics.command("list")
 @printed(cli.brokers_option)
 def list_(reading: Reading, brokers: Brokers) -> Shot:
     """List all topics; one whose znode cannot be read is listed with the reason."""
-    return _shot(*admin.list_topics(reading.store, brokers))
+    return _shot(reading, brokers, admin.list_topics(reading, brokers))
 
 
 @topics.command()
@@ -66,7 +66,7 @@ def list_(reading: Reading, brokers: Brokers) -> Shot:
 @printed(cli.brokers_option)
 def alter(reading: Reading, name: str, partitions: int, brokers: Brokers) -> Shot:
     """Give topic NAME more partitions."""
-    return _shot(admin.ListedTopic(name, admin.alter_topic(reading.store, brokers, name, partitions), None))
+    return _shot(reading, brokers, {name: admin.alter_topic(reading.store, brokers, name, partitions)})
 
 
 @topics.command()
@@ -99,9 +99,12 @@ def delete(reading: Reading, name: str, execute: bool, log_dir: Path | None, bro
     return Shot(("KIND", "PATH"), rows, notes)
 
 
-def _shot(*found: admin.ListedTopic) -> Shot:
-    about = [(len(each.topic.partitions), each.topic.id) if each.topic else (None, None) for each in found]
-    return Shot(COLUMNS, [(each.name, *known, each.error) for each, known in zip(found, about, strict=True)])
+def _shot(reading: Reading, brokers: Brokers, topics: Mapping[str, Topic | None]) -> Shot:
+    rows = []
+    for name, topic in topics.items():
+        partitions, topic_id = (len(topic.partitions), topic.id) if topic is not None else (None, None)
+        rows.append((name, partitions, topic_id, reading.problems.get(brokers.topic(name))))
+    return Shot(COLUMNS, rows)
 
 
 def _data(log_dir: Path | None, topic: Topic | None) -> list[Path]:
