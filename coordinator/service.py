@@ -182,7 +182,7 @@ class Coordinator:
         self._listeners = Listeners(
             term, self._interests, self._handlers.ask, asked, self._handlers.forget, self._handlers.regions
         )
-        self._collector = Collector(term, term.clock)
+        self._collector = Collector(term)
         self._offsets = OffsetCollector(term, lambda group: asked.pause_of(group) is not None)
         self._segments = SegmentCollector(term, remove_file)
         term.store.add_listener(self._on_state)

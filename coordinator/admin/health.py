@@ -108,8 +108,6 @@ def read_status(store: Store, brokers: znodes.Brokers, now_ms: int | None = None
     groups = tuple(_group(reading, name, now_ms) for name in reading.names(znodes.GROUPS))
     regions = tuple(read_region(reading, name, NEWEST_CHECKPOINTS) for name in reading.names(znodes.REGIONS))
     topics = tuple(usable_topics(reading, brokers).values())
-    for group in groups:
-        reading.problems.update(_bad_patterns(group.shown))
     return Status(
         coordinator=elected,
         epoch=epoch.epoch if epoch else None,
@@ -152,9 +150,9 @@ def _standby(reading: Reading, elected: int) -> tuple[NodeRecord, ...]:
 def _group(reading: Reading, name: str, now_ms: int | None) -> GroupStatus:
     paths = znodes.GroupPaths(name)
     shown = read_group(reading, name)
+    reading.problems.update(_bad_patterns(shown))
     segments = reading.parsed(paths.segments, SegmentsRecord.parse)
-    path = paths.rebalance(shown.state.generation)
-    rebalance = reading.parsed(path, Rebalance.parse)
+    rebalance = reading.parsed(paths.rebalance(shown.state.generation), Rebalance.parse)
     request = reading.parsed(paths.request, TurnRequest.parse)
     silent = tuple(silent_queries(reading, name, now_ms)) if now_ms is not None else ()
     return GroupStatus(shown, segments or SegmentsRecord(), rebalance, request, silent)

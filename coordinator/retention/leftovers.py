@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from ..term.reading import Findings, FirstSeen
-from ..term.term import ServerClock, Term
+from ..term.term import Term
 from ..zk.errors import AccessDenied, BadData
 from ..zk.store import Delete, Node, Operation, SetData
 from ..zk.update import batches
@@ -26,10 +26,9 @@ SEGMENTS_READ = 2_000
 class Collector:
     """Removes the channels of ended consumers, group by group, for one term. Every removal is fenced."""
 
-    def __init__(self, term: Term, clock: ServerClock) -> None:
+    def __init__(self, term: Term) -> None:
         self._term = term
         self._store = term.store
-        self._clock = clock
         self._problems = Findings(term.problems)
         self._memory = FirstSeen(term.runtime)
 
@@ -73,7 +72,7 @@ class Collector:
             self._problems.report(paths.channel(name), str(error))
             return False
         seen_s = self._memory.age_s(paths.channel(name), str(node.stat.mzxid))
-        age_ms = self._clock.now_ms() - node.stat.mtime_ms
+        age_ms = self._term.clock.now_ms() - node.stat.mtime_ms
         watched_long_enough = seen_s >= 2 * self._store.negotiated_timeout_s
         is_old = age_ms >= self._term.config.channel_retention_ms
         return not channel.is_live and not channel.running and is_old and watched_long_enough
