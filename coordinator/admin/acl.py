@@ -350,8 +350,7 @@ def apply(store: AclStore, policy: AclPolicy, brokers: Brokers) -> tuple[int, li
             changed += sum(is_set is True for is_set in done)
         count += changed
         if not changed:
-            if read_policy(store) != policy:
-                raise CoordinatorError("another operator has changed the policy meanwhile: look at acl check")
+            _same(store, policy)
             return count, sorted(refused)
     raise CoordinatorError(f"after {PASSES} passes znodes are still created with other ACLs: look at acl check")
 

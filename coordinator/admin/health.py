@@ -204,7 +204,7 @@ def findings(status: Status, now_ms: int, stuck_after_ms: int = STUCK_AFTER_MS) 
         pause, a requested turn, a region's reset.
     """
     clock = _Clock(now_ms, stuck_after_ms)
-    found = [*_elected(status)]
+    found = [HealthFinding(name, None, message) for name, message in _elected(status)]
     pause = status.paused.everything
     if pause is not None and clock.is_old(pause.since_ms):
         found.append(HealthFinding("paused", None, f"every group is {_paused(pause, clock)}"))
@@ -233,20 +233,17 @@ Found = Iterator[tuple[str, str]]
 """Pairs of a check's name and its message."""
 
 
-def _elected(status: Status) -> Iterator[HealthFinding]:
+def _elected(status: Status) -> Found:
     elected = status.coordinator
     if status.coordinator_session is None and COORDINATOR not in status.problems:
-        yield HealthFinding(
-            "no-coordinator", None, "no coordinator is elected: no group is rebalanced (run `zk-coordinator run`)"
-        )
+        yield "no-coordinator", "no coordinator is elected: no group is rebalanced (run `zk-coordinator run`)"
     elif status.coordinator_session == 0:
         what = f"{COORDINATOR} is persistent: no session holds it, and no node can be elected (`resign` removes it)"
-        yield HealthFinding("coordinator-persistent", None, what)
+        yield "coordinator-persistent", what
     if elected is not None and elected.epoch != status.epoch:
         epoch = "no epoch" if status.epoch is None else f"epoch {status.epoch}"
-        yield HealthFinding(
+        yield (
             "coordinator-epoch",
-            None,
             f"node {elected.node} holds the coordinator's znode with epoch {elected.epoch}, but the epoch's znode has "
             f"{epoch}: its writes are refused (`resign` triggers an election)",
         )
