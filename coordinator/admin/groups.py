@@ -43,12 +43,9 @@ def tree(store: Store, root: str) -> dict[str, Node]:
     return found
 
 
-def partitions_below(store: Store, topics: Sequence[str], parent: Callable[[str], str]) -> list[TopicPartition]:
-    """The partitions that have a znode.
-
-    :param parent: the path of a topic's.
-    """
-    listings = store.children_many([parent(topic) for topic in topics])
+def partitions_below(store: Store, root: str, topics: Sequence[str]) -> list[TopicPartition]:
+    """The partitions of `topics` that have a znode below `root`."""
+    listings = store.children_many([f"{root}/{topic}" for topic in topics])
     found = zip(topics, listings, strict=True)
     names = [(topic, name) for topic, listing in found for name in sorted(listing.names if listing else ())]
     return [TopicPartition(topic, int(name)) for topic, name in names if is_partition(name)]

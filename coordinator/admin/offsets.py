@@ -119,7 +119,7 @@ def look(store: Store, group: str) -> Standing:
     state = GroupState.parse(paths.state, node.data) if node is not None else GroupState(state=DEAD)
     ids, *others = store.children_many([paths.ids, paths.seats, paths.channels, paths.owners])
     seats, consumers, topics = (sorted(filter(is_name, each.names if each else ())) for each in others)
-    owned = partitions_below(store, topics, paths.owners_of)
+    owned = partitions_below(store, paths.owners, topics)
     by_seat = existing(store, {name: paths.seat(name) for name in seats})
     channels = existing(store, {name: paths.channel(name) for name in consumers})
     return Standing(
@@ -180,7 +180,7 @@ def inactive(store: Store, group: str, of_region: bool = False) -> Standing:
 
 def committed(store: Store, paths: GroupPaths) -> dict[TopicPartition, Committed]:
     """Every offset in `offsets/`."""
-    partitions = sorted(partitions_below(store, names_below(store, paths.offsets), paths.offsets_of))
+    partitions = sorted(partitions_below(store, paths.offsets, names_below(store, paths.offsets)))
     nodes = existing(store, {partition: paths.offset(*partition) for partition in partitions})
     return {partition: _read(paths, partition, node) for partition, node in nodes.items()}
 

@@ -263,8 +263,8 @@ def _cut_offsets(store: Store, paths: RegionPaths, region: regions.Region, group
 
 
 def _initial(store: Store, paths: RegionPaths, group: str) -> StartOffsets:
-    topics = names_below(store, paths.initial_of_group(group))
-    parts = partitions_below(store, topics, lambda topic: paths.initial_of(group, topic))
+    root = paths.initial_of_group(group)
+    parts = partitions_below(store, root, names_below(store, root))
     for part, node in existing(store, {part: paths.initial_offset(group, *part) for part in parts}).items():
         record = OffsetRecord.parse(paths.initial_offset(group, *part), node.data)
         yield part, (record.offset, record.topic_id)
