@@ -210,10 +210,7 @@ def export_offsets(client: Requests, zk: str, group: str, name: str | None) -> A
             found = existing_group(Reading(store), group)
         return exported(client, name or group, found)
 
-    def failed(problem: str) -> None:
-        log.warning("offset export failed, retrying: group=%s reason=%s", group, problem)
-
-    return export, export, failed
+    return export, export, lambda why: log.warning("offset export failed, retrying: group=%s reason=%s", group, why)
 
 
 def exported(client: Requests, name: str, group: ShownGroup) -> list[Row]:
