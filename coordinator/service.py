@@ -15,10 +15,9 @@ from .assignors import Assignor
 from .assignors.registry import assignors as installed_assignors
 from .listeners.listeners import Listeners
 from .listeners.topics import Interests
-from .planning.backpressure import Bounds, Retention
 from .rebalance.handlers import Handlers
 from .retention.leftovers import Collector, OffsetCollector
-from .retention.segments import SegmentCollector, SegmentRules
+from .retention.segments import SegmentCollector
 from .term.config import CoordinatorConfig
 from .term.elector import Elector
 from .term.metrics import CoordinatorMetrics
@@ -172,7 +171,6 @@ class Coordinator:
     def __init__(
         self, term: Term, assignors: Mapping[str, Assignor], wake: Event, remove_file: Callable[[Path], None]
     ) -> None:
-        config = term.config
         self._term = term
         self._wake = wake
         self._over: str | None = None
@@ -184,14 +182,9 @@ class Coordinator:
         self._listeners = Listeners(
             term, self._interests, self._handlers.ask, asked, self._handlers.forget, self._handlers.regions
         )
-        self._collector = Collector(term, term.clock)
+        self._collector = Collector(term)
         self._offsets = OffsetCollector(term, lambda group: asked.pause_of(group) is not None)
-        bounds = Bounds(config.max_backlog_segments, config.max_backlog_bytes)
-        retention = Retention(config.segment_retention_ms, config.segment_retention_bytes)
-        rules = SegmentRules(
-            bounds, retention, config.max_seals_per_s, config.query_retention_ms, config.sweep_interval_ms
-        )
-        self._segments = SegmentCollector(term, term.clock, rules, remove_file)
+        self._segments = SegmentCollector(term, remove_file)
         term.store.add_listener(self._on_state)
 
     def coordinate(self, stopping: Event) -> None:

@@ -14,7 +14,7 @@ from math import isfinite
 from operator import itemgetter
 
 from coordinator import assignors
-from coordinator.assignors.balance import ANY, Claim, claims_of
+from coordinator.assignors.sticky import ANY, Claim, claims_of
 from coordinator.zk.errors import UsageError
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 

@@ -275,18 +275,6 @@ class Deviation:
     meaning: str
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """What a migration did.
-
-    :ivar count: ACLs that were set.
-    :ivar refused: znodes whose ACL this client may not set.
-    """
-
-    count: int
-    refused: tuple[str, ...]
-
-
 def check(store: AclStore, brokers: Brokers) -> Iterator[Deviation]:
     """The znodes whose ACLs deviate from the policy, parents first; before them groups whose own policy does.
 
@@ -320,12 +308,13 @@ def deviations(store: AclStore, policy: AclPolicy, brokers: Brokers) -> Iterator
                 yield Deviation(path, found, expected, _meaning(found, expected))
 
 
-def apply(store: AclStore, policy: AclPolicy, brokers: Brokers) -> Applied:
+def apply(store: AclStore, policy: AclPolicy, brokers: Brokers) -> tuple[int, list[str]]:
     """Write the policy, then the ACLs of all znodes, while groups run. Repeated after an interruption, it goes on.
 
     First the policy: what processes create from then on has the new ACLs. Then the tree, parents first, until a pass
     finds nothing to set. A znode that this client may not administer is passed over.
 
+    :returns: the number of ACLs that were set, and the znodes whose ACL this client may not set.
     :raises UsageError: when this client is not an operator of the policy, the server does not know a scheme in it, or a
         group has no members in it.
     :raises CoordinatorError: when the tree does not come to rest, or another operator changes the policy meanwhile.
@@ -361,9 +350,8 @@ def apply(store: AclStore, policy: AclPolicy, brokers: Brokers) -> Applied:
             changed += sum(is_set is True for is_set in done)
         count += changed
         if not changed:
-            if read_policy(store) != policy:
-                raise CoordinatorError("another operator has changed the policy meanwhile: look at acl check")
-            return Applied(count, tuple(sorted(refused)))
+            _same(store, policy)
+            return count, sorted(refused)
     raise CoordinatorError(f"after {PASSES} passes znodes are still created with other ACLs: look at acl check")
 
 

@@ -275,26 +275,19 @@ class ChannelWatch:
             node = happened.read() if happened.read is not None else None
         except (Retryable, SessionLost):
             return  # connection lost: everything is read again on reconnect
+        key = (happened.consumer, happened.command)
         if happened.what == IDS:
             yield self._registration(happened, node)
-        elif happened.kind == "created":
-            yield from self._created(happened, node)
-        else:
-            yield from self._deleted(happened, node)
-
-    def _created(self, happened: _Happened, node: Node | None) -> Iterator[ChannelEvent]:
-        key = (happened.consumer, happened.command)
-        if key in self._standing:  # already reported while everything was read; only its time is new
+        elif happened.kind == "deleted":
+            seen = self._standing.pop(key, None)
+            if seen is not None:
+                channel = self._channel(happened.consumer, node)
+                yield removed(seen, channel, happened.at_ms, happened.at_s, happened.with_channel)
+        elif key in self._standing:  # already reported while everything was read; only its time is new
             self._standing[key] = replace(self._standing[key], since_s=happened.at_s)
-            return
-        self._standing[key] = seen = self._seen(*key, node, happened.at_s)
-        yield sent(seen, happened.at_ms)
-
-    def _deleted(self, happened: _Happened, node: Node | None) -> Iterator[ChannelEvent]:
-        seen = self._standing.pop((happened.consumer, happened.command), None)
-        if seen is not None:
-            channel = self._channel(happened.consumer, node)
-            yield removed(seen, channel, happened.at_ms, happened.at_s, happened.with_channel)
+        else:
+            self._standing[key] = self._seen(*key, node, happened.at_s)
+            yield sent(self._standing[key], happened.at_ms)
 
     def _registration(self, happened: _Happened, node: Node | None) -> ChannelEvent:
         consumer = happened.consumer

@@ -16,7 +16,7 @@ from ..zk.update import Change, Failure, commit_once, ensure, retried, update
 from ..zk.values import shown
 from ..zk.znodes.group_state import DEAD, GroupState, Mark
 from ..zk.znodes.json_fields import MAX_ZNODE_BYTES, changed, readable
-from ..zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, PAUSED, GroupPaths, is_name, names_below
+from ..zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, PAUSED, GroupPaths, names_below
 from ..zk.znodes.records import (
     LONGEST_REASON,
     NOTHING_PAUSED,
@@ -26,7 +26,7 @@ from ..zk.znodes.records import (
     PausedRecord,
     TurnRequest,
 )
-from .groups import Reading, checked_group
+from .groups import checked_group
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ def pause(store: Store, group: str | None, by: str, since_ms: int, reason: str |
     :raises UsageError: when there is no such group, the reason is too long, or there are too many pauses.
     """
     if group is not None:
-        _existing(store, group)
+        checked_group(store, group)
     checked_reason(reason)
     return _change_paused(store, lambda before: before.with_pause(group, Pause(by, since_ms, reason)))
 
@@ -113,12 +113,6 @@ def checked_reason(reason: str | None) -> None:
         raise UsageError(f"the reason has {len(reason)} characters, the limit is {LONGEST_REASON}")
 
 
-def _existing(store: Store, group: str) -> GroupPaths:
-    if not is_name(group) or store.get(GroupPaths(group).root) is None:
-        raise UsageError(f"Consumer group {shown(group)} does not exist.")
-    return GroupPaths(group)
-
-
 # ---- resign
 
 
@@ -175,7 +169,7 @@ def standing(store: Store, group: str) -> GroupState:
     :raises UsageError: when there is no such group.
     :raises BadData: when its state cannot be read.
     """
-    path = _existing(store, group).state
+    path = checked_group(store, group).state
     node = store.get(path)
     return GroupState.parse(path, node.data) if node is not None else GroupState(state=DEAD)
 
@@ -186,7 +180,7 @@ def checked_request(store: Store, group: str, reason: str | None) -> GroupPaths:
     :raises UsageError: when there is no such group, it is paused, or the reason is too long.
     :raises CoordinatorError: when no coordinator is elected.
     """
-    paths = _existing(store, group)
+    paths = checked_group(store, group)
     checked_reason(reason)
     paused = read_paused(store)
     if paused.of(group) is not None:
@@ -262,9 +256,8 @@ def remove_members(
     :raises UsageError: when there is no such group or seat, the group is paused, or the reason is too long.
     :raises CoordinatorError: when no coordinator is elected, or no turn has succeeded in time.
     """
-    checked_group(Reading(store), group)
-    checked_request(store, group, reason)  # before anything is marked
-    chosen = tuple(dict.fromkeys(instances)) or tuple(names_below(store, GroupPaths(group).seats))
+    seats = checked_request(store, group, reason).seats  # before anything is marked
+    chosen = tuple(dict.fromkeys(instances)) or tuple(names_below(store, seats))
     remove_seats(store, group, chosen, reason or f"by {by}")
     request_turn(store, group, by, runtime.wall_ms(), reason)
     if not await_turn(store, runtime, group, timeout_s):
@@ -309,8 +302,8 @@ def marks_of(store: Store, group: str, consumer: str, incarnation: str) -> tuple
     :raises UsageError: when there is no such group or mark.
     :raises CoordinatorError: when the group's state cannot be read.
     """
-    checked_group(Reading(store), group)
-    return _marks(group, consumer, incarnation, store.get(GroupPaths(group).state))[0]
+    path = checked_group(store, group).state
+    return _marks(group, consumer, incarnation, store.get(path))[0]
 
 
 def lift(
@@ -324,9 +317,7 @@ def lift(
     :raises UsageError: when there is no such group or mark, the group is paused, or the reason is too long.
     :raises CoordinatorError: when the state cannot be read, or no coordinator is elected.
     """
-    checked_group(Reading(store), group)
-    checked_request(store, group, reason)  # before anything is lifted
-    path = GroupPaths(group).state
+    path = checked_request(store, group, reason).state  # before anything is lifted
 
     def without(node: Node | None) -> Change[tuple[Mark, ...]]:
         lifted, others = _marks(group, consumer, incarnation, node)

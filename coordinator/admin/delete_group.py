@@ -14,9 +14,8 @@ refused, or finds the parents removed, and creates them: another group of the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from ..zk.below import unlink_segment
 from ..zk.errors import BadData
@@ -25,14 +24,12 @@ from ..zk.update import Failure, batches, commit_once, retried
 from ..zk.znodes.json_fields import readable
 from ..zk.znodes.paths import GroupPaths
 from ..zk.znodes.segments import Query, Segment, SegmentsRecord, local_file
-from .groups import existing
+from .groups import tree
 from .offsets import GroupIdNotFound, GroupNotEmpty, Standing, is_seat, look
 from .regions import unbinding
 
 ROOM = MAX_OPERATIONS - 12
 """Limit of operations in a multi, besides its fences."""
-
-NODES_AT_ONCE = 1000
 
 
 @dataclass(slots=True)
@@ -48,33 +45,13 @@ class Removed:
     elsewhere: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Removable:
-    """What a removal would remove.
-
-    :ivar znodes: number of znodes, `offsets` of them offsets.
-    :ivar segments: number of sealed segments, with `size` bytes in their files.
-    """
-
-    znodes: int
-    offsets: int
-    segments: int
-    size: int
+Removable = tuple[int, int, int, int]
+"""Numbers of the znodes, offsets and sealed segments that a removal would remove, and of the bytes in their files."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """One multi: its fence, its operations, and the segments that it removes."""
+def delete_group(store: Store, group: str) -> Removed:
+    """Remove a group. A segment's file is removed after the multi that removes its znode.
 
-    fence: Sequence[Operation]
-    removals: Sequence[Operation]
-    segments: Sequence[Node] = ()
-
-
-def delete_group(store: Store, group: str, remove: Callable[[Path], None] = unlink_segment) -> Removed:
-    """Remove a group.
-
-    :param remove: removes a segment's file, after the multi that removes its znode.
     :raises GroupIdNotFound: when the group does not exist.
     :raises GroupNotEmpty: when the group is in use; the message contains what had been removed before.
     :raises BadData: when its state cannot be read.
@@ -86,11 +63,12 @@ def delete_group(store: Store, group: str, remove: Callable[[Path], None] = unli
         standing = look(store, group)
         if not standing.exists and removed.znodes:
             return removed
-        tree = _unused(store, standing, _so_far(removed))
-        for step in _steps(standing, tree, unbinding(store, group)):
-            gone = [operation.path for operation in step.removals]
-            commit_once(store, [*step.fence, *step.removals], lambda gone=gone: not any(store.get_many(gone)))  # type: ignore[misc]
-            _note(removed, paths, step, remove)
+        znodes = _unused(store, standing, _so_far(removed))
+        for fence, removals in _steps(standing, znodes, unbinding(store, group)):
+            gone = [operation.path for operation in removals]
+            commit_once(store, [*fence, *removals], lambda gone=gone: not any(store.get_many(gone)))  # type: ignore[misc]
+            for path in gone:
+                _note(removed, paths, path, znodes[path])
         return removed
 
     return retried(store, attempt, lambda: f"the znodes of group {group} keep changing: try again.{_so_far(removed)}")
@@ -99,24 +77,24 @@ def delete_group(store: Store, group: str, remove: Callable[[Path], None] = unli
 def removable(store: Store, group: str) -> Removable:
     """What `delete_group` would remove now. Writes nothing; raises as it does."""
     paths = GroupPaths(group)
-    tree = _unused(store, look(store, group))
-    segments = [readable(Segment.parse, path, tree[path]) for path in _segments(paths, tree)]
-    offsets = sum(_is_offset(paths, path) for path in tree)
-    return Removable(len(tree), offsets, len(segments), sum(one.size for one in segments if one is not None))
+    found = _unused(store, look(store, group))
+    segments = [readable(Segment.parse, path, node) for path, node in found.items() if _is_segment(paths, path)]
+    offsets = sum(_is_offset(paths, path) for path in found)
+    return len(found), offsets, len(segments), sum(one.size for one in segments if one is not None)
 
 
-def _segments(paths: GroupPaths, tree: Mapping[str, Node]) -> list[str]:
-    return [path for path in tree if path == paths.segment(path.rsplit("/", 1)[1])]
+def _is_segment(paths: GroupPaths, path: str) -> bool:
+    return path == paths.segment(path.rsplit("/", 1)[1])
 
 
 def _unused(store: Store, standing: Standing, so_far: str = "") -> dict[str, Node]:
     """The znodes of a group that may be removed, parents first."""
     if not standing.exists:
         raise GroupIdNotFound("GroupIdNotFound: The group id does not exist.")
-    tree = _tree(store, standing.paths.root)
-    if why := _in_use(standing, tree):
+    found = tree(store, standing.paths.root)
+    if why := _in_use(standing, found):
         raise GroupNotEmpty(f"GroupNotEmpty: The group is not empty: {why}.{standing.hint}{so_far}")
-    return tree
+    return found
 
 
 def _is_offset(paths: GroupPaths, path: str) -> bool:
@@ -130,40 +108,25 @@ def _so_far(removed: Removed) -> str:
     return f" {removed.znodes} of its znodes had been removed before{lost}; the rest is a complete group"
 
 
-def _note(removed: Removed, paths: GroupPaths, step: _Step, remove: Callable[[Path], None]) -> None:
-    """Count what a multi has removed, and remove the files of its segments."""
-    removed.znodes += len(step.removals)
-    removed.offsets += sum(_is_offset(paths, op.path) for op in step.removals)
-    for node in step.segments:
-        try:
-            file = local_file(paths.group, Segment.parse("", node.data))
-            if file is None:
-                removed.elsewhere += 1
-            else:
-                remove(file)
-        except FileNotFoundError:
-            continue
-        except (BadData, OSError, ValueError):
+def _note(removed: Removed, paths: GroupPaths, path: str, node: Node) -> None:
+    """Count a removed znode; of a segment, remove the file."""
+    removed.znodes += 1
+    removed.offsets += _is_offset(paths, path)
+    if not _is_segment(paths, path):
+        return
+    try:
+        file = local_file(paths.group, Segment.parse("", node.data))
+        if file is None:
             removed.elsewhere += 1
+        else:
+            unlink_segment(file)
+    except FileNotFoundError:
+        return
+    except (BadData, OSError, ValueError):
+        removed.elsewhere += 1
 
 
-def _tree(store: Store, root: str) -> dict[str, Node]:
-    """Every znode at and below `root`, parents first."""
-    found: dict[str, Node] = {}
-    level = [root]
-    while level:
-        parents: list[str] = []
-        for first in range(0, len(level), NODES_AT_ONCE):
-            batch = level[first : first + NODES_AT_ONCE]
-            there = existing(store, {path: path for path in batch})
-            found |= there
-            parents += [path for path, node in there.items() if node.stat.children]
-        listings = store.children_many(parents)
-        level = [f"{p}/{n}" for p, each in zip(parents, listings, strict=True) if each for n in sorted(each.names)]
-    return found
-
-
-def _in_use(standing: Standing, tree: Mapping[str, Node]) -> str | None:
+def _in_use(standing: Standing, znodes: Mapping[str, Node]) -> str | None:
     """Why the group is in use, None when it is not."""
     paths = standing.paths
     if standing.in_use:
@@ -171,7 +134,7 @@ def _in_use(standing: Standing, tree: Mapping[str, Node]) -> str | None:
     if standing.state.marks:
         # A new channel begins at version 0: an evicted consumer must have given up before its channel is removed.
         return f"the lease of {standing.state.marks[0].consumer}, which was evicted, may still run"
-    for path, node in tree.items():
+    for path, node in znodes.items():
         name = path.rsplit("/", 1)[1]
         if path == paths.id(name):
             return f"consumer {name} has just registered"
@@ -188,46 +151,42 @@ def _in_use(standing: Standing, tree: Mapping[str, Node]) -> str | None:
 # ---- the multis
 
 
-def _steps(standing: Standing, tree: Mapping[str, Node], unbound: Sequence[Operation]) -> Iterator[_Step]:
-    """The multis, each to be committed after the one before.
+def _steps(
+    standing: Standing, znodes: Mapping[str, Node], unbound: Sequence[Operation]
+) -> Iterator[tuple[Sequence[Operation], Sequence[Operation]]]:
+    """The multis, each to be committed after the one before: its fence, and its removals.
 
     The last multi needs no fence besides its own operations: `state` by its version, and parents, which must be empty.
 
     :param unbound: operations of the last multi that remove the group from its consistent region.
     """
     paths = standing.paths
-    top = {path for path in tree if path.count("/") == paths.root.count("/") + 1}
-    needed = {path for path in tree if path.startswith((f"{paths.offsets}/", f"{paths.owners}/", f"{paths.queries}/"))}
-    segments = dict.fromkeys(sorted(_segments(paths, tree), key=lambda path: tree[path].stat.czxid))
-    others = [path for path in tree if path not in {paths.root, *top, *needed, *segments}]
+    top = {path for path in znodes if path.count("/") == paths.root.count("/") + 1}
+    needed = {
+        path for path in znodes if path.startswith((f"{paths.offsets}/", f"{paths.owners}/", f"{paths.queries}/"))
+    }
+    segments = sorted((path for path in znodes if _is_segment(paths, path)), key=lambda path: znodes[path].stat.czxid)
+    others = znodes.keys() - {paths.root, *top, *needed, *segments}
     fence = [*standing.state_fence(), *standing.vacancy_fence()]
-    if paths.queries in tree:  # refused when a query has been added
-        fence.append(Check(paths.queries, tree[paths.queries].stat.version))
-    end: list[Operation] = [
-        *(Delete(path) for path in sorted(top - {paths.state})),
-        *([] if standing.version is None else [Delete(paths.state, standing.version)]),
-        Delete(paths.root),
-    ]
-    if len(segments) + len(others) + len(needed) + len(end) <= ROOM:
-        below = sorted([*segments, *others, *needed], key=_deepest_first)
-        yield _Step(unbound, [*map(Delete, below), *end], [tree[path] for path in segments])
-        return
-    record = readable(SegmentsRecord.parse, paths.segments, tree.get(paths.segments)) or SegmentsRecord()
+    if paths.queries in znodes:  # refused when a query has been added
+        fence.append(Check(paths.queries, znodes[paths.queries].stat.version))
+    state = [] if standing.version is None else [Delete(paths.state, standing.version)]
+    end = [*map(Delete, sorted(top - {paths.state})), *state, Delete(paths.root)]
+    optional = [[Delete(path)] for path in (*segments, *sorted(others, key=_deepest_first))]
+    last = [*([Delete(path)] for path in sorted(needed, key=_deepest_first)), end]
+    at_once = [*batches([*optional, *last], ROOM)]
+    *steps, final = at_once if len(at_once) == 1 else [*batches(optional, ROOM), *batches(last, ROOM)]
+    record = readable(SegmentsRecord.parse, paths.segments, znodes.get(paths.segments)) or SegmentsRecord()
     writes = 0
-    for batch in batches([[Delete(path)] for path in (*segments, *sorted(others, key=_deepest_first))], ROOM):
-        nodes = [tree[operation.path] for operation in batch if operation.path in segments]
-        if not nodes:
-            yield _Step(fence, batch)
-            continue
-        # `segments` records them as collected, as after the queries.
-        record = replace(record, collected=max(record.collected, nodes[-1].stat.czxid))
-        written = SetData(paths.segments, record.to_bytes(), tree[paths.segments].stat.version + writes)
-        writes += 1
-        yield _Step([*fence, written], batch, nodes)
-    units: list[list[Operation]] = [[Delete(path)] for path in sorted(needed, key=_deepest_first)]
-    *steps, last = batches([*units, end], ROOM)
-    yield from (_Step(fence, batch) for batch in steps)
-    yield _Step(unbound, last)
+    for batch in steps:
+        written = []
+        if newest := max((znodes[each.path].stat.czxid for each in batch if _is_segment(paths, each.path)), default=0):
+            # `segments` records them as collected, as after the queries.
+            record = replace(record, collected=max(record.collected, newest))
+            written = [SetData(paths.segments, record.to_bytes(), znodes[paths.segments].stat.version + writes)]
+            writes += 1
+        yield [*fence, *written], batch
+    yield unbound, final
 
 
 def _deepest_first(path: str) -> tuple[int, str]:

@@ -19,6 +19,8 @@ from ..zk.znodes.records import Channel, Command, OffsetRecord, OwnerRecord, Reg
 T = TypeVar("T")
 K = TypeVar("K")
 
+NODES_AT_ONCE = 1000
+
 
 def existing(store: Store, paths: Mapping[K, str]) -> dict[K, Node]:
     """The znodes that exist, by the keys of their paths; pipelined."""
@@ -26,12 +28,24 @@ def existing(store: Store, paths: Mapping[K, str]) -> dict[K, Node]:
     return {key: node for key, node in zip(paths, nodes, strict=True) if node is not None}
 
 
-def partitions_below(store: Store, topics: Sequence[str], parent: Callable[[str], str]) -> list[TopicPartition]:
-    """The partitions that have a znode.
+def tree(store: Store, root: str) -> dict[str, Node]:
+    """Every znode at and below `root`, parents first."""
+    found: dict[str, Node] = {}
+    level = [root]
+    while level:
+        parents: list[str] = []
+        for first in range(0, len(level), NODES_AT_ONCE):
+            there = existing(store, {path: path for path in level[first : first + NODES_AT_ONCE]})
+            found |= there
+            parents += [path for path, node in there.items() if node.stat.children]
+        listings = store.children_many(parents)
+        level = [f"{p}/{n}" for p, each in zip(parents, listings, strict=True) if each for n in sorted(each.names)]
+    return found
 
-    :param parent: the path of a topic's.
-    """
-    listings = store.children_many([parent(topic) for topic in topics])
+
+def partitions_below(store: Store, root: str, topics: Sequence[str]) -> list[TopicPartition]:
+    """The partitions of `topics` that have a znode below `root`."""
+    listings = store.children_many([f"{root}/{topic}" for topic in topics])
     found = zip(topics, listings, strict=True)
     names = [(topic, name) for topic, listing in found for name in sorted(listing.names if listing else ())]
     return [TopicPartition(topic, int(name)) for topic, name in names if is_partition(name)]
@@ -262,7 +276,7 @@ def existing_group(reading: Reading, group: str) -> ShownGroup:
 
     :raises UsageError: when it does not exist.
     """
-    checked_group(reading, group)
+    checked_group(reading.store, group)
     return read_group(reading, group)
 
 
@@ -270,20 +284,27 @@ def topics_of(reading: Reading, brokers: znodes.Brokers, groups: Sequence[ShownG
     """The topics of the groups' partitions; None for one that does not exist, or is unreadable."""
     names = sorted({shown.partition.topic for group in groups for shown in group.partitions})
     nodes = existing(reading.store, {name: brokers.topic(name) for name in names})
-    return {name: _topic(reading, brokers.topic(name), name, nodes.get(name)) for name in names}
+    return {name: listed_topic(reading, brokers, name, nodes.get(name)) for name in names}
 
 
-def _topic(reading: Reading, path: str, name: str, node: Node | None) -> Topic | None:
-    return reading.record(path, node, lambda path, data: Topic.parse(path, name, data, node.stat.czxid if node else 0))
+def listed_topic(reading: Reading, brokers: znodes.Brokers, name: str, node: Node | None) -> Topic | None:
+    """The topic of a listed name; None when it does not exist or is unreadable."""
+
+    def parse(path: str, data: bytes) -> Topic:
+        if not is_name(name):
+            raise BadData(f"{shown(name)} is no name of a topic")
+        return Topic.parse(path, name, data, node.stat.czxid if node is not None else 0)
+
+    return reading.record(brokers.topic(name), node, parse)
 
 
-def checked_group(reading: Reading, group: str) -> znodes.GroupPaths:
+def checked_group(store: Store, group: str) -> znodes.GroupPaths:
     """The paths of a group that exists.
 
     :raises UsageError: when it does not exist.
     """
-    if not is_name(group) or reading.store.get(znodes.GroupPaths(group).root) is None:
-        raise UsageError(f"Consumer group '{group}' does not exist.")
+    if not is_name(group) or store.get(znodes.GroupPaths(group).root) is None:
+        raise UsageError(f"Consumer group {shown(group)} does not exist.")
     return znodes.GroupPaths(group)
 
 

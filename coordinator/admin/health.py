@@ -35,7 +35,7 @@ from ..zk.znodes.topic_filter import TopicFilter
 from .groups import Reading, ShownGroup, existing, first_names, read_group, unreadable
 from .regions import OPEN, ShownRegion, read_region
 from .segments import FAR_BEHIND_SEGMENTS, ShownQuery, silent_queries
-from .topics import list_topics
+from .topics import usable_topics
 from .verify import not_live
 
 ELECTIONS = 3
@@ -107,15 +107,12 @@ def read_status(store: Store, brokers: znodes.Brokers, now_ms: int | None = None
     paused = reading.parsed(znodes.PAUSED, PausedRecord.parse) or NOTHING_PAUSED
     groups = tuple(_group(reading, name, now_ms) for name in reading.names(znodes.GROUPS))
     regions = tuple(read_region(reading, name, NEWEST_CHECKPOINTS) for name in reading.names(znodes.REGIONS))
-    topics = list_topics(store, brokers)
-    reading.problems.update({brokers.topic(t.name): t.error for t in topics if t.error})
-    for group in groups:
-        reading.problems.update(_bad_patterns(group.shown))
+    topics = tuple(usable_topics(reading, brokers).values())
     return Status(
         coordinator=elected,
         epoch=epoch.epoch if epoch else None,
         groups=groups,
-        topics=tuple(listed.topic for listed in topics if listed.topic is not None),
+        topics=topics,
         problems=reading.problems,
         coordinator_session=session,
         paused=paused,
@@ -153,9 +150,9 @@ def _standby(reading: Reading, elected: int) -> tuple[NodeRecord, ...]:
 def _group(reading: Reading, name: str, now_ms: int | None) -> GroupStatus:
     paths = znodes.GroupPaths(name)
     shown = read_group(reading, name)
+    reading.problems.update(_bad_patterns(shown))
     segments = reading.parsed(paths.segments, SegmentsRecord.parse)
-    path = paths.rebalance(shown.state.generation)
-    rebalance = reading.parsed(path, Rebalance.parse)
+    rebalance = reading.parsed(paths.rebalance(shown.state.generation), Rebalance.parse)
     request = reading.parsed(paths.request, TurnRequest.parse)
     silent = tuple(silent_queries(reading, name, now_ms)) if now_ms is not None else ()
     return GroupStatus(shown, segments or SegmentsRecord(), rebalance, request, silent)
@@ -207,7 +204,7 @@ def findings(status: Status, now_ms: int, stuck_after_ms: int = STUCK_AFTER_MS) 
         pause, a requested turn, a region's reset.
     """
     clock = _Clock(now_ms, stuck_after_ms)
-    found = [*_elected(status)]
+    found = [HealthFinding(name, None, message) for name, message in _elected(status)]
     pause = status.paused.everything
     if pause is not None and clock.is_old(pause.since_ms):
         found.append(HealthFinding("paused", None, f"every group is {_paused(pause, clock)}"))
@@ -236,20 +233,17 @@ Found = Iterator[tuple[str, str]]
 """Pairs of a check's name and its message."""
 
 
-def _elected(status: Status) -> Iterator[HealthFinding]:
+def _elected(status: Status) -> Found:
     elected = status.coordinator
     if status.coordinator_session is None and COORDINATOR not in status.problems:
-        yield HealthFinding(
-            "no-coordinator", None, "no coordinator is elected: no group is rebalanced (run `zk-coordinator run`)"
-        )
+        yield "no-coordinator", "no coordinator is elected: no group is rebalanced (run `zk-coordinator run`)"
     elif status.coordinator_session == 0:
         what = f"{COORDINATOR} is persistent: no session holds it, and no node can be elected (`resign` removes it)"
-        yield HealthFinding("coordinator-persistent", None, what)
+        yield "coordinator-persistent", what
     if elected is not None and elected.epoch != status.epoch:
         epoch = "no epoch" if status.epoch is None else f"epoch {status.epoch}"
-        yield HealthFinding(
+        yield (
             "coordinator-epoch",
-            None,
             f"node {elected.node} holds the coordinator's znode with epoch {elected.epoch}, but the epoch's znode has "
             f"{epoch}: its writes are refused (`resign` triggers an election)",
         )

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
+from ..planning.target import filters_of
 from ..zk.errors import CoordinatorError, OutcomeUnknown, Refused, UsageError
 from ..zk.store import MAX_OPERATIONS, Check, Create, Delete, Node, Operation, SetData, Store
 from ..zk.update import Failure, batches, ensure, retried
@@ -22,7 +22,6 @@ from ..zk.znodes.paths import GroupPaths, RegionPaths, is_name, names_below
 from ..zk.znodes.records import STATIC, BegunRecord, Channel, OffsetRecord, Registration, Seat, Topic, parsed_channel
 from ..zk.znodes.regions import CONSUMERS as REGION_OF_CONSUMERS
 from ..zk.znodes.regions import Region
-from ..zk.znodes.topic_filter import GroupFilters
 from .groups import existing, partitions_below
 from .reset_offsets import NewOffset, PartitionOffsets, Plan, ResetRequest, Scope, checked, chosen, missing, planned
 
@@ -120,7 +119,7 @@ def look(store: Store, group: str) -> Standing:
     state = GroupState.parse(paths.state, node.data) if node is not None else GroupState(state=DEAD)
     ids, *others = store.children_many([paths.ids, paths.seats, paths.channels, paths.owners])
     seats, consumers, topics = (sorted(filter(is_name, each.names if each else ())) for each in others)
-    owned = partitions_below(store, topics, paths.owners_of)
+    owned = partitions_below(store, paths.owners, topics)
     by_seat = existing(store, {name: paths.seat(name) for name in seats})
     channels = existing(store, {name: paths.channel(name) for name in consumers})
     return Standing(
@@ -173,18 +172,15 @@ def inactive(store: Store, group: str, of_region: bool = False) -> Standing:
         # In a region of slots offsets do not belong to states.
         if node is None or Region.parse(path, node.data).kind == REGION_OF_CONSUMERS:
             raise UsageError(f"group {group} is in consistent region {region}: reset it with `regions reset {region}`")
-    if found.state.state not in INACTIVE:
-        why = f"the current state is {found.state.state}"
-    elif found.used_by is not None:
-        why = found.used_by
-    else:
+    why = found.used_by if found.state.state in INACTIVE else f"the current state is {found.state.state}"
+    if why is None:
         return found
     raise CoordinatorError(f"Assignments can only be reset if the group '{group}' is inactive, but {why}.{found.hint}")
 
 
 def committed(store: Store, paths: GroupPaths) -> dict[TopicPartition, Committed]:
     """Every offset in `offsets/`."""
-    partitions = sorted(partitions_below(store, names_below(store, paths.offsets), paths.offsets_of))
+    partitions = sorted(partitions_below(store, paths.offsets, names_below(store, paths.offsets)))
     nodes = existing(store, {partition: paths.offset(*partition) for partition in partitions})
     return {partition: _read(paths, partition, node) for partition, node in nodes.items()}
 
@@ -290,17 +286,8 @@ def _so_far(new: Sequence[NewOffset], left: Sequence[NewOffset]) -> str:
 # ---- resetting
 
 
-class LogBounds(NamedTuple):
-    """A partition's log.
-
-    :ivar earliest: offset of the oldest record.  :ivar latest: offset of the next record to be written.
-    :ivar at: offset of the first record at or after a time, where one was requested.
-    """
-
-    earliest: int
-    latest: int
-    at: int | None
-
+LogBounds = tuple[int, int, int | None]
+"""Offsets in a log: of the oldest record, of the next one to be written, and, if asked, of the first from a time on."""
 
 BoundsOf = Callable[[Topic, int, int | None], LogBounds]
 """Called with a topic, a partition, and a time in milliseconds since the epoch or None."""
@@ -376,16 +363,11 @@ class OffsetReset:
 # ---- removing
 
 
-@dataclass(frozen=True, slots=True)
-class Deletion:
-    """Result for one partition; `partition` is None where none is known, `error` None on success."""
-
-    topic: str
-    partition: int | None
-    error: str | None = None
+Deletions = dict[tuple[str, int | None], str | None]
+"""Topic, and partition or None where none is known -> the error, None on success."""
 
 
-def delete_offsets(store: Store, topics: Mapping[str, Topic], group: str, scopes: Iterable[Scope]) -> list[Deletion]:
+def delete_offsets(store: Store, topics: Mapping[str, Topic], group: str, scopes: Iterable[Scope]) -> Deletions:
     """Remove offsets of topics without a subscribed member, and with a topic's last one the record that it was begun.
 
     A member that subscribes meanwhile receives no partitions before `state` has changed, which refuses the removal.
@@ -394,7 +376,7 @@ def delete_offsets(store: Store, topics: Mapping[str, Topic], group: str, scopes
     """
     requested, removed, kept = list(scopes), set[TopicPartition](), set[str]()
 
-    def attempt(before: Failure | None) -> list[Deletion]:
+    def attempt(before: Failure | None) -> Deletions:
         if isinstance(before, Refused):
             kept.add(before.path)  # missing or not empty; else: a turn, or a concurrent removal
         standing = look(store, group)
@@ -402,7 +384,8 @@ def delete_offsets(store: Store, topics: Mapping[str, Topic], group: str, scopes
             raise GroupIdNotFound(f"'{group}' does not exist.")
         found = committed(store, standing.paths)
         decided = _decided(requested, topics, {*found, *removed}, _subscribed(store, standing))
-        gone = [TopicPartition(d.topic, d.partition) for d in decided if d.error is None and d.partition is not None]
+        deletable = [place for place, error in decided.items() if error is None]
+        gone = [TopicPartition(topic, number) for topic, number in deletable if number is not None]
         there = [partition for partition in gone if partition in found]
         removed.update(there)  # also when the outcome is unknown: the rest is retried
         emptied = {p.topic for p in gone} - {p.topic for p in found.keys() - removed}
@@ -423,23 +406,21 @@ def _subscribed(store: Store, standing: Standing) -> Callable[[str], bool]:
         topics |= set(standing.state.topics)
     topics |= {p.topic for p in standing.owned}
     topics |= {p.topic for _, channel in standing.channels if channel for p in channel.running}
-    wildcards: list[tuple[str, str]] = []
     sources = [paths.id(name) for name in standing.members if is_name(name)]
     sources += [paths.seat(name) for name in standing.seats if is_name(name)]  # of static members that are away
-    for node in filter(None, store.get_many(sources)):
-        registration = readable(Registration.parse, "", node)  # the coordinator ignores an unreadable one too
-        if registration is not None and registration.pattern in (STATIC, CLIENT):
-            topics |= set(registration.subscription)
-        elif registration is not None:
-            wildcards += ((registration.pattern, text) for text in registration.subscription)
-    filters = GroupFilters(wildcards).usable
+    read = [readable(Registration.parse, "", node) for node in store.get_many(sources)]
+    registrations = [each for each in read if each is not None]  # the coordinator ignores an unreadable one too
+    for each in registrations:
+        if each.pattern in (STATIC, CLIENT):
+            topics |= set(each.subscription)
+    filters = filters_of(registrations).usable
     return lambda topic: topic in topics or any(each.allows(topic) for each in filters)
 
 
 def _decided(
     scopes: Iterable[Scope], topics: Mapping[str, Topic], found: set[TopicPartition], subscribed: Callable[[str], bool]
-) -> list[Deletion]:
-    decided: dict[tuple[str, int | None], Deletion] = {}
+) -> Deletions:
+    decided: Deletions = {}
     for scope in scopes:
         there = {partition.partition for partition in found if partition.topic == scope.topic}
         there |= set(topics[scope.topic].partitions) if scope.topic in topics else set()
@@ -448,5 +429,5 @@ def _decided(
             error = None if number in there else UNKNOWN_TOPIC_OR_PARTITION
             if error is None and subscribed(scope.topic):
                 error = GROUP_SUBSCRIBED_TO_TOPIC
-            decided[scope.topic, number] = Deletion(scope.topic, number, error)
-    return list(decided.values())
+            decided[scope.topic, number] = error
+    return decided

@@ -20,7 +20,6 @@ from ..zk.znodes.json_fields import readable
 from ..zk.znodes.partitions import TopicPartition
 from ..zk.znodes.paths import REGIONS, GroupPaths, RegionPaths, checkpoint_number, is_name, names_below
 from ..zk.znodes.records import OffsetRecord
-from ..zk.znodes.regions import CONSUMERS, INITIAL, Region, RegionRequest, is_replaced
 from .groups import Reading, existing, partitions_below
 from .offsets import GroupNotEmpty, committed, look, write_offsets
 from .reset_offsets import NewOffset, PartitionOffsets
@@ -143,7 +142,7 @@ def checked_target(found: ShownRegion, sequence: int | None) -> int:
     return to
 
 
-def request(store: Store, region: str, asked: RegionRequest) -> None:
+def request(store: Store, region: str, asked: regions.RegionRequest) -> None:
     """Send a request to the coordinator, which answers by removing it.
 
     :raises UsageError: when another request is pending.
@@ -164,7 +163,7 @@ def request(store: Store, region: str, asked: RegionRequest) -> None:
                 f"the reply to the request for region {region} was lost: look at `zk-coordinator regions describe "
                 f"{region}` before you send it again"
             ) from before
-        if standing is not None and not is_replaced(paths.request, standing.data, asked):
+        if standing is not None and not regions.is_replaced(paths.request, standing.data, asked):
             raise UsageError(
                 f"a request for region {region} is already pending, without an answer: is a coordinator elected? "
                 "(zk-coordinator status)"
@@ -183,7 +182,7 @@ def unbinding(store: Store, group: str) -> list[Operation]:
     found: list[Operation] = []
     for name, node in existing(store, {name: RegionPaths(name).root for name in names_below(store, REGIONS)}).items():
         path = RegionPaths(name).root
-        region = readable(Region.parse, path, node)
+        region = readable(regions.Region.parse, path, node)
         if region is not None and group in region.groups:
             found.append(SetData(path, region.without(group).to_bytes(), node.stat.version))
     return found
@@ -203,7 +202,7 @@ def remove_group(store: Store, region: str, group: str) -> tuple[str, ...]:
     def attempt(before: Failure | None) -> tuple[str, ...]:
         standing = look(store, group)
         node = store.get(paths.root) if is_name(region) else None
-        record = Region.parse(paths.root, node.data) if node is not None else None
+        record = regions.Region.parse(paths.root, node.data) if node is not None else None
         in_state = standing.state.region is not None and standing.state.region.name == region
         if not in_state and (record is None or group not in record.groups):
             if isinstance(before, OutcomeUnknown):
@@ -211,7 +210,7 @@ def remove_group(store: Store, region: str, group: str) -> tuple[str, ...]:
             raise UsageError(f"group {group} is not bound to consistent region {region}: see `regions list`")
         if why := standing.in_use:
             raise GroupNotEmpty(f"group {group} stays in region {region}: {why}.{standing.hint}")
-        if record is not None and record.kind == CONSUMERS and standing.exists:
+        if record is not None and record.kind == regions.CONSUMERS and standing.exists:
             _write_offsets(store, paths, record, group)
         written: list[Operation] = []
         if standing.version is not None:
@@ -231,14 +230,14 @@ def remove_group(store: Store, region: str, group: str) -> tuple[str, ...]:
 # ---- offsets after the removal
 
 
-def _write_offsets(store: Store, paths: RegionPaths, region: Region, group: str) -> None:
+def _write_offsets(store: Store, paths: RegionPaths, region: regions.Region, group: str) -> None:
     """Set `offsets/` to the cut, else to the group's start: an aborted checkpoint has left offsets of a lost state.
 
     For a topic that was re-created since, `offsets/` is kept.
     """
     there = committed(store, GroupPaths(group))
     newest = {part: before.record.topic_id for part, before in there.items() if before.record is not None}
-    found = [*_initial(store, paths, group), *_cut_offsets(store, paths, region, group).items()]
+    found = [*_initial(store, paths, group), *_cut_offsets(store, paths, region, group)]
     offsets = {part: (offset, topic_id) for part, (offset, topic_id) in found if newest.get(part, topic_id) == topic_id}
     new = []
     for part, (offset, topic_id) in sorted(offsets.items()):
@@ -249,24 +248,23 @@ def _write_offsets(store: Store, paths: RegionPaths, region: Region, group: str)
     write_offsets(store, group, new, of_region=True)
 
 
-def _cut_offsets(store: Store, paths: RegionPaths, region: Region, group: str) -> dict[TopicPartition, tuple[int, str]]:
-    """Partition -> offset and topic id."""
+StartOffsets = Iterator[tuple[TopicPartition, tuple[int, str]]]
+"""Partitions, each with its offset and topic id."""
+
+
+def _cut_offsets(store: Store, paths: RegionPaths, region: regions.Region, group: str) -> StartOffsets:
     sequence = region.cut_of(group)
-    cut = read_cut(store, paths, sequence, group) if sequence != INITIAL else GroupCut()
+    cut = read_cut(store, paths, sequence, group) if sequence != regions.INITIAL else GroupCut()
     names = sorted(set(cut.sources.values()))
-    found: dict[TopicPartition, tuple[int, str]] = {}
     for name, given in contributions(store, paths, sequence, group, names):
-        found |= {
-            part: (offset, given.topics.get(part.topic, ""))
-            for part, offset in given.offsets.items()
-            if cut.sources[part] == name
-        }
-    return found
+        for part, offset in given.offsets.items():
+            if cut.sources[part] == name:
+                yield part, (offset, given.topics.get(part.topic, ""))
 
 
-def _initial(store: Store, paths: RegionPaths, group: str) -> Iterator[tuple[TopicPartition, tuple[int, str]]]:
-    topics = names_below(store, paths.initial_of_group(group))
-    parts = partitions_below(store, topics, lambda topic: paths.initial_of(group, topic))
+def _initial(store: Store, paths: RegionPaths, group: str) -> StartOffsets:
+    root = paths.initial_of_group(group)
+    parts = partitions_below(store, root, names_below(store, root))
     for part, node in existing(store, {part: paths.initial_offset(group, *part) for part in parts}).items():
         record = OffsetRecord.parse(paths.initial_offset(group, *part), node.data)
         yield part, (record.offset, record.topic_id)

@@ -239,10 +239,10 @@ def chosen(scopes: Iterable[Scope], topics: Mapping[str, Topic]) -> list[TopicPa
     """
     found: set[TopicPartition] = set()
     for scope in scopes:
-        numbers = topics[scope.topic].partitions if scope.partitions is None and scope.topic in topics else ()
-        found |= {TopicPartition(scope.topic, number) for number in scope.partitions or numbers}
         if scope.topic not in topics:
             raise UsageError(f"there is no topic {scope.topic}")
+        numbers = topics[scope.topic].partitions if scope.partitions is None else scope.partitions
+        found |= {TopicPartition(scope.topic, number) for number in numbers}
     return checked(found, topics)
 
 

@@ -123,7 +123,7 @@ def znode_findings(listed: Sequence[ListedSegment], stands: Mapping[PartitionKey
     """
     unreadable = [item for item in listed if item.segment is None]
     found = [SegmentFinding(DAMAGED, "unreadable znode", item.name, "", item.problem) for item in unreadable]
-    return [*found, *_missing(listed), *_unjoined(listed), *_beyond(listed, stands)]
+    return [*found, *_missing(listed), *_unjoined(listed, stands)]
 
 
 def file_findings(
@@ -169,8 +169,9 @@ def _missing(listed: Sequence[ListedSegment]) -> Iterator[SegmentFinding]:
             yield SegmentFinding(DAMAGED, "missing znode", first, "", problem)
 
 
-def _unjoined(listed: Sequence[ListedSegment]) -> Iterator[SegmentFinding]:
+def _unjoined(listed: Sequence[ListedSegment], stands: Mapping[PartitionKey, int]) -> Iterator[SegmentFinding]:
     ends: dict[PartitionKey, int] = {}
+    last: dict[PartitionKey, int] = {}
     for item in listed:
         for part in item.segment.ranges if item.segment else ():
             key = (part.topic, part.topic_id, part.partition)
@@ -182,15 +183,8 @@ def _unjoined(listed: Sequence[ListedSegment]) -> Iterator[SegmentFinding]:
             elif part.first < end:
                 problem = f"offsets {part.first} to {min(end, part.next) - 1} of {where} are in a segment before it too"
                 yield SegmentFinding(DAMAGED, "overlap", item.name, "", problem)
-            ends[key] = max(end, part.next)
-
-
-def _beyond(listed: Sequence[ListedSegment], stands: Mapping[PartitionKey, int]) -> Iterator[SegmentFinding]:
-    ends: dict[PartitionKey, int] = {}
-    for item in listed:
-        for part in item.segment.ranges if item.segment else ():
-            ends[part.topic, part.topic_id, part.partition] = part.next
-    for key, end in sorted(ends.items()):
+            ends[key], last[key] = max(end, part.next), part.next
+    for key, end in sorted(last.items()):
         if stands.get(key, end) > end:
             problem = (
                 f"the group's offset of {key[0]}-{key[2]} is {stands[key]}, but no segment contains {end} and later"
@@ -285,27 +279,14 @@ def _sums(listed: Sequence[ListedSegment]) -> tuple[int, int, int]:
     return len(listed), sum(segment.size for segment in segments), sum(segment.rows for segment in segments)
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
-    """The effect of removing a query.
-
-    :ivar shown: the query.
-    :ivar segments: number of segments that only it holds back, of `size` bytes.
-    :ivar is_last: no other query reads the group: no segments are collected then.
-    """
-
-    shown: ShownQuery
-    segments: int
-    size: int
-    is_last: bool
-
-
-def removal(reading: Reading, group: str, query: str, now_ms: int) -> Removal:
+def removal(reading: Reading, group: str, query: str, now_ms: int) -> tuple[ShownQuery, int, int, bool]:
     """What the removal of a query would do.
 
+    :returns: the query, the number of segments that only it holds back, their bytes, and whether no other query reads
+        the group: no segments are collected then.
     :raises UsageError: when there is no such group or query.
     """
-    checked_group(reading, group)
+    checked_group(reading.store, group)
     queries = read_queries(reading, group, now_ms)
     shown = next((one for one in queries if one.query == query), None)
     if shown is None:
@@ -315,7 +296,7 @@ def removal(reading: Reading, group: str, query: str, now_ms: int) -> Removal:
     listed = read_segments(reading, GroupPaths(group))
     before, after = finished_by_all(finished) or 0, finished_by_all(others) or 0
     freed, size, _ = _sums([item for item in listed if before < item.czxid <= after])
-    return Removal(shown, freed, size, is_last=not others)
+    return shown, freed, size, not others
 
 
 def remove_query(store: Store, group: str, query: str) -> None:

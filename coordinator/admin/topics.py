@@ -19,7 +19,7 @@ from ..zk.values import shown
 from ..zk.znodes.json_fields import Fields, changed, readable
 from ..zk.znodes.paths import Brokers, checked_name, is_name, names_below
 from ..zk.znodes.records import MAX_TOPIC_BYTES, Topic
-from .groups import existing
+from .groups import Reading, existing, listed_topic, tree
 
 MAX_PARTITIONS = 100_000
 KAFKAS_TOOLS = "by kafka-topics.sh or, on the embedded ensemble, scripts/ensemble kafka topic NAME"
@@ -27,15 +27,6 @@ KAFKAS_TOOLS = "by kafka-topics.sh or, on the embedded ensemble, scripts/ensembl
 CREATED, GROWN, REPLACED, REMOVED, LEFT_ALONE = "created", "grown", "recreated", "removed", "left alone"
 CLUSTER = "cluster"
 """The field of a topic's znode with the id of the cluster that it was synced from."""
-
-
-@dataclass(frozen=True, slots=True)
-class ListedTopic:
-    """A topic's znode; either `topic` or `error` is None."""
-
-    name: str
-    topic: Topic | None
-    error: str | None
 
 
 def create_topic(store: Store, brokers: Brokers, name: str, partitions: int) -> Topic:
@@ -72,19 +63,16 @@ def new_topic_id() -> str:
             return text
 
 
-def list_topics(store: Store, brokers: Brokers) -> list[ListedTopic]:
-    """All topics by name. An unreadable one is listed with the reason, and does not affect the others."""
-    listing = store.children(brokers.topics)
-    nodes = existing(store, {name: brokers.topic(name) for name in (sorted(listing.names) if listing else [])})
-    found = []
-    for name, node in nodes.items():
-        topic, error = None, None if is_name(name) else f"{shown(name)} is no name of a topic"
-        try:
-            topic = _parsed(brokers, name, node) if error is None else None
-        except BadData as bad:
-            error = str(bad)
-        found.append(ListedTopic(name, topic, error))
-    return found
+def list_topics(reading: Reading, brokers: Brokers) -> dict[str, Topic | None]:
+    """All topics by name; None for an unreadable one, with the reason in `reading.problems`."""
+    listing = reading.store.children(brokers.topics)
+    nodes = existing(reading.store, {name: brokers.topic(name) for name in (sorted(listing.names) if listing else [])})
+    return {name: listed_topic(reading, brokers, name, node) for name, node in nodes.items()}
+
+
+def usable_topics(reading: Reading, brokers: Brokers) -> dict[str, Topic]:
+    """Those of `list_topics` that can be read."""
+    return {name: topic for name, topic in list_topics(reading, brokers).items() if topic is not None}
 
 
 def get_topic(store: Store, brokers: Brokers, name: str) -> Topic:
@@ -131,11 +119,7 @@ def topic_znodes(store: Store, brokers: Brokers, name: str) -> list[str]:
     path = brokers.topic(name)
     if readable(_has_replicas, path, node):
         raise UsageError(f"topic {name} is a real Kafka's: delete it in Kafka, {KAFKAS_TOOLS} --delete")
-    found = [path]
-    for parent in found:  # breadth first: the list grows during iteration
-        listing = store.children(parent)
-        found.extend(f"{parent}/{child}" for child in (sorted(listing.names) if listing else ()))
-    return found[::-1]
+    return [*tree(store, path)][::-1]
 
 
 def delete_topic(store: Store, brokers: Brokers, name: str) -> list[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -46,29 +45,15 @@ class Kind(NamedTuple):
 STRATEGIES = Kind(ENTRY_POINTS, BUILT_IN, "is_eager", ["assign"], "several are offered under this name, by {}")
 
 
-@dataclass(frozen=True, slots=True)
-class Registry:
-    """The usable strategies; name -> why others are unusable."""
-
-    assignors: Mapping[str, Assignor]
-    set_aside: Mapping[str, str]
-
-
-def assignors() -> Mapping[str, Assignor]:
-    """Name -> strategy, of all usable ones; the others are logged."""
-    return registry().assignors
-
-
-def registry(offered: Iterable[EntryPoint] | None = None) -> Registry:
-    """Load every strategy. Call once: it searches all installed packages, and runs their code.
+def assignors(offered: Iterable[EntryPoint] | None = None) -> Mapping[str, Assignor]:
+    """Name -> strategy, of all usable ones; the others are logged. Runs the code of installed packages: call once.
 
     :param offered: entry points; None for those of the installed packages.
     """
     usable, unusable = load_offered(STRATEGIES, offered)
     for name, (where, reason) in unusable.items():
         log.warning("ignoring unusable strategy: strategy=%s entry_point=%s reason=%s", name, where, reason)
-    set_aside = {name: reason for name, (_, reason) in unusable.items()}
-    return Registry(MappingProxyType({**BUILT_IN, **usable}), MappingProxyType(set_aside))
+    return MappingProxyType({**BUILT_IN, **usable})
 
 
 class Unusable(Exception):

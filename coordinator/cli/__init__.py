@@ -20,7 +20,7 @@ PLACES = {command: f"{__name__}.{command}" for command in COMMANDS} | {
     "drill": "drills.cli",
     "history": f"{__name__}.groups",
     "queries": f"{__name__}.segments",
-    **dict.fromkeys(("pause", "rebalance", "resign", "resume"), f"{__name__}.control"),
+    **dict.fromkeys(("pause", "rebalance", "resign", "resume", "status"), f"{__name__}.control"),
 }
 
 

@@ -118,11 +118,11 @@ def apply_(
         if not execute:
             _print_changes(store, policy, brokers)
             return 0
-        applied = admin.apply(store, policy, brokers)
-    click.echo(f"{applied.count} ACLs set; the chroot is {SECURE if policy.is_secure else OPEN}")
-    if applied.refused:
-        echo_alarm(f"{len(applied.refused)} znodes have an ACL that this client may not set, see acl check", "red")
-    return UNHEALTHY if applied.refused else 0
+        count, refused = admin.apply(store, policy, brokers)
+    click.echo(f"{count} ACLs set; the chroot is {SECURE if policy.is_secure else OPEN}")
+    if refused:
+        echo_alarm(f"{len(refused)} znodes have an ACL that this client may not set, see acl check", "red")
+    return UNHEALTHY if refused else 0
 
 
 @acl.command()

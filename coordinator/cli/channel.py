@@ -87,7 +87,7 @@ def watch(group: str, consumer: str | None, for_s: float | None, count: int | No
       ask (of client-side assignment), reason (of assignment-failed)
     """
     with cli.opened(zk) as store:
-        checked_group(Reading(store), group)
+        checked_group(store, group)
         if consumer is not None and not is_name(consumer):
             raise UsageError(f"{consumer!a} is no name of a consumer")
     access = cli.command_access()

@@ -14,7 +14,7 @@ import click
 
 from coordinator.admin import groups as admin
 from coordinator.admin.offsets import BoundsOf, LogBounds
-from coordinator.admin.topics import list_topics
+from coordinator.admin.topics import usable_topics
 from coordinator.admin.verify import problems, unknown
 from coordinator.zk.errors import UsageError
 from coordinator.zk.process import cli
@@ -100,15 +100,11 @@ def bounds_in(source: Log) -> BoundsOf:
         try:
             latest = source.latest(*place)  # read first: later records are after it
             at = min(latest, source.offset_for_timestamp(*place, timestamp_ms)) if timestamp_ms is not None else None
-            return LogBounds(source.earliest(*place), latest, at)
+            return source.earliest(*place), latest, at
         except UnknownTopic:
-            return LogBounds(0, 0, None)
+            return 0, 0, None
 
     return bounds_of
-
-
-if TYPE_CHECKING:
-    from consumer.logs import Log
 
 
 Where = tuple[str, int, str | None]
@@ -206,10 +202,8 @@ def verify(reading: admin.Reading, group: str, brokers: Brokers) -> Shot:
     Prints one line for each problem, with the coordinator's reason for a partition that it has left out.
     """
     found = admin.existing_group(reading, group)
-    topics = list_topics(reading.store, brokers)
-    reading.problems.update({brokers.topic(each.name): each.error for each in topics if each.error})
-    wrong = unknown(group, reading.problems)
-    wrong += problems(found, {each.name: each.topic for each in topics if each.topic is not None})
+    topics = usable_topics(reading, brokers)
+    wrong = [*unknown(group, reading.problems), *problems(found, topics)]
     lines = [*map(cli.printable, wrong), f"Rebalance operation {'failed' if wrong else 'successful'} !"]
     document = {"group": group, "healthy": not wrong, "problems": [asdict(each) for each in wrong]}
     notes = [*filter(None, [state_message(found)]), *notes_of(reading)]
@@ -342,10 +336,7 @@ def _assignment(group: admin.ShownGroup) -> tuple[object, ...]:
     client, pending = group.state.client, group.pending
     side = ("client", client.protocol_type) if client is not None else ("coordinator", CONSUMER)
     asks = [
-        (
-            each.ask.leader if each is not None and each.ask is not None else None,
-            each.name if each is not None else None,
-        )
+        (each.ask.leader if each.ask else None, each.name) if each else (None, None)
         for each in (group.adopted, pending)
     ]
     return (*side, *asks[0], *asks[1], pending.ask.attempt if pending is not None and pending.ask is not None else None)
@@ -414,7 +405,7 @@ def history(reading: admin.Reading, group: str) -> Shot:
     Under client-side assignment ASSIGNMENT-MS counts from the ask to the adoption of its answer, and ATTEMPTS is 1 plus
     the assignments that failed before it.
     """
-    admin.checked_group(reading, group)
+    admin.checked_group(reading.store, group)
     found = admin.read_history(reading, group)
     document = [
         {**{key: getattr(each, key) for key in HISTORY_KEYS}, "evicted": [one.to_json() for one in each.evicted]}

@@ -14,15 +14,13 @@ from coordinator.admin.acl import create_group
 from coordinator.admin.delete_group import Removable, Removed, delete_group, removable
 from coordinator.admin.groups import Reading, chosen_groups
 from coordinator.admin.reset_offsets import ResetRequest, parse_plans, parse_scope, to_csv
-from coordinator.admin.topics import list_topics
+from coordinator.admin.topics import usable_topics
 from coordinator.zk.errors import CoordinatorError, SessionLost, UsageError
 from coordinator.zk.process import cli
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.security.policy import checked_identities
-from coordinator.zk.store import Store
 from coordinator.zk.znodes.partitions import range_texts
 from coordinator.zk.znodes.paths import Brokers, checked_name
-from coordinator.zk.znodes.records import Topic
 
 from .acl import checked_regions, members_option, regions_option
 from .groups import OpenLog, bounds_in, source_options
@@ -72,17 +70,10 @@ def create(group: str, members: tuple[str, ...], regions: tuple[str, ...], zk: s
 @click.option("--all-members", is_flag=True, help="All static members of GROUP.")
 @reason_option
 @timeout_option("coordinator's turn")
-@cli.zk_option
-@cli.output_option
+@printed()
 def remove_members(
-    group: str,
-    instances: tuple[str, ...],
-    all_members: bool,
-    reason: str | None,
-    timeout_s: float,
-    zk: str,
-    output: str,
-) -> None:
+    reading: Reading, group: str, instances: tuple[str, ...], all_members: bool, reason: str | None, timeout_s: float
+) -> Shot:
     """Remove the seats of static members of GROUP, by their group_instance_id.
 
     Their partitions are reassigned: at once when the member is away, else when its lease has expired. A consumer that
@@ -91,9 +82,8 @@ def remove_members(
     """
     if bool(instances) == all_members:
         raise UsageError("name the members by their group_instance_id, or give --all-members")
-    with cli.opened(zk) as store:
-        chosen = control.remove_members(store, ThreadRuntime(), group, instances, operator(), reason, timeout_s)
-    cli.print_rows(SEATS, [(group, instance, "Removed") for instance in chosen], output)
+    chosen = control.remove_members(reading.store, ThreadRuntime(), group, instances, operator(), reason, timeout_s)
+    return Shot(SEATS, [(group, instance, "Removed") for instance in chosen])
 
 
 @click.command("lift-mark")
@@ -103,11 +93,10 @@ def remove_members(
 @click.option("--dry-run", is_flag=True, help="Only show the marks (the default).")
 @click.option("--execute", is_flag=True, help="Lift them.")
 @reason_option
-@cli.zk_option
-@cli.output_option
+@printed()
 def lift_mark(
-    group: str, consumer: str, incarnation: str, dry_run: bool, execute: bool, reason: str | None, zk: str, output: str
-) -> None:
+    reading: Reading, group: str, consumer: str, incarnation: str, dry_run: bool, execute: bool, reason: str | None
+) -> Shot:
     """Show, or with --execute lift, the marks of CONSUMER in GROUP, whose partitions wait for its lease.
 
     The partitions are then reassigned at once. A process of CONSUMER that still runs may fetch them until its lease is
@@ -115,17 +104,16 @@ def lift_mark(
     """
     if dry_run and execute:
         raise UsageError("give --dry-run or --execute, not both")
-    with cli.opened(zk) as store:
-        if execute:
-            marks = control.lift(store, ThreadRuntime(), group, consumer, incarnation, operator(), reason)
-        else:
-            marks = control.marks_of(store, group, consumer, incarnation)
+    if execute:
+        marks = control.lift(reading.store, ThreadRuntime(), group, consumer, incarnation, operator(), reason)
+    else:
+        marks = control.marks_of(reading.store, group, consumer, incarnation)
     if not dry_run and not execute:
         click.echo(LIFTS_NOTHING, err=True)
     _warn(RISK)
     held = [" ".join(f"{topic}:{ranges}" for topic, ranges in range_texts(mark.partitions).items()) for mark in marks]
     rows = [(group, m.consumer, m.incarnation, m.lease_ms, text, execute) for m, text in zip(marks, held, strict=True)]
-    cli.print_rows(MARKS, rows, output)
+    return Shot(MARKS, rows)
 
 
 # ---- offsets
@@ -179,7 +167,7 @@ def reset_offsets(
             plans = parse_plans(file.read_text(encoding="utf-8-sig"), groups) if file is not None else None
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"{file} cannot be read: {error}") from error
-        topics = _topics(store, brokers)
+        topics = usable_topics(Reading(store), brokers)
         reset = offsets.OffsetReset(store, bounds_of, topics, request, plans, _warn)
         done = {group: new for group in groups if (new := _tried(reset.plan, group)) is not None}
         if request.execute:  # after all plans: a file with an error changes no group
@@ -216,10 +204,6 @@ def _tried(act: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | Non
         return None
 
 
-def _topics(store: Store, brokers: Brokers) -> dict[str, Topic]:
-    return {each.name: each.topic for each in list_topics(store, brokers) if each.topic is not None}
-
-
 @click.command("delete-offsets")
 @click.argument("group")
 @topic_option
@@ -235,16 +219,17 @@ def delete_offsets(group: str, topics: tuple[str, ...], zk: str, brokers: Broker
         raise UsageError("name the topics: --topic TOPIC, or TOPIC:0,1,2 for single partitions")
     scopes = [parse_scope(text) for text in topics]
     with cli.opened(zk) as store:
-        done = offsets.delete_offsets(store, _topics(store, brokers), group, scopes)
-    errors = {each.error for each in done if each.error is not None}
+        done = offsets.delete_offsets(store, usable_topics(Reading(store), brokers), group, scopes)
+    errors = {error for error in done.values() if error is not None}
     if errors:
         cli.report("Encounter some partition level error, see the follow-up details:")
     elif output != cli.JSON:
         click.echo(f"Request succeed for deleting offsets with topic {', '.join(topics)} group {group}")
     unknown = None if output == cli.JSON else "Not Provided"
-    named = [unknown if each.partition is None else each.partition for each in done]
-    status = [f"Error: {each.error}" if each.error is not None else "Successful" for each in done]
-    rows = [*zip((each.topic for each in done), named, status, strict=True)]
+    rows = [
+        (topic, unknown if number is None else number, "Successful" if error is None else f"Error: {error}")
+        for (topic, number), error in done.items()
+    ]
     cli.print_rows(DELETED, rows, output)
     if offsets.GROUP_SUBSCRIBED_TO_TOPIC in errors:
         click.echo(cli.printable(f"stop the consumers of group {group} that subscribe to it first"), err=True)
@@ -280,8 +265,7 @@ def delete(reading: Reading, names: tuple[str, ...], all_groups: bool, dry_run: 
             failed[group] = str(error)
     code = FAILED if failed else 0
     if dry_run:
-        sizes = {group: (each.znodes, each.offsets, each.segments, each.size) for group, each in would.items()}
-        rows = [(group, *sizes.get(group, [None] * 4), failed.get(group)) for group in sorted({*would, *failed})]
+        rows = [(group, *would.get(group, [None] * 4), failed.get(group)) for group in sorted({*would, *failed})]
         notes = ["nothing was deleted: this was a dry run, delete without --dry-run"]
         return Shot(REMOVABLE, rows, notes, code=code)
     znodes = {group: removed.znodes for group, removed in done.items()}

@@ -6,8 +6,6 @@ import click
 
 from coordinator.admin import regions as admin
 from coordinator.admin.groups import Reading
-from coordinator.admin.regions import remove_group
-from coordinator.zk.process.cli import opened, output_option, print_rows, zk_option
 from coordinator.zk.znodes.paths import REGIONS
 from coordinator.zk.znodes.regions import ABORTED, CHECKPOINT, COMPLETED, RESET, Contribution, RegionRequest
 
@@ -94,31 +92,30 @@ def checkpoint(reading: Reading, region: str) -> Shot:
 @click.option("--to-initial", is_flag=True, help="Reset to the initial state, before the first record.")
 @reason_option
 @click.option("--execute", is_flag=True, help="Reset it; without it, only show the effect.")
-@zk_option
-@output_option
+@printed()
 def reset(
-    region: str, sequence: int | None, to_initial: bool, reason: str | None, execute: bool, zk: str, output: str
-) -> None:
+    reading: Reading, region: str, sequence: int | None, to_initial: bool, reason: str | None, execute: bool
+) -> Shot:
     """Reset REGION to a checkpoint, all its groups together. A dry run without --execute.
 
     Later checkpoints are abandoned: no reset returns to them.
     """
     if to_initial and sequence is not None:
         raise click.UsageError("give --to or --to-initial, not both")
-    with opened(zk) as store:
-        found = admin.existing_region(Reading(store), region)
-        named = 0 if to_initial else sequence
-        to = admin.checked_target(found, named)
-        if execute:
-            # Unnamed, not the one just read: a checkpoint that completes meanwhile would be abandoned.
-            admin.request(store, region, RegionRequest(RESET, operator(), reason or "", named))
-    print_rows(REQUESTED, [_requested(found, "reset", to, executed=execute)], output)
+    found = admin.existing_region(reading, region)
+    named = 0 if to_initial else sequence
+    to = admin.checked_target(found, named)
+    if execute:
+        # Unnamed, not the one just read: a checkpoint that completes meanwhile would be abandoned.
+        admin.request(reading.store, region, RegionRequest(RESET, operator(), reason or "", named))
+    notes = []
     later = [each.sequence for each in found.checkpoints if each.state == COMPLETED and each.sequence > to]
     if named is not None and later:
         will = "are" if execute else "would be"
-        click.echo(f"checkpoints after {to} {will} abandoned: {', '.join(map(str, later))}", err=True)
+        notes.append(f"checkpoints after {to} {will} abandoned: {', '.join(map(str, later))}")
     if not execute:
-        click.echo("nothing was reset: this was a dry run, reset with --execute", err=True)
+        notes.append("nothing was reset: this was a dry run, reset with --execute")
+    return Shot(REQUESTED, [_requested(found, "reset", to, executed=execute)], notes)
 
 
 @regions.command("remove-group")
@@ -132,7 +129,7 @@ def remove_group_(reading: Reading, region: str, group: str) -> Shot:
     region, or in the one that its next member names. A region without groups is removed, with its checkpoints.
     """
     admin.existing_region(reading, region)
-    left = remove_group(reading.store, region, group)
+    left = admin.remove_group(reading.store, region, group)
     notes = () if left else (f"region {region} has no group any more: the coordinator removes it",)
     return Shot(REMOVED, [(region, group, ",".join(left) or None)], notes)
 

@@ -10,7 +10,6 @@ import click
 
 from coordinator.admin import segments as admin
 from coordinator.admin.groups import Reading, existing_group, first_names
-from coordinator.admin.segments import ACTIVE, ShownQuery, read_queries, removal, remove_query
 from coordinator.zk.process.cli import env_option, row_objects
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.paths import GROUPS, GroupPaths, shown
@@ -143,7 +142,7 @@ def list_queries(reading: Reading, group: str | None) -> Shot:
         existing_group(reading, group)
     names = reading.names(GROUPS) if group is None else [group]
     now_ms = ThreadRuntime().wall_ms()
-    found = [shown for name in names for shown in read_queries(reading, name, now_ms)]
+    found = [shown for name in names for shown in admin.read_queries(reading, name, now_ms)]
     # The reason of a pause is long: in a table it is below the rows.
     rows = [_query_row(shown) for shown in found]
     paused = {shown.group: shown.paused for shown in found if shown.paused}
@@ -162,21 +161,21 @@ def remove(reading: Reading, group: str, query: str, execute: bool) -> Shot:
     Stop the query first: a running one fails with its next batch. Restarted from its checkpoint, it continues if its
     segments still exist, and fails if they were collected.
     """
-    found = removal(reading, group, query, ThreadRuntime().wall_ms())
+    found, count, size, is_last = admin.removal(reading, group, query, ThreadRuntime().wall_ms())
     if execute:
-        remove_query(reading.store, group, query)
+        admin.remove_query(reading.store, group, query)
     notes = []
-    if found.shown.state == ACTIVE:
+    if found.state == admin.ACTIVE:
         will = "fails" if execute else "would fail"
         notes.append(f"query {query} is active: if it runs, it {will} with its next batch")
-    if found.is_last:
+    if is_last:
         notes.append(f"no other query reads group {group}: no segments are collected until one does")
     if not execute:
         notes.append("nothing was removed: this was a dry run, remove with --execute")
-    return Shot(REMOVED, [(group, query, found.shown.state, found.segments, found.size, execute)], notes)
+    return Shot(REMOVED, [(group, query, found.state, count, size, execute)], notes)
 
 
-def _query_row(shown: ShownQuery) -> tuple[object, ...]:
+def _query_row(shown: admin.ShownQuery) -> tuple[object, ...]:
     run = shown.run[:8] if shown.run else None
     sums = (shown.segments, shown.size, shown.rows)
     return (shown.group, shown.query, shown.state, run, shown.finished, *sums, shown_time(shown.seen_ms), shown.paused)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import wraps
 from pathlib import Path
@@ -16,7 +16,6 @@ from coordinator.admin.groups import Reading, ShownGroup, existing_group
 from coordinator.zk import below
 from coordinator.zk.errors import BadData, CoordinatorError, UsageError
 from coordinator.zk.process import cli
-from coordinator.zk.process.cli import Cli, brokers_option, env_option, log_options
 from coordinator.zk.process.log_format import log_to_stderr
 from coordinator.zk.runtime import ENDINGS, ThreadRuntime, on_signals
 from coordinator.zk.znodes.paths import Brokers
@@ -40,7 +39,7 @@ MAY_BE_SET = ("EMPTY", "DEAD")
 """States of a group in Kafka."""
 
 
-@click.group(cls=Cli)
+@click.group(cls=cli.Cli)
 def topics() -> None:
     """The topics that groups consume. Those of a real Kafka are only listed."""
 
@@ -48,37 +47,37 @@ def topics() -> None:
 @topics.command()
 @click.argument("name")
 @partitions_option
-@printed(brokers_option, make_chroot=True)
+@printed(cli.brokers_option, make_chroot=True)
 def create(reading: Reading, name: str, partitions: int, brokers: Brokers) -> Shot:
     """Create topic NAME."""
-    return _shot(admin.ListedTopic(name, admin.create_topic(reading.store, brokers, name, partitions), None))
+    return _shot(reading, brokers, {name: admin.create_topic(reading.store, brokers, name, partitions)})
 
 
 @topics.command("list")
-@printed(brokers_option)
+@printed(cli.brokers_option)
 def list_(reading: Reading, brokers: Brokers) -> Shot:
     """List all topics; one whose znode cannot be read is listed with the reason."""
-    return _shot(*admin.list_topics(reading.store, brokers))
+    return _shot(reading, brokers, admin.list_topics(reading, brokers))
 
 
 @topics.command()
 @click.argument("name")
 @partitions_option
-@printed(brokers_option)
+@printed(cli.brokers_option)
 def alter(reading: Reading, name: str, partitions: int, brokers: Brokers) -> Shot:
     """Give topic NAME more partitions."""
-    return _shot(admin.ListedTopic(name, admin.alter_topic(reading.store, brokers, name, partitions), None))
+    return _shot(reading, brokers, {name: admin.alter_topic(reading.store, brokers, name, partitions)})
 
 
 @topics.command()
 @click.argument("name")
 @click.option("--execute", is_flag=True, help="Delete; without it, only show what would be removed.")
-@env_option(
+@cli.env_option(
     "--log-dir",
     type=click.Path(file_okay=False, path_type=Path),
     help="The embedded log; the topic's data is removed from it too.",
 )
-@printed(brokers_option)
+@printed(cli.brokers_option)
 def delete(reading: Reading, name: str, execute: bool, log_dir: Path | None, brokers: Brokers) -> Shot:
     """Delete topic NAME: its znodes, and its data when --log-dir is given. A dry run without --execute."""
     store = reading.store
@@ -100,16 +99,11 @@ def delete(reading: Reading, name: str, execute: bool, log_dir: Path | None, bro
     return Shot(("KIND", "PATH"), rows, notes)
 
 
-def _shot(*found: admin.ListedTopic) -> Shot:
-    rows = [
-        (
-            each.name,
-            len(each.topic.partitions) if each.topic else None,
-            each.topic.id if each.topic else None,
-            each.error,
-        )
-        for each in found
-    ]
+def _shot(reading: Reading, brokers: Brokers, topics: Mapping[str, Topic | None]) -> Shot:
+    rows = []
+    for name, topic in topics.items():
+        partitions, topic_id = (len(topic.partitions), topic.id) if topic is not None else (None, None)
+        rows.append((name, partitions, topic_id, reading.problems.get(brokers.topic(name))))
     return Shot(COLUMNS, rows)
 
 
@@ -130,9 +124,6 @@ if TYPE_CHECKING:
 # ---- a Kafka, once or again and again
 
 
-TopicWithId = tuple[str, str]
-"""Topic, topic id."""
-
 Row = tuple[str, str, int, int, str]
 """The group's name in Kafka, topic, partition, offset, result."""
 
@@ -149,7 +140,7 @@ def on_kafka(columns: Sequence[str]) -> Callable[[Callable[..., Acts]], Callable
         @click.option("--every", "every_s", type=cli.Seconds(0.1), metavar="S", help="Repeat every S seconds.")
         @cli.zk_option
         @cli.output_option
-        @log_options
+        @cli.log_options
         @wraps(take)
         def command(
             bootstrap_servers: str,
@@ -219,10 +210,7 @@ def export_offsets(client: Requests, zk: str, group: str, name: str | None) -> A
             found = existing_group(Reading(store), group)
         return exported(client, name or group, found)
 
-    def failed(problem: str) -> None:
-        log.warning("offset export failed, retrying: group=%s reason=%s", group, problem)
-
-    return export, export, failed
+    return export, export, lambda why: log.warning("offset export failed, retrying: group=%s reason=%s", group, why)
 
 
 def exported(client: Requests, name: str, group: ShownGroup) -> list[Row]:
@@ -238,40 +226,29 @@ def exported(client: Requests, name: str, group: ShownGroup) -> list[Row]:
             "stop them, or export under another name with --as"
         )
     offsets: dict[tuple[str, int], int] = {p.partition: p.offset for p in group.partitions if p.offset is not None}
-    topics = {(part.partition.topic, part.topic_id) for part in group.partitions if part.topic_id is not None}
-    strange = mismatches(group, _partitions(client, topics))
+    strange = mismatches(client, group)
     valid = {place: offset for place, offset in offsets.items() if place not in strange}
     reasons = {**strange, **(client.commit_offsets(name, valid) if valid else {})}
     return [(name, *place, offset, reasons.get(place, "Successful")) for place, offset in sorted(offsets.items())]
 
 
-def _partitions(client: Requests, topics: Collection[TopicWithId]) -> dict[TopicWithId, frozenset[int] | str]:
-    """The partitions of topics, or why Kafka has no topic with that name and id."""
+def mismatches(client: Requests, group: ShownGroup) -> dict[tuple[str, int], str]:
+    """Partitions whose topic id differs from Kafka's, or that Kafka does not have, with the reason."""
     from consumer.logs import LogError
     from consumer.logs.kafka.topics import checked
 
-    answers = client.describe({name for name, _ in topics}).results() if topics else {}
-    found: dict[TopicWithId, frozenset[int] | str] = {}
-    for name, topic_id in topics:
-        try:
-            found[name, topic_id] = checked(name, topic_id, answers[name]).partitions
-        except LogError as error:
-            found[name, topic_id] = str(error)
-    return found
-
-
-def mismatches(group: ShownGroup, there: Mapping[TopicWithId, frozenset[int] | str]) -> dict[tuple[str, int], str]:
-    """Partitions whose topic id differs from Kafka's, or that Kafka does not have, with the reason.
-
-    :param there: Kafka's answer for the topics with an id.
-    """
+    topics = {part.partition.topic for part in group.partitions if part.topic_id is not None}
+    answers = client.describe(topics).results() if topics else {}
     found: dict[tuple[str, int], str] = {}
     for part in group.partitions:
-        partitions = there[part.partition.topic, part.topic_id] if part.topic_id is not None else "its topic has no id"
-        if isinstance(partitions, str):
-            found[part.partition] = partitions
-        elif part.partition.partition not in partitions:
-            found[part.partition] = "Kafka has no such partition"
+        topic, number = part.partition
+        try:
+            if part.topic_id is None:
+                found[part.partition] = "its topic has no id"
+            elif number not in checked(topic, part.topic_id, answers[topic]).partitions:
+                found[part.partition] = "Kafka has no such partition"
+        except LogError as error:
+            found[part.partition] = str(error)
     return found
 
 

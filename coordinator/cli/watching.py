@@ -23,21 +23,16 @@ from rich.text import Text
 from coordinator.admin.groups import Reading
 from coordinator.zk.errors import Retryable
 from coordinator.zk.process import cli
-from coordinator.zk.process.cli import echo_alarm
 from coordinator.zk.process.log_format import redacted
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.records import LONGEST_BY, PausedRecord
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 EVERY_S = 2.0
+reason_option = click.option("--reason", help="The reason, shown with the pause or request.")
 
 UNHEALTHY = 5
 """Exit code of a check with findings."""
-
-
-def reason_option(command: Command) -> Command:
-    """`--reason`, for later readers."""
-    return click.option("--reason", help="The reason, shown with the pause or request.")(command)
 
 
 def timeout_option(what: str) -> Callable[[Command], Command]:
@@ -75,7 +70,7 @@ def echo_paused(paused: PausedRecord, label: str) -> None:
     for what, pause in everything + [(f"group {group}", pause) for group, pause in sorted(paused.groups.items())]:
         why = f": {pause.reason}" if pause.reason else ""
         line = f"{label}{what}, by {pause.by or 'an operator'} since {at(pause.since_ms)}{why}"
-        echo_alarm(cli.printable(line), "yellow")
+        cli.echo_alarm(cli.printable(line), "yellow")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from ..term.reading import Findings, FirstSeen
-from ..term.term import ServerClock, Term
+from ..term.term import Term
 from ..zk.errors import AccessDenied, BadData
 from ..zk.store import Delete, Node, Operation, SetData
 from ..zk.update import batches
@@ -26,10 +26,9 @@ SEGMENTS_READ = 2_000
 class Collector:
     """Removes the channels of ended consumers, group by group, for one term. Every removal is fenced."""
 
-    def __init__(self, term: Term, clock: ServerClock) -> None:
+    def __init__(self, term: Term) -> None:
         self._term = term
         self._store = term.store
-        self._clock = clock
         self._problems = Findings(term.problems)
         self._memory = FirstSeen(term.runtime)
 
@@ -73,7 +72,7 @@ class Collector:
             self._problems.report(paths.channel(name), str(error))
             return False
         seen_s = self._memory.age_s(paths.channel(name), str(node.stat.mzxid))
-        age_ms = self._clock.now_ms() - node.stat.mtime_ms
+        age_ms = self._term.clock.now_ms() - node.stat.mtime_ms
         watched_long_enough = seen_s >= 2 * self._store.negotiated_timeout_s
         is_old = age_ms >= self._term.config.channel_retention_ms
         return not channel.is_live and not channel.running and is_old and watched_long_enough
@@ -156,37 +155,28 @@ class OffsetCollector:
             state = GroupState.parse(paths.state, node.data)
             if state.region is not None:
                 return None
-            needed = set(state.topics) | {part.topic for mark in state.marks for part in mark.partitions}
-            channels = self._store.get_many([paths.channel(name) for name in names_below(self._store, paths.channels)])
-            for channel in channels:
-                if channel is None:
-                    continue
-                if channel.stat.children:
-                    return None
-                needed |= {part.topic for part in parsed_channel(paths.channels, channel.data).running}
-            return frozenset(needed | self._subscribed(paths) | self._sealed(paths))
+            channels = self._below(paths.channels)
+            if any(channel.stat.children for channel in channels):
+                return None
+            needed = {*state.topics, *(part.topic for mark in state.marks for part in mark.partitions)}
+            for each in channels:
+                needed |= {part.topic for part in parsed_channel(paths.channels, each.data).running}
+            for each in self._below(paths.ids):
+                needed |= set(Registration.parse(paths.ids, each.data).subscription)
+            for each in self._below(paths.seats):  # of members that are away
+                needed |= set(Seat.parse(paths.seats, each.data).registration.subscription)
+            for each in self._below(paths.segments, SEGMENTS_READ):  # a query may still read them
+                needed |= {part.topic for part in Segment.parse(paths.segments, each.data).ranges}
+            return frozenset(needed)
         except BadData:
             return None  # it is reported where it is used
 
-    def _subscribed(self, paths: GroupPaths) -> set[str]:
-        """The topics that members, and those away from their seats, name."""
-        ids, seats = (
-            self._store.get_many([f"{root}/{name}" for name in names_below(self._store, root)])
-            for root in (paths.ids, paths.seats)
-        )
-        found = {topic for node in ids if node for topic in Registration.parse(paths.ids, node.data).subscription}
-        return found | {
-            topic for node in seats if node for topic in Seat.parse(paths.seats, node.data).registration.subscription
-        }
+    def _below(self, root: str, most: int | None = None) -> list[Node]:
+        """The znodes below `root`.
 
-    def _sealed(self, paths: GroupPaths) -> set[str]:
-        """The topics of the segments that a query may still read.
-
-        :raises BadData: when there are too many to be read.
+        :raises BadData: when there are more than `most`.
         """
-        names = names_below(self._store, paths.segments)
-        if len(names) > SEGMENTS_READ:
-            raise BadData(f"{paths.segments} has {len(names)} segments")
-        nodes = self._store.get_many([paths.segment(name) for name in names])
-        ranges = (Segment.parse(paths.segments, node.data).ranges for node in nodes if node is not None)
-        return {each.topic for some in ranges for each in some}
+        names = names_below(self._store, root)
+        if most is not None and len(names) > most:
+            raise BadData(f"{root} has {len(names)} znodes")
+        return [node for node in self._store.get_many([f"{root}/{name}" for name in names]) if node is not None]

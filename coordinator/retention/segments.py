@@ -28,7 +28,7 @@ from ..planning.backpressure import (
     shortest_intervals_ms,
 )
 from ..term.reading import Findings, FirstSeen
-from ..term.term import ServerClock, Term
+from ..term.term import Term
 from ..zk.below import unlink_segment
 from ..zk.errors import AccessDenied, BadData
 from ..zk.store import DENIED, Check, Delete, Listing, Node, Operation, SetData
@@ -88,11 +88,10 @@ class SeenQueries:
 class Queries:
     """Reads the queries of all groups, round by round, for one term, and expires the silent ones."""
 
-    def __init__(self, term: Term, clock: ServerClock, retention_ms: int, problems: Findings) -> None:
+    def __init__(self, term: Term, problems: Findings) -> None:
         self._term = term
         self._store = term.store
-        self._clock = clock
-        self._retention_ms = retention_ms
+        self._retention_ms = term.config.query_retention_ms
         self._problems = problems
         self._memory = FirstSeen(term.runtime)
 
@@ -159,14 +158,14 @@ class Queries:
         watched_s = self._memory.age_s(path, str(node.stat.mzxid))
         return (
             not node.stat.ephemeral_owner
-            and self._clock.now_ms() - node.stat.mtime_ms >= self._retention_ms
+            and self._term.clock.now_ms() - node.stat.mtime_ms >= self._retention_ms
             and watched_s >= min(WATCHED_S, self._retention_ms / 1000)
         )
 
     def _expire(self, paths: GroupPaths, name: str, query: Query, node: Node, version: int) -> bool:
         """Mark a query as expired; one that was marked long enough ago is removed."""
         path = paths.query(name)
-        marked = replace(query, expired_ms=self._clock.now_ms()).to_bytes()
+        marked = replace(query, expired_ms=self._term.clock.now_ms()).to_bytes()
         change = Delete(path, node.stat.version) if query.expired_ms else SetData(path, marked, node.stat.version)
         if not self._term.collect([SetData(paths.queries, b"", version), change], f"query {name}"):
             return False
@@ -215,34 +214,18 @@ class _Group:
         return Backlog(len(self.segments) + self.unread, size, self.unread)
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentRules:
-    """An operator's settings.
-
-    :ivar retention: of segments that every query has finished.
-    :ivar max_seals_per_s: of all groups together.
-    """
-
-    bounds: Bounds
-    retention: Retention
-    max_seals_per_s: int
-    query_retention_ms: int
-    sweep_interval_ms: int
-
-
 class SegmentCollector:
     """Manages the segments of all groups, round by round, for one term. Every write is fenced."""
 
-    def __init__(
-        self, term: Term, clock: ServerClock, rules: SegmentRules, remove: Callable[[Path], None] = unlink_segment
-    ) -> None:
+    def __init__(self, term: Term, remove: Callable[[Path], None] = unlink_segment) -> None:
         self._term = term
         self._store = term.store
-        self._clock = clock
-        self._rules = rules
+        self._bounds = Bounds(term.config.max_backlog_segments, term.config.max_backlog_bytes)
+        self._retention = Retention(term.config.segment_retention_ms, term.config.segment_retention_bytes)
+        self._sweep_s = term.config.sweep_interval_ms / 1000
         self._remove = remove
         self._problems = Findings(term.problems)
-        self._queries = Queries(term, clock, rules.query_retention_ms, self._problems)
+        self._queries = Queries(term, self._problems)
         self._swept_at = term.runtime.monotonic()
         self._groups: dict[str, _Group] = {}
 
@@ -255,13 +238,13 @@ class SegmentCollector:
         if not self._term.lease.is_held:
             return
         now = self._term.runtime.monotonic()
-        is_sweep = now - self._swept_at >= self._rules.sweep_interval_ms / 1000
+        is_sweep = now - self._swept_at >= self._sweep_s
         self._swept_at = now if is_sweep else self._swept_at
         self._look(sorted(groups))
         known = [self._groups[name] for name in sorted(self._groups)]
         self._look_at_members(known)
         shortest_ms = shortest_intervals_ms(
-            {group.paths.group: group.intervals for group in known}, self._rules.max_seals_per_s
+            {group.paths.group: group.intervals for group in known}, self._term.config.max_seals_per_s
         )
         listings = self._store.children_many([group.paths.queries for group in known])
         for group, listing in zip(known, listings, strict=True):
@@ -274,7 +257,7 @@ class SegmentCollector:
             except AccessDenied as error:
                 self._problems.report(error.path, str(error))
                 continue
-            if is_sweep or is_pressing(group.record, group.backlog, self._rules.bounds, self._rules.retention):
+            if is_sweep or is_pressing(group.record, group.backlog, self._bounds, self._retention):
                 self._collect(group, readers, version)
             self._direct(group, readers, shortest_ms[group.paths.group])
         self._queries.forget_unseen()
@@ -316,12 +299,10 @@ class SegmentCollector:
 
     def _intervals(self, paths: GroupPaths) -> tuple[int, ...]:
         members = [paths.id(name) for name in names_below(self._store, paths.ids)]
-        found = []
-        for path, node in zip(members, self._store.get_many(members), strict=True):
-            registration = readable(Registration.parse, path, node)
-            if registration is not None:  # the consumer of an unreadable one is left out of the group
-                found.append(registration.seal_interval_ms or SEAL_INTERVAL_MS)
-        return tuple(found)
+        nodes = self._store.get_many(members)
+        found = (readable(Registration.parse, path, node) for path, node in zip(members, nodes, strict=True))
+        # The consumer of an unreadable registration is left out of the group.
+        return tuple(each.seal_interval_ms or SEAL_INTERVAL_MS for each in found if each is not None)
 
     def _list_segments(self, group: _Group) -> None:
         """List the changes, and read new segments."""
@@ -366,7 +347,9 @@ class SegmentCollector:
         cuts = self._cuts(group) if finished is not None else None
         if finished is None or cuts is None:
             return
-        finished = self._unretained(group, finished)
+        if may_hold(group.backlog, self._bounds):  # a large backlog ends the retention
+            done = sorted(one for one in group.segments.values() if one.czxid <= finished)
+            finished = collectable(done, self._term.clock.now_ms(), self._retention)
         lost: Cut | None = None
         for cut in (*cuts, None):
             until = min(finished, cut.czxid) if cut is not None else finished
@@ -378,16 +361,9 @@ class SegmentCollector:
                     "checkpoint segments removed: group=%s checkpoint=%d segments=%d reason=backlog",
                     group.paths.group, lost.sequence, count,
                 )  # fmt: skip
-            if not is_whole or until == finished or may_hold(group.backlog, self._rules.bounds):
+            if not is_whole or until == finished or may_hold(group.backlog, self._bounds):
                 return
             lost = cut
-
-    def _unretained(self, group: _Group, finished: int) -> int:
-        """The czxid up to which segments are not retained; a large backlog ends the retention."""
-        if not may_hold(group.backlog, self._rules.bounds):
-            return finished
-        done = sorted(one for one in group.segments.values() if one.czxid <= finished)
-        return collectable(done, self._clock.now_ms(), self._rules.retention)
 
     def _cuts(self, group: _Group) -> Sequence[Cut] | None:
         """The checkpoints of the group's region, oldest first; None while the region is unknown."""
@@ -434,7 +410,7 @@ class SegmentCollector:
             return
         before = group.record
         interval_ms = published_interval_ms(group.intervals, shortest_ms)
-        after = directions(before, group.backlog, self._rules.bounds, readers, interval_ms)
+        after = directions(before, group.backlog, self._bounds, readers, interval_ms)
         if after == before or not self._write(group, after):
             return
         name, backlog = group.paths.group, group.backlog

@@ -207,8 +207,8 @@ def test_groups_run_through_the_way_to_a_secured_chroot_and_back(
     operator = parties.session("operator")
 
     for policy in (secured, opened):
-        done = apply(Pausing(operator, groups.act), policy, Brokers())
-        assert done.count and not done.refused
+        count, refused = apply(Pausing(operator, groups.act), policy, Brokers())
+        assert count and not refused
         groups.act()  # and after it
         groups.has_lost_nothing()
         assert parties.deviations() == ""

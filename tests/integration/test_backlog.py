@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.planning.backpressure import HURRY_BYTES, Bounds, Retention
-from coordinator.retention.segments import SegmentCollector, SegmentRules
+from coordinator.retention.segments import SegmentCollector
 from coordinator.term.term import ServerClock
 from coordinator.zk.lease import Lease
 from coordinator.zk.runtime import ThreadRuntime
@@ -21,6 +21,7 @@ from coordinator.zk.znodes.records import EpochRecord, Registration
 from coordinator.zk.znodes.segments import QUERY_ABSENCE_S, Query, Segment, SegmentsRecord
 from tests.support.cuts import HandMadeRegion
 from tests.support.parties import Parties, owned_by
+from tests.support.sealed import sweeping
 from tests.support.stores import FrontStore
 from tests.support.terms import a_term
 from tests.support.wait import eventually
@@ -123,11 +124,15 @@ def collector_on(
     node = world.store.get(COORDINATOR_EPOCH)
     assert node is not None
     machine = machine or Machine()
-    term = a_term(store or world.store, machine, 1, node.stat.version)
+    term = a_term(
+        store or world.store, machine, 1, node.stat.version,
+        max_backlog_segments=bounds.segments, max_backlog_bytes=bounds.size,
+        segment_retention_ms=retention.ms, segment_retention_bytes=retention.size,
+    )  # fmt: skip
     term.lease = Lease(world.store, ThreadRuntime(), lambda: None, "coordinator")
     term.lease.renew()
-    rules = SegmentRules(bounds, retention, 500, query_retention_ms=7 * 86_400_000, sweep_interval_ms=sweep_interval_ms)
-    return SegmentCollector(term, clock or ServerClock(world.store, machine), rules)
+    term.clock = clock or ServerClock(world.store, machine)
+    return sweeping(SegmentCollector(term), sweep_interval_ms / 1000)
 
 
 def expired(world: World, query: str) -> bool:

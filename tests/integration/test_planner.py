@@ -17,9 +17,7 @@ from consumer.spark.source.options import SourceConfig
 from consumer.spark.source.planner import Planner, packed
 from consumer.spark.source.query_znode import QueryRemoved, QueryTakenOver
 from consumer.spark.source.segment_index import Sealed, SourceOffset
-from coordinator.planning.backpressure import Bounds, Retention
-from coordinator.retention.segments import SeenQueries, SegmentCollector, SegmentRules
-from coordinator.term.term import ServerClock
+from coordinator.retention.segments import SeenQueries, SegmentCollector
 from coordinator.zk.errors import BadData, OutcomeUnknown, Refused
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory, open_kazoo
@@ -30,8 +28,8 @@ from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GroupPaths
 from coordinator.zk.znodes.records import EpochRecord
 from coordinator.zk.znodes.segments import QUERY_ABSENCE_S, Query, SealedRange, Segment, SegmentsRecord
 from tests.support.memlog import MemoryLog
+from tests.support.sealed import a_collector
 from tests.support.stores import DeafStore, FrontStore
-from tests.support.terms import a_term
 from tests.support.wait import eventually, within
 from tests.support.world import World, a_world
 from tests.support.world import expire as end_session
@@ -312,8 +310,7 @@ def paused(bench: Bench) -> tuple[Planner, SourceOffset, SegmentCollector]:
 def collector_of(bench: Bench) -> SegmentCollector:
     """A coordinator's collector, for a test to call round by round, that sweeps in each and retains nothing."""
     bench.store.commit([Create(COORDINATOR_EPOCH, EpochRecord(1).to_bytes())])
-    rules = SegmentRules(Bounds(1000, 1 << 30), Retention(0, 0), 500, 7 * 86_400_000, sweep_interval_ms=0)
-    return SegmentCollector(a_term(bench.store, bench.clock), ServerClock(bench.store, bench.clock), rules)
+    return a_collector(bench.store, bench.clock)
 
 
 @pytest.mark.real_zookeeper("it is about the end of a session")

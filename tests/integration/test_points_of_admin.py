@@ -75,7 +75,7 @@ def sets_offsets(scene: Scene, store: Store) -> None:
 
 def deletes_offsets(scene: Scene, store: Store) -> None:
     results = delete_offsets(store, {"t": scene.topic}, "g", [Scope("t")])
-    if any(each.error for each in results):
+    if any(results.values()):
         raise CoordinatorError(str(results))
 
 

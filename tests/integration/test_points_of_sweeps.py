@@ -62,7 +62,8 @@ def of_offsets(term: Term) -> Sweep:
 
 
 def of_channels(term: Term) -> Sweep:
-    collector = Collector(term, ServerClock(term.store, ThreadRuntime()))
+    term.clock = ServerClock(term.store, ThreadRuntime())
+    collector = Collector(term)
     return lambda: collector.collect(["g"])
 
 

@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 from consumer.cli import main as consumer_main
 from consumer.logs import open_log
 from consumer.logs.embedded.producer import Producer
+from coordinator.admin.groups import Reading
 from coordinator.admin.topics import alter_topic, create_topic, delete_topic, get_topic, list_topics, topic_znodes
 from coordinator.cli import main as coordinator_main
 from coordinator.zk.errors import BadData, OutcomeUnknown, TooLarge, UsageError
@@ -82,8 +83,8 @@ def test_topics_may_be_below_another_path(store: Store) -> None:
 
     create_topic(store, elsewhere, "flights", 1)
 
-    assert [found.name for found in list_topics(store, elsewhere)] == ["flights"]
-    assert list_topics(store, BROKERS) == []
+    assert [*list_topics(Reading(store), elsewhere)] == ["flights"]
+    assert list_topics(Reading(store), BROKERS) == {}
 
 
 def test_a_topic_that_exists_is_not_created_again(store: Store) -> None:
@@ -107,13 +108,13 @@ def test_a_topic_that_exists_is_not_created_again(store: Store) -> None:
 def test_a_bad_name_or_number_is_refused_in_a_sentence(store: Store, name: str, partitions: int, message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):
         create_topic(store, BROKERS, name, partitions)
-    assert list_topics(store, BROKERS) == []
+    assert list_topics(Reading(store), BROKERS) == {}
 
 
 def test_more_partitions_than_a_znode_holds_are_refused(store: Store) -> None:
     with pytest.raises(TooLarge, match="topic flights with 100000 partitions does not fit into a znode"):
         create_topic(store, BROKERS, "flights", 100_000)
-    assert list_topics(store, BROKERS) == []
+    assert list_topics(Reading(store), BROKERS) == {}
 
 
 def test_a_topic_gets_more_partitions_and_keeps_its_id(store: Store) -> None:
@@ -155,23 +156,23 @@ def test_a_commit_whose_reply_was_lost_counts_as_done_when_it_was(store: Store) 
     assert get_topic(store, BROKERS, "flights") == altered == Topic("flights", topic.id, (0, 1))
     delete_topic(Interfering(store, loses_reply=True), BROKERS, "flights")
 
-    assert [found.name for found in list_topics(store, BROKERS)] == ["warm-up"]
+    assert [*list_topics(Reading(store), BROKERS)] == ["warm-up"]
 
 
 def test_topic_with_bad_data_is_listed_with_the_reason_and_can_be_deleted(store: Store) -> None:
     good = create_topic(store, BROKERS, "good", 1)
     store.commit([Create(BROKERS.topic("bad"), b"not json"), Create(BROKERS.topic("no name"), b"{}")])
 
-    bad, found, nameless = list_topics(store, BROKERS)
+    reading = Reading(store)
 
-    assert (found.name, found.topic, found.error) == ("good", good, None)
-    assert (bad.name, bad.topic) == ("bad", None)
-    assert "/brokers/topics/bad holds no JSON" in str(bad.error)
-    assert nameless.error == "'no name' is no name of a topic"
+    assert list_topics(reading, BROKERS) == {"bad": None, "good": good, "no name": None}
+    bad, nameless = reading.problems.values()
+    assert "/brokers/topics/bad holds no JSON" in bad
+    assert nameless == "'no name' is no name of a topic"
     with pytest.raises(BadData):
         alter_topic(store, BROKERS, "bad", 2)
     delete_topic(store, BROKERS, "bad")
-    assert [found.name for found in list_topics(store, BROKERS)] == ["good", "no name"]
+    assert [*list_topics(Reading(store), BROKERS)] == ["good", "no name"]
 
 
 def test_a_topic_is_deleted_with_everything_below_it(store: Store) -> None:
@@ -203,7 +204,7 @@ def test_topics_of_a_real_kafka_are_listed_and_left_alone(store: Store) -> None:
     store.commit([Create(BROKERS.topic("theirs"), json.dumps(theirs).encode())])
     store.commit([Create("/brokers/ids"), Create("/brokers/ids/1", ephemeral=True)])
 
-    assert [found.name for found in list_topics(store, BROKERS)] == ["mine", "theirs"]
+    assert [*list_topics(Reading(store), BROKERS)] == ["mine", "theirs"]
     with pytest.raises(UsageError, match=r"alter it in Kafka, by .*scripts/ensemble kafka topic NAME --partitions 2"):
         alter_topic(store, BROKERS, "theirs", 2)
     with pytest.raises(UsageError, match=r"delete it in Kafka, by .*scripts/ensemble kafka topic NAME --delete"):

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from coordinator.admin.groups import Reading
 from coordinator.admin.offsets import OffsetReset, write_offsets
 from coordinator.admin.reset_offsets import ResetRequest
-from coordinator.admin.topics import list_topics
+from coordinator.admin.topics import usable_topics
 from coordinator.cli.groups import bounds_in
 from coordinator.zk.store import SetData, Store
 from coordinator.zk.znodes.paths import GroupPaths
@@ -243,7 +244,7 @@ def offsets_reset(world: SimulatedWorld) -> bool:
         life.actor.stop()
 
     def reset(store: Store, _: int) -> None:
-        topics = {each.name: each.topic for each in list_topics(store, BROKERS) if each.topic is not None}
+        topics = usable_topics(Reading(store), BROKERS)
         tool = OffsetReset(store, bounds_in(world.log), topics, request, None, lambda warning: None)  # type: ignore[arg-type]
         new = tool.plan(POOL_GROUP)
         if new and not done[0]:

@@ -8,9 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from consumer.sealing.segment_files import SegmentFolder
-from coordinator.planning.backpressure import Bounds, Retention
-from coordinator.retention.segments import SegmentCollector, SegmentRules
-from coordinator.term.term import ServerClock
+from coordinator.retention.segments import SegmentCollector
 from coordinator.zk.runtime import Runtime, ThreadRuntime
 from coordinator.zk.store import Create, Delete, SetData, Store
 from coordinator.zk.update import ensure
@@ -20,7 +18,9 @@ from coordinator.zk.znodes.segments import Query, SealedRange, Segment
 from tests.support.memlog import MemoryLog
 from tests.support.terms import a_term
 
-RULES = SegmentRules(Bounds(1000, 1 << 30), Retention(0, 0), 500, 7 * 86_400_000, sweep_interval_ms=0)
+NOTHING_RETAINED = {
+    "max_backlog_segments": 1000, "max_backlog_bytes": 1 << 30, "segment_retention_ms": 0, "segment_retention_bytes": 0,
+}  # fmt: skip
 
 
 def records_in(folder: SegmentFolder, file: str, size: int, rows: int) -> Iterator[pa.RecordBatch]:
@@ -103,9 +103,14 @@ class SealedGroup:
 
 
 def a_collector(store: Store, runtime: Runtime | None = None) -> SegmentCollector:
-    """Of a coordinator that retains no finished segment. The epoch's znode has version 0."""
-    runtime = runtime or ThreadRuntime()
-    return SegmentCollector(a_term(store, runtime), ServerClock(store, runtime), RULES)
+    """Of a coordinator that sweeps in each round, and retains no finished segment. The epoch's znode has version 0."""
+    return sweeping(SegmentCollector(a_term(store, runtime or ThreadRuntime(), **NOTHING_RETAINED)))
+
+
+def sweeping(collector: SegmentCollector, interval_s: float = 0.0) -> SegmentCollector:
+    """It with another interval of sweeps, also one that no configuration allows: one in each round."""
+    collector._sweep_s = interval_s
+    return collector
 
 
 def batches(partition: int, first: int, rows: int) -> list[pa.RecordBatch]:

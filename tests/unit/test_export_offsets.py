@@ -11,7 +11,7 @@ import pytest
 
 from consumer.logs.kafka.requests import Described
 from coordinator.admin.groups import ShownGroup, ShownPartition
-from coordinator.cli.topics import TopicWithId, exported, mismatches
+from coordinator.cli.topics import exported, mismatches
 from coordinator.zk.errors import UsageError
 from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.partitions import TopicPartition
@@ -24,6 +24,7 @@ class Kafka:
         self.state = state, members
         self.committed: list[tuple[str, Mapping[tuple[str, int], int]]] = []
         self.refused: dict[tuple[str, int], str] = {}
+        self.partitions = frozenset(range(3))
 
     def group(self, group: str) -> tuple[str, int]:
         return self.state
@@ -33,7 +34,7 @@ class Kafka:
         return self.refused
 
     def describe(self, topics: Collection[str]) -> Any:
-        return SimpleNamespace(results=lambda: {topic: Described("id", frozenset(range(3))) for topic in topics})
+        return SimpleNamespace(results=lambda: {topic: Described("id", self.partitions) for topic in topics})
 
 
 def group(*offsets: int | None) -> ShownGroup:
@@ -67,9 +68,10 @@ def test_a_partition_that_kafka_lacks_or_whose_topic_has_no_id_is_a_mismatch() -
     found = group(5, 6, 7)
     unknown = replace(found.partitions[2], topic_id=None)
 
-    there: dict[TopicWithId, frozenset[int] | str] = {("t", "id"): frozenset({0})}
+    kafka = Kafka()
+    kafka.partitions = frozenset({0})
 
-    assert mismatches(replace(found, partitions=(*found.partitions[:2], unknown)), there) == {
+    assert mismatches(kafka, replace(found, partitions=(*found.partitions[:2], unknown))) == {
         ("t", 1): "Kafka has no such partition",
         ("t", 2): "its topic has no id",
     }
