@@ -141,6 +141,7 @@ class SealedRanges(Invariant):
             if first is not None and (offset < first or not self.ends.joins(key, first)):
                 self._report_gap(key, first, offset, commit)
             self.ends.move(key, offset, commit.event)
+            self._liars.discard((view.group.name, partition))
 
     def _first_sealed(self, key: Key, was: int | None, offset: int, part: SealedRange, commit: Commit) -> int | None:
         """The begin of the advance to `offset`, by its segment; None when the segment has another range."""
