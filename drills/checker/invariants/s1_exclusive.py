@@ -35,9 +35,6 @@ Why = tuple[str, Event | None]
 UNKNOWN = "unknown"
 """The consumer of the one mark that a coordinator makes where `state` was lost."""
 
-ROUNDING_S = 0.01
-"""Times of real transactions are whole milliseconds."""
-
 
 class Exclusive(Invariant):
     """At any instant at most one fetcher runs a partition of a group. A fetch interval ends with the acknowledged stop,
@@ -406,7 +403,7 @@ class FreePartitions(Rules):
             if marked is None or elected is None or _lives(group, name):
                 continue
             since, lease = max(marked, elected, key=lambda event: event["at"]), mark.lease_ms / 1000
-            if commit.at - since["at"] < measured(lease) - ROUNDING_S:
+            if commit.at - since["at"] < measured(lease):
                 self.broken_by(
                     commit,
                     f"the mark of {mark.consumer} (incarnation {mark.incarnation}) in {group} was dropped at "

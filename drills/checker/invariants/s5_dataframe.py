@@ -237,7 +237,7 @@ def _range(item: Mapping[str, Any]) -> tuple[str, str, int, int, int]:
 
 
 def rows_of(ranges: Iterable[tuple[str, str, int, int, int]]) -> Rows:
-    """TopicPartition -> the offsets, the same wherever the ranges were cut; what is there twice is in two of them."""
+    """The offsets of each partition, the same wherever the ranges were cut; what is there twice is in two of them."""
     found: Rows = {}
     for topic, topic_id, number, first, following in ranges:
         found.setdefault((topic, topic_id, number), []).append((first, following))

@@ -22,8 +22,6 @@ Remnant = tuple[str, Event | None, float, float]
 WITH_ITS_ID = ("evicted", "refused", "removed")
 """How the reasons begin for which a coordinator ends a live incarnation, with its `ids`."""
 
-ROUNDING_S = 0.01
-
 
 class Remains(Invariant):
     """Nothing of the dead remains after the collection period.
@@ -244,7 +242,7 @@ class Living(Rules):
         if left is None or left is not view.since or not is_expected or seat is None or seat.removed is not None:
             return
         kept_s = seat.session_timeout_ms / 1000
-        if commit.at < left["at"] + measured(kept_s) - ROUNDING_S:
+        if commit.at < left["at"] + measured(kept_s):
             why = f"the seat of {name} in {group} was removed at {commit.moment}, and is kept for {kept_s:g} s from"
             self.broken_by(commit, f"{why} {moment(left['at'])}, when its member left", left)
 
@@ -295,7 +293,7 @@ class Living(Rules):
         if elected is None or sign is None or life != before.incarnation or gone.registration is None:
             return
         limit = gone.registration.max_poll_interval_ms / 1000
-        latest = commit.at - measured(limit) + ROUNDING_S
+        latest = commit.at - measured(limit)
         commands = [*view.commands.values(), *commit.removed_from(view)]
         asked = min((command.made for command in commands), key=lambda event: event["at"], default=sign)
         since = max(elected, min(sign, asked, key=lambda event: event["at"]), key=lambda event: event["at"])

@@ -363,7 +363,7 @@ class CheckpointView:
         return self.data.away.get(group, ()) if self.data is not None else ()
 
     def offsets(self, group: str) -> dict[TopicPartition, tuple[int, str]]:
-        """TopicPartition -> offset and topic id, of a group."""
+        """Offset and topic id of each partition of a group."""
         found: dict[TopicPartition, tuple[int, str]] = {}
         for _, given in self.of(group):
             for (topic, number), offset in given.offsets.items():
