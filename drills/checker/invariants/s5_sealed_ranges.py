@@ -15,8 +15,7 @@ from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import ChannelView, GroupView, OffsetView, SegmentView
 from .base import Invariant, Rules
-from .s5_dataframe import DataFrames
-from .s5_deliveries import Ends, Key
+from .s5_dataframe import DataFrames, Ends, Key
 
 Held = tuple[str, str, str, int]
 """Group, incarnation, topic, partition."""
