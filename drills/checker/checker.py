@@ -8,19 +8,16 @@ from pathlib import Path
 
 from .invariants.base import Invariant, Rules
 from .invariants.l1_settles import Decided, Settled
-from .invariants.l2_changes_seen import ChangesSeen
-from .invariants.l3_isolation import Unhindered
+from .invariants.l2_l3_delays import ChangesSeen, Unhindered
 from .invariants.l4_churn import ChurnProgress
 from .invariants.l6_resumed import Resumed
 from .invariants.s1_exclusive import Exclusive
 from .invariants.s2_coverage import Covering
-from .invariants.s3_command_order import Ordered
+from .invariants.s3_s6_commands import Acknowledged, Ordered
 from .invariants.s4_deposed import Deposed
 from .invariants.s5_sealed_ranges import SealedRanges
-from .invariants.s6_acknowledged import Acknowledged
 from .invariants.s7_leftovers import Remains
-from .invariants.s8_assignors import Pure
-from .invariants.s9_adopted import Adopted
+from .invariants.s8_s9_assignments import Adopted, Pure
 from .invariants.s10_restored import Restored
 from .invariants.s11_cuts import CompleteCuts
 from .replay.commits import Commit

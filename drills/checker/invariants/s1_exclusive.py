@@ -14,9 +14,7 @@ from ..replay.fetch_intervals import Hold
 from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import ChannelView, CommandView, GroupView
-from .base import Invariant, Rules, SessionLeases
-
-CLOCK_ROUNDING_S = 0.001
+from .base import LEASE_ROUNDING_S, Invariant, Rules, SessionLeases
 
 SOON_S = 0.005
 """Real transactions have times in milliseconds: a claim so soon after a begin may have been before it."""
@@ -141,7 +139,7 @@ class Exclusive(Invariant):
         checked = event.get("checked")
         since = previous if checked is None else checked
         lease = self.world.fetching.lease_of(who, life)
-        if since <= lease.until + CLOCK_ROUNDING_S or (who, life) in self._lapses:
+        if since <= lease.until + LEASE_ROUNDING_S or (who, life) in self._lapses:
             return
         self._lapses.add((who, life))
         what = "fetched" if event["event"] == "fetch" else "was given records"
@@ -420,13 +418,8 @@ def _marks(state: GroupState | None) -> Mapping[Marked, Mark]:
 def _stood(group: GroupView, commit: Commit) -> Iterator[tuple[ChannelView, CommandView]]:
     """The commands of a group that stood before a commit."""
     made = {id(command) for _, command in commit.made}
-    for view in group.channels.values():
-        for command in view.commands.values():
-            if id(command) not in made:
-                yield view, command
-    for view, command in commit.gone:
-        if view.group is group:
-            yield view, command
+    yield from (each for each in group.pending if id(each[1]) not in made)
+    yield from (each for each in commit.gone if each[0].group is group)
 
 
 def _lives(group: GroupView, mark: Marked) -> bool:

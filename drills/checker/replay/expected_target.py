@@ -223,18 +223,22 @@ def is_kept(world: Replay, group: GroupView, item: Item) -> bool:
 
 def item_text(item: Item) -> str:
     """An item in words."""
-    what, *names = item
-    if what == "state":
-        return "there is no state"
-    if what == "member":
-        return f"{names[0]} (incarnation {names[1]}) has no part in the target"
-    if what == "gone":
-        return f"{names[0]} (incarnation {names[1]}) has left and still has its part in the target"
-    if what == "topic":
-        return f"the target is of another topic {names[0]} than the one with id {names[1]}"
-    if what == "missing":
-        return f"{names[0]}-{names[1]} is unassigned"
-    return f"{names[0]}-{names[1]} is assigned, but does not exist"
+    return _TEXTS[item[0]].format(*item[1:])
+
+
+_TEXTS = {
+    "state": "there is no state",
+    "member": "{} (incarnation {}) has no part in the target",
+    "gone": "{} (incarnation {}) has left and still has its part in the target",
+    "topic": "the target is of another topic {} than the one with id {}",
+    "missing": "{}-{} is unassigned",
+    "extra": "{}-{} is assigned, but does not exist",
+}
+
+
+def taken(group: GroupView, state: GroupState) -> set[TopicPartition]:
+    """What a channel of the group runs, or a mark of its state covers."""
+    return set().union(*(view.running for view in group.channels.values()), *(mark.partitions for mark in state.marks))
 
 
 def runs_target(group: GroupView, state: GroupState, consumer: str) -> bool:

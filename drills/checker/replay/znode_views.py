@@ -288,6 +288,11 @@ class GroupView:
         return registration is not None and channel is not None and channel.lives_as(registration.incarnation)
 
     @property
+    def pending(self) -> Iterator[tuple[ChannelView, CommandView]]:
+        """The commands in its channels."""
+        return ((view, command) for view in self.channels.values() for command in view.commands.values())
+
+    @property
     def live_members(self) -> list[str]:
         """The live members, in order."""
         return sorted(name for name in self.members if self.live(name))

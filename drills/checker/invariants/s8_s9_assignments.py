@@ -1,7 +1,8 @@
-"""S9: client-side assignment: leaders, answers, and adopted targets."""
+"""S8 and S9: purity of assignors; client-side assignment: leaders, answers, and adopted targets."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -18,6 +19,38 @@ from .base import Invariant
 
 SOON_S = 1.0
 """Maximum age of a turn's reads when it writes, without delays."""
+
+
+class Pure(Invariant):
+    """Assignors are pure, deterministic, independent of input order.
+
+    The same input text (canonical: equal members and topics have equal text) gives the same target, in every group, on
+    every node, at any time.
+    """
+
+    name = "S8"
+    sentence = "Assignors are pure, deterministic, blind to input order."
+    events = ("assignment",)
+
+    def __init__(self, world: Replay) -> None:
+        super().__init__(world)
+        self._known: dict[tuple[str, str], Event] = {}
+
+    def on_assignment(self, event: Event) -> None:
+        text = event["input"]
+        if not isinstance(text, str):
+            text = json.dumps(text, sort_keys=True, default=str)
+        known = self._known.setdefault((event["strategy"], text), event)
+        self.judged += known is not event
+        if known is not event and known["target"] != event["target"]:
+            consumers = known["target"].keys() | event["target"].keys()
+            odd = min(name for name in consumers if known["target"].get(name) != event["target"].get(name))
+            self.broken(
+                f"strategy {event['strategy']} gave {odd} another share in group {event['group']} at "
+                f"{moment(event['at'])} than for the same input at {moment(known['at'])}",
+                known,
+                event,
+            )
 
 
 @dataclass(slots=True, eq=False)
