@@ -193,14 +193,9 @@ class Settled(Invariant):
         if not self.concerns(group):
             return
         since = unsettled.since
-        self.broken(
-            f"{group} was not settled from {moment(since['at'])} to {moment(until['at'])} ({unsettled.why})"
-            f", and had to be at {moment(self.deadline(group))}",
-            unsettled.state,
-            self._calm,
-            since,
-            until,
-        )
+        why = f"{group} was not settled from {moment(since['at'])} to {moment(until['at'])} ({unsettled.why})"
+        due = f"and had to be at {moment(self.deadline(group))}"
+        self.broken(f"{why}, {due}", unsettled.state, self._calm, since, until)
 
     def on_calm(self, event: Event) -> None:
         self._calm = event
@@ -242,13 +237,8 @@ class Settled(Invariant):
         limit = self.world.bounds["poll_interval"] + self.world.bounds["session_timeout"] + 1
         for name, view in sorted(group.channels.items()):
             if group.live(name) and self._is_stuck(group, name) and end["at"] > calm["at"] + limit:
-                self.broken(
-                    f"{name} of {group} has not polled since {moment(calm['at'])}, and is a member at "
-                    f"{moment(end['at'])}",
-                    view.since,
-                    calm,
-                    end,
-                )
+                why = f"{view} has not polled since {moment(calm['at'])}, and is a member at {moment(end['at'])}"
+                self.broken(why, view.since, calm, end)
 
     def undecided(self) -> tuple[str, bool] | None:
         if self._calm is not None and self._late is not None and not self._is_due:

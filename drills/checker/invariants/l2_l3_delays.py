@@ -133,12 +133,9 @@ class Unhindered(Invariant):
         if has_failed(self.world, group):
             return
         self._unsettled[group.name] = float("inf")
-        self.broken(
-            f"{group} has waited from {moment(since)} to {moment(now)} to become Stable, while only "
-            f"{', '.join(sorted(fault.names)) or 'a process'} of another group was stuck",
-            fault.event,
-            group.written,
-        )
+        why = f"{group} has waited from {moment(since)} to {moment(now)} to become Stable, while only"
+        stuck = ", ".join(sorted(fault.names)) or "a process"
+        self.broken(f"{why} {stuck} of another group was stuck", fault.event, group.written)
 
     def _free(self, group: GroupView, faults: list[Fault]) -> list[tuple[str, TopicPartition]]:
         """(consumer, partition) of free partitions that their consumer does not run."""
@@ -223,17 +220,10 @@ class ChangesSeen(Invariant):
             self._compare(group, commit.event)
 
     def _compare(self, group: GroupView, event: Event) -> None:
-        known = self._items.get(group.name)
-        found = mismatches(self.world, group)
-        if not found:
-            if known:
-                del self._items[group.name]
-            return
-        self.judged += known is None
-        if known:
+        known = self._items.pop(group.name, {})
+        if found := mismatches(self.world, group):
+            self.judged += not known
             self._items[group.name] = {item: known.get(item, event) for item in found}
-        else:
-            self._items[group.name] = dict.fromkeys(found, event)
 
     def on_tick(self, now: float) -> None:
         if self._items and self.world.bounds:
@@ -286,8 +276,6 @@ class ChangesSeen(Invariant):
         if self._items:
             name, items = min(self._items.items())
             item, since = min(items.items(), key=lambda pair: pair[1]["at"])
-            return (
-                f"{item_text(item)}, group {name}, since {moment(since['at'])}: the history ends before that is due",
-                False,
-            )
+            why = f"{item_text(item)}, group {name}, since {moment(since['at'])}: the history ends before that is due"
+            return why, False
         return None

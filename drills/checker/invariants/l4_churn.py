@@ -145,13 +145,9 @@ class ChurnProgress(Invariant):
             limit = registration.max_poll_interval_ms / 1000
             if now - since > limit + self.world.bounds["notice"]:
                 del self._waits[key]
-                self.broken(
-                    f"{view} has carried out none of its commands from "
-                    f"{moment(wait.first['at'])} to {moment(now)}, over its max_poll_interval_ms of {limit:g} s, and "
-                    "was not evicted",
-                    view.group.members[view.consumer].written,
-                    wait.first,
-                )
+                why = f"{view} has carried out none of its commands from {moment(wait.first['at'])} to {moment(now)}"
+                why = f"{why}, over its max_poll_interval_ms of {limit:g} s, and was not evicted"
+                self.broken(why, view.group.members[view.consumer].written, wait.first)
 
     # ---- generations
 
@@ -163,13 +159,8 @@ class ChurnProgress(Invariant):
             return
         changed, bounds = max(group.changed_at, group.hand_at, self.world.topics_changed_at), self.world.bounds
         if commit.at - changed > bounds["notice"] + bounds["session_timeout"] + extra_s(self.world, group, asks=2):
-            self.broken_by(
-                commit,
-                f"generation {after.data.generation} of {group} begins at {commit.moment}, and nothing has changed "
-                f"since {moment(changed)}",
-                self.world.conditions.calm,
-                before.written,
-            )
+            why = f"generation {after.data.generation} of {group} begins at {commit.moment}, and nothing has changed"
+            self.broken_by(commit, f"{why} since {moment(changed)}", self.world.conditions.calm, before.written)
 
     def undecided(self) -> tuple[str, bool] | None:
         return ("there is no `calm` event", False) if self.world.conditions.calm is None else None
@@ -232,9 +223,5 @@ class Repeats(Rules):
         if any(view.is_live and not _has_owners(view) for view in group.channels.values()):
             return
         if max(group.hand_at, self.world.topics_changed_at) < begun:
-            self.broken_by(
-                commit,
-                f"generation {now.generation} of {group} begins at {commit.moment} in epoch {now.epoch} with the "
-                f"target of the generation before (epoch {was.epoch})",
-                before.written,
-            )
+            why = f"generation {now.generation} of {group} begins at {commit.moment} in epoch {now.epoch} with the"
+            self.broken_by(commit, f"{why} target of the generation before (epoch {was.epoch})", before.written)

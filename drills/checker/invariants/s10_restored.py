@@ -110,12 +110,8 @@ class Restored(Invariant):
             return
         reset = view.data.region.reset if view.data.region is not None else 0
         if app is None or app.incarnation != event["incarnation"] or app.reset != reset:
-            self.broken(
-                f"{_who(event)} took in records at {moment(event['at'])}, and its state of reset {reset} was not back",
-                app.given if app is not None else None,
-                view.written,
-                event,
-            )
+            why = f"{_who(event)} took in records at {moment(event['at'])}, and its state of reset {reset} was not back"
+            self.broken(why, app.given if app is not None else None, view.written, event)
             return
         for item in event["ranges"]:
             self._take(app, item, event)
@@ -294,12 +290,9 @@ class Restored(Invariant):
             add(found, app.restored)
         odd = min((key for key, sketch in expected.items() if found.get(key, NOTHING) != sketch), default=None)
         if odd is not None:
-            self.broken_by(
-                commit,
-                f"the members of {group} were given back {found.get(odd, NOTHING)} of {odd[0]}-{odd[2]} in reset "
-                f"{region.reset}, and checkpoint {sequence} has {expected[odd]}",
-                *(app.given for app in applications),
-            )
+            why = f"the members of {group} were given back {found.get(odd, NOTHING)} of {odd[0]}-{odd[2]} in reset"
+            why = f"{why} {region.reset}, and checkpoint {sequence} has {expected[odd]}"
+            self.broken_by(commit, why, *(app.given for app in applications))
 
     @staticmethod
     def _expected(view: RegionView, group: str, cut: Mapping[TopicPartition, tuple[int, str]]) -> dict[Key, Sketch]:

@@ -76,14 +76,8 @@ class Exclusive(Invariant):
             return
         self._reported.add(pair)
         group, topic, _, number = one.key
-        self.broken(
-            f"{topic}-{number} of group {group} was fetched by {one.text} and by {other.text} at {moment(at)}",
-            one.begun,
-            one.lease.event,
-            other.begun,
-            other.lease.event,
-            *fetches,
-        )
+        why = f"{topic}-{number} of group {group} was fetched by {one.text} and by {other.text} at {moment(at)}"
+        self.broken(why, one.begun, one.lease.event, other.begun, other.lease.event, *fetches)
 
     def on_fetch(self, event: Event) -> None:
         self.judged += 1
@@ -119,14 +113,9 @@ class Exclusive(Invariant):
         stray = (hold.number, event["who"], event["incarnation"])
         if stray not in self._strays:
             self._strays.add(stray)
-            self.broken(
-                f"{topic}-{number} of group {group} was fetched by {event['who']} (consumer {event['consumer']}, "
-                f"incarnation {event['incarnation']}), which does not run it, at {moment(event['at'])} while "
-                f"{hold.text} did",
-                hold.begun,
-                hold.lease.event,
-                event,
-            )
+            by = f"{event['who']} (consumer {event['consumer']}, incarnation {event['incarnation']})"
+            why = f"{topic}-{number} of group {group} was fetched by {by}, which does not run it, at"
+            self.broken(f"{why} {moment(event['at'])} while {hold.text} did", hold.begun, hold.lease.event, event)
 
     # ---- leases
 
@@ -275,12 +264,8 @@ class Claims(Rules):
             self.broken(why, event)
         due, self._unclaimed = _due(self._unclaimed, now - SOON_S)
         for event, view, missing in due:
-            self.broken(
-                f"{event['who']} began to fetch {min(missing)} of {view.group} at {moment(event['at'])}, which the "
-                f"channel of {view.consumer} did not have in `running`",
-                view.written,
-                event,
-            )
+            why = f"{event['who']} began to fetch {min(missing)} of {view.group} at {moment(event['at'])}"
+            self.broken(f"{why}, which the channel of {view.consumer} did not have in `running`", view.written, event)
 
 
 def _partitions(event: Event) -> set[TopicPartition]:
@@ -402,13 +387,9 @@ class FreePartitions(Rules):
                 continue
             since, lease = max(marked, elected, key=lambda event: event["at"]), mark.lease_ms / 1000
             if commit.at - since["at"] < measured(lease):
-                self.broken_by(
-                    commit,
-                    f"the mark of {mark.consumer} (incarnation {mark.incarnation}) in {group} was dropped at "
-                    f"{commit.moment}, and its lease of {lease:g} s counts from {moment(since['at'])}",
-                    marked,
-                    elected,
-                )
+                dropped = f"the mark of {mark.consumer} (incarnation {mark.incarnation}) in {group} was dropped at"
+                counts = f"its lease of {lease:g} s counts from {moment(since['at'])}"
+                self.broken_by(commit, f"{dropped} {commit.moment}, and {counts}", marked, elected)
 
 
 def _marks(state: GroupState | None) -> Mapping[Marked, Mark]:

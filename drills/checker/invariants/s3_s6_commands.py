@@ -39,13 +39,10 @@ class Ordered(Invariant):
             if after is None or commit.by_hand:
                 continue
             if before is not None and not view.by_hand and _order(after) < _order(before):
-                self.broken_by(
-                    commit,
-                    f"the channel of {view.consumer} in {view.group} (incarnation {after.incarnation}) went back from "
-                    f"epoch {before.epoch}, generation {before.generation} to {after.epoch}, {after.generation} at "
-                    f"{commit.moment}",
-                    self._named.get((view.group.name, view.consumer)),
-                )
+                what = f"the channel of {view.consumer} in {view.group} (incarnation {after.incarnation})"
+                was = f"epoch {before.epoch}, generation {before.generation}"
+                why = f"{what} went back from {was} to {after.epoch}, {after.generation} at {commit.moment}"
+                self.broken_by(commit, why, self._named.get((view.group.name, view.consumer)))
             if after.command and (before is None or after.command != before.command):
                 self._judge_command(view, before, after, commit)
             self._named[view.group.name, view.consumer] = commit.event
@@ -68,13 +65,9 @@ class Ordered(Invariant):
             why = f"{name} is for incarnation {command.data.incarnation} and was applied for {after.incarnation}"
             self.broken_by(commit, f"{why} by {consumer}", command.made)
         elif before is not None and _order(command.data) < _order(before):
-            self.broken_by(
-                commit,
-                f"{name} is of epoch {command.data.epoch}, generation {command.data.generation} and was applied after "
-                f"epoch {before.epoch}, generation {before.generation} by {consumer}",
-                command.made,
-                self._named.get((view.group.name, view.consumer)),
-            )
+            why = f"{name} is of epoch {command.data.epoch}, generation {command.data.generation} and was applied after"
+            why = f"{why} epoch {before.epoch}, generation {before.generation} by {consumer}"
+            self.broken_by(commit, why, command.made, self._named.get((view.group.name, view.consumer)))
         view.applied[name] = commit.event
 
 
@@ -171,14 +164,9 @@ class Acknowledged(Invariant):
         for (_, topic, _, number), hold in holds.items():
             is_stopped = (topic, number) in command.partitions or not command.partitions
             if is_stopped and hold.lease.until > commit.at and not hold.is_suspended:
-                self.broken_by(
-                    commit,
-                    f"{command.name}, a stop, was acknowledged by {view} at {commit.moment}, and {topic}-{number} is "
-                    f"still fetched by {hold.who}",
-                    command.made,
-                    hold.begun,
-                    hold.lease.event,
-                )
+                done = f"{command.name}, a stop, was acknowledged by {view} at {commit.moment}"
+                why = f"{done}, and {topic}-{number} is still fetched by {hold.who}"
+                self.broken_by(commit, why, command.made, hold.begun, hold.lease.event)
                 return
 
     def _is_stale(self, view: ChannelView, command: Command | None, before: Channel | None, after: Channel) -> bool:
@@ -252,12 +240,8 @@ class Withdrawals(Rules):
             is_old = command.data.epoch < epoch
             if other is view or is_old:
                 pending = f"{command.name} of epoch {command.data.epoch}" if is_old else command.name
-                self.broken_by(
-                    commit,
-                    f"{sent.name} of epoch {epoch} was sent to {view} at {commit.moment}, and {pending} is pending in "
-                    f"the channel of {other.consumer}",
-                    command.made,
-                )
+                why = f"{sent.name} of epoch {epoch} was sent to {view} at {commit.moment}, and {pending} is pending"
+                self.broken_by(commit, f"{why} in the channel of {other.consumer}", command.made)
                 return
 
     def judge_applied(self, view: ChannelView, command: CommandView, commit: Commit) -> None:
@@ -269,13 +253,8 @@ class Withdrawals(Rules):
         undisturbed = self.world.conditions.undisturbed_since(commit.at)
         if since > AT_ONCE and (commit.at - since <= SOON_S or undisturbed > since):
             return
-        self.broken_by(
-            commit,
-            f"{command.name} of epoch {data.epoch} was applied by {view} at {commit.moment}, and the coordinator of "
-            f"epoch {epoch} has taken its turn",
-            command.made,
-            event,
-        )
+        why = f"{command.name} of epoch {data.epoch} was applied by {view} at {commit.moment}"
+        self.broken_by(commit, f"{why}, and the coordinator of epoch {epoch} has taken its turn", command.made, event)
 
 
 def _moves(command: CommandView) -> bool:

@@ -360,12 +360,8 @@ class DataFrames(Rules):
         known = self._registered.get((event["group"], event["query"], event["who"]))
         if COLLECTED not in why or known is None:
             return
-        self.broken(
-            f"query {event['query']} of group {event['group']} failed, though its registration after {known[0]} held "
-            f"back what it lacks: {why}",
-            known[1],
-            event,
-        )
+        what = f"query {event['query']} of group {event['group']} failed, though its registration after {known[0]}"
+        self.broken(f"{what} held back what it lacks: {why}", known[1], event)
 
     def on_batch(self, event: Event) -> None:
         before = self.deliveries.before(event)

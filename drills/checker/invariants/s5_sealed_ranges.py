@@ -10,7 +10,7 @@ from coordinator.zk.znodes.paths import COORDINATOR_EPOCH
 from coordinator.zk.znodes.records import Channel, OffsetRecord
 from coordinator.zk.znodes.segments import SealedRange
 
-from ..replay.commits import Changed, Commit, KnownProcess
+from ..replay.commits import Changed, ChannelChange, Commit, KnownProcess
 from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import ChannelView, GroupView, OffsetView, SegmentView
@@ -71,7 +71,7 @@ class SealedRanges(Invariant):
                 gone = change.left if change.same is not None else before.running.keys()
                 self._judge_released(change.view, before, gone, commit)
             if after is not None:
-                self._advance(change.view, change.same, after, sealed, commit)
+                self._advance(change, after, sealed, commit)
                 self._liars.difference_update((change.view.group.name, partition) for partition in change.entered)
         if sealed:
             partition, item = next(iter(sealed.items()))
@@ -110,14 +110,9 @@ class SealedRanges(Invariant):
     # ---- advances
 
     def _advance(
-        self,
-        view: ChannelView,
-        before: Channel | None,
-        after: Channel,
-        sealed: dict[TopicPartition, SealedRange],
-        commit: Commit,
+        self, change: ChannelChange, after: Channel, sealed: dict[TopicPartition, SealedRange], commit: Commit
     ) -> None:
-        known = before.running if before is not None else {}
+        view, known = change.view, change.same.running if change.same is not None else {}
         seals = (view.group.name, view.consumer) in self._seals or self.world.process(commit.who).kind == "slot"
         for partition, offset in after.running.items():
             was = known.get(partition)
@@ -291,12 +286,8 @@ class ReturnedRecords(Rules):
         group, topic, _, number = key
         known = self._ends.get((group, incarnation, topic, number))
         if known is not None and offset > known[0] and commit.who in self._tells:
-            self.broken_by(
-                commit,
-                f"{offset} of {topic}-{number} was committed in group {group} at {commit.moment}, and {commit.who} was "
-                f"given the records below {known[0]} only",
-                known[1],
-            )
+            why = f"{offset} of {topic}-{number} was committed in group {group} at {commit.moment}"
+            self.broken_by(commit, f"{why}, and {commit.who} was given the records below {known[0]} only", known[1])
 
 
 def is_reset(commit: Commit, process: KnownProcess) -> bool:

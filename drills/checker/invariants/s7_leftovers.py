@@ -265,12 +265,8 @@ class Living(Rules):
         name, group = view.consumer, view.group
         if after.incarnation != before.incarnation:
             _, since = self._signs.get((group.name, name), ("", None))
-            self.broken_by(
-                commit,
-                f"the channel of {name} in {group} (incarnation {before.incarnation}) was overwritten at "
-                f"{commit.moment} with that of incarnation {after.incarnation}",
-                since,
-            )
+            why = f"the channel of {name} in {group} (incarnation {before.incarnation}) was overwritten at"
+            self.broken_by(commit, f"{why} {commit.moment} with that of incarnation {after.incarnation}", since)
             return
         if after.ended is None or commit.who == view.owner:
             return
@@ -298,13 +294,8 @@ class Living(Rules):
         asked = min((command.made for command in commands), key=lambda event: event["at"], default=sign)
         since = max(elected, min(sign, asked, key=lambda event: event["at"]), key=lambda event: event["at"])
         if since["at"] > latest:
-            self.broken_by(
-                commit,
-                f"{what} as evicted, before its max_poll_interval_ms of {limit:g} s was over: it counts from "
-                f"{moment(since['at'])}",
-                gone.written,
-                since,
-            )
+            why = f"{what} as evicted, before its max_poll_interval_ms of {limit:g} s was over"
+            self.broken_by(commit, f"{why}: it counts from {moment(since['at'])}", gone.written, since)
 
 
 def _is_of(member: MemberView, life: Channel) -> bool:

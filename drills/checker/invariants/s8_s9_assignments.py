@@ -45,12 +45,9 @@ class Pure(Invariant):
         if known is not event and known["target"] != event["target"]:
             consumers = known["target"].keys() | event["target"].keys()
             odd = min(name for name in consumers if known["target"].get(name) != event["target"].get(name))
-            self.broken(
-                f"strategy {event['strategy']} gave {odd} another share in group {event['group']} at "
-                f"{moment(event['at'])} than for the same input at {moment(known['at'])}",
-                known,
-                event,
-            )
+            why = f"strategy {event['strategy']} gave {odd} another share in group {event['group']} at"
+            why = f"{why} {moment(event['at'])} than for the same input at {moment(known['at'])}"
+            self.broken(why, known, event)
 
 
 @dataclass(slots=True, eq=False)
@@ -128,12 +125,9 @@ class Adopted(Invariant):
             if registration is None or registration.instance_id != name or name not in view.group.seats:
                 continue
             if asked.identity == registration.incarnation:
-                self.broken_by(
-                    commit,
-                    f"{view}, made at {commit.moment}, names the static member {name} by its incarnation "
-                    f"{asked.identity}, and not by its seat",
-                    view.group.members[name].written,
-                )
+                why = f"{view}, made at {commit.moment}, names the static member {name} by its incarnation"
+                why = f"{why} {asked.identity}, and not by its seat"
+                self.broken_by(commit, why, view.group.members[name].written)
 
     def _is_out(self, group: GroupView, view: AskView, commit: Commit) -> bool:
         """Whether an ask is pending, for long enough that the writer of another one must know."""

@@ -139,7 +139,7 @@ class RegionViews:
         if checkpoint is None:
             if verb == DELETE:
                 return
-            checkpoint = view.checkpoints[number] = CheckpointView(number, None, commit.event)
+            checkpoint = view.checkpoints[number] = CheckpointView(view.name, number, None, commit.event)
         what = END if below in ENDS else CONTRIBUTION if "~" in below else CHECKPOINT
         if below and what == CHECKPOINT:
             return  # not relevant

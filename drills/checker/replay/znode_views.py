@@ -337,6 +337,7 @@ ROOT, CHECKPOINT, CONTRIBUTION, END = "region", "checkpoint", "contribution", "e
 class CheckpointView:
     """A checkpoint with its children.
 
+    :ivar region: the name of its region.
     :ivar data: None when it cannot be read.
     :ivar contributions: name -> its content (None when it cannot be read), and the commit that created it.
     :ivar members: name -> the member's own state, as reported by its application.
@@ -344,6 +345,7 @@ class CheckpointView:
     :ivar by_hand: whether any part of it was written manually.
     """
 
+    region: str
     number: int
     data: Checkpoint | None
     made: Event
@@ -351,6 +353,9 @@ class CheckpointView:
     members: dict[str, Mapping[Key, Sketch]] = field(default_factory=dict)
     ends: dict[str, Event] = field(default_factory=dict)
     by_hand: bool = False
+
+    def __str__(self) -> str:
+        return f"checkpoint {self.number} of region {self.region}"
 
     def of(self, group: str) -> Iterator[tuple[str, Contribution]]:
         """The valid contributions of a group: of its participants and absent members, then copies."""
