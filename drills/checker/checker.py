@@ -50,7 +50,10 @@ class Checker:
         rules = chain.from_iterable(each.parts for each in self.invariants)
         parts: list[Invariant | Rules] = [*self.invariants, *rules]
         self._ticked = [each.on_tick for each in parts if type(each).on_tick not in (Invariant.on_tick, Rules.on_tick)]
-        self._handlers: dict[str, list[Handler]] = {"commit": [self._on_commit], "closed": [self._on_closed]}
+        self._handlers: dict[str, list[Handler]] = {
+            "commit": [lambda event: self._dispatch(world.commit(event))],
+            "closed": [lambda event: self._dispatch(world.close(event))],
+        }
         for part in (world, world.conditions, world.fetching, *parts):
             for kind, handler in handlers_of(part):
                 self._handlers.setdefault(kind, []).append(handler)
@@ -77,12 +80,6 @@ class Checker:
         """
         found = {each.name: each.verdict(aside) for each in self.invariants}
         return Verdicts(found, self.events, aside, tuple(problems))
-
-    def _on_commit(self, event: Event) -> None:
-        self._dispatch(self.world.commit(event))
-
-    def _on_closed(self, event: Event) -> None:
-        self._dispatch(self.world.close(event))
 
     def _dispatch(self, commit: Commit) -> None:
         mask = commit.mask

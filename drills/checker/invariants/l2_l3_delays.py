@@ -83,7 +83,8 @@ class Unhindered(Invariant):
         self.judged += able <= now
         felt = self._felt(now)
         for name, group in self.world.groups.items():
-            if any(hits(each, group, self.world) for each in felt) or not self._is_busy(group):
+            is_busy = not is_settled(group) or bool(mismatches(self.world, group))
+            if not is_busy or any(hits(each, group, self.world) for each in felt):
                 self._unsettled.pop(name, None)
             else:
                 since = self._unsettled.setdefault(name, now)
@@ -120,9 +121,6 @@ class Unhindered(Invariant):
     def _effects_s(self) -> float:
         """How long an ended fault may have effects: a session that it ended must expire first."""
         return self.world.bounds["session_timeout"] + 2 * self.world.bounds["tick"] + 1
-
-    def _is_busy(self, group: GroupView) -> bool:
-        return not is_settled(group) or bool(mismatches(self.world, group))
 
     def _judge_group(self, group: GroupView, fault: Fault, since: float, now: float) -> None:
         since = max(since, group.changed_at, self.world.topics_changed_at, group.hand_at)

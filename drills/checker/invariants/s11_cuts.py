@@ -45,12 +45,9 @@ class CompleteCuts(Invariant):
         view = self.world.regions.of(event["group"])
         paused = view.paused(event["group"], event["consumer"], event["incarnation"]) if view is not None else None
         if paused is not None and not paused.by_hand:
-            self.broken(
-                f"{event['consumer']} of group {event['group']} took in records at {moment(event['at'])}, before "
-                f"checkpoint {paused.number}, to which it has contributed, had ended",
-                paused.contributions[f"{event['group']}~{event['consumer']}"][1],
-                event,
-            )
+            given = paused.contributions[f"{event['group']}~{event['consumer']}"][1]
+            why = f"{event['consumer']} of group {event['group']} took in records at {moment(event['at'])}, before"
+            self.broken(f"{why} checkpoint {paused.number}, to which it has contributed, had ended", given, event)
 
     def on_commit(self, commit: Commit) -> None:
         if commit.by_hand or not self.world.regions.views:
@@ -132,8 +129,7 @@ class CompleteCuts(Invariant):
         if after is None or after.region is None or after.region.drained != checkpoint.number:
             self._report(checkpoint, f"has a contribution of {consumer} that is not in its channel", commit)
         elif after.incarnation != given.incarnation or after.running != dict(given.offsets):
-            why = f"has a contribution of {consumer} with other offsets than its channel"
-            self._report(checkpoint, why, commit)
+            self._report(checkpoint, f"has a contribution of {consumer} with other offsets than its channel", commit)
         app = self._restored.applications.get(commit.who)
         if app is None or app.incarnation != given.incarnation:
             return

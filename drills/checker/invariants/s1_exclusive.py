@@ -132,13 +132,9 @@ class Exclusive(Invariant):
             return
         self._lapses.add((who, life))
         what = "fetched" if event["event"] == "fetch" else "was given records"
-        self.broken(
-            f"{who} (consumer {event['consumer']} of group {event['group']}, incarnation {life}) {what} at "
-            f"{moment(event['at'])}, by a look at its lease at {moment(since)} or later, and that had lapsed at "
-            f"{moment(lease.until)}",
-            lease.event,
-            event,
-        )
+        why = f"{who} (consumer {event['consumer']} of group {event['group']}, incarnation {life}) {what} at"
+        why = f"{why} {moment(event['at'])}, by a look at its lease at {moment(since)} or later, and that had lapsed"
+        self.broken(f"{why} at {moment(lease.until)}", lease.event, event)
 
     # ---- channels
 
@@ -356,12 +352,9 @@ class FreePartitions(Rules):
             mark = _marks(group.known).get((view.consumer, before.incarnation))
             is_covered = mark is not None and before.running.keys() <= mark.partitions
             if mark is None or not is_covered or mark.lease_ms < registration.lease_ms:
-                self.broken_by(
-                    commit,
-                    f"{view} (incarnation {before.incarnation}) was ended at {commit.moment} while it lived, and no "
-                    f"mark covers its partitions for its lease of {registration.lease_ms} ms",
-                    was.written,
-                )
+                why = f"{view} (incarnation {before.incarnation}) was ended at {commit.moment} while it lived, and no"
+                why = f"{why} mark covers its partitions for its lease of {registration.lease_ms} ms"
+                self.broken_by(commit, why, was.written)
 
     def _forget(self, group: GroupView) -> None:
         for key in [key for key in self._marked if key[0] == group.name]:

@@ -99,14 +99,11 @@ class Acknowledged(Invariant):
             if command.by_hand:
                 continue
             self.judged += 1
-            if self._is_coordinator(view, commit):
+            if commit.who != view.owner and self.world.process(commit.who).is_node:
                 view.withdrawn[command.name] = commit.event
             else:
                 self._judge_removed(view, command, commit)
         self._withdrawals.on_commit(commit)
-
-    def _is_coordinator(self, view: ChannelView, commit: Commit) -> bool:
-        return commit.who != view.owner and self.world.process(commit.who).is_node
 
     def _judge_named(self, change: ChannelChange, commit: Commit) -> None:
         """A channel names a command that was withdrawn."""
@@ -141,10 +138,8 @@ class Acknowledged(Invariant):
         if command.is_start:
             left = set(command.partitions - running - after.refused)
             if not left and after.ask != data.ask:
-                why = (
-                    f"{command.name}, a start of {data.ask or 'no ask'}, {done} its channel names {after.ask or 'none'}"
-                )
-                self.broken_by(commit, why, command.made)
+                what = f"{command.name}, a start of {data.ask or 'no ask'}, {done}"
+                self.broken_by(commit, f"{what} its channel names {after.ask or 'none'}", command.made)
         elif command.is_stop:
             left = set((command.partitions or before.running.keys() | running) & running)
         elif kept != (after.generation, after.ask, running):  # commands to a leader, and notices of a failure

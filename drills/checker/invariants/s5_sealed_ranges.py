@@ -168,18 +168,14 @@ class SealedRanges(Invariant):
 
     def _report_gap(self, key: Key, first: int, offset: int, commit: Commit) -> None:
         end, since, before = self._reached(key)
-        kind = "a gap" if first > end else "an overlap"
-        self.broken_by(
-            commit,
-            f"{kind} in {key[1]}-{key[3]} of group {key[0]}: {first} to {offset} was committed at {commit.moment}, and "
-            + (f"{end} {before}" if since is not None else before),
-            since,
-        )
+        what = f"{'a gap' if first > end else 'an overlap'} in {key[1]}-{key[3]} of group {key[0]}"
+        why = f"{what}: {first} to {offset} was committed at {commit.moment}, and {before}"
+        self.broken_by(commit, why, since)
 
     def _reached(self, key: Key) -> tuple[int, Event | None, str]:
         """The end of what is known of a partition, its event, and both in words."""
         end, since = self.ends.get(key) or (0, None)
-        return end, since, f"was reached at {moment(since['at'])}" if since is not None else "nothing was before"
+        return end, since, f"{end} was reached at {moment(since['at'])}" if since is not None else "nothing was before"
 
     # ---- the end of a hold
 
@@ -200,13 +196,13 @@ class SealedRanges(Invariant):
         if offset.data is None or group.name in self.world.regions.ever:
             return
         key = (group.name, partition.topic, offset.data.topic_id, partition.partition)
-        end, since, before = self._reached(key)
+        _, since, before = self._reached(key)
         if self.ends.joins(key, offset.data.offset) or (since is None and _may_begin(group, partition, offset.data)):
             if since is None:
                 self.ends.move(key, offset.data.offset, commit.event)
             return
-        why = f"`offsets` of {partition} in {group} was set to {offset.data.offset} at {commit.moment}, and "
-        self.broken_by(commit, why + (f"{end} {before}" if since is not None else before), since)
+        why = f"`offsets` of {partition} in {group} was set to {offset.data.offset} at {commit.moment}, and {before}"
+        self.broken_by(commit, why, since)
 
     # ---- collection
 

@@ -275,7 +275,8 @@ class Living(Rules):
         if member is not None and _is_of(member, before):
             self.broken_by(commit, f"{what}, and its registration is there", member.written)
             return
-        gone = next((was for of, was, now in commit.members if of is group and _removed(was, now, before)), None)
+        left = (was for of, was, now in commit.members if of is group and now is None and was is not None)
+        gone = next((was for was in left if _is_of(was, before)), None)
         if gone is None:
             return
         if not after.ended.startswith(WITH_ITS_ID):
@@ -301,7 +302,3 @@ class Living(Rules):
 def _is_of(member: MemberView, life: Channel) -> bool:
     registration = member.registration
     return registration is not None and not member.by_hand and registration.incarnation == life.incarnation
-
-
-def _removed(was: MemberView | None, now: MemberView | None, life: Channel) -> bool:
-    return was is not None and now is None and _is_of(was, life)

@@ -95,7 +95,8 @@ class Adopted(Invariant):
 
     def on_commit(self, commit: Commit) -> None:
         if commit.mask & Changed.OWNER and not commit.channels:
-            self._note_lost_owners(commit)
+            lost = (name for name, group in self.world.groups.items() if _has_lost_owners(group))
+            self._owners_lost |= dict.fromkeys(lost, commit.at)
         for change in commit.asks if not commit.by_hand else ():
             if change.what == THE_ASK:
                 self._judge_ask(change, commit)
@@ -176,12 +177,9 @@ class Adopted(Invariant):
         elif change.what == ANSWER and removed is not None and removed.data is not None:
             epoch, since = self._epochs.get(view.group.name, (0, NEVER))
             if removed.data.epoch < epoch and commit.at - since > SOON_S and not removed.by_hand:
-                self.broken_by(
-                    commit,
-                    f"{view} was answered at {commit.moment} for {removed.name} of epoch {removed.data.epoch}, and the "
-                    f"group has had turns of epoch {epoch} since {moment(since)}",
-                    removed.made,
-                )
+                why = f"{view} was answered at {commit.moment} for {removed.name} of epoch {removed.data.epoch}"
+                why = f"{why}, and the group has had turns of epoch {epoch} since {moment(since)}"
+                self.broken_by(commit, why, removed.made)
 
     # ---- the state
 
@@ -283,11 +281,8 @@ class Adopted(Invariant):
                 self.broken(why, commit.event)
                 return
             if was.incarnation != now.incarnation and now.incarnation not in self._static:
-                self.broken(
-                    f"the target of {group} came to be for incarnation {now.incarnation} of {name}, no static member, "
-                    f"at {commit.moment}, and no answer was adopted",
-                    commit.event,
-                )
+                why = f"the target of {group} came to be for incarnation {now.incarnation} of {name}, no static member,"
+                self.broken(f"{why} at {commit.moment}, and no answer was adopted", commit.event)
                 return
         seen = max((view.data.generation for view in group.channels.values() if view.data is not None), default=0)
         if after.generation == before.generation or before.generation < seen <= after.generation:
@@ -309,15 +304,8 @@ class Adopted(Invariant):
             group = each.group
             is_there = group.state is each.state and group.has_identity(each.consumer, each.identity)
             if is_there and group.hand_at < each.at:
-                self.broken(
-                    f"the target that {group} adopted at {moment(each.at)} has nothing for {each.consumer}, "
-                    "which is a member of the ask and lives",
-                    each.state.written,
-                )
-
-    def _note_lost_owners(self, commit: Commit) -> None:
-        for group in {group for group in self.world.groups.values() if _has_lost_owners(group)}:
-            self._owners_lost[group.name] = commit.at
+                why = f"the target that {group} adopted at {moment(each.at)} has nothing for {each.consumer}"
+                self.broken(f"{why}, which is a member of the ask and lives", each.state.written)
 
 
 def _assign_of(view: AskView, commands: Iterable[CommandView]) -> CommandView | None:

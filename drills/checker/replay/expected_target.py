@@ -74,8 +74,7 @@ DEFAULT_ASSIGNMENT_S = 60.0
 
 def longest_ask_s(world: Replay) -> float:
     """How long a leader without an answer may delay its group: the timeout, and the backoff after it."""
-    found: float = world.bounds.get("assignment_timeout", DEFAULT_ASSIGNMENT_S)
-    return found
+    return world.bounds.get("assignment_timeout", DEFAULT_ASSIGNMENT_S)
 
 
 DEFAULT_HOLD_S = 120.0
@@ -84,10 +83,7 @@ DEFAULT_HOLD_S = 120.0
 
 def hold_s(world: Replay, group: GroupView) -> float:
     """How long a generation of the group may wait for a checkpoint of its consistent region; 0 without a region."""
-    if world.regions.of(group.name) is None:
-        return 0.0
-    found: float = world.bounds.get("hold", DEFAULT_HOLD_S)
-    return found
+    return world.bounds.get("hold", DEFAULT_HOLD_S) if world.regions.of(group.name) is not None else 0.0
 
 
 def extra_s(world: Replay, group: GroupView, asks: int = 1) -> float:

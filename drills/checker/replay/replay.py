@@ -534,15 +534,14 @@ def on_ask(commit: Commit, route: Route, verb: str, op: Event) -> None:
             del group.asks[route.name]
             view.gone = commit.event
             _note(commit, view, THE_ASK, verb)
-        return
-    if verb == CREATE or view is None:
+    elif verb == CREATE or view is None:
         ask = reading.read_ask(op.get("data") or "")
         view = AskView(group, route.name, ask, commit.event, commit.by_hand)
         _note(commit, view, THE_ASK, CREATE, group.newest_ask)
         group.asks[route.name] = group.newest_ask = view
-        return
-    view.by_hand = view.by_hand or commit.by_hand
-    _note(commit, view, THE_ASK, verb)
+    else:
+        view.by_hand = view.by_hand or commit.by_hand
+        _note(commit, view, THE_ASK, verb)
 
 
 def on_answer(commit: Commit, route: Route, verb: str, op: Event) -> None:
