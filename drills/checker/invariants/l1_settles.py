@@ -187,7 +187,7 @@ class Settled(Invariant):
             self._unsettled.pop(group.name, None)
 
     def _begin(self, group: GroupView, since: Event) -> None:
-        self._unsettled[group.name] = _Unsettled(since, _why(group), group.written)
+        self._unsettled[group.name] = _Unsettled(since, _why_unsettled(group), group.written)
 
     def _report(self, group: GroupView, unsettled: _Unsettled, until: Event) -> None:
         if not self.concerns(group):
@@ -248,11 +248,20 @@ class Settled(Invariant):
 
 def is_settled(group: GroupView) -> bool:
     """Whether a group has no live members, or is Stable with each of them running its target."""
-    live = group.live_members
+    return not _why_unsettled(group)
+
+
+def _why_unsettled(group: GroupView) -> str:
+    """Why a group is not settled; empty when it is."""
+    live, state = group.live_members, group.known
     if not live:
-        return True
-    state = group.known
-    return state is not None and state.state == STABLE and all(runs_target(group, state, name) for name in live)
+        return ""
+    if state is None:
+        return "its state is missing or cannot be read"
+    if state.state != STABLE:
+        return f"{state.state} in generation {state.generation}"
+    odd = next((name for name in live if not runs_target(group, state, name)), None)
+    return f"{odd} does not run its target" if odd is not None else ""
 
 
 def _is_live(group: GroupView, owner: OwnerView) -> bool:
@@ -261,17 +270,6 @@ def _is_live(group: GroupView, owner: OwnerView) -> bool:
     if owner.data is None or channel is None or not group.live(owner.data.consumer):
         return False
     return channel.lives_as(owner.data.incarnation)
-
-
-def _why(group: GroupView) -> str:
-    """Why a group is not settled."""
-    state = group.known
-    if state is None:
-        return "its state is missing or cannot be read"
-    if state.state != STABLE:
-        return f"{state.state} in generation {state.generation}"
-    odd = [name for name in group.live_members if not runs_target(group, state, name)]
-    return f"{odd[0]} does not run its target"
 
 
 class Decided(Settled):

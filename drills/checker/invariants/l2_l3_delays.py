@@ -7,17 +7,7 @@ from coordinator.zk.znodes.partitions import TopicPartition
 
 from ..replay.commits import Changed, Commit
 from ..replay.conditions import FOREVER, Fault
-from ..replay.expected_target import (
-    Item,
-    can_be_led,
-    extra_s,
-    has_failed,
-    hold_s,
-    is_kept,
-    item_text,
-    mismatches,
-    taken,
-)
+from ..replay.expected_target import Item, can_be_led, extra_s, has_failed, held, hold_s, is_kept, item_text, mismatches
 from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import GroupView
@@ -144,7 +134,7 @@ class Unhindered(Invariant):
         if any(view.data is None for view in group.channels.values()):
             return []
         starts = [command for _, command in group.pending if command.is_start]
-        given = taken(group, state).union(group.owners, *(command.partitions for command in starts))
+        given = held(group, state).union(group.owners, *(command.partitions for command in starts))
         found = []
         for name in group.live_members:
             view, share = group.channels[name], state.target.get(name)

@@ -9,7 +9,7 @@ from coordinator.zk.znodes.records import Command
 
 from ..replay.commits import HAND, Changed, Commit, StateChange
 from ..replay.conditions import FOREVER, NEVER
-from ..replay.expected_target import decided, extra_s, runs_target, taken
+from ..replay.expected_target import decided, extra_s, held, runs_target
 from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import ChannelView, CommandView
@@ -63,7 +63,7 @@ def _has_nothing_to_do(view: ChannelView, state: GroupState) -> bool:
         return False
     missing = target.partitions - view.running.keys()
     owned = {part for part, owner in group.owners.items() if owner.data is None or owner.data.consumer != view.consumer}
-    return bool(missing) and missing <= owned | taken(group, state)
+    return bool(missing) and missing <= owned | held(group, state)
 
 
 class ChurnProgress(Invariant):

@@ -12,20 +12,33 @@ from coordinator.zk.znodes.regions import RUNNING, Region
 
 from ..replay.commits import Changed, ChannelChange, Commit, RegionChange, StateChange
 from ..replay.replay import Replay
-from ..replay.sketches import (
-    NOTHING,
-    ApplicationView,
-    Key,
-    Sketch,
-    add,
-    by_partition,
-    by_topic_id,
-    difference,
-    of_range,
-)
+from ..replay.sketches import NOTHING, Key, Sketch, add, by_partition, by_topic_id, difference, of_range
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import ROOT, ChannelView, CommandView, GroupView, RegionView
 from .base import Invariant
+
+
+class ApplicationView:
+    """The state of one process of a stateful application, by its events.
+
+    :ivar given: its last `restored` event.
+    :ivar next: partition -> the offset of the next record to process.
+    :ivar states: partition -> sketch of its processed records; `member` likewise, of the member's own state.
+    :ivar restored: `member` as restored.
+    """
+
+    __slots__ = ("checkpoint", "given", "incarnation", "member", "next", "reset", "restored", "saved", "states")
+
+    def __init__(self, event: Event) -> None:
+        self.given = event
+        self.incarnation: str = event["incarnation"]
+        self.reset: int = event["reset"]
+        self.checkpoint: int = event["checkpoint"]
+        self.states = by_partition(event["states"])
+        self.member = by_topic_id(event["member"])
+        self.restored = dict(self.member)
+        self.next: dict[TopicPartition, int | None] = dict.fromkeys(self.states)
+        self.saved: dict[int, tuple[dict[TopicPartition, int | None], Mapping[Key, Sketch]]] = {}
 
 
 # Large: one invariant, whose rules share the applications, orders and notes of a region.

@@ -425,12 +425,9 @@ class DataFrames(Rules):
         guilty = [s for s in segments if any(each[:3] == key for each in s.ranges or ())]
         without = sum(s.missing.get(TopicPartition(topic, number), 0) for s in guilty)
         sealed = _shown(rows_of(each for s in guilty for each in s.ranges or ()).get(key, []))
-        self.broken(
-            f"{what} delivered {_shown(delivered.get(key, []))} of {topic}-{number} (id {topic_id}), and sealed was "
-            f"{sealed}{f', {without} of them without a record' if without else ''}",
-            *[segment.made for segment in guilty[:3]],
-            event,
-        )
+        why = f"{what} delivered {_shown(delivered.get(key, []))} of {topic}-{number} (id {topic_id})"
+        missing = f", {without} of them without a record" if without else ""
+        self.broken(f"{why}, and sealed was {sealed}{missing}", *[segment.made for segment in guilty[:3]], event)
 
 
 def _is_strict(batch: Event) -> bool:

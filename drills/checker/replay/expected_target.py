@@ -232,7 +232,7 @@ _TEXTS = {
 }
 
 
-def taken(group: GroupView, state: GroupState) -> set[TopicPartition]:
+def held(group: GroupView, state: GroupState) -> set[TopicPartition]:
     """What a channel of the group runs, or a mark of its state covers."""
     return set().union(*(view.running for view in group.channels.values()), *(mark.partitions for mark in state.marks))
 
