@@ -61,7 +61,6 @@ class _Omitted:
     at: float
 
 
-# Large: one invariant, whose rules follow an ask from its request to the adopted target.
 class Adopted(Invariant):
     """The target of a generation is one leader's whole answer to one ask, less departed members.
 
