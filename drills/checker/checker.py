@@ -8,19 +8,16 @@ from pathlib import Path
 
 from .invariants.base import Invariant, Rules
 from .invariants.l1_settles import Decided, Settled
-from .invariants.l2_changes_seen import ChangesSeen
-from .invariants.l3_isolation import Unhindered
+from .invariants.l2_l3_delays import ChangesSeen, Unhindered
 from .invariants.l4_churn import ChurnProgress
 from .invariants.l6_resumed import Resumed
 from .invariants.s1_exclusive import Exclusive
 from .invariants.s2_coverage import Covering
-from .invariants.s3_command_order import Ordered
+from .invariants.s3_s6_commands import Acknowledged, Ordered
 from .invariants.s4_deposed import Deposed
 from .invariants.s5_sealed_ranges import SealedRanges
-from .invariants.s6_acknowledged import Acknowledged
 from .invariants.s7_leftovers import Remains
-from .invariants.s8_assignors import Pure
-from .invariants.s9_adopted import Adopted
+from .invariants.s8_s9_assignments import Adopted, Pure
 from .invariants.s10_restored import Restored
 from .invariants.s11_cuts import CompleteCuts
 from .replay.commits import Commit
@@ -53,7 +50,10 @@ class Checker:
         rules = chain.from_iterable(each.parts for each in self.invariants)
         parts: list[Invariant | Rules] = [*self.invariants, *rules]
         self._ticked = [each.on_tick for each in parts if type(each).on_tick not in (Invariant.on_tick, Rules.on_tick)]
-        self._handlers: dict[str, list[Handler]] = {"commit": [self._on_commit], "closed": [self._on_closed]}
+        self._handlers: dict[str, list[Handler]] = {
+            "commit": [lambda event: self._dispatch(world.commit(event))],
+            "closed": [lambda event: self._dispatch(world.close(event))],
+        }
         for part in (world, world.conditions, world.fetching, *parts):
             for kind, handler in handlers_of(part):
                 self._handlers.setdefault(kind, []).append(handler)
@@ -80,12 +80,6 @@ class Checker:
         """
         found = {each.name: each.verdict(aside) for each in self.invariants}
         return Verdicts(found, self.events, aside, tuple(problems))
-
-    def _on_commit(self, event: Event) -> None:
-        self._dispatch(self.world.commit(event))
-
-    def _on_closed(self, event: Event) -> None:
-        self._dispatch(self.world.close(event))
 
     def _dispatch(self, commit: Commit) -> None:
         mask = commit.mask

@@ -276,10 +276,16 @@ def _is_settled_without(name: str, group: GroupView) -> bool:
 
 
 def changes_of_members(events: Sequence[Event], fault_at: float) -> int:
-    """The number of transactions since the fault that created or removed a registration."""
-    found = ((event, commit.members if commit is not None else ()) for event, commit, _ in _replayed(events))
-    changed = [event for event, members in found if any((was is None) != (now is None) for _, was, now in members)]
-    return sum(event["at"] >= fault_at for event in changed)
+    """The number of transactions since the fault after which other names are registered: no takeover of a name is."""
+    found = 0
+    for event, commit, _ in _replayed(events):
+        more: Counter[tuple[str, str]] = Counter()
+        for group, was, now in commit.members if commit is not None else ():
+            for member, by in ((was, -1), (now, 1)):
+                if member is not None:
+                    more[group.name, member.consumer] += by
+        found += event["at"] >= fault_at and any(more.values())
+    return found
 
 
 def settled_after_kills_s(events: Sequence[Event]) -> float | None:

@@ -92,6 +92,40 @@ def test_consumer_without_a_command_for_a_while_restarts_the_wait() -> None:
     held(waits(pause, 18))
 
 
+def withdraws(history: StoryHistory, share: str) -> None:
+    """Turns after which s1 has no command for a short while, in a generation that gives it these partitions."""
+    for _ in range(5):
+        history.pass_(3)
+        state = history.states["g"]
+        target = {**state.target, **history.target({"s1": {"flights": share}})}
+        history.fenced("g", replace(state, target=target), Delete(history.command_of("s1")))
+        history.pass_(0.3)
+        history.fenced("g", history.states["g"], history.stop("s1"))
+
+
+def test_consumer_without_a_command_that_waits_for_others_restarts_the_wait() -> None:
+    def meanwhile(history: StoryHistory) -> None:
+        withdraws(history, "2-3")
+
+    assert not waits(meanwhile, 18)["L4"].findings
+
+
+def test_consumer_that_runs_more_than_its_target_does_not_wait_for_others() -> None:
+    def meanwhile(history: StoryHistory) -> None:
+        withdraws(history, "3")
+
+    assert waits(meanwhile, 18)["L4"].findings
+
+
+def test_consumer_with_owner_znodes_of_what_it_lacks_does_not_wait_for_others() -> None:
+    def meanwhile(history: StoryHistory) -> None:
+        life = history.lives["s1"]
+        history.set_channel(life, replace(life.channel, running={}))
+        withdraws(history, "2")
+
+    assert waits(meanwhile, 18)["L4"].findings
+
+
 def test_consumer_that_applies_a_command_restarts_the_wait() -> None:
     def apply(history: StoryHistory) -> None:
         history.pass_(10)

@@ -84,6 +84,26 @@ def test_a_generation_that_begins_only_because_of_another_coordinator_breaks_it(
     assert names(finding) == ["b#1 commit g/state", "a#1 commit g/state"]
 
 
+@pytest.mark.parametrize("multis", [1, 2])
+def test_a_member_that_the_turn_itself_ends_is_no_reason_for_the_next_generation(multis: int) -> None:
+    def happen(history: StoryHistory) -> None:
+        life = history.consumer("s9#1", "g")
+        history.register(life, "s9-a")
+        history.pass_(1.0)
+        begun = replace(history.states["g"], generation=history.states["g"].generation + 1)
+        ended = [*history.end_of(life, "refused: it has no share"), Delete(G.id("s9"))]
+        history.fenced("g", begun, *(ended if multis == 1 else ()))
+        if multis == 2:
+            history.fenced("g", begun, *ended)
+        history.pass_(1.0)
+        begin_again(history)
+        raise Enough
+
+    finding = only(spoilt("joined", happen), "L4")
+
+    assert "generation 4 of group g begins" in finding.why
+
+
 def test_a_generation_with_the_same_target_has_a_reason() -> None:
     def another_strategy(history: StoryHistory) -> None:
         begin_again(history, strategy="sticky")

@@ -421,3 +421,25 @@ def test_gap_in_the_log_may_be_skipped_when_it_is_recorded(is_recorded: bool) ->
         held(spoilt("joined", happen))
     else:
         assert "went from 120 to 200" in only(spoilt("joined", happen), "S5").why
+
+
+def test_offset_of_what_a_liar_has_released_is_judged_again_after_an_honest_advance() -> None:
+    """s9 lies that it runs flights-3, which s2 runs."""
+    third = TopicPartition("flights", 3)
+
+    def happen(history: StoryHistory) -> None:
+        liar, honest = history.consumer("s9#1", "g", "liar"), history.lives["s2"]
+        history.register(liar, "s9-a")
+        history.set_channel(liar, replace(liar.channel, running={third: 7}, topics={"flights": "T1"}))
+        ended = replace(liar.channel, running={}, topics={}, ended="removed by ann")
+        history.fenced("g", history.states["g"], SetData(G.channel("s9"), ended.to_bytes()), Delete(G.id("s9")))
+        if advances:
+            history.seal("s2", 5, 3)
+        history.set_channel(honest, honest.channel.without({third}))
+        raise Enough
+
+    advances = False
+    assert not spoilt("joined", happen)["S5"].findings
+    advances = True
+    findings = spoilt("joined", happen)["S5"].findings
+    assert len(findings) == 1 and "s2 of group g gave up flights-3 at 65" in findings[0].why

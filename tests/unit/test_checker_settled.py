@@ -104,6 +104,38 @@ def test_silence_of_a_stuck_liar_counts_from_a_sweep_after_the_calm() -> None:
     assert not is_late(88.9) and is_late(89.1)
 
 
+def lied(at: float, settled_at: float, who: str = "s1#1", stuck: str = "g/s1") -> bool:
+    """Whether the group is late that was settled at `settled_at`, with a command named in the channel of s1 at `at`."""
+
+    def happen(history: StoryHistory) -> None:
+        history.events[-1]["stuck"] = [stuck]
+        life = history.lives["s1"]
+        if who == "s1#1":
+            history.event("start", who, kind="liar", group="g", consumer="s1")
+        begin(history)
+        history.commit(who, SetData(G.channel("s1"), life.channel.to_bytes()))
+        history.to(at)
+        named = replace(life.channel, command="command-0000000099")
+        history.commit(who, SetData(G.channel("s1"), named.to_bytes()))
+        history.to(settled_at)
+        history.stable("g")
+
+    return any("was not settled" in each.why for each in spoilt("calm", happen)["L1"].findings)
+
+
+def test_silence_of_a_stuck_liar_counts_from_the_last_command_that_it_names() -> None:
+    assert not lied(80.0, 98.9) and lied(80.0, 99.1)
+
+
+def test_lie_after_the_deadline_does_not_make_it_up() -> None:
+    assert lied(89.5, 90.0)
+
+
+def test_what_a_hand_or_a_liar_that_polls_names_extends_no_deadline() -> None:
+    assert lied(80.0, 89.1, who="hand")
+    assert lied(80.0, 82.1, stuck="h/c1")
+
+
 def test_owner_znode_that_an_evicted_liar_has_left_is_not_judged() -> None:
     def is_late(who: str) -> bool:
         def happen(history: StoryHistory) -> None:

@@ -167,6 +167,12 @@ def test_group_is_settled_when_stable_with_all_registered_and_no_dead_members(
     assert changes_of_members(killed, 10.0) == 2
 
 
+def test_takeover_of_a_name_is_no_change_of_members(killed: list[Made]) -> None:
+    taken_over = commit(14.0, "b#2", deleted(GROUP.id("b")), created(GROUP.id("b")))
+
+    assert changes_of_members([*killed, taken_over], 10.0) == 2
+
+
 @pytest.mark.parametrize("after", [("a", "b", "c"), ("b",), ("b", "c", "d")])
 def test_group_that_never_settles_counts_to_the_end_of_the_run(killed: list[Made], after: tuple[str, ...]) -> None:
     killed[-2] = commit(13.0, "n#1", state(STABLE, *after))

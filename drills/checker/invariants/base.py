@@ -136,9 +136,5 @@ class SessionLeases(Rules):
     def _judge(self, session: object) -> None:
         lease, end = self._leases.get(session), self._expired.get(session)
         if lease is not None and end is not None and lease["until"] > end["at"] + LEASE_ROUNDING_S:
-            self.broken(
-                f"{lease['who']} ({self._role}) had a lease until {moment(lease['until'])}, and its session expired at "
-                f"{moment(end['at'])}",
-                lease,
-                end,
-            )
+            why = f"{lease['who']} ({self._role}) had a lease until {moment(lease['until'])}, and its session expired"
+            self.broken(f"{why} at {moment(end['at'])}", lease, end)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from coordinator.zk.znodes.group_state import CLIENT, STABLE
 from coordinator.zk.znodes.paths import ask_number
 
-from ..replay.commits import Changed, Commit
+from ..replay.commits import HAND, Changed, ChannelChange, Commit
 from ..replay.conditions import FOREVER, NEVER, Fault
 from ..replay.expected_target import can_be_led, has_failed, hold_s, longest_ask_s, runs_target
 from ..replay.replay import Replay
@@ -40,10 +40,11 @@ class Settled(Invariant):
     A coordinator that is elected after `calm` counts its silence from the election: by so much the group may be later.
     Where a member's poll interval is below the session timeout, a lease more: the dead may be evicted first.
     From then on until the end every group with live members is Stable and each of them runs its target. The time
-    counts from `calm`; from the last that a member that lies has written into its channel (L4 judges how long it may
-    stay); from when a coordinator has rewritten a manually edited state (and 40 s: its marks are lost); or
+    counts from `calm`; from the last command that a stuck member that lies has named in its channel (L4 judges how long
+    it may stay); from when a coordinator has rewritten a manually edited state (and 40 s: its marks are lost); or
     from when it gave up the seat of a static member that has not come back; for a group of a consistent region from its
-    last reset, with `hold` added. Not judged: paused groups, groups of a failed region, with a registration made
+    last reset, with `hold` added. A deadline that was missed before a lie, or before a seat was given up, stays missed.
+    Not judged: paused groups, groups of a failed region, with a registration made
     unreadable by a manual edit, or with a manually edited state, or with an owner znode that a member that lies has
     left, until its session ends. Groups with client-side assignment, now or after `calm`, are L5's (`Decided`).
     """
@@ -150,9 +151,9 @@ class Settled(Invariant):
         if self._calm is None:
             return
         groups = {change.view.group.name: change.view.group for change in commit.channels}
-        if commit.by_hand:
-            self._lied |= dict.fromkeys(groups, commit.at)
         groups |= {group.name: group for group, _, _ in commit.states + commit.members}
+        for change in commit.channels if commit.by_hand and commit.who != HAND else ():
+            self._count_lie(change, commit.event)
         for group in groups.values():
             self._count_seat(group, commit.event)
             self._look(group, commit.event)
@@ -160,36 +161,41 @@ class Settled(Invariant):
     def _count_seat(self, group: GroupView, event: Event) -> None:
         """A seat that is given up extends the deadline from now on, but not a missed one."""
         if group.seat_given_up_at > self._given_up.get(group.name, NEVER):
-            known = self._unsettled.get(group.name)
-            if known is not None and self.is_judged(group) and event["at"] > self.deadline(group):
-                self._report(group, known, event)
-                del self._unsettled[group.name]
+            self._report_missed(group, event)
             self._given_up[group.name] = group.seat_given_up_at
+
+    def _count_lie(self, change: ChannelChange, event: Event) -> None:
+        """Likewise what a stuck member that lies claims to have carried out: its silence counts from then."""
+        group, name, same, after = change.view.group, change.view.consumer, change.same, change.after
+        has_named = same is not None and after is not None and same.command != after.command
+        if has_named and group.live(name) and self._is_stuck(group, name):
+            self._report_missed(group, event)
+            self._lied[group.name] = event["at"]
+
+    def _report_missed(self, group: GroupView, event: Event) -> None:
+        known = self._unsettled.get(group.name)
+        if known is not None and self.is_judged(group) and event["at"] > self.deadline(group):
+            self._report(group, known, event)
+            del self._unsettled[group.name]
 
     def _look(self, group: GroupView, event: Event) -> None:
         known = self._unsettled.get(group.name)
         if not is_settled(group):
             self._begin(group, known.since if known is not None else event)
-        elif known is not None:
-            if self.is_judged(group) and event["at"] > self.deadline(group):
-                self._report(group, known, event)
-            del self._unsettled[group.name]
+        else:
+            self._report_missed(group, event)
+            self._unsettled.pop(group.name, None)
 
     def _begin(self, group: GroupView, since: Event) -> None:
-        self._unsettled[group.name] = _Unsettled(since, _why(group), group.written)
+        self._unsettled[group.name] = _Unsettled(since, _why_unsettled(group), group.written)
 
     def _report(self, group: GroupView, unsettled: _Unsettled, until: Event) -> None:
         if not self.concerns(group):
             return
         since = unsettled.since
-        self.broken(
-            f"{group} was not settled from {moment(since['at'])} to {moment(until['at'])} ({unsettled.why})"
-            f", and had to be at {moment(self.deadline(group))}",
-            unsettled.state,
-            self._calm,
-            since,
-            until,
-        )
+        why = f"{group} was not settled from {moment(since['at'])} to {moment(until['at'])} ({unsettled.why})"
+        due = f"and had to be at {moment(self.deadline(group))}"
+        self.broken(f"{why}, {due}", unsettled.state, self._calm, since, until)
 
     def on_calm(self, event: Event) -> None:
         self._calm = event
@@ -231,13 +237,8 @@ class Settled(Invariant):
         limit = self.world.bounds["poll_interval"] + self.world.bounds["session_timeout"] + 1
         for name, view in sorted(group.channels.items()):
             if group.live(name) and self._is_stuck(group, name) and end["at"] > calm["at"] + limit:
-                self.broken(
-                    f"{name} of {group} has not polled since {moment(calm['at'])}, and is a member at "
-                    f"{moment(end['at'])}",
-                    view.since,
-                    calm,
-                    end,
-                )
+                why = f"{view} has not polled since {moment(calm['at'])}, and is a member at {moment(end['at'])}"
+                self.broken(why, view.since, calm, end)
 
     def undecided(self) -> tuple[str, bool] | None:
         if self._calm is not None and self._late is not None and not self._is_due:
@@ -247,11 +248,20 @@ class Settled(Invariant):
 
 def is_settled(group: GroupView) -> bool:
     """Whether a group has no live members, or is Stable with each of them running its target."""
-    live = group.live_members
+    return not _why_unsettled(group)
+
+
+def _why_unsettled(group: GroupView) -> str:
+    """Why a group is not settled; empty when it is."""
+    live, state = group.live_members, group.known
     if not live:
-        return True
-    state = group.known
-    return state is not None and state.state == STABLE and all(runs_target(group, state, name) for name in live)
+        return ""
+    if state is None:
+        return "its state is missing or cannot be read"
+    if state.state != STABLE:
+        return f"{state.state} in generation {state.generation}"
+    odd = next((name for name in live if not runs_target(group, state, name)), None)
+    return f"{odd} does not run its target" if odd is not None else ""
 
 
 def _is_live(group: GroupView, owner: OwnerView) -> bool:
@@ -260,17 +270,6 @@ def _is_live(group: GroupView, owner: OwnerView) -> bool:
     if owner.data is None or channel is None or not group.live(owner.data.consumer):
         return False
     return channel.lives_as(owner.data.incarnation)
-
-
-def _why(group: GroupView) -> str:
-    """Why a group is not settled."""
-    state = group.known
-    if state is None:
-        return "its state is missing or cannot be read"
-    if state.state != STABLE:
-        return f"{state.state} in generation {state.generation}"
-    odd = [name for name in group.live_members if not runs_target(group, state, name)]
-    return f"{odd[0]} does not run its target"
 
 
 class Decided(Settled):

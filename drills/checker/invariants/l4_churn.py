@@ -9,7 +9,7 @@ from coordinator.zk.znodes.records import Command
 
 from ..replay.commits import HAND, Changed, Commit, StateChange
 from ..replay.conditions import FOREVER, NEVER
-from ..replay.expected_target import decided, extra_s, runs_target
+from ..replay.expected_target import decided, extra_s, held, runs_target
 from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import ChannelView, CommandView
@@ -55,16 +55,15 @@ def _has_owners(view: ChannelView) -> bool:
 
 
 def _has_nothing_to_do(view: ChannelView, state: GroupState) -> bool:
-    """Whether it runs its target with owner znodes in a stable group, or all that it lacks of it is not free."""
+    """Whether it runs its target with owner znodes in a stable group; or a part of it, and others have all the rest."""
     group, target = view.group, state.target.get(view.consumer)
     if state.state == STABLE:
         return runs_target(group, state, view.consumer) and _has_owners(view)
-    missing = target.partitions - view.running.keys() if target is not None else frozenset()
-    taken = {*group.owners, *(part for mark in state.marks for part in mark.partitions)}
-    for other in group.channels.values():
-        if other is not view:
-            taken |= other.running.keys()
-    return bool(missing) and missing <= taken
+    if target is None or not view.running.keys() <= target.partitions:
+        return False
+    missing = target.partitions - view.running.keys()
+    owned = {part for part, owner in group.owners.items() if owner.data is None or owner.data.consumer != view.consumer}
+    return bool(missing) and missing <= owned | held(group, state)
 
 
 class ChurnProgress(Invariant):
@@ -79,7 +78,7 @@ class ChurnProgress(Invariant):
 
     name = "L4"
     sentence = "Churn does not livelock, and does not postpone an eviction."
-    wants = Changed.SENT | Changed.GONE | Changed.NAMED | Changed.LIFE | Changed.STATE
+    wants = Changed.SENT | Changed.GONE | Changed.NAMED | Changed.LIFE | Changed.MEMBER | Changed.STATE
     needs_bounds = True
 
     def __init__(self, world: Replay, settled: Settled) -> None:
@@ -146,13 +145,9 @@ class ChurnProgress(Invariant):
             limit = registration.max_poll_interval_ms / 1000
             if now - since > limit + self.world.bounds["notice"]:
                 del self._waits[key]
-                self.broken(
-                    f"{view} has carried out none of its commands from "
-                    f"{moment(wait.first['at'])} to {moment(now)}, over its max_poll_interval_ms of {limit:g} s, and "
-                    "was not evicted",
-                    view.group.members[view.consumer].written,
-                    wait.first,
-                )
+                why = f"{view} has carried out none of its commands from {moment(wait.first['at'])} to {moment(now)}"
+                why = f"{why}, over its max_poll_interval_ms of {limit:g} s, and was not evicted"
+                self.broken(why, view.group.members[view.consumer].written, wait.first)
 
     # ---- generations
 
@@ -164,13 +159,8 @@ class ChurnProgress(Invariant):
             return
         changed, bounds = max(group.changed_at, group.hand_at, self.world.topics_changed_at), self.world.bounds
         if commit.at - changed > bounds["notice"] + bounds["session_timeout"] + extra_s(self.world, group, asks=2):
-            self.broken_by(
-                commit,
-                f"generation {after.data.generation} of {group} begins at {commit.moment}, and nothing has changed "
-                f"since {moment(changed)}",
-                self.world.conditions.calm,
-                before.written,
-            )
+            why = f"generation {after.data.generation} of {group} begins at {commit.moment}, and nothing has changed"
+            self.broken_by(commit, f"{why} since {moment(changed)}", self.world.conditions.calm, before.written)
 
     def undecided(self) -> tuple[str, bool] | None:
         return ("there is no `calm` event", False) if self.world.conditions.calm is None else None
@@ -182,16 +172,21 @@ class Repeats(Rules):
     The same start: of epoch, incarnation, generation, partitions, ask and reset. The same target: of members (static
     ones in any incarnation), threads, topics and strategy; a generation has it only when a member runs partitions
     without owner znodes. It is judged while neither members, topics nor a manual write have changed the group since the
-    generation before began, and not under client-side assignment (S9).
+    generation before began, and not under client-side assignment (S9). What coordinators change is no reason for one:
+    who they end, or give up, is missing in the target.
     """
 
     def __init__(self, invariant: Invariant) -> None:
         super().__init__(invariant)
         self._sent: dict[tuple[str, str], tuple[Sent, list[Event]]] = {}
         self._begun: dict[str, float] = {}
+        self._changed: set[str] = set()
 
     def on_commit(self, commit: Commit) -> None:
-        """Commands were sent, or a state was written."""
+        """Commands were sent, a state was written, or members have changed."""
+        if not self.world.process(commit.who).is_node:
+            self._changed |= {group.name for group, _, _ in commit.members}
+            self._changed |= {change.view.group.name for change in commit.channels if commit.mask & Changed.LIFE}
         if commit.by_hand:
             return
         for view, command in commit.made:
@@ -218,17 +213,15 @@ class Repeats(Rules):
             return
         # A turn in several commits writes the state in each: what it has read is older than the last of them.
         begun, self._begun[group.name] = self._begun.get(group.name, NEVER), commit.at
-        if now.generation != was.generation + 1 or now.client:
+        has_changed = group.name in self._changed
+        self._changed.discard(group.name)
+        if has_changed or now.generation != was.generation + 1 or now.client:
             return
         target = decided(group, now, FOREVER)
         if target is None or target != decided(group, was, FOREVER) or now.region != was.region:
             return
         if any(view.is_live and not _has_owners(view) for view in group.channels.values()):
             return
-        if max(group.hand_at, group.changed_at, self.world.topics_changed_at) < begun:
-            self.broken_by(
-                commit,
-                f"generation {now.generation} of {group} begins at {commit.moment} in epoch {now.epoch} with the "
-                f"target of the generation before (epoch {was.epoch})",
-                before.written,
-            )
+        if max(group.hand_at, self.world.topics_changed_at) < begun:
+            why = f"generation {now.generation} of {group} begins at {commit.moment} in epoch {now.epoch} with the"
+            self.broken_by(commit, f"{why} target of the generation before (epoch {was.epoch})", before.written)

@@ -12,20 +12,33 @@ from coordinator.zk.znodes.regions import RUNNING, Region
 
 from ..replay.commits import Changed, ChannelChange, Commit, RegionChange, StateChange
 from ..replay.replay import Replay
-from ..replay.sketches import (
-    NOTHING,
-    ApplicationView,
-    Key,
-    Sketch,
-    add,
-    by_partition,
-    by_topic_id,
-    difference,
-    of_range,
-)
+from ..replay.sketches import NOTHING, Key, Sketch, add, by_partition, by_topic_id, difference, of_range
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import ROOT, ChannelView, CommandView, GroupView, RegionView
 from .base import Invariant
+
+
+class ApplicationView:
+    """The state of one process of a stateful application, by its events.
+
+    :ivar given: its last `restored` event.
+    :ivar next: partition -> the offset of the next record to process.
+    :ivar states: partition -> sketch of its processed records; `member` likewise, of the member's own state.
+    :ivar restored: `member` as restored.
+    """
+
+    __slots__ = ("checkpoint", "given", "incarnation", "member", "next", "reset", "restored", "saved", "states")
+
+    def __init__(self, event: Event) -> None:
+        self.given = event
+        self.incarnation: str = event["incarnation"]
+        self.reset: int = event["reset"]
+        self.checkpoint: int = event["checkpoint"]
+        self.states = by_partition(event["states"])
+        self.member = by_topic_id(event["member"])
+        self.restored = dict(self.member)
+        self.next: dict[TopicPartition, int | None] = dict.fromkeys(self.states)
+        self.saved: dict[int, tuple[dict[TopicPartition, int | None], Mapping[Key, Sketch]]] = {}
 
 
 # Large: one invariant, whose rules share the applications, orders and notes of a region.
@@ -110,12 +123,8 @@ class Restored(Invariant):
             return
         reset = view.data.region.reset if view.data.region is not None else 0
         if app is None or app.incarnation != event["incarnation"] or app.reset != reset:
-            self.broken(
-                f"{_who(event)} took in records at {moment(event['at'])}, and its state of reset {reset} was not back",
-                app.given if app is not None else None,
-                view.written,
-                event,
-            )
+            why = f"{_who(event)} took in records at {moment(event['at'])}, and its state of reset {reset} was not back"
+            self.broken(why, app.given if app is not None else None, view.written, event)
             return
         for item in event["ranges"]:
             self._take(app, item, event)
@@ -294,12 +303,9 @@ class Restored(Invariant):
             add(found, app.restored)
         odd = min((key for key, sketch in expected.items() if found.get(key, NOTHING) != sketch), default=None)
         if odd is not None:
-            self.broken_by(
-                commit,
-                f"the members of {group} were given back {found.get(odd, NOTHING)} of {odd[0]}-{odd[2]} in reset "
-                f"{region.reset}, and checkpoint {sequence} has {expected[odd]}",
-                *(app.given for app in applications),
-            )
+            why = f"the members of {group} were given back {found.get(odd, NOTHING)} of {odd[0]}-{odd[2]} in reset"
+            why = f"{why} {region.reset}, and checkpoint {sequence} has {expected[odd]}"
+            self.broken_by(commit, why, *(app.given for app in applications))
 
     @staticmethod
     def _expected(view: RegionView, group: str, cut: Mapping[TopicPartition, tuple[int, str]]) -> dict[Key, Sketch]:

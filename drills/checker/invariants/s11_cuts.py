@@ -45,12 +45,9 @@ class CompleteCuts(Invariant):
         view = self.world.regions.of(event["group"])
         paused = view.paused(event["group"], event["consumer"], event["incarnation"]) if view is not None else None
         if paused is not None and not paused.by_hand:
-            self.broken(
-                f"{event['consumer']} of group {event['group']} took in records at {moment(event['at'])}, before "
-                f"checkpoint {paused.number}, to which it has contributed, had ended",
-                paused.contributions[f"{event['group']}~{event['consumer']}"][1],
-                event,
-            )
+            given = paused.contributions[f"{event['group']}~{event['consumer']}"][1]
+            why = f"{event['consumer']} of group {event['group']} took in records at {moment(event['at'])}, before"
+            self.broken(f"{why} checkpoint {paused.number}, to which it has contributed, had ended", given, event)
 
     def on_commit(self, commit: Commit) -> None:
         if commit.by_hand or not self.world.regions.views:
@@ -95,7 +92,7 @@ class CompleteCuts(Invariant):
         elif not self._are_participants(view.data, data.participants):
             why = "has not every member of every target as participant"
         if why:
-            self._report(view, checkpoint, why, commit)
+            self._report(checkpoint, why, commit)
 
     def _are_participants(self, region: Region, participants: Mapping[str, Mapping[str, str]]) -> bool:
         """Whether they are all present members of targets; one may have left just now."""
@@ -115,7 +112,7 @@ class CompleteCuts(Invariant):
         view, given = change.view, checkpoint.contributions[change.name][0]
         group, _, consumer = change.name.partition("~")
         if not change.is_new:
-            self._report(view, checkpoint, f"has another contribution {change.name} than before", commit)
+            self._report(checkpoint, f"has another contribution {change.name} than before", commit)
             return
         if given is None or checkpoint.data is None or view.data is None:
             return
@@ -123,28 +120,27 @@ class CompleteCuts(Invariant):
             self._judge_copy(view, checkpoint, change.name, given, commit)
             return
         if view.data.open != checkpoint.number or checkpoint.ends:
-            self._report(view, checkpoint, f"has a contribution of {consumer}, and is not open", commit)
+            self._report(checkpoint, f"has a contribution of {consumer}, and is not open", commit)
         incarnation = checkpoint.data.participants.get(group, {}).get(consumer)
         if (given.incarnation, given.reset) != (incarnation, checkpoint.data.reset):
-            self._report(view, checkpoint, f"has a contribution of {consumer} that is no participant's of it", commit)
+            self._report(checkpoint, f"has a contribution of {consumer} that is no participant's of it", commit)
         of = (group, consumer)
         after = next((c.after for c in commit.channels if (c.view.group.name, c.view.consumer) == of), None)
         if after is None or after.region is None or after.region.drained != checkpoint.number:
-            self._report(view, checkpoint, f"has a contribution of {consumer} that is not in its channel", commit)
+            self._report(checkpoint, f"has a contribution of {consumer} that is not in its channel", commit)
         elif after.incarnation != given.incarnation or after.running != dict(given.offsets):
-            why = f"has a contribution of {consumer} with other offsets than its channel"
-            self._report(view, checkpoint, why, commit)
+            self._report(checkpoint, f"has a contribution of {consumer} with other offsets than its channel", commit)
         app = self._restored.applications.get(commit.who)
         if app is None or app.incarnation != given.incarnation:
             return
         saved = app.saved.get(checkpoint.number)
         if saved is None:
-            self._report(view, checkpoint, f"has a contribution of {consumer}, whose states were not taken", commit)
+            self._report(checkpoint, f"has a contribution of {consumer}, whose states were not taken", commit)
             return
         checkpoint.members[change.name] = saved[1]
         if any(saved[0].get(part) not in (offset, None) for part, offset in given.offsets.items()):
             why = f"has other offsets of {consumer} than its state has taken in"
-            self._report(view, checkpoint, why, commit, app.given)
+            self._report(checkpoint, why, commit, app.given)
 
     def _judge_copy(
         self, view: RegionView, checkpoint: CheckpointView, name: str, given: Contribution, commit: Commit
@@ -152,7 +148,7 @@ class CompleteCuts(Invariant):
         base = view.checkpoints.get(checkpoint.data.base) if checkpoint.data is not None else None
         group, _, consumer = name.partition("~")
         if checkpoint.data is not None and consumer in checkpoint.data.participants.get(group, {}):
-            self._report(view, checkpoint, f"has a contribution of {consumer} that a coordinator has made", commit)
+            self._report(checkpoint, f"has a contribution of {consumer} that a coordinator has made", commit)
         elif base is not None and not base.by_hand:
             if given.member_state or given.file is not None:
                 checkpoint.members[name] = base.members.get(name, {})
@@ -160,7 +156,7 @@ class CompleteCuts(Invariant):
             for partition, offset in given.offsets.items():
                 if known.get(partition) != (offset, given.topics.get(partition.topic, "")):
                     what = f"has {partition} at {offset} copied from checkpoint {base.number}, which differs"
-                    self._report(view, checkpoint, what, commit, base.made)
+                    self._report(checkpoint, what, commit, base.made)
                     return
 
     def _judge_moved(self, change: ChannelChange, commit: Commit) -> None:
@@ -183,18 +179,18 @@ class CompleteCuts(Invariant):
             return
         self.judged += 1
         if len(checkpoint.ends) > 1:
-            self._report(view, checkpoint, "is complete, and had ended before", commit)
+            self._report(checkpoint, "is complete, and had ended before", commit)
         if (region.sequence, region.open) != (checkpoint.number, 0):
-            self._report(view, checkpoint, "is complete, and the region does not stand on it", commit)
+            self._report(checkpoint, "is complete, and the region does not stand on it", commit)
         for group, members in sorted(data.participants.items()):
             for consumer, incarnation in sorted(members.items()):
                 given = checkpoint.contributions.get(f"{group}~{consumer}", (None, commit.event))[0]
                 if given is None or (given.incarnation, given.reset) != (incarnation, data.reset):
-                    self._report(view, checkpoint, f"is complete without a contribution of {consumer}", commit)
+                    self._report(checkpoint, f"is complete without a contribution of {consumer}", commit)
                     return
         for group in region.groups:
             if why := self._gap(view, checkpoint, group):
-                self._report(view, checkpoint, why, commit)
+                self._report(checkpoint, why, commit)
                 return
 
     def _gap(self, view: RegionView, checkpoint: CheckpointView, group: str) -> str:
@@ -225,7 +221,7 @@ class CompleteCuts(Invariant):
             return
         opened = view.checkpoints.get(before.open) if before.open else None
         if opened is not None and after.open != before.open and not opened.ends and not opened.by_hand:
-            self._report(view, opened, "is open no more, and has not ended", commit)
+            self._report(opened, "is open no more, and has not ended", commit)
         if after.open and after.reset != before.reset:
             why = f"is in reset {after.reset}, and checkpoint {after.open} is open that began before"
             self.broken(f"region {view.name} {why} at {commit.moment}", commit.event)
@@ -249,10 +245,7 @@ class CompleteCuts(Invariant):
             return
         if (view.name, checkpoint.number) not in self._removed:
             self._removed = {(view.name, checkpoint.number)}
-            self._report(view, checkpoint, "was removed, and the region stands on it", commit)
+            self._report(checkpoint, "was removed, and the region stands on it", commit)
 
-    def _report(
-        self, view: RegionView, checkpoint: CheckpointView, why: str, commit: Commit, *more: Event | None
-    ) -> None:
-        what = f"checkpoint {checkpoint.number} of region {view.name} {why} at {commit.moment}"
-        self.broken_by(commit, what, checkpoint.made, *more)
+    def _report(self, checkpoint: CheckpointView, why: str, commit: Commit, *more: Event | None) -> None:
+        self.broken_by(commit, f"{checkpoint} {why} at {commit.moment}", checkpoint.made, *more)

@@ -14,9 +14,7 @@ from ..replay.fetch_intervals import Hold
 from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import ChannelView, CommandView, GroupView
-from .base import Invariant, Rules, SessionLeases
-
-CLOCK_ROUNDING_S = 0.001
+from .base import LEASE_ROUNDING_S, Invariant, Rules, SessionLeases
 
 SOON_S = 0.005
 """Real transactions have times in milliseconds: a claim so soon after a begin may have been before it."""
@@ -34,9 +32,6 @@ Why = tuple[str, Event | None]
 
 UNKNOWN = "unknown"
 """The consumer of the one mark that a coordinator makes where `state` was lost."""
-
-ROUNDING_S = 0.01
-"""Times of real transactions are whole milliseconds."""
 
 
 class Exclusive(Invariant):
@@ -81,14 +76,8 @@ class Exclusive(Invariant):
             return
         self._reported.add(pair)
         group, topic, _, number = one.key
-        self.broken(
-            f"{topic}-{number} of group {group} was fetched by {one.text} and by {other.text} at {moment(at)}",
-            one.begun,
-            one.lease.event,
-            other.begun,
-            other.lease.event,
-            *fetches,
-        )
+        why = f"{topic}-{number} of group {group} was fetched by {one.text} and by {other.text} at {moment(at)}"
+        self.broken(why, one.begun, one.lease.event, other.begun, other.lease.event, *fetches)
 
     def on_fetch(self, event: Event) -> None:
         self.judged += 1
@@ -124,14 +113,9 @@ class Exclusive(Invariant):
         stray = (hold.number, event["who"], event["incarnation"])
         if stray not in self._strays:
             self._strays.add(stray)
-            self.broken(
-                f"{topic}-{number} of group {group} was fetched by {event['who']} (consumer {event['consumer']}, "
-                f"incarnation {event['incarnation']}), which does not run it, at {moment(event['at'])} while "
-                f"{hold.text} did",
-                hold.begun,
-                hold.lease.event,
-                event,
-            )
+            by = f"{event['who']} (consumer {event['consumer']}, incarnation {event['incarnation']})"
+            why = f"{topic}-{number} of group {group} was fetched by {by}, which does not run it, at"
+            self.broken(f"{why} {moment(event['at'])} while {hold.text} did", hold.begun, hold.lease.event, event)
 
     # ---- leases
 
@@ -144,17 +128,13 @@ class Exclusive(Invariant):
         checked = event.get("checked")
         since = previous if checked is None else checked
         lease = self.world.fetching.lease_of(who, life)
-        if since <= lease.until + CLOCK_ROUNDING_S or (who, life) in self._lapses:
+        if since <= lease.until + LEASE_ROUNDING_S or (who, life) in self._lapses:
             return
         self._lapses.add((who, life))
         what = "fetched" if event["event"] == "fetch" else "was given records"
-        self.broken(
-            f"{who} (consumer {event['consumer']} of group {event['group']}, incarnation {life}) {what} at "
-            f"{moment(event['at'])}, by a look at its lease at {moment(since)} or later, and that had lapsed at "
-            f"{moment(lease.until)}",
-            lease.event,
-            event,
-        )
+        why = f"{who} (consumer {event['consumer']} of group {event['group']}, incarnation {life}) {what} at"
+        why = f"{why} {moment(event['at'])}, by a look at its lease at {moment(since)} or later, and that had lapsed"
+        self.broken(f"{why} at {moment(lease.until)}", lease.event, event)
 
     # ---- channels
 
@@ -280,12 +260,8 @@ class Claims(Rules):
             self.broken(why, event)
         due, self._unclaimed = _due(self._unclaimed, now - SOON_S)
         for event, view, missing in due:
-            self.broken(
-                f"{event['who']} began to fetch {min(missing)} of {view.group} at {moment(event['at'])}, which the "
-                f"channel of {view.consumer} did not have in `running`",
-                view.written,
-                event,
-            )
+            why = f"{event['who']} began to fetch {min(missing)} of {view.group} at {moment(event['at'])}"
+            self.broken(f"{why}, which the channel of {view.consumer} did not have in `running`", view.written, event)
 
 
 def _partitions(event: Event) -> set[TopicPartition]:
@@ -376,12 +352,9 @@ class FreePartitions(Rules):
             mark = _marks(group.known).get((view.consumer, before.incarnation))
             is_covered = mark is not None and before.running.keys() <= mark.partitions
             if mark is None or not is_covered or mark.lease_ms < registration.lease_ms:
-                self.broken_by(
-                    commit,
-                    f"{view} (incarnation {before.incarnation}) was ended at {commit.moment} while it lived, and no "
-                    f"mark covers its partitions for its lease of {registration.lease_ms} ms",
-                    was.written,
-                )
+                why = f"{view} (incarnation {before.incarnation}) was ended at {commit.moment} while it lived, and no"
+                why = f"{why} mark covers its partitions for its lease of {registration.lease_ms} ms"
+                self.broken_by(commit, why, was.written)
 
     def _forget(self, group: GroupView) -> None:
         for key in [key for key in self._marked if key[0] == group.name]:
@@ -406,14 +379,10 @@ class FreePartitions(Rules):
             if marked is None or elected is None or _lives(group, name):
                 continue
             since, lease = max(marked, elected, key=lambda event: event["at"]), mark.lease_ms / 1000
-            if commit.at - since["at"] < measured(lease) - ROUNDING_S:
-                self.broken_by(
-                    commit,
-                    f"the mark of {mark.consumer} (incarnation {mark.incarnation}) in {group} was dropped at "
-                    f"{commit.moment}, and its lease of {lease:g} s counts from {moment(since['at'])}",
-                    marked,
-                    elected,
-                )
+            if commit.at - since["at"] < measured(lease):
+                dropped = f"the mark of {mark.consumer} (incarnation {mark.incarnation}) in {group} was dropped at"
+                counts = f"its lease of {lease:g} s counts from {moment(since['at'])}"
+                self.broken_by(commit, f"{dropped} {commit.moment}, and {counts}", marked, elected)
 
 
 def _marks(state: GroupState | None) -> Mapping[Marked, Mark]:
@@ -423,13 +392,8 @@ def _marks(state: GroupState | None) -> Mapping[Marked, Mark]:
 def _stood(group: GroupView, commit: Commit) -> Iterator[tuple[ChannelView, CommandView]]:
     """The commands of a group that stood before a commit."""
     made = {id(command) for _, command in commit.made}
-    for view in group.channels.values():
-        for command in view.commands.values():
-            if id(command) not in made:
-                yield view, command
-    for view, command in commit.gone:
-        if view.group is group:
-            yield view, command
+    yield from (each for each in group.pending if id(each[1]) not in made)
+    yield from (each for each in commit.gone if each[0].group is group)
 
 
 def _lives(group: GroupView, mark: Marked) -> bool:

@@ -72,23 +72,15 @@ class Deposed(Invariant):
         for group, _, _ in commit.states:
             pause = self.world.conditions.paused_by(group.name)
             if pause is not None and self._bump is not None and pause["zxid"] < self._bump["zxid"]:
-                self.broken_by(
-                    commit,
-                    f"{commit.who} took a turn of {group} at {commit.moment}, which was paused at "
-                    f"{moment(pause['at'])}, before the election at {moment(self._bump['at'])}",
-                    pause,
-                    self._bump,
-                )
+                why = f"{commit.who} took a turn of {group} at {commit.moment}, which was paused at"
+                why = f"{why} {moment(pause['at'])}, before the election at {moment(self._bump['at'])}"
+                self.broken_by(commit, why, pause, self._bump)
 
     def _report(self, commit: Commit) -> None:
         if self._bump is None:
             why = f"{commit.who} wrote what only a coordinator writes at {commit.moment}, before any election"
             self.broken(why, commit.event)
             return
-        self.broken_by(
-            commit,
-            f"{commit.who} wrote as a coordinator at {commit.moment}, after {self._elector} raised the epoch to "
-            f"{self._epoch} at {moment(self._bump['at'])}",
-            self._bumps.get(commit.session),
-            self._bump,
-        )
+        why = f"{commit.who} wrote as a coordinator at {commit.moment}, after {self._elector} raised the epoch to"
+        why = f"{why} {self._epoch} at {moment(self._bump['at'])}"
+        self.broken_by(commit, why, self._bumps.get(commit.session), self._bump)

@@ -10,13 +10,12 @@ from coordinator.zk.znodes.paths import COORDINATOR_EPOCH
 from coordinator.zk.znodes.records import Channel, OffsetRecord
 from coordinator.zk.znodes.segments import SealedRange
 
-from ..replay.commits import Changed, Commit, KnownProcess
+from ..replay.commits import Changed, ChannelChange, Commit, KnownProcess
 from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import ChannelView, GroupView, OffsetView, SegmentView
 from .base import Invariant, Rules
-from .s5_dataframe import DataFrames
-from .s5_deliveries import Ends, Key
+from .s5_dataframe import DataFrames, Ends, Key
 
 Held = tuple[str, str, str, int]
 """Group, incarnation, topic, partition."""
@@ -72,7 +71,7 @@ class SealedRanges(Invariant):
                 gone = change.left if change.same is not None else before.running.keys()
                 self._judge_released(change.view, before, gone, commit)
             if after is not None:
-                self._advance(change.view, change.same, after, sealed, commit)
+                self._advance(change, after, sealed, commit)
                 self._liars.difference_update((change.view.group.name, partition) for partition in change.entered)
         if sealed:
             partition, item = next(iter(sealed.items()))
@@ -111,14 +110,9 @@ class SealedRanges(Invariant):
     # ---- advances
 
     def _advance(
-        self,
-        view: ChannelView,
-        before: Channel | None,
-        after: Channel,
-        sealed: dict[TopicPartition, SealedRange],
-        commit: Commit,
+        self, change: ChannelChange, after: Channel, sealed: dict[TopicPartition, SealedRange], commit: Commit
     ) -> None:
-        known = before.running if before is not None else {}
+        view, known = change.view, change.same.running if change.same is not None else {}
         seals = (view.group.name, view.consumer) in self._seals or self.world.process(commit.who).kind == "slot"
         for partition, offset in after.running.items():
             was = known.get(partition)
@@ -141,6 +135,7 @@ class SealedRanges(Invariant):
             if first is not None and (offset < first or not self.ends.joins(key, first)):
                 self._report_gap(key, first, offset, commit)
             self.ends.move(key, offset, commit.event)
+            self._liars.discard((view.group.name, partition))
 
     def _first_sealed(self, key: Key, was: int | None, offset: int, part: SealedRange, commit: Commit) -> int | None:
         """The begin of the advance to `offset`, by its segment; None when the segment has another range."""
@@ -173,18 +168,14 @@ class SealedRanges(Invariant):
 
     def _report_gap(self, key: Key, first: int, offset: int, commit: Commit) -> None:
         end, since, before = self._reached(key)
-        kind = "a gap" if first > end else "an overlap"
-        self.broken_by(
-            commit,
-            f"{kind} in {key[1]}-{key[3]} of group {key[0]}: {first} to {offset} was committed at {commit.moment}, and "
-            + (f"{end} {before}" if since is not None else before),
-            since,
-        )
+        what = f"{'a gap' if first > end else 'an overlap'} in {key[1]}-{key[3]} of group {key[0]}"
+        why = f"{what}: {first} to {offset} was committed at {commit.moment}, and {before}"
+        self.broken_by(commit, why, since)
 
     def _reached(self, key: Key) -> tuple[int, Event | None, str]:
         """The end of what is known of a partition, its event, and both in words."""
         end, since = self.ends.get(key) or (0, None)
-        return end, since, f"was reached at {moment(since['at'])}" if since is not None else "nothing was before"
+        return end, since, f"{end} was reached at {moment(since['at'])}" if since is not None else "nothing was before"
 
     # ---- the end of a hold
 
@@ -205,13 +196,13 @@ class SealedRanges(Invariant):
         if offset.data is None or group.name in self.world.regions.ever:
             return
         key = (group.name, partition.topic, offset.data.topic_id, partition.partition)
-        end, since, before = self._reached(key)
+        _, since, before = self._reached(key)
         if self.ends.joins(key, offset.data.offset) or (since is None and _may_begin(group, partition, offset.data)):
             if since is None:
                 self.ends.move(key, offset.data.offset, commit.event)
             return
-        why = f"`offsets` of {partition} in {group} was set to {offset.data.offset} at {commit.moment}, and "
-        self.broken_by(commit, why + (f"{end} {before}" if since is not None else before), since)
+        why = f"`offsets` of {partition} in {group} was set to {offset.data.offset} at {commit.moment}, and {before}"
+        self.broken_by(commit, why, since)
 
     # ---- collection
 
@@ -291,12 +282,8 @@ class ReturnedRecords(Rules):
         group, topic, _, number = key
         known = self._ends.get((group, incarnation, topic, number))
         if known is not None and offset > known[0] and commit.who in self._tells:
-            self.broken_by(
-                commit,
-                f"{offset} of {topic}-{number} was committed in group {group} at {commit.moment}, and {commit.who} was "
-                f"given the records below {known[0]} only",
-                known[1],
-            )
+            why = f"{offset} of {topic}-{number} was committed in group {group} at {commit.moment}"
+            self.broken_by(commit, f"{why}, and {commit.who} was given the records below {known[0]} only", known[1])
 
 
 def is_reset(commit: Commit, process: KnownProcess) -> bool:

@@ -22,8 +22,6 @@ Remnant = tuple[str, Event | None, float, float]
 WITH_ITS_ID = ("evicted", "refused", "removed")
 """How the reasons begin for which a coordinator ends a live incarnation, with its `ids`."""
 
-ROUNDING_S = 0.01
-
 
 class Remains(Invariant):
     """Nothing of the dead remains after the collection period.
@@ -244,7 +242,7 @@ class Living(Rules):
         if left is None or left is not view.since or not is_expected or seat is None or seat.removed is not None:
             return
         kept_s = seat.session_timeout_ms / 1000
-        if commit.at < left["at"] + measured(kept_s) - ROUNDING_S:
+        if commit.at < left["at"] + measured(kept_s):
             why = f"the seat of {name} in {group} was removed at {commit.moment}, and is kept for {kept_s:g} s from"
             self.broken_by(commit, f"{why} {moment(left['at'])}, when its member left", left)
 
@@ -267,12 +265,8 @@ class Living(Rules):
         name, group = view.consumer, view.group
         if after.incarnation != before.incarnation:
             _, since = self._signs.get((group.name, name), ("", None))
-            self.broken_by(
-                commit,
-                f"the channel of {name} in {group} (incarnation {before.incarnation}) was overwritten at "
-                f"{commit.moment} with that of incarnation {after.incarnation}",
-                since,
-            )
+            why = f"the channel of {name} in {group} (incarnation {before.incarnation}) was overwritten at"
+            self.broken_by(commit, f"{why} {commit.moment} with that of incarnation {after.incarnation}", since)
             return
         if after.ended is None or commit.who == view.owner:
             return
@@ -281,7 +275,8 @@ class Living(Rules):
         if member is not None and _is_of(member, before):
             self.broken_by(commit, f"{what}, and its registration is there", member.written)
             return
-        gone = next((was for of, was, now in commit.members if of is group and _removed(was, now, before)), None)
+        left = (was for of, was, now in commit.members if of is group and now is None and was is not None)
+        gone = next((was for was in left if _is_of(was, before)), None)
         if gone is None:
             return
         if not after.ended.startswith(WITH_ITS_ID):
@@ -295,24 +290,15 @@ class Living(Rules):
         if elected is None or sign is None or life != before.incarnation or gone.registration is None:
             return
         limit = gone.registration.max_poll_interval_ms / 1000
-        latest = commit.at - measured(limit) + ROUNDING_S
+        latest = commit.at - measured(limit)
         commands = [*view.commands.values(), *commit.removed_from(view)]
         asked = min((command.made for command in commands), key=lambda event: event["at"], default=sign)
         since = max(elected, min(sign, asked, key=lambda event: event["at"]), key=lambda event: event["at"])
         if since["at"] > latest:
-            self.broken_by(
-                commit,
-                f"{what} as evicted, before its max_poll_interval_ms of {limit:g} s was over: it counts from "
-                f"{moment(since['at'])}",
-                gone.written,
-                since,
-            )
+            why = f"{what} as evicted, before its max_poll_interval_ms of {limit:g} s was over"
+            self.broken_by(commit, f"{why}: it counts from {moment(since['at'])}", gone.written, since)
 
 
 def _is_of(member: MemberView, life: Channel) -> bool:
     registration = member.registration
     return registration is not None and not member.by_hand and registration.incarnation == life.incarnation
-
-
-def _removed(was: MemberView | None, now: MemberView | None, life: Channel) -> bool:
-    return was is not None and now is None and _is_of(was, life)

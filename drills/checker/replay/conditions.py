@@ -27,6 +27,9 @@ _NOT_NAMES = frozenset({"at", "event", "kind", "until"})
 CLOCKS = 0.02
 """How far apart two clocks may go, as a share of the time that they measure."""
 
+ROUNDING_S = 0.01
+"""Times of real transactions are whole milliseconds."""
+
 
 class Fault:
     """A fault and its targets: any text in it may be a name. `until` is its own time for a momentary one."""
@@ -196,4 +199,4 @@ class Conditions:
 
 def measured(seconds: float) -> float:
     """The least time by the history's clock in which a coordinator's clock passes so many seconds."""
-    return seconds * (1 - CLOCKS)
+    return seconds * (1 - CLOCKS) - ROUNDING_S

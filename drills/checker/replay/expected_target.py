@@ -74,8 +74,7 @@ DEFAULT_ASSIGNMENT_S = 60.0
 
 def longest_ask_s(world: Replay) -> float:
     """How long a leader without an answer may delay its group: the timeout, and the backoff after it."""
-    found: float = world.bounds.get("assignment_timeout", DEFAULT_ASSIGNMENT_S)
-    return found
+    return world.bounds.get("assignment_timeout", DEFAULT_ASSIGNMENT_S)
 
 
 DEFAULT_HOLD_S = 120.0
@@ -84,10 +83,7 @@ DEFAULT_HOLD_S = 120.0
 
 def hold_s(world: Replay, group: GroupView) -> float:
     """How long a generation of the group may wait for a checkpoint of its consistent region; 0 without a region."""
-    if world.regions.of(group.name) is None:
-        return 0.0
-    found: float = world.bounds.get("hold", DEFAULT_HOLD_S)
-    return found
+    return world.bounds.get("hold", DEFAULT_HOLD_S) if world.regions.of(group.name) is not None else 0.0
 
 
 def extra_s(world: Replay, group: GroupView, asks: int = 1) -> float:
@@ -223,18 +219,22 @@ def is_kept(world: Replay, group: GroupView, item: Item) -> bool:
 
 def item_text(item: Item) -> str:
     """An item in words."""
-    what, *names = item
-    if what == "state":
-        return "there is no state"
-    if what == "member":
-        return f"{names[0]} (incarnation {names[1]}) has no part in the target"
-    if what == "gone":
-        return f"{names[0]} (incarnation {names[1]}) has left and still has its part in the target"
-    if what == "topic":
-        return f"the target is of another topic {names[0]} than the one with id {names[1]}"
-    if what == "missing":
-        return f"{names[0]}-{names[1]} is unassigned"
-    return f"{names[0]}-{names[1]} is assigned, but does not exist"
+    return _TEXTS[item[0]].format(*item[1:])
+
+
+_TEXTS = {
+    "state": "there is no state",
+    "member": "{} (incarnation {}) has no part in the target",
+    "gone": "{} (incarnation {}) has left and still has its part in the target",
+    "topic": "the target is of another topic {} than the one with id {}",
+    "missing": "{}-{} is unassigned",
+    "extra": "{}-{} is assigned, but does not exist",
+}
+
+
+def held(group: GroupView, state: GroupState) -> set[TopicPartition]:
+    """What a channel of the group runs, or a mark of its state covers."""
+    return set().union(*(view.running for view in group.channels.values()), *(mark.partitions for mark in state.marks))
 
 
 def runs_target(group: GroupView, state: GroupState, consumer: str) -> bool:

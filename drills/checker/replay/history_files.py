@@ -50,10 +50,13 @@ def _partition(value: Any) -> bool:
     return type(value) is int or (isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10)
 
 
+def _fields(**shapes: Shape) -> Shape:
+    """An object that has at least these fields."""
+    return lambda value: isinstance(value, dict) and all(shape(value.get(name)) for name, shape in shapes.items())
+
+
 def _offsets(value: Any) -> bool:
-    return (
-        isinstance(value, dict) and all(map(_partition, value)) and all(o is None or _whole(o) for o in value.values())
-    )
+    return _map(_optional(_whole))(value) and all(map(_partition, value))
 
 
 def _op(value: Any) -> bool:
@@ -63,34 +66,17 @@ def _op(value: Any) -> bool:
     return verb in ("delete", "check") or (verb in ("create", "set") and _optional(_text)(value.get("data")))
 
 
-def _range(value: Any) -> bool:
-    return (
-        isinstance(value, dict)
-        and _text(value.get("topic"))
-        and _text(value.get("topic_id"))
-        and all(_whole(value.get(name)) for name in ("partition", "first", "next"))
-    )
-
-
-def _sketches(*names: str) -> Shape:
-    wholes = ("partition", "count", "sum", "squares")
-    return _list(
-        lambda value: (
-            isinstance(value, dict)
-            and all(_text(value.get(name)) for name in names)
-            and all(_whole(value.get(name)) for name in wholes)
-        )
-    )
-
-
 def _rows(value: Any) -> bool:
-    return _list(_range)(value.get("ranges") if isinstance(value, dict) else value)
+    return _ranges(value.get("ranges") if isinstance(value, dict) else value)
 
 
+_TOPIC: dict[str, Shape] = {"topic": _text, "topic_id": _text, "partition": _whole}
+_ranges = _list(_fields(**_TOPIC, first=_whole, next=_whole))
+_states = _list(_fields(topic=_text, partition=_whole, count=_whole, sum=_whole, squares=_whole))
+_member = _list(_fields(**_TOPIC, count=_whole, sum=_whole, squares=_whole))
 _LIFE: dict[str, Shape] = {"group": _text, "consumer": _text, "incarnation": _text}
 _APPLICATION: dict[str, Shape] = {
-    **_LIFE, "reset": _whole, "checkpoint": _whole, "states": _sketches("topic"),
-    "member": _sketches("topic", "topic_id"),
+    **_LIFE, "reset": _whole, "checkpoint": _whole, "states": _states, "member": _member,
 }  # fmt: skip
 _NAMES = _optional(_text)
 _ANYTHING: Shape = lambda value: True  # noqa: E731
@@ -110,21 +96,19 @@ SHAPES: Mapping[str, Mapping[str, Shape]] = {
     "begin": {**_LIFE, "partitions": _map(_offsets), "topics": _optional(_map(_text))},
     "halt": {**_LIFE, "partitions": _map(_list(_partition))},
     "sought": {**_LIFE, "partitions": _map(_offsets)},
-    "fetch": {**_LIFE, "ranges": _list(_range), "checked": _optional(_number)},
-    "returned": {**_LIFE, "ranges": _list(_range), "checked": _optional(_number)},
+    "fetch": {**_LIFE, "ranges": _ranges, "checked": _optional(_number)},
+    "returned": {**_LIFE, "ranges": _ranges, "checked": _optional(_number)},
     "restored": _APPLICATION,
     "saved": _APPLICATION,
     "state": _APPLICATION,
-    "taken": {**_LIFE, "ranges": _list(_range)},
+    "taken": {**_LIFE, "ranges": _ranges},
     "assignment": {"group": _text, "strategy": _text, "input": _ANYTHING, "target": _map(_ANYTHING)},
     "batch": {
         "group": _text, "query": _text, "batch": _whole, "after": _whole, "upto": _whole, "segments": _list(_text),
         "rows": _rows,
     },
-    "earliest": {"topic": _text, "topic_id": _text, "partition": _whole, "offset": _whole},
-    "jump": {
-        **_LIFE, "topic": _text, "topic_id": _text, "partition": _whole, "before": _whole, "after": _whole,
-    },
+    "earliest": {**_TOPIC, "offset": _whole},
+    "jump": {**_LIFE, **_TOPIC, "before": _whole, "after": _whole},
 }  # fmt: skip
 
 BOUNDS = (

@@ -139,7 +139,7 @@ class RegionViews:
         if checkpoint is None:
             if verb == DELETE:
                 return
-            checkpoint = view.checkpoints[number] = CheckpointView(number, None, commit.event)
+            checkpoint = view.checkpoints[number] = CheckpointView(view.name, number, None, commit.event)
         what = END if below in ENDS else CONTRIBUTION if "~" in below else CHECKPOINT
         if below and what == CHECKPOINT:
             return  # not relevant
@@ -238,10 +238,7 @@ class Replay:
             if verb == CHECK:
                 continue
             path = op["path"]
-            route = routes.get(path) or self._route(path)
-            route.handler(commit, route, verb, op)
-            if commit.who == HAND:
-                route.group.hand_at = commit.at
+            self._apply(commit, routes.get(path) or self._route(path), verb, op)
         return commit
 
     def close(self, event: Event) -> Commit:
@@ -249,9 +246,16 @@ class Replay:
         commit = Commit(event)
         self.closed[event["session"]] = event
         for path in event.get("paths", ()):
-            route = self._routes.get(path) or self._route(path)
-            route.handler(commit, route, DELETE, event)
+            self._apply(commit, self._routes.get(path) or self._route(path), DELETE, event)
         return commit
+
+    @staticmethod
+    def _apply(commit: Commit, route: Route, verb: str, op: Event) -> None:
+        if route.group is not NO_GROUP:
+            commit.mask |= Changed.IN_GROUP
+            if commit.who == HAND:
+                route.group.hand_at = commit.at
+        route.handler(commit, route, verb, op)
 
     def _route(self, path: str) -> Route:
         """The route of a path. Paths of sequential znodes are not cached: each occurs once."""
@@ -264,7 +268,7 @@ class Replay:
         handler, group, parent = place
         prefix = self._sequential.get(handler)
         if prefix is not None:
-            return Route(path, handler if name.startswith(prefix) else self._on_other, group, parent, name)
+            return Route(path, handler if name.startswith(prefix) else self._on_nothing, group, parent, name)
         route = self._routes[path] = self._leaf(path, handler, group, parent, name)
         return route
 
@@ -276,7 +280,7 @@ class Replay:
         if special is not None:
             return Route(path, special, group)
         if handler in (self._on_owner, on_offset) and not is_partition(name):
-            return Route(path, self._on_other, group)
+            return Route(path, self._on_nothing, group)
         return Route(path, handler, group, parent, name)
 
     def _place(self, folder: str) -> Place:
@@ -289,7 +293,7 @@ class Replay:
         group = self.groups.get(name)
         if group is None:
             group = self.groups[name] = GroupView(name)
-        handler = self._kinds.get((parts[0], len(parts)), self._on_other) if parts else self._on_other
+        handler = self._kinds.get((parts[0], len(parts)), self._on_nothing) if parts else self._on_nothing
         return handler, group, parts[-1] if parts else ""
 
     # ---- znodes: each handler records the change, and applies it
@@ -297,11 +301,8 @@ class Replay:
     def _on_nothing(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
         """A znode without relevance to any invariant."""
 
-    def _on_other(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
-        commit.mask |= Changed.IN_GROUP
-
     def _on_history(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
-        commit.mask |= Changed.IN_GROUP | Changed.HISTORY
+        commit.mask |= Changed.HISTORY
 
     def _on_channel(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
         group, view = route.group, route.group.channels.get(route.name)
@@ -315,7 +316,7 @@ class Replay:
                 view = group.channels[route.name] = ChannelView(group, route.name, commit.event, commit.event)
             after = reading.read_channel(op.get("data") or "")
         before, view.data, view.written = view.data, after, commit.event
-        mask = commit.mask | Changed.CHANNEL | Changed.IN_GROUP
+        mask = commit.mask | Changed.CHANNEL
         if before is None or after is None or before.incarnation != after.incarnation or before.ended != after.ended:
             mask |= Changed.LIFE | Changed.RUNNING | Changed.NAMED
             if after is not None and after.ended is not None and _ERROR not in op["data"]:
@@ -355,7 +356,6 @@ class Replay:
 
     def _on_command(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
         view = route.group.channels.get(route.parent)
-        commit.mask |= Changed.IN_GROUP
         if view is None:
             return
         if verb == DELETE:
@@ -371,7 +371,7 @@ class Replay:
 
     def _on_state(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
         group, before = route.group, route.group.state
-        commit.mask |= Changed.STATE | Changed.IN_GROUP
+        commit.mask |= Changed.STATE
         is_edited = commit.by_hand and not commit.creates(GroupPaths(group.name).root)
         if verb == DELETE:
             group.state = None
@@ -396,7 +396,7 @@ class Replay:
             return
         else:
             del group.members[route.name]
-        commit.mask |= Changed.MEMBER | Changed.IN_GROUP
+        commit.mask |= Changed.MEMBER
         commit.members += (MemberChange(group, before, after),)
         group.changed_at = commit.at
         if commit.by_hand:
@@ -404,7 +404,6 @@ class Replay:
 
     def _on_seat(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
         group = route.group
-        commit.mask |= Changed.IN_GROUP
         if verb != DELETE:
             group.seats.setdefault(route.name, commit.zxid)
             group.seat_data[route.name] = reading.read_seat(op.get("data") or "")
@@ -420,7 +419,7 @@ class Replay:
 
     def _on_owner(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
         owners = route.group.owners
-        commit.mask |= Changed.OWNER | Changed.IN_GROUP
+        commit.mask |= Changed.OWNER
         before, after = owners.pop(route.partition, None), None
         if verb != DELETE:
             session = commit.session if op.get("ephemeral") else None
@@ -430,7 +429,6 @@ class Replay:
 
     def _on_segment(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
         group = route.group
-        commit.mask |= Changed.IN_GROUP
         if verb == DELETE:
             gone = group.segments.pop(route.name, None)
             if gone is not None:
@@ -452,7 +450,7 @@ class Replay:
 
     def _on_query(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
         group, before = route.group, route.group.queries.get(route.name)
-        commit.mask |= Changed.QUERY | Changed.IN_GROUP
+        commit.mask |= Changed.QUERY
         if verb == DELETE:
             after = None
             group.queries.pop(route.name, None)
@@ -509,7 +507,6 @@ def fetch_intervals(events: Iterable[Event]) -> Sequence[Hold]:
 
 def on_begun(commit: Commit, route: Route, verb: str, op: Event) -> None:
     """`offsets/[topic]` was written."""
-    commit.mask |= Changed.IN_GROUP
     text = "" if verb == DELETE else op.get("data") or ""
     route.group.begun[route.name] = reading.read_begun(text)
 
@@ -517,7 +514,7 @@ def on_begun(commit: Commit, route: Route, verb: str, op: Event) -> None:
 def on_offset(commit: Commit, route: Route, verb: str, op: Event) -> None:
     """`offsets/[topic]/[partition]` was written."""
     group = route.group
-    commit.mask |= Changed.OFFSET | Changed.IN_GROUP
+    commit.mask |= Changed.OFFSET
     if verb == DELETE:
         view = OffsetView(None, commit.event, commit.by_hand)
         group.offsets.pop(route.partition, None)
@@ -530,27 +527,25 @@ def on_offset(commit: Commit, route: Route, verb: str, op: Event) -> None:
 def on_ask(commit: Commit, route: Route, verb: str, op: Event) -> None:
     """An ask is created or removed."""
     group = route.group
-    commit.mask |= Changed.IN_GROUP | Changed.ASK
+    commit.mask |= Changed.ASK
     view = group.asks.get(route.name)
     if verb == DELETE:
         if view is not None:
             del group.asks[route.name]
             view.gone = commit.event
             _note(commit, view, THE_ASK, verb)
-        return
-    if verb == CREATE or view is None:
+    elif verb == CREATE or view is None:
         ask = reading.read_ask(op.get("data") or "")
         view = AskView(group, route.name, ask, commit.event, commit.by_hand)
         _note(commit, view, THE_ASK, CREATE, group.newest_ask)
         group.asks[route.name] = group.newest_ask = view
-        return
-    view.by_hand = view.by_hand or commit.by_hand
-    _note(commit, view, THE_ASK, verb)
+    else:
+        view.by_hand = view.by_hand or commit.by_hand
+        _note(commit, view, THE_ASK, verb)
 
 
 def on_answer(commit: Commit, route: Route, verb: str, op: Event) -> None:
     """A child of an ask is written or removed."""
-    commit.mask |= Changed.IN_GROUP
     view = route.group.asks.get(route.parent)
     if view is None:
         return
@@ -573,7 +568,6 @@ def on_answer(commit: Commit, route: Route, verb: str, op: Event) -> None:
 
 def on_sync_request(commit: Commit, route: Route, verb: str, op: Event) -> None:
     """A leader's request for another ask is written or removed."""
-    commit.mask |= Changed.IN_GROUP
     route.group.requested = None if verb == DELETE else commit.event
 
 

@@ -1,5 +1,5 @@
-"""States of stateful applications, and sketches of the records that they have processed: their number, the sum of their
-offsets, and that of their squares.
+"""Sketches of the records that stateful applications have processed: their number, the sum of their offsets, and that
+of their squares.
 
 For a range of offsets, each once, these three are known in advance; a missing or duplicate record changes them.
 """
@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from coordinator.zk.znodes.partitions import TopicPartition
-
-from .verdict import Event
 
 Key = tuple[str, str, int]
 """Topic, its id, and partition."""
@@ -65,29 +63,6 @@ def by_partition(items: Iterable[Mapping[str, Any]]) -> dict[TopicPartition, Ske
 def by_topic_id(items: Iterable[Mapping[str, Any]]) -> dict[Key, Sketch]:
     """Topic, its id, and partition -> sketch, of an event."""
     return {(item["topic"], item["topic_id"], item["partition"]): sketch_of(item) for item in items}
-
-
-class ApplicationView:
-    """The state of one process of a stateful application, by its events.
-
-    :ivar given: its last `restored` event.
-    :ivar next: partition -> the offset of the next record to process.
-    :ivar states: partition -> sketch of its processed records; `member` likewise, of the member's own state.
-    :ivar restored: `member` as restored.
-    """
-
-    __slots__ = ("checkpoint", "given", "incarnation", "member", "next", "reset", "restored", "saved", "states")
-
-    def __init__(self, event: Event) -> None:
-        self.given = event
-        self.incarnation: str = event["incarnation"]
-        self.reset: int = event["reset"]
-        self.checkpoint: int = event["checkpoint"]
-        self.states = by_partition(event["states"])
-        self.member = by_topic_id(event["member"])
-        self.restored = dict(self.member)
-        self.next: dict[TopicPartition, int | None] = dict.fromkeys(self.states)
-        self.saved: dict[int, tuple[dict[TopicPartition, int | None], Mapping[Key, Sketch]]] = {}
 
 
 def add(found: dict[Key, Sketch], more: Mapping[Key, Sketch]) -> None:

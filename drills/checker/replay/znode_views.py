@@ -288,6 +288,11 @@ class GroupView:
         return registration is not None and channel is not None and channel.lives_as(registration.incarnation)
 
     @property
+    def pending(self) -> Iterator[tuple[ChannelView, CommandView]]:
+        """The commands in its channels."""
+        return ((view, command) for view in self.channels.values() for command in view.commands.values())
+
+    @property
     def live_members(self) -> list[str]:
         """The live members, in order."""
         return sorted(name for name in self.members if self.live(name))
@@ -332,6 +337,7 @@ ROOT, CHECKPOINT, CONTRIBUTION, END = "region", "checkpoint", "contribution", "e
 class CheckpointView:
     """A checkpoint with its children.
 
+    :ivar region: the name of its region.
     :ivar data: None when it cannot be read.
     :ivar contributions: name -> its content (None when it cannot be read), and the commit that created it.
     :ivar members: name -> the member's own state, as reported by its application.
@@ -339,6 +345,7 @@ class CheckpointView:
     :ivar by_hand: whether any part of it was written manually.
     """
 
+    region: str
     number: int
     data: Checkpoint | None
     made: Event
@@ -346,6 +353,9 @@ class CheckpointView:
     members: dict[str, Mapping[Key, Sketch]] = field(default_factory=dict)
     ends: dict[str, Event] = field(default_factory=dict)
     by_hand: bool = False
+
+    def __str__(self) -> str:
+        return f"checkpoint {self.number} of region {self.region}"
 
     def of(self, group: str) -> Iterator[tuple[str, Contribution]]:
         """The valid contributions of a group: of its participants and absent members, then copies."""
@@ -363,7 +373,7 @@ class CheckpointView:
         return self.data.away.get(group, ()) if self.data is not None else ()
 
     def offsets(self, group: str) -> dict[TopicPartition, tuple[int, str]]:
-        """TopicPartition -> offset and topic id, of a group."""
+        """Offset and topic id of each partition of a group."""
         found: dict[TopicPartition, tuple[int, str]] = {}
         for _, given in self.of(group):
             for (topic, number), offset in given.offsets.items():

@@ -1,8 +1,6 @@
-"""S6: meaning of a command's removal."""
+"""S3 and S6: the order of applied commands, and the meaning of a command's removal."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 from coordinator.zk.znodes.group_state import STABLE
 from coordinator.zk.znodes.partitions import TopicPartition
@@ -17,6 +15,60 @@ from .base import Invariant, Rules
 AT_ONCE = float("-inf")
 SOON_S = 1.0
 """A turn of several multis takes less, while nothing disturbs it."""
+
+
+class Ordered(Invariant):
+    """(epoch, generation) never goes back within an incarnation; no command is applied twice.
+
+    A command is applied when the channel's `command` becomes its name. None is applied by another incarnation than its
+    own, none of an epoch or generation before the channel's, and none that was not in the channel. Manually created
+    commands are not judged, nor is a manually edited channel.
+    """
+
+    name = "S3"
+    sentence = "(epoch, generation) never goes back within an incarnation; no command is applied twice."
+    wants = Changed.LIFE | Changed.NAMED
+
+    def __init__(self, world: Replay) -> None:
+        super().__init__(world)
+        self._named: dict[tuple[str, str], Event] = {}
+
+    def on_commit(self, commit: Commit) -> None:
+        for change in commit.channels:
+            before, after, view = change.same, change.after, change.view
+            if after is None or commit.by_hand:
+                continue
+            if before is not None and not view.by_hand and _order(after) < _order(before):
+                what = f"the channel of {view.consumer} in {view.group} (incarnation {after.incarnation})"
+                was = f"epoch {before.epoch}, generation {before.generation}"
+                why = f"{what} went back from {was} to {after.epoch}, {after.generation} at {commit.moment}"
+                self.broken_by(commit, why, self._named.get((view.group.name, view.consumer)))
+            if after.command and (before is None or after.command != before.command):
+                self._judge_command(view, before, after, commit)
+            self._named[view.group.name, view.consumer] = commit.event
+
+    def _judge_command(self, view: ChannelView, before: Channel | None, after: Channel, commit: Commit) -> None:
+        name = after.command
+        command = view.commands.get(name) or commit.removed_command(view, name)
+        if view.by_hand or (command is not None and command.by_hand):
+            return
+        self.judged += 1
+        consumer = f"{view} at {commit.moment}"
+        if name in view.applied:
+            self.broken_by(commit, f"{name} was applied twice by {consumer}", view.applied[name])
+        elif command is None:
+            if name not in view.withdrawn:
+                self.broken(f"{name} was applied by {consumer}, and never stood in its channel", commit.event)
+        elif command.data is None:
+            self.broken_by(commit, f"{name} was applied by {consumer}, and cannot be read", command.made)
+        elif command.data.incarnation != after.incarnation:
+            why = f"{name} is for incarnation {command.data.incarnation} and was applied for {after.incarnation}"
+            self.broken_by(commit, f"{why} by {consumer}", command.made)
+        elif before is not None and _order(command.data) < _order(before):
+            why = f"{name} is of epoch {command.data.epoch}, generation {command.data.generation} and was applied after"
+            why = f"{why} epoch {before.epoch}, generation {before.generation} by {consumer}"
+            self.broken_by(commit, why, command.made, self._named.get((view.group.name, view.consumer)))
+        view.applied[name] = commit.event
 
 
 class Acknowledged(Invariant):
@@ -47,14 +99,11 @@ class Acknowledged(Invariant):
             if command.by_hand:
                 continue
             self.judged += 1
-            if self._is_coordinator(view, commit):
+            if commit.who != view.owner and self.world.process(commit.who).is_node:
                 view.withdrawn[command.name] = commit.event
             else:
                 self._judge_removed(view, command, commit)
         self._withdrawals.on_commit(commit)
-
-    def _is_coordinator(self, view: ChannelView, commit: Commit) -> bool:
-        return commit.who != view.owner and self.world.process(commit.who).is_node
 
     def _judge_named(self, change: ChannelChange, commit: Commit) -> None:
         """A channel names a command that was withdrawn."""
@@ -89,10 +138,8 @@ class Acknowledged(Invariant):
         if command.is_start:
             left = set(command.partitions - running - after.refused)
             if not left and after.ask != data.ask:
-                why = (
-                    f"{command.name}, a start of {data.ask or 'no ask'}, {done} its channel names {after.ask or 'none'}"
-                )
-                self.broken_by(commit, why, command.made)
+                what = f"{command.name}, a start of {data.ask or 'no ask'}, {done}"
+                self.broken_by(commit, f"{what} its channel names {after.ask or 'none'}", command.made)
         elif command.is_stop:
             left = set((command.partitions or before.running.keys() | running) & running)
         elif kept != (after.generation, after.ask, running):  # commands to a leader, and notices of a failure
@@ -112,14 +159,9 @@ class Acknowledged(Invariant):
         for (_, topic, _, number), hold in holds.items():
             is_stopped = (topic, number) in command.partitions or not command.partitions
             if is_stopped and hold.lease.until > commit.at and not hold.is_suspended:
-                self.broken_by(
-                    commit,
-                    f"{command.name}, a stop, was acknowledged by {view} at {commit.moment}, and {topic}-{number} is "
-                    f"still fetched by {hold.who}",
-                    command.made,
-                    hold.begun,
-                    hold.lease.event,
-                )
+                done = f"{command.name}, a stop, was acknowledged by {view} at {commit.moment}"
+                why = f"{done}, and {topic}-{number} is still fetched by {hold.who}"
+                self.broken_by(commit, why, command.made, hold.begun, hold.lease.event)
                 return
 
     def _is_stale(self, view: ChannelView, command: Command | None, before: Channel | None, after: Channel) -> bool:
@@ -153,7 +195,7 @@ def _is_old(command: Command | None, before: Channel | None, after: Channel) -> 
         return True
     if command.incarnation != before.incarnation or before.incarnation != after.incarnation:
         return True
-    return (command.epoch, command.generation) < (before.epoch, before.generation)
+    return _order(command) < _order(before)
 
 
 class Withdrawals(Rules):
@@ -186,18 +228,15 @@ class Withdrawals(Rules):
             self._turns[group.name] = (epoch, since, event)
 
     def _judge_sent(self, view: ChannelView, sent: CommandView, epoch: int, commit: Commit) -> None:
-        for other, command in _standing(view.group):
-            if command is sent or command.data is None:
+        for other, command in view.group.pending:
+            is_judged = not other.by_hand and not command.by_hand and _moves(command)
+            if not is_judged or command is sent or command.data is None:
                 continue
             is_old = command.data.epoch < epoch
             if other is view or is_old:
                 pending = f"{command.name} of epoch {command.data.epoch}" if is_old else command.name
-                self.broken_by(
-                    commit,
-                    f"{sent.name} of epoch {epoch} was sent to {view} at {commit.moment}, and {pending} is pending in "
-                    f"the channel of {other.consumer}",
-                    command.made,
-                )
+                why = f"{sent.name} of epoch {epoch} was sent to {view} at {commit.moment}, and {pending} is pending"
+                self.broken_by(commit, f"{why} in the channel of {other.consumer}", command.made)
                 return
 
     def judge_applied(self, view: ChannelView, command: CommandView, commit: Commit) -> None:
@@ -209,21 +248,13 @@ class Withdrawals(Rules):
         undisturbed = self.world.conditions.undisturbed_since(commit.at)
         if since > AT_ONCE and (commit.at - since <= SOON_S or undisturbed > since):
             return
-        self.broken_by(
-            commit,
-            f"{command.name} of epoch {data.epoch} was applied by {view} at {commit.moment}, and the coordinator of "
-            f"epoch {epoch} has taken its turn",
-            command.made,
-            event,
-        )
+        why = f"{command.name} of epoch {data.epoch} was applied by {view} at {commit.moment}"
+        self.broken_by(commit, f"{why}, and the coordinator of epoch {epoch} has taken its turn", command.made, event)
 
 
 def _moves(command: CommandView) -> bool:
     return command.is_start or command.is_stop
 
 
-def _standing(group: GroupView) -> Iterator[tuple[ChannelView, CommandView]]:
-    for view in group.channels.values():
-        for command in view.commands.values():
-            if not view.by_hand and not command.by_hand and _moves(command):
-                yield view, command
+def _order(data: Command | Channel) -> tuple[int, int]:
+    return data.epoch, data.generation

@@ -1,7 +1,8 @@
-"""S9: client-side assignment: leaders, answers, and adopted targets."""
+"""S8 and S9: purity of assignors; client-side assignment: leaders, answers, and adopted targets."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -20,6 +21,35 @@ SOON_S = 1.0
 """Maximum age of a turn's reads when it writes, without delays."""
 
 
+class Pure(Invariant):
+    """Assignors are pure, deterministic, independent of input order.
+
+    The same input text (canonical: equal members and topics have equal text) gives the same target, in every group, on
+    every node, at any time.
+    """
+
+    name = "S8"
+    sentence = "Assignors are pure, deterministic, blind to input order."
+    events = ("assignment",)
+
+    def __init__(self, world: Replay) -> None:
+        super().__init__(world)
+        self._known: dict[tuple[str, str], Event] = {}
+
+    def on_assignment(self, event: Event) -> None:
+        text = event["input"]
+        if not isinstance(text, str):
+            text = json.dumps(text, sort_keys=True, default=str)
+        known = self._known.setdefault((event["strategy"], text), event)
+        self.judged += known is not event
+        if known is not event and known["target"] != event["target"]:
+            consumers = known["target"].keys() | event["target"].keys()
+            odd = min(name for name in consumers if known["target"].get(name) != event["target"].get(name))
+            why = f"strategy {event['strategy']} gave {odd} another share in group {event['group']} at"
+            why = f"{why} {moment(event['at'])} than for the same input at {moment(known['at'])}"
+            self.broken(why, known, event)
+
+
 @dataclass(slots=True, eq=False)
 class _Omitted:
     """A member of an ask that the target, adopted from its answer, lacks."""
@@ -31,7 +61,6 @@ class _Omitted:
     at: float
 
 
-# Large: one invariant, whose rules follow an ask from its request to the adopted target.
 class Adopted(Invariant):
     """The target of a generation is one leader's whole answer to one ask, less departed members.
 
@@ -65,7 +94,8 @@ class Adopted(Invariant):
 
     def on_commit(self, commit: Commit) -> None:
         if commit.mask & Changed.OWNER and not commit.channels:
-            self._note_lost_owners(commit)
+            lost = (name for name, group in self.world.groups.items() if _has_lost_owners(group))
+            self._owners_lost |= dict.fromkeys(lost, commit.at)
         for change in commit.asks if not commit.by_hand else ():
             if change.what == THE_ASK:
                 self._judge_ask(change, commit)
@@ -95,12 +125,9 @@ class Adopted(Invariant):
             if registration is None or registration.instance_id != name or name not in view.group.seats:
                 continue
             if asked.identity == registration.incarnation:
-                self.broken_by(
-                    commit,
-                    f"{view}, made at {commit.moment}, names the static member {name} by its incarnation "
-                    f"{asked.identity}, and not by its seat",
-                    view.group.members[name].written,
-                )
+                why = f"{view}, made at {commit.moment}, names the static member {name} by its incarnation"
+                why = f"{why} {asked.identity}, and not by its seat"
+                self.broken_by(commit, why, view.group.members[name].written)
 
     def _is_out(self, group: GroupView, view: AskView, commit: Commit) -> bool:
         """Whether an ask is pending, for long enough that the writer of another one must know."""
@@ -149,12 +176,9 @@ class Adopted(Invariant):
         elif change.what == ANSWER and removed is not None and removed.data is not None:
             epoch, since = self._epochs.get(view.group.name, (0, NEVER))
             if removed.data.epoch < epoch and commit.at - since > SOON_S and not removed.by_hand:
-                self.broken_by(
-                    commit,
-                    f"{view} was answered at {commit.moment} for {removed.name} of epoch {removed.data.epoch}, and the "
-                    f"group has had turns of epoch {epoch} since {moment(since)}",
-                    removed.made,
-                )
+                why = f"{view} was answered at {commit.moment} for {removed.name} of epoch {removed.data.epoch}"
+                why = f"{why}, and the group has had turns of epoch {epoch} since {moment(since)}"
+                self.broken_by(commit, why, removed.made)
 
     # ---- the state
 
@@ -256,11 +280,8 @@ class Adopted(Invariant):
                 self.broken(why, commit.event)
                 return
             if was.incarnation != now.incarnation and now.incarnation not in self._static:
-                self.broken(
-                    f"the target of {group} came to be for incarnation {now.incarnation} of {name}, no static member, "
-                    f"at {commit.moment}, and no answer was adopted",
-                    commit.event,
-                )
+                why = f"the target of {group} came to be for incarnation {now.incarnation} of {name}, no static member,"
+                self.broken(f"{why} at {commit.moment}, and no answer was adopted", commit.event)
                 return
         seen = max((view.data.generation for view in group.channels.values() if view.data is not None), default=0)
         if after.generation == before.generation or before.generation < seen <= after.generation:
@@ -282,15 +303,8 @@ class Adopted(Invariant):
             group = each.group
             is_there = group.state is each.state and group.has_identity(each.consumer, each.identity)
             if is_there and group.hand_at < each.at:
-                self.broken(
-                    f"the target that {group} adopted at {moment(each.at)} has nothing for {each.consumer}, "
-                    "which is a member of the ask and lives",
-                    each.state.written,
-                )
-
-    def _note_lost_owners(self, commit: Commit) -> None:
-        for group in {group for group in self.world.groups.values() if _has_lost_owners(group)}:
-            self._owners_lost[group.name] = commit.at
+                why = f"the target that {group} adopted at {moment(each.at)} has nothing for {each.consumer}"
+                self.broken(f"{why}, which is a member of the ask and lives", each.state.written)
 
 
 def _assign_of(view: AskView, commands: Iterable[CommandView]) -> CommandView | None:
