@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from types import TracebackType
 from typing import TypeVar
 
 from coordinator.zk.errors import CoordinatorError, IncarnationOver, SessionLost, StoreError, UsageError
@@ -545,9 +544,7 @@ class Consumer(Control):
     def __enter__(self) -> Consumer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(save=kind is None)
 
     # ---- the member's calls

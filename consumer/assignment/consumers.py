@@ -25,6 +25,7 @@ from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import Brokers, ask_number, is_name
 from coordinator.zk.znodes.records import (
     MAX_TOPIC_BYTES,
+    NO_CHANNEL,
     STATIC,
     Channel,
     OffsetRecord,
@@ -186,14 +187,14 @@ class ConsumerRole(Role):
         target = self._state(store).target
         held = {}
         for consumer, known in members.items():
-            channel, before = channels.get(consumer), target.get(consumer)
-            is_same = channel is not None and channel.incarnation == known.registration.incarnation
+            channel, before = channels.get(consumer, NO_CHANNEL), target.get(consumer)
+            if channel.incarnation != known.registration.incarnation:
+                channel = NO_CHANNEL
             threads = before.threads if before is not None else {}
-            on_thread = {part: thread for thread, parts in threads.items() for part in parts}
             held[consumer] = Held(
-                frozenset(channel.running) if channel is not None and is_same else frozenset(),
-                channel.generation if channel is not None and is_same else 0,
-                on_thread,
+                frozenset(channel.running),
+                channel.generation,
+                {part: thread for thread, parts in threads.items() for part in parts},
                 known.registration.instance_id,
             )
         return held

@@ -272,10 +272,7 @@ class Trace:
         :param checked: the monotonic time right before the lease was checked for this fetch.
         """
         ranges = [
-            {
-                **_range(fetch.partition, fetch.topic_id, fetch.first, fetch.next),
-                **({} if fetch.rows else {"records": 0}),
-            }
+            _range(fetch.partition, fetch.topic_id, fetch.first, fetch.next) | ({} if fetch.rows else {"records": 0})
             for fetch in fetched
         ]
         self._record("fetch", incarnation, ranges=ranges, checked=checked)

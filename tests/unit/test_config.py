@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -265,3 +266,10 @@ def test_unreadable_file_is_reported_with_its_name(tmp_path: Path) -> None:
 def test_empty_subscription_is_refused(topics: dict[str, int], pattern: str) -> None:
     with pytest.raises(UsageError):
         Subscription(topics, pattern)
+
+
+def test_a_consumers_own_fields_are_named_except_its_name() -> None:
+    """A fifth positional argument would change its meaning with the order of the fields."""
+    positional = [name for name, it in signature(ConsumerConfig).parameters.items() if it.kind is not it.KEYWORD_ONLY]
+
+    assert positional == ["zk", "group", "consumer"]
