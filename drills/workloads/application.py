@@ -144,7 +144,7 @@ class Sketching(Callbacks):
 
     def on_checkpoint(self, checkpoint: int) -> State:
         self._checkpoint = checkpoint
-        self._record_state("saved")
+        self.record_state("saved")
         member = [[*key, *each] for key, each in sorted(self.by_topic_id.items())]
         return State(
             {part: json.dumps(each).encode() for part, each in self.by_partition.items()}, json.dumps(member).encode()
@@ -160,11 +160,11 @@ class Sketching(Callbacks):
             for topic, topic_id, number, *rest in json.loads(data) if data else ():
                 key = (topic, topic_id, number)
                 self.by_topic_id[key] = self.by_topic_id.get(key, NOTHING).plus(Sketch(*rest))
-        self._record_state("restored")
+        self.record_state("restored")
 
     # ---- the history
 
-    def _record_state(self, event: str) -> None:
+    def record_state(self, event: str) -> None:
         """Record its state, once it has one."""
         channel = self.consumer.member.channel if self.consumer is not None else None
         if channel is None or channel.region is None:

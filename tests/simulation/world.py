@@ -540,9 +540,8 @@ class SimulatedWorld:
     def say_states(self) -> None:
         """At the end: what every stateful application is."""
         for life in self.alive("consumer"):
-            said = life.actor.said() if isinstance(life.actor, Stateful) else None
-            if said is not None:
-                self.record(life.process.life, "state", {**life.actor.names(), **said})
+            if isinstance(life.actor, Stateful):
+                life.actor.record_state("state")
 
     def mend_region(self) -> None:
         """An operator resets a region that has failed; should nobody answer, again."""
