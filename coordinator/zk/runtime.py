@@ -144,11 +144,8 @@ class ThreadRuntime(Runtime):
     def __init__(self, recorder: Recorder | None = None) -> None:
         self._recorder = recorder
 
-    monotonic = staticmethod(time.monotonic)
-    current_thread = staticmethod(threading.current_thread)
-    event = staticmethod(threading.Event)
-    lock = staticmethod(threading.RLock)
-    condition = staticmethod(threading.Condition)
+    def monotonic(self) -> float:
+        return time.monotonic()
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -160,6 +157,18 @@ class ThreadRuntime(Runtime):
         thread = threading.Thread(target=function, name=name, daemon=True)
         thread.start()
         return thread
+
+    def current_thread(self) -> Thread:
+        return threading.current_thread()
+
+    def event(self) -> Event:
+        return threading.Event()
+
+    def lock(self) -> AbstractContextManager[object]:
+        return threading.RLock()
+
+    def condition(self) -> Condition:
+        return threading.Condition()
 
     def queue(self) -> Queue[T]:
         return ThreadQueue()
