@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.runtime import Runtime
-from coordinator.zk.store import Node, Store
+from coordinator.zk.store import Store
 from coordinator.zk.znodes.json_fields import readable
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import parsed_channel
+from coordinator.zk.znodes.paths import GroupPaths, is_name
+from coordinator.zk.znodes.records import Channel, parsed_channel
 from coordinator.zk.znodes.segments import Segment
 
 from ..errors import SegmentError
-from .segment_files import FoundFile, SegmentFolder, channels_of, chroot_of, claim, is_remote, may_be_sealed, refusal
+from .segment_files import FoundFile, SegmentFolder, chroot_of, claim, incarnation_of, is_remote, refusal
 
 log = logging.getLogger(__name__)
 
@@ -120,19 +120,28 @@ class SegmentCheck:
         return folders
 
 
-def may_seal(store: Store, group: str, files: Sequence[str]) -> dict[str, bool]:
-    """File -> whether the incarnation that wrote it lives and may still seal it.
+def may_seal(store: Store, group: str, files: Iterable[str]) -> dict[str, bool | None]:
+    """File -> whether the incarnation that wrote it lives and may still seal it; None when its consumer has no channel.
 
     Read between a listing of the files and one of the segments, this is final: a file that may not be sealed, and
-    that none of these segments names, will never be named.
+    that none of these segments names, will never be named. By an unreadable channel all may be sealed.
+
+    :raises StoreError: when ZooKeeper did not answer.
     """
-    result = {}
-    for file, node in channels_of(store, group, files).items():
-        try:
-            result[file] = node is not None and may_be_sealed(file, parsed_channel("a channel", node.data))
-        except BadData:
-            result[file] = True  # unknown
-    return result
+    writers = {file: (*file.split("/"), "")[1] for file in files}
+    names = sorted({name for name in writers.values() if is_name(name)})
+    found = zip(names, store.get_many([GroupPaths(group).channel(name) for name in names]), strict=True)
+    channels = {name: readable(parsed_channel, "a channel", node) for name, node in found if node is not None}
+    return {file: _may_be_sealed(file, channels[name]) if name in channels else None for file, name in writers.items()}
+
+
+def _may_be_sealed(file: str, channel: Channel | None) -> bool:
+    """An incarnation seals one file after the other: its sealed one, and all with a lower number, are final."""
+    if channel is None:
+        return True
+    if not channel.is_live or channel.incarnation != incarnation_of(file):
+        return False
+    return not (channel.sealed and file.startswith(channel.sealed[:-16]) and file <= channel.sealed)
 
 
 def _ranges_problem(segment: Segment, table: pa.Table | None) -> str:
@@ -189,8 +198,8 @@ def sweep(store: Store, runtime: Runtime, folder: SegmentFolder, group: str) -> 
     if not old:
         return 0
     store.sync()
-    channels = channels_of(store, group, [found.file for found in old])
-    ended = [found for found in old if _is_over(found, channels[found.file], now_s)]
+    may = may_seal(store, group, [found.file for found in old])
+    ended = [found for found in old if _is_over(found, may[found.file], now_s)]
     if not ended or store.get(paths.segments) is None:
         return 0
     named = _named(store, paths)
@@ -203,11 +212,8 @@ def sweep(store: Store, runtime: Runtime, folder: SegmentFolder, group: str) -> 
     return len(orphans)
 
 
-def _is_over(entry: FoundFile, node: Node | None, now_s: float) -> bool:
-    if node is None:
-        return now_s - entry.modified_s >= FORGOTTEN_AFTER_S
-    channel = readable(parsed_channel, "a channel", node)
-    return channel is not None and not may_be_sealed(entry.file, channel)
+def _is_over(entry: FoundFile, may: bool | None, now_s: float) -> bool:
+    return not may if may is not None else now_s - entry.modified_s >= FORGOTTEN_AFTER_S
 
 
 def _named(store: Store, paths: GroupPaths) -> set[str] | None:
