@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from coordinator.zk.errors import IncarnationOver, Refused, Retryable, SessionLost, StoreError
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Create, Store
-from coordinator.zk.values import Values, require
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.records import Channel
 from coordinator.zk.znodes.regions import Contribution, Order
@@ -40,8 +40,7 @@ REVOKE_TRIES = 3
 SEAL_AGAIN_S = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class SealConfig(Values):
+class SealConfig(NamedTuple):
     """Seal triggers.
 
     :ivar seal_interval_ms: milliseconds after the first record of an open segment.
@@ -52,11 +51,6 @@ class SealConfig(Values):
     seal_interval_ms: int = SEAL_INTERVAL_MS
     seal_bytes: int = 32 << 20
     fetch_max_bytes: int = 8 << 20
-
-    def check(self) -> None:
-        require(self.seal_interval_ms >= 1, "seal_interval_ms must be 1 or more")
-        require(1 <= self.seal_bytes <= 1 << 30, "seal_bytes must be from 1 to 1073741824")
-        require(1 <= self.fetch_max_bytes <= 1 << 30, "fetch_max_bytes must be from 1 to 1073741824")
 
 
 @dataclass(slots=True)

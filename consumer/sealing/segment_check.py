@@ -1,25 +1,38 @@
-"""Checks the files of sealed segments against their checksums and znodes, and finds files without a segment.
+"""Checks the files of sealed segments against their checksums and znodes; finds files without a segment, and removes
+those of incarnations that ended before their multi.
 
 `zk-coordinator segments verify` imports this when it runs: it needs pyarrow, which the coordinator does not load.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from coordinator.zk.errors import BadData, UsageError
+from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Store
-from coordinator.zk.znodes.records import parsed_channel
+from coordinator.zk.znodes.json_fields import readable
+from coordinator.zk.znodes.paths import GroupPaths, is_name
+from coordinator.zk.znodes.records import Channel, parsed_channel
 from coordinator.zk.znodes.segments import Segment
 
 from ..errors import SegmentError
-from .segment_files import SegmentFolder, channels_of, chroot_of, is_remote, may_be_sealed, refusal
+from .segment_files import FoundFile, SegmentFolder, chroot_of, claim, incarnation_of, is_remote, refusal
+
+log = logging.getLogger(__name__)
 
 WHERE = ("topic", "partition")
+
+ORPHAN_AFTER_S = 600.0
+"""Younger files are never removed, independent of the channel."""
+
+FORGOTTEN_AFTER_S = 2 * 86_400.0
+"""Longer than the retention of any channel: without a channel, only an older file is certainly an orphan."""
 
 
 class FileProblem(NamedTuple):
@@ -107,19 +120,28 @@ class SegmentCheck:
         return folders
 
 
-def may_seal(store: Store, group: str, files: Sequence[str]) -> dict[str, bool]:
-    """File -> whether the incarnation that wrote it lives and may still seal it.
+def may_seal(store: Store, group: str, files: Iterable[str]) -> dict[str, bool | None]:
+    """File -> whether the incarnation that wrote it lives and may still seal it; None when its consumer has no channel.
 
     Read between a listing of the files and one of the segments, this is final: a file that may not be sealed, and
-    that none of these segments names, will never be named.
+    that none of these segments names, will never be named. By an unreadable channel all may be sealed.
+
+    :raises StoreError: when ZooKeeper did not answer.
     """
-    result = {}
-    for file, node in channels_of(store, group, files).items():
-        try:
-            result[file] = node is not None and may_be_sealed(file, parsed_channel("a channel", node.data))
-        except BadData:
-            result[file] = True  # unknown
-    return result
+    writers = {file: (*file.split("/"), "")[1] for file in files}
+    names = sorted({name for name in writers.values() if is_name(name)})
+    found = zip(names, store.get_many([GroupPaths(group).channel(name) for name in names]), strict=True)
+    channels = {name: readable(parsed_channel, "a channel", node) for name, node in found if node is not None}
+    return {file: _may_be_sealed(file, channels[name]) if name in channels else None for file, name in writers.items()}
+
+
+def _may_be_sealed(file: str, channel: Channel | None) -> bool:
+    """An incarnation seals one file after the other: its sealed one, and all with a lower number, are final."""
+    if channel is None:
+        return True
+    if not channel.is_live or channel.incarnation != incarnation_of(file):
+        return False
+    return not (channel.sealed and file.startswith(channel.sealed[:-16]) and file <= channel.sealed)
 
 
 def _ranges_problem(segment: Segment, table: pa.Table | None) -> str:
@@ -157,3 +179,49 @@ def _ranges_problem(segment: Segment, table: pa.Table | None) -> str:
 
 def _text(pair: tuple[int, int]) -> str:
     return f"{pair[0]} to {pair[1] - 1}"
+
+
+def sweep(store: Store, runtime: Runtime, folder: SegmentFolder, group: str) -> int:
+    """Remove the orphans of a group; the number removed.
+
+    In this order: files, then channels, then segments. An incarnation that is over seals nothing afterwards, so its
+    files that no segment names by then will never be named. The marker is read last: nothing is removed in a
+    folder of another chroot.
+
+    :raises StoreError: when ZooKeeper did not answer.
+    :raises ForeignFolder: when the group's folder belongs to another chroot.
+    :raises OSError: when the folder cannot be listed or a file cannot be removed.
+    """
+    paths = GroupPaths(group)
+    now_s = runtime.wall_ms() / 1000
+    old = [found for found in folder.list(group) if now_s - found.modified_s >= ORPHAN_AFTER_S]
+    if not old:
+        return 0
+    store.sync()
+    may = may_seal(store, group, [found.file for found in old])
+    ended = [found for found in old if _is_over(found, may[found.file], now_s)]
+    if not ended or store.get(paths.segments) is None:
+        return 0
+    named = _named(store, paths)
+    orphans = [found.file for found in ended if named is not None and found.file not in named]
+    if orphans:
+        claim(folder, group, chroot_of(store), "segments_dir")
+    for file in orphans:
+        folder.remove(file)
+        log.info("orphan removed: group=%s file=%s", group, file)
+    return len(orphans)
+
+
+def _is_over(entry: FoundFile, may: bool | None, now_s: float) -> bool:
+    return not may if may is not None else now_s - entry.modified_s >= FORGOTTEN_AFTER_S
+
+
+def _named(store: Store, paths: GroupPaths) -> set[str] | None:
+    """The files that segments name; None when one of them cannot be read."""
+    listing = store.children(paths.segments)
+    nodes = store.get_many([paths.segment(name) for name in (listing.names if listing else ())])
+    try:
+        return {Segment.parse("a segment", node.data).file for node in nodes if node is not None}
+    except BadData as error:
+        log.warning("orphan sweep skipped: path=%s problem=%s", paths.segments, error)
+        return None

@@ -27,12 +27,11 @@ from pyarrow import fs
 from coordinator.zk import below
 from coordinator.zk.errors import AccessDenied, BadData, StoreError, UsageError
 from coordinator.zk.runtime import Runtime
-from coordinator.zk.store import DENIED, Node, Store, StoreFactory
+from coordinator.zk.store import DENIED, Store, StoreFactory
 from coordinator.zk.update import ensure
 from coordinator.zk.values import shown
 from coordinator.zk.znodes.json_fields import Fields, compact
-from coordinator.zk.znodes.paths import CONSUMERS, GroupPaths, is_name
-from coordinator.zk.znodes.records import Channel
+from coordinator.zk.znodes.paths import CONSUMERS, is_name
 from coordinator.zk.znodes.segments import SealedRange, Segment
 
 from ..errors import ForeignFolder, SegmentError
@@ -76,27 +75,6 @@ def incarnation_of(file: str) -> str | None:
     """The incarnation that wrote `file`, a temporary one too; None when it is not a segment's file."""
     match = _FILE.fullmatch(file.rsplit("/", 1)[-1])
     return match[1] if match else None
-
-
-def channels_of(store: Store, group: str, files: Iterable[str]) -> dict[str, Node | None]:
-    """File -> the channel's znode of the consumer that wrote it; None without one.
-
-    :raises StoreError: when ZooKeeper did not answer.
-    """
-    writers = {file: (*file.split("/"), "")[1] for file in files}
-    names = sorted({name for name in writers.values() if is_name(name)})
-    nodes = dict(zip(names, store.get_many([GroupPaths(group).channel(name) for name in names]), strict=True))
-    return {file: nodes.get(writer) for file, writer in writers.items()}
-
-
-def may_be_sealed(file: str, channel: Channel) -> bool:
-    """Whether the incarnation that wrote `file` may still seal it, by its consumer's `channel`.
-
-    It seals one file after the other: its sealed one, and all with a lower number, are final.
-    """
-    if not channel.is_live or channel.incarnation != incarnation_of(file):
-        return False
-    return not (channel.sealed and file.startswith(channel.sealed[:-16]) and file <= channel.sealed)
 
 
 def offsets_text(ranges: Iterable[SealedRange], most: int = 8) -> str:

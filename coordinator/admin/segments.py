@@ -142,7 +142,10 @@ def file_findings(
 
 
 def unnamed_findings(
-    files: Iterable[str], listed: Sequence[ListedSegment], now: Sequence[ListedSegment], may_seal: Mapping[str, bool]
+    files: Iterable[str],
+    listed: Sequence[ListedSegment],
+    now: Sequence[ListedSegment],
+    may_seal: Mapping[str, bool | None],
 ) -> list[SegmentFinding] | None:
     """Files without a segment; None when an unreadable segment znode may name them.
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from consumer.errors import ForeignFolder, SegmentError
+from consumer.sealing.segment_check import ORPHAN_AFTER_S, sweep
 from consumer.sealing.segment_files import SegmentFolder, claim, segment_file
-from consumer.spark.fetchers.orphan_sweep import ORPHAN_AFTER_S, sweep
 from consumer.spark.source.rewind import PROVIDER, PROVIDERS, CheckpointFiles
 from consumer.spark.source.segment_index import SourceOffset
 from coordinator.zk.errors import UsageError

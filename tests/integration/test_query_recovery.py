@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from consumer.config import Subscription
+from consumer.sealing.segment_check import ORPHAN_AFTER_S, sweep
 from consumer.sealing.segment_files import SegmentFolder
 from consumer.spark.fetchers.config import SlotConfig, SlotSpec
-from consumer.spark.fetchers.orphan_sweep import ORPHAN_AFTER_S, sweep
 from consumer.spark.fetchers.slot import Directions, PoolPost
 from consumer.spark.source.options import SourceConfig
 from consumer.spark.source.planner import Planner

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from consumer.spark.fetchers.orphan_sweep import sweep
+from consumer.sealing.segment_check import sweep
 from consumer.spark.fetchers.slot import PoolPost
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory

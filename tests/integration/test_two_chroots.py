@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 from consumer.config import Subscription
 from consumer.errors import DrainFailed, ForeignFolder
+from consumer.sealing.segment_check import sweep
 from consumer.sealing.segment_files import MARKER, chroot_of, claim
 from consumer.spark.fetchers.config import SlotConfig, SlotSpec
-from consumer.spark.fetchers.orphan_sweep import sweep
 from consumer.spark.fetchers.slot import Slot
 from coordinator.cli import main
 from coordinator.zk.embedded.ensemble import Ensemble

@@ -14,8 +14,8 @@ from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Callbacks, Consumer, Record
 from consumer.errors import AssignmentFailed, CommitFailed, DrainFailed, FencedInstanceId, SegmentError
 from consumer.metrics import ConsumerMetrics
+from consumer.sealing.segment_check import sweep
 from consumer.spark.fetchers.config import SlotConfig, SlotSpec
-from consumer.spark.fetchers.orphan_sweep import sweep
 from consumer.spark.fetchers.slot import PoolPost, Slot
 from consumer.spark.source.data_source import records
 from consumer.spark.source.options import SourceConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import consumer.spark.fetchers.orphan_sweep
+import consumer.sealing.segment_check
 import coordinator.retention.segments
 import tests.simulation.tuning
 from consumer.sealing.sealer import OpenSegment, Sealer, SegmentCommit, channel_of
@@ -268,7 +268,7 @@ WATCHES: tuple[Mutation, ...] = (
     ),
 )
 
-_SWEEP = consumer.spark.fetchers.orphan_sweep
+_SWEEP = consumer.sealing.segment_check
 
 SEALS: tuple[Mutation, ...] = (
     *WATCHES,

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from consumer.spark.fetchers import orphan_sweep, slot
+from consumer.sealing import segment_check
+from consumer.spark.fetchers import slot
 from coordinator.rebalance import group_reader
 from drills.checker import BROKEN, NOT_DECIDED, Verdict, Verdicts, check_file
 from tests.simulation.decided import PURPOSES, Decisions, reasons
@@ -216,13 +217,13 @@ def test_every_fault_that_a_profile_may_draw_is_known_and_drawn() -> None:
 
 
 def test_a_simulation_leaves_the_product_as_it_was() -> None:
-    before = (slot.LOOK_FOR_DATA_S, orphan_sweep.ORPHAN_AFTER_S, group_reader.UNKNOWN_LEASE_MS, socket.gethostname())
+    before = (slot.LOOK_FOR_DATA_S, segment_check.ORPHAN_AFTER_S, group_reader.UNKNOWN_LEASE_MS, socket.gethostname())
 
     simulate(1, CALM)
 
     assert (
         slot.LOOK_FOR_DATA_S,
-        orphan_sweep.ORPHAN_AFTER_S,
+        segment_check.ORPHAN_AFTER_S,
         group_reader.UNKNOWN_LEASE_MS,
         socket.gethostname(),
     ) == before

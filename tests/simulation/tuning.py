@@ -18,7 +18,7 @@ import consumer.membership.offsets
 import consumer.membership.registration
 import consumer.operator.region
 import consumer.operator.states
-import consumer.spark.fetchers.orphan_sweep
+import consumer.sealing.segment_check
 import consumer.spark.fetchers.slot
 import consumer.spark.source.data_source
 import coordinator.planning.asking
@@ -89,7 +89,7 @@ def tuned(profile: Profile, disk: SharedDisk) -> Iterator[None]:
         patch.object(consumer.spark.fetchers.slot, "LOOK_FOR_DATA_S", LOOKS_S),
         patch.object(consumer.consumer, "LOOK_FOR_DATA_S", LOOKS_S),
         patch.object(consumer.fetching.polling, "LOOK_FOR_DATA_S", LOOKS_S),
-        patch.object(consumer.spark.fetchers.orphan_sweep, "ORPHAN_AFTER_S", ORPHAN_AFTER_S),
+        patch.object(consumer.sealing.segment_check, "ORPHAN_AFTER_S", ORPHAN_AFTER_S),
         patch.object(coordinator.rebalance.group_reader, "UNKNOWN_LEASE_MS", UNKNOWN_LEASE_MS),
         patch.object(coordinator.planning.asking, "LONGEST_BACKOFF_S", LONGEST_BACKOFF_S),
         patch.object(consumer.membership.client_assignment, "ROOM", ROOM),

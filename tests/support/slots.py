@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from consumer.config import Subscription
+from consumer.sealing.segment_check import ORPHAN_AFTER_S
 from consumer.sealing.segment_files import SegmentFolder
 from consumer.spark.fetchers.config import SlotConfig, SlotSpec
-from consumer.spark.fetchers.orphan_sweep import ORPHAN_AFTER_S
 from consumer.spark.fetchers.slot import PoolPost, Slot
 from coordinator.zk.runtime import Task, ThreadRuntime
 from coordinator.zk.security.access import ZooKeeperAccess

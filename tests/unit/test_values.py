@@ -12,7 +12,6 @@ import pytest
 from consumer.config import ConsumerConfig, Subscription
 from consumer.group import GroupMember
 from consumer.operator.consumer_operator import ConsumerOperator, Processor
-from consumer.sealing.sealer import SealConfig
 from consumer.spark.fetchers.config import SlotConfig
 from consumer.spark.fetchers.pool import slot_config, subscription_of
 from consumer.spark.source.options import SourceConfig
@@ -25,7 +24,6 @@ from tests.support.memlog import MemoryLog
 GIVEN: dict[type[Values], dict[str, Any]] = {
     ConsumerConfig: {"zk": "zk:1", "group": "g"},
     CoordinatorConfig: {"zk": "zk:1"},
-    SealConfig: {},
     SlotConfig: {"zk": "zk:1", "group": "g", "pool": "p", "log_dir": "/l", "segments_dir": "/s"},
     SourceConfig: {"zk": "zk:1", "group": "g"},
     Subscription: {"topics": {"t": 1}},

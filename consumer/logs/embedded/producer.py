@@ -132,17 +132,14 @@ class Appender:
                 lost = first
 
 
-def sweep(folder: int, older_than_s: float = ABANDONED_AFTER_S) -> int:
-    """Remove the files of dead producers from a partition's open folder; returns their number."""
-    removed = 0
+def sweep(folder: int) -> None:
+    """Remove the files of dead producers from a partition's open folder."""
     for name in os.listdir(folder):
         if not name.startswith(below.TEMPORARY_PREFIX):
             continue
         with suppress(FileNotFoundError):  # another producer swept it, or finished
-            if time.time() - os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime > older_than_s:
+            if time.time() - os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime > ABANDONED_AFTER_S:
                 os.unlink(name, dir_fd=folder)
-                removed += 1
-    return removed
 
 
 class Producer:

@@ -10,7 +10,6 @@ from coordinator.zk.znodes.paths import checked_name
 from coordinator.zk.znodes.segments import SEAL_INTERVAL_MS, slot_name
 
 from ...config import ConsumerConfig, MemberConfig, Subscription
-from ...sealing.sealer import SealConfig
 
 RACK_OF_EXECUTOR = "ZK_GROUP_CLIENT_RACK"
 
@@ -65,7 +64,9 @@ class SlotConfig(MemberConfig):
             self.metrics_port == 0 or last_port <= 65_535, "metrics_port must leave a port up to 65535 for each slot"
         )
         self.consumer_config(self.slots - 1)
-        self.seal_config()
+        require(self.seal_interval_ms >= 1, "seal_interval_ms must be 1 or more")
+        require(1 <= self.seal_bytes <= 1 << 30, "seal_bytes must be from 1 to 1073741824")
+        require(self.fetch_max_bytes <= 1 << 30, "fetch_max_bytes must be from 1 to 1073741824")
 
     def consumer(self, number: int) -> str:
         """The consumer name of slot `number`: stable, so that a new attempt replaces a dead one at once.
@@ -84,10 +85,6 @@ class SlotConfig(MemberConfig):
             "metrics_port": self.metrics_port + number if self.metrics_port else 0,
         }
         return ConsumerConfig(**{name: getattr(self, name) for name in names} | own)
-
-    def seal_config(self) -> SealConfig:
-        """The seal triggers of a slot."""
-        return SealConfig(self.seal_interval_ms, self.seal_bytes, self.fetch_max_bytes)
 
 
 @dataclass(frozen=True, slots=True)

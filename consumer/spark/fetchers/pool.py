@@ -27,10 +27,10 @@ from coordinator.zk.znodes.records import BLACK_LIST, STATIC, WHITE_LIST
 
 from ...config import Subscription
 from ...errors import FencedInstanceId, ForeignFolder, refuse_inherited
+from ...sealing.segment_check import sweep
 from ...sealing.segment_files import SegmentFolder
 from ..resources import cluster_of, context_of
 from .config import SlotConfig, SlotSpec
-from .orphan_sweep import sweep
 from .slot import UNANSWERED, PoolPost
 from .supervisor import (
     GroupView,

@@ -45,7 +45,7 @@ from ...membership.member import ConsumerMember
 from ...membership.offsets import Consumption
 from ...membership.start_position import Starts
 from ...metrics import ConsumerMetrics
-from ...sealing.sealer import Sealer, SlotRegion
+from ...sealing.sealer import SealConfig, Sealer, SlotRegion
 from ...sealing.segment_files import ClaimedFiles, SegmentFolder
 from ..gc_tuning import fewer_collections, spare_modules
 from .config import SlotSpec
@@ -139,7 +139,8 @@ class Slot:
         claimed = ClaimedFiles(files or SegmentFolder(spec.config.segments_dir), config.group, runtime)
         fetcher = Fetcher(source, self._meter, config.auto_offset_reset)
         Lag(source, fetcher, runtime).reported(self._meter)
-        self.sealer = Sealer(spec.config.seal_config(), config.consumer, runtime, fetcher, claimed, self._meter)
+        sealing = SealConfig(spec.config.seal_interval_ms, spec.config.seal_bytes, config.fetch_max_bytes)
+        self.sealer = Sealer(sealing, config.consumer, runtime, fetcher, claimed, self._meter)
         starts = Starts(source, config.start_rule)
         context = MemberContext(config, runtime, self._meter)
         consumption = Consumption(spec.subscription, self.sealer, starts, spec.config.seal_interval_ms)

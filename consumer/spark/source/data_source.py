@@ -21,7 +21,7 @@ from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.runtime import Runtime, ThreadRuntime
 from coordinator.zk.store import Store, StoreFactory
 from coordinator.zk.znodes.json_fields import readable
-from coordinator.zk.znodes.paths import GroupPaths, is_name
+from coordinator.zk.znodes.paths import GroupPaths, names_below
 from coordinator.zk.znodes.ranges import is_partition
 from coordinator.zk.znodes.records import OffsetRecord, parsed_channel
 
@@ -243,23 +243,20 @@ def stands_of(store: Store, paths: GroupPaths) -> dict[TopicIdPartition, int]:
     An unreadable one is omitted: the coordinator, and `status`, report its problem.
     """
     positions: dict[TopicIdPartition, int] = {}
-    topics = _names(store, paths.offsets)
-    parts = [(topic, int(n)) for topic in topics for n in _names(store, paths.offsets_of(topic)) if is_partition(n)]
+    topics = names_below(store, paths.offsets)
+    parts = [
+        (topic, int(n)) for topic in topics for n in names_below(store, paths.offsets_of(topic)) if is_partition(n)
+    ]
     for (topic, number), node in zip(parts, store.get_many([paths.offset(*part) for part in parts]), strict=True):
         if (record := readable(OffsetRecord.parse, "an offset", node)) is not None:
             positions[TopicIdPartition(topic, record.topic_id, number)] = record.offset
-    names = _names(store, paths.channels)
+    names = names_below(store, paths.channels)
     for node in store.get_many([paths.channel(name) for name in names]):
         if (channel := readable(parsed_channel, "a channel", node)) is not None:
             for part, offset in channel.running.items():
                 if offset is not None and part.topic in channel.topics:
                     positions[TopicIdPartition(part.topic, channel.topics[part.topic], part.partition)] = offset
     return positions
-
-
-def _names(store: Store, path: str) -> list[str]:
-    listing = store.children(path)
-    return sorted(name for name in listing.names if is_name(name)) if listing else []
 
 
 def progress_of(source: Log, positions: Mapping[TopicIdPartition, int]) -> Mapping[str, Any]:

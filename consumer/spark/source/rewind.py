@@ -19,6 +19,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,6 @@ class CheckpointFiles:
             raise UsageError(f"{shown(location)} is no Spark checkpoint: {error}") from error
         if not self._begun:
             raise UsageError(f"{shown(location)} is no Spark checkpoint: no batch is in its folder {OFFSETS}")
-        self._states: dict[str, list[tuple[int, str, str]]] | None = None
 
     @property
     def newest(self) -> int:
@@ -99,14 +99,13 @@ class CheckpointFiles:
         :raises NotRewindable: when it cannot.
         :raises BadData: when the batch's offsets cannot be read.
         """
-        states = self._stores()
-        if not states:
+        if not self._stores:
             return
         provider = str(self._read(batch)[0].get(PROVIDER, "")).rsplit(".", 1)[-1]
         if provider not in PROVIDERS:
             raise NotRewindable(f"the query's state is kept by {shown(provider)}, which does not support a rewind here")
         next_version = batch + 1
-        for store, files in sorted(states.items()):
+        for store, files in sorted(self._stores.items()):
             versions = {version for version, _, _ in files}
             first = max((version for version, kind, _ in files if kind in WHOLE and version <= next_version), default=0)
             if next_version not in versions or not versions >= set(range(first + 1, next_version + 1)):
@@ -118,7 +117,7 @@ class CheckpointFiles:
         States first: once Spark would begin after `batch`, none of a later version may be left. Then batches, the
         newest first and `commits` before `offsets`, so that the remaining files are always a valid Spark checkpoint.
         """
-        files = [path for store in self._stores().values() for version, _, path in store if version > batch + 1]
+        files = [path for store in self._stores.values() for version, _, path in store if version > batch + 1]
         numbers = sorted({each for each in (*self._begun, *self._committed) if each > batch}, reverse=True)
         for number in numbers:
             files += [f"{COMMITS}/{number}"] if number in self._committed else []
@@ -169,21 +168,20 @@ class CheckpointFiles:
         except (OSError, ValueError, AttributeError, RecursionError) as error:
             raise BadData(f"{path} cannot be read: {error}") from error
 
+    @cached_property
     def _stores(self) -> dict[str, list[tuple[int, str, str]]]:
         """State store -> version, kind and path of its files.
 
         :raises NotRewindable: when an operator has more than one metadata file, one for each batch.
         """
-        if self._states is None:
-            stores = defaultdict(list)
-            for path in self._files(STATE):
-                folder, _, name = path.rpartition("/")
-                if "/_metadata/v2/" in f"/{path}":
-                    raise NotRewindable(f"{self._root}/{path}: metadata of an operator by the batch is not known here")
-                if match := _VERSION.fullmatch(name):
-                    stores[folder].append((int(match[1]), match[2], path))
-            self._states = dict(stores)
-        return self._states
+        stores = defaultdict(list)
+        for path in self._files(STATE):
+            folder, _, name = path.rpartition("/")
+            if "/_metadata/v2/" in f"/{path}":
+                raise NotRewindable(f"{self._root}/{path}: metadata of an operator by the batch is not known here")
+            if match := _VERSION.fullmatch(name):
+                stores[folder].append((int(match[1]), match[2], path))
+        return stores
 
     def _files(self, folder: str) -> Iterator[str]:
         selector = fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True, recursive=True)
