@@ -216,7 +216,9 @@ class Consumer:
     @exclusive
     def _commit(self, offsets: Mapping[TopicPartition, int] | None) -> None:
         problem: StoreError | None = None
-        given = checked(offsets) if offsets is not None else None
+        given = None
+        if offsets is not None:
+            given = {part: whole(f"offset for {part}", offset) for part, offset in offsets.items()}
         for _ in range(COMMIT_TRIES):
             channel = self._member.channel
             running = channel.running if channel is not None else {}
@@ -552,10 +554,3 @@ class Consumer:
         if topic_id is None:
             raise UsageError(f"no partition of topic {partition.topic} is assigned to this consumer now")
         return topic_id
-
-
-def checked(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """
-    :raises UsageError: when one is not an offset.
-    """
-    return {partition: whole(f"offset for {partition}", offset) for partition, offset in offsets.items()}
