@@ -23,7 +23,7 @@ from .fetching.polling import LOOK_FOR_DATA_S, AutoCommit, Lag, Polling, fetcher
 from .fetching.record_buffer import Record as Record
 from .fetching.record_buffer import records_of as records_of
 from .logs import Log, OffsetAndTimestamp, OffsetOutOfRange, UnknownTopic, open_log
-from .membership.call_guard import CallGuard, MemberContext, exclusive, shared
+from .membership.call_guard import MemberContext, exclusive, shared
 from .membership.member import ConsumerMember
 from .membership.offsets import Consumption
 from .membership.start_position import Starts
@@ -37,19 +37,234 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Control:
-    """The half of `Consumer` that moves no records. Names and arguments are those of kafka-python's KafkaConsumer.
+COMMIT_TRIES = 5
+OUTCOME_UNKNOWN = "whether the offsets were committed is not known"
+
+
+class Callbacks:
+    """Rebalance and checkpoint callbacks. All are called inside `poll` or `close`."""
+
+    def on_partitions_assigned(self, partitions: PartitionSet) -> None:
+        """These partitions are fetched from now on."""
+
+    def on_partitions_revoked(self, partitions: PartitionSet) -> None:
+        """These partitions are released after this call: processed records may still be committed here."""
+
+    def on_partitions_lost(self, partitions: PartitionSet) -> None:
+        """Other members already own these partitions; no commit is possible."""
+
+    # ---- in a consistent region
+
+    def on_drain(self) -> bool | None:
+        """A checkpoint has begun: finish what `poll` has returned. An exception makes the consumer leave.
+
+        :returns: False when it is not finished yet: then it is called again, and `poll` returns nothing meanwhile.
+        """
+        return None
+
+    def on_checkpoint(self, checkpoint: int) -> State:
+        """The application's state after exactly the records that `poll` has returned, or below the offsets that it
+        returns with the state; for the checkpoint of this number."""
+        return State()
+
+    def on_reset(self, checkpoint: int, state: State) -> None:
+        """Discard all state and restore this one: that of a checkpoint, 0 for the initial one, for the partitions that
+        are assigned now."""
+
+
+# Large: Kafka's API, with its documentation.
+class Consumer:
+    """One member of a group. Names and arguments are those of kafka-python's KafkaConsumer.
+
+    `poll`, `commit`, `seek` and `pause` are for one thread at a time, else they raise `ConcurrentModification`; other
+    calls, and `close`, are for any thread. After `close` every call raises `Closed`, and in a process that was forked
+    meanwhile `Inherited`.
+
+    Positions begin at the group's committed offsets, else at `start_position`, and follow what `poll` returned;
+    offsets follow `commit`, or with `enable_auto_commit` what earlier polls returned.
 
     Queries about partitions that are not assigned need an assigned partition of that topic: the topic id comes with
     the assignment.
+
+    :param source: the log to read; the configuration's `log_dir` when omitted.
+    :param metrics: metrics that several consumers in one process can share. They are served when the configuration
+        has a `metrics_port`; give that to one consumer only.
+    :param assignors: for `assignment` `client`: the strategies that this member supports, the preferred first, instead
+        of the installed ones in `protocols`.
+    :raises UsageError: when a strategy of `protocols` is not installed for client-side assignment.
+    :raises CoordinatorError: when the metrics port cannot be served.
     """
 
-    _calls: CallGuard
-    _config: ConsumerConfig
-    _log: Log
-    _member: ConsumerMember
-    _polling: Polling
-    _subscription: Subscription
+    # Large: public API, keyword options with defaults after the subscription.
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        subscription: Subscription,
+        callbacks: Callbacks | None = None,
+        source: Log | None = None,
+        open_store: StoreFactory | None = None,
+        runtime: Runtime | None = None,
+        metrics: ConsumerMetrics | None = None,
+        assignors: Sequence[ClientAssignor] = (),
+    ) -> None:
+        self._config = config = config.named(runtime or ThreadRuntime())
+        self._subscription = subscription
+        self._runtime = runtime or ThreadRuntime(config.recorder("consumer"))
+        self._log = source or open_log(config.log_dir, config.kafka_place)
+        metrics = metrics or ConsumerMetrics()
+        self._meter = metrics.of(config.group, config.consumer)
+        self._polling = Polling(
+            config,
+            fetcher_of(config, self._log, self._meter, self._runtime.monotonic),
+            self._runtime,
+            lambda fetched, checked: self._member.fetched(fetched, checked),
+            lambda jumps: self._member.jumped(jumps),
+            self._may_fetch,
+        )
+        self._auto_commit = AutoCommit(config, self._runtime, self.commit)
+        Lag(self._log, self._polling, self._runtime).reported(self._meter)
+        self._meter.reads_buffer(lambda: self._polling.retained, lambda: len(self._polling.paused))
+        self._callbacks = callbacks or Callbacks()
+        opener = open_store or config.opener(f"consumer {config.consumer}")
+        context = self._context = MemberContext(config, self._runtime, self._meter)
+        self._calls = context.calls
+        self._client = client_assignment(context, self._log, assignors)
+        self._region = RegionMember(context, self) if config.region else None
+        consumption = Consumption(subscription, self, Starts(self._log, config.start_rule, config.region))
+        self._member = ConsumerMember(context, opener, consumption, self._client, self._region)
+        if self._region is not None:
+            region = self._region
+            self._meter.reads_drains(lambda: region.drain_ms, lambda: region.longest_drain_ms)
+        host, port = config.metrics_host, config.metrics_port
+        self._server = MetricsServer(metrics.registry, host, port, self._runtime, metrics.unhealthy)
+        self._server.start()
+
+    # ---- the application's calls
+
+    @exclusive
+    def poll(self, timeout_ms: int = 0, max_records: int | None = None) -> dict[TopicPartition, list[Record]]:
+        """Records of this consumer's partitions, as soon as there are any; empty after `timeout_ms` milliseconds.
+
+        Records that an earlier poll left over are returned without a new fetch. At most `max_poll_records` records and
+        `fetch_max_bytes` are returned, in `poll_order`; a larger record is returned alone.
+
+        The coordinator's commands are applied and the callbacks called in here. A consumer that has lost its membership
+        (`UnknownMemberId`: evicted, session expired, poll interval exceeded) loses its partitions in here, with
+        `on_partitions_lost`, and rejoins without an exception.
+
+        :param max_records: limit below `max_poll_records`; 0 only applies commands.
+        :raises FencedInstanceId: when a newer process has this consumer's name; so does every later call.
+        :raises InconsistentGroupProtocol: when the group has no strategy in common with this consumer.
+        :raises GroupMaxSizeReached: when the group is full. After this and the one before, the next poll tries again,
+            after a backoff within which it returns nothing.
+        :raises NoOffsetForPartition: when the group has no offset for a partition and `auto_offset_reset` is `none`.
+        :raises OffsetOutOfRange: when the log does not have an offset, and `auto_offset_reset` is `none` or there is a
+            region, which is `Failed` then: another poll obeys the coordinator, which stops all its members.
+        :raises AssignmentFailed: when the group's leader gave no assignment, once for each failure; fetching of
+            assigned partitions continues.
+        :raises ZooKeeperUnreachable: when no server has answered since the consumer was made, or `NotAuthorized`.
+        :raises UsageError: when `timeout_ms` or `max_records` is no number.
+        """
+        deadline = self._runtime.monotonic() + seconds(timeout_ms)
+        most = typed("max_records", max_records, int) if max_records is not None else None
+        self._meter.polled()
+        self._polling.look()
+        while not self._calls.is_closing:
+            self._member.tend()
+            if most != 0 and self._may_fetch() and (self._region is None or self._region.may_take):
+                self._auto_commit.if_due()
+                if records := self._polled(most):
+                    checked = self._runtime.monotonic()
+                    if self._may_fetch() and not self._calls.is_closing:
+                        self._returned(self._polling.ranges_of(records), checked)
+                        return records
+                    self._polling.put_back(records)  # closed, or the lease expired while the process was suspended
+            left_s = deadline - self._runtime.monotonic()
+            if left_s <= 0:
+                return {}
+            self._calls.wait(min(left_s, self._polling.wait_s or LOOK_FOR_DATA_S))
+        return {}
+
+    def _polled(self, max_records: int | None) -> dict[TopicPartition, list[Record]]:
+        try:
+            return self._polling.poll(max_records)
+        except OffsetOutOfRange as error:
+            if self._region is not None:  # no offset reset: the region needs the records from its cut on
+                try:
+                    self._member.in_session(self._region.failing(str(error)))
+                except CoordinatorError as problem:  # the next poll finds the offset missing again, and reports it
+                    log.info("region failure not reported: consumer=%s reason=%s", self._config.consumer, problem)
+            raise
+
+    def _may_fetch(self) -> bool:
+        return self._member.may_fetch
+
+    @shared
+    def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """Commit the offsets of all records that `poll` has returned, or the given ones.
+
+        :param offsets: partition -> offset of its next record to read.
+        :raises UsageError: when one of them is not an offset, and in a consistent region.
+        :raises CommitFailed: when nothing was committed: from `UnknownMemberId` when the consumer has lost its
+            membership (the next poll rejoins), from `IllegalGeneration` when one of the partitions was revoked (polling
+            continues with the others), from `FencedInstanceId` when a newer process has its name. Also when its session
+            has expired (from `UnknownMemberId` too) or ZooKeeper does not answer: then the outcome is unknown.
+        """
+        self._refuse_in_region("commit")
+        self._commit(offsets)
+
+    @exclusive
+    def _commit(self, offsets: Mapping[TopicPartition, int] | None) -> None:
+        problem: StoreError | None = None
+        given = None
+        if offsets is not None:
+            given = {part: whole(f"offset for {part}", offset) for part, offset in offsets.items()}
+        for _ in range(COMMIT_TRIES):
+            channel = self._member.channel
+            running = channel.running if channel is not None else {}
+            after = given
+            if after is None:
+                after = {part: position.offset for part, position in self._polling.positions.items()}
+            moved = {part: offset for part, offset in after.items() if running.get(part) != offset}
+            if not moved:
+                return
+            beyond = {p: o for p, o in moved.items() if given is not None and o > (self.position(p) or 0)}
+            self._sought(beyond | {p: o for p, o in moved.items() if o < (running.get(p) or 0)})
+            try:
+                return self._member.advance(moved)
+            except IncarnationOver as over:
+                raise CommitFailed(f"{type(over).__name__}: {over}; the offsets were not committed") from over
+            except SessionLost as lost:
+                raise CommitFailed(f"{UNKNOWN_MEMBER_ID}: {lost}; {OUTCOME_UNKNOWN}") from UnknownMemberId(str(lost))
+            except StoreError as error:
+                problem = error
+                self._runtime.sleep(0.05)
+        raise CommitFailed(f"{OUTCOME_UNKNOWN}: ZooKeeper does not answer") from problem
+
+    @shared
+    def subscribe(self, subscription: Subscription) -> None:
+        """Subscribe to other topics instead. The next poll writes the registration, which causes a rebalance.
+
+        :raises UsageError: when an assignor's metadata for it is too large; nothing has changed then.
+        """
+        self._member.subscribe(subscription)
+        self._subscription = subscription
+
+    @shared
+    def enforce_rebalance(self) -> None:
+        """Request a rebalance although nothing has changed, as in Kafka; the next poll sends the request.
+
+        :raises UsageError: without client-side assignment: the coordinator's assignment would be the same.
+        """
+        if self._client is None:
+            raise UsageError("enforce_rebalance is for client-side assignment: add assignment='client'")
+        self._client.enforce_rebalance()
+        self._member.rejoin()
+
+    @property
+    def member(self) -> ConsumerMember:
+        """The membership, for inspection."""
+        return self._member
 
     @property
     def name(self) -> str:
@@ -188,294 +403,6 @@ class Control:
         position = self.position(partition)
         return None if position is None else max(0, self.end_offsets([partition])[partition] - position)
 
-    # ---- inside
-
-    def _refuse_in_region(self, what: str) -> None:
-        """
-        :raises UsageError: in a consistent region: positions belong to the application's state there.
-        """
-        if self._config.region:
-            raise UsageError(
-                f"{what} is not for a consistent region, whose offsets move with its checkpoints: go back with "
-                f"`zk-coordinator regions reset {self._config.region}`"
-            )
-
-    def _check_held(self, partitions: Iterable[TopicPartition]) -> None:
-        for partition in partitions:
-            if self._polling.position(partition) is None:
-                raise UsageError(f"{partition} is not assigned to this consumer now")
-
-    def _seek_all(
-        self,
-        partitions: tuple[TopicPartition, ...],
-        ask: Callable[[Iterable[TopicPartition]], dict[TopicPartition, int]],
-    ) -> None:
-        self._refuse_in_region("seek")
-        self._check_held(partitions)
-        self._seek(ask(partitions or self.assignment()))
-
-    def _sought(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """The application has chosen these itself; for the history."""
-        if offsets:
-            self._member.record(lambda trace, incarnation: trace.sought(incarnation, offsets))
-
-    def _returned(self, records: Mapping[TopicPartition, tuple[int, Position]], checked: float) -> None:
-        """`poll` returns these; parameters as of `Trace.returned`."""
-        self._member.record(lambda trace, incarnation: trace.returned(incarnation, records, checked))
-
-    @exclusive
-    def _seek(self, offsets: Mapping[TopicPartition, int]) -> None:
-        self._check_held(offsets)
-        self._sought(offsets)
-        for partition, offset in offsets.items():
-            self._polling.seek(partition, offset)
-
-    def _asked(
-        self, partitions: Iterable[TopicPartition], ask: Callable[[str, str, int], T], of_nothing: T
-    ) -> dict[TopicPartition, T]:
-        """The answers; `of_nothing` for a partition without any record."""
-        answers = {}
-        for partition in sorted(partitions):
-            try:
-                answers[partition] = ask(partition.topic, self._topic_id(partition), partition.partition)
-            except UnknownTopic:
-                if self._log.knows_topics:
-                    raise
-                answers[partition] = of_nothing
-        return answers
-
-    def _topic_id(self, partition: TopicPartition) -> str:
-        position, channel = self._polling.position(partition), self._member.channel
-        topic_id = position.topic_id if position else channel.topics.get(partition.topic) if channel else None
-        if topic_id is None:
-            raise UsageError(f"no partition of topic {partition.topic} is assigned to this consumer now")
-        return topic_id
-
-
-COMMIT_TRIES = 5
-OUTCOME_UNKNOWN = "whether the offsets were committed is not known"
-
-
-class Callbacks:
-    """Rebalance and checkpoint callbacks. All are called inside `poll` or `close`."""
-
-    def on_partitions_assigned(self, partitions: PartitionSet) -> None:
-        """These partitions are fetched from now on."""
-
-    def on_partitions_revoked(self, partitions: PartitionSet) -> None:
-        """These partitions are released after this call: processed records may still be committed here."""
-
-    def on_partitions_lost(self, partitions: PartitionSet) -> None:
-        """Other members already own these partitions; no commit is possible."""
-
-    # ---- in a consistent region
-
-    def on_drain(self) -> bool | None:
-        """A checkpoint has begun: finish what `poll` has returned. An exception makes the consumer leave.
-
-        :returns: False when it is not finished yet: then it is called again, and `poll` returns nothing meanwhile.
-        """
-        return None
-
-    def on_checkpoint(self, checkpoint: int) -> State:
-        """The application's state after exactly the records that `poll` has returned, or below the offsets that it
-        returns with the state; for the checkpoint of this number."""
-        return State()
-
-    def on_reset(self, checkpoint: int, state: State) -> None:
-        """Discard all state and restore this one: that of a checkpoint, 0 for the initial one, for the partitions that
-        are assigned now."""
-
-
-# Large: Kafka's API, with its documentation.
-class Consumer(Control):
-    """One member of a group. `Control` has the methods besides polling.
-
-    `poll`, `commit`, `seek` and `pause` are for one thread at a time, else they raise `ConcurrentModification`; other
-    calls, and `close`, are for any thread. After `close` every call raises `Closed`, and in a process that was forked
-    meanwhile `Inherited`.
-
-    Positions begin at the group's committed offsets, else at `start_position`, and follow what `poll` returned;
-    offsets follow `commit`, or with `enable_auto_commit` what earlier polls returned.
-
-    :param source: the log to read; the configuration's `log_dir` when omitted.
-    :param metrics: metrics that several consumers in one process can share. They are served when the configuration
-        has a `metrics_port`; give that to one consumer only.
-    :param assignors: for `assignment` `client`: the strategies that this member supports, the preferred first, instead
-        of the installed ones in `protocols`.
-    :raises UsageError: when a strategy of `protocols` is not installed for client-side assignment.
-    :raises CoordinatorError: when the metrics port cannot be served.
-    """
-
-    # Large: public API, keyword options with defaults after the subscription.
-    def __init__(
-        self,
-        config: ConsumerConfig,
-        subscription: Subscription,
-        callbacks: Callbacks | None = None,
-        source: Log | None = None,
-        open_store: StoreFactory | None = None,
-        runtime: Runtime | None = None,
-        metrics: ConsumerMetrics | None = None,
-        assignors: Sequence[ClientAssignor] = (),
-    ) -> None:
-        self._config = config = config.named(runtime or ThreadRuntime())
-        self._subscription = subscription
-        self._runtime = runtime or ThreadRuntime(config.recorder("consumer"))
-        self._log = source or open_log(config.log_dir, config.kafka_place)
-        metrics = metrics or ConsumerMetrics()
-        self._meter = metrics.of(config.group, config.consumer)
-        self._polling = Polling(
-            config,
-            fetcher_of(config, self._log, self._meter, self._runtime.monotonic),
-            self._runtime,
-            lambda fetched, checked: self._member.fetched(fetched, checked),
-            lambda jumps: self._member.jumped(jumps),
-            self._may_fetch,
-        )
-        self._auto_commit = AutoCommit(config, self._runtime, self.commit)
-        Lag(self._log, self._polling, self._runtime).reported(self._meter)
-        self._meter.reads_buffer(lambda: self._polling.retained, lambda: len(self._polling.paused))
-        self._callbacks = callbacks or Callbacks()
-        opener = open_store or config.opener(f"consumer {config.consumer}")
-        context = self._context = MemberContext(config, self._runtime, self._meter)
-        self._calls = context.calls
-        self._client = client_assignment(context, self._log, assignors)
-        self._region = RegionMember(context, self) if config.region else None
-        consumption = Consumption(subscription, self, Starts(self._log, config.start_rule, config.region))
-        self._member = ConsumerMember(context, opener, consumption, self._client, self._region)
-        if self._region is not None:
-            region = self._region
-            self._meter.reads_drains(lambda: region.drain_ms, lambda: region.longest_drain_ms)
-        host, port = config.metrics_host, config.metrics_port
-        self._server = MetricsServer(metrics.registry, host, port, self._runtime, metrics.unhealthy)
-        self._server.start()
-
-    # ---- the application's calls
-
-    @exclusive
-    def poll(self, timeout_ms: int = 0, max_records: int | None = None) -> dict[TopicPartition, list[Record]]:
-        """Records of this consumer's partitions, as soon as there are any; empty after `timeout_ms` milliseconds.
-
-        Records that an earlier poll left over are returned without a new fetch. At most `max_poll_records` records and
-        `fetch_max_bytes` are returned, in `poll_order`; a larger record is returned alone.
-
-        The coordinator's commands are applied and the callbacks called in here. A consumer that has lost its membership
-        (`UnknownMemberId`: evicted, session expired, poll interval exceeded) loses its partitions in here, with
-        `on_partitions_lost`, and rejoins without an exception.
-
-        :param max_records: limit below `max_poll_records`; 0 only applies commands.
-        :raises FencedInstanceId: when a newer process has this consumer's name; so does every later call.
-        :raises InconsistentGroupProtocol: when the group has no strategy in common with this consumer.
-        :raises GroupMaxSizeReached: when the group is full. After this and the one before, the next poll tries again,
-            after a backoff within which it returns nothing.
-        :raises NoOffsetForPartition: when the group has no offset for a partition and `auto_offset_reset` is `none`.
-        :raises OffsetOutOfRange: when the log does not have an offset, and `auto_offset_reset` is `none` or there is a
-            region, which is `Failed` then: another poll obeys the coordinator, which stops all its members.
-        :raises AssignmentFailed: when the group's leader gave no assignment, once for each failure; fetching of
-            assigned partitions continues.
-        :raises ZooKeeperUnreachable: when no server has answered since the consumer was made, or `NotAuthorized`.
-        :raises UsageError: when `timeout_ms` or `max_records` is no number.
-        """
-        deadline = self._runtime.monotonic() + seconds(timeout_ms)
-        most = typed("max_records", max_records, int) if max_records is not None else None
-        self._meter.polled()
-        self._polling.look()
-        while not self._calls.is_closing:
-            self._member.tend()
-            if most != 0 and self._may_fetch() and (self._region is None or self._region.may_take):
-                self._auto_commit.if_due()
-                if records := self._polled(most):
-                    checked = self._runtime.monotonic()
-                    if self._may_fetch() and not self._calls.is_closing:
-                        self._returned(self._polling.ranges_of(records), checked)
-                        return records
-                    self._polling.put_back(records)  # closed, or the lease expired while the process was suspended
-            left_s = deadline - self._runtime.monotonic()
-            if left_s <= 0:
-                return {}
-            self._calls.wait(min(left_s, self._polling.wait_s or LOOK_FOR_DATA_S))
-        return {}
-
-    def _polled(self, max_records: int | None) -> dict[TopicPartition, list[Record]]:
-        try:
-            return self._polling.poll(max_records)
-        except OffsetOutOfRange as error:
-            if self._region is not None:  # no offset reset: the region needs the records from its cut on
-                try:
-                    self._member.in_session(self._region.failing(str(error)))
-                except CoordinatorError as problem:  # the next poll finds the offset missing again, and reports it
-                    log.info("region failure not reported: consumer=%s reason=%s", self._config.consumer, problem)
-            raise
-
-    def _may_fetch(self) -> bool:
-        return self._member.may_fetch
-
-    @shared
-    def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Commit the offsets of all records that `poll` has returned, or the given ones.
-
-        :param offsets: partition -> offset of its next record to read.
-        :raises UsageError: when one of them is not an offset, and in a consistent region.
-        :raises CommitFailed: when nothing was committed: from `UnknownMemberId` when the consumer has lost its
-            membership (the next poll rejoins), from `IllegalGeneration` when one of the partitions was revoked (polling
-            continues with the others), from `FencedInstanceId` when a newer process has its name. Also when its session
-            has expired (from `UnknownMemberId` too) or ZooKeeper does not answer: then the outcome is unknown.
-        """
-        self._refuse_in_region("commit")
-        self._commit(offsets)
-
-    @exclusive
-    def _commit(self, offsets: Mapping[TopicPartition, int] | None) -> None:
-        problem: StoreError | None = None
-        given = checked(offsets) if offsets is not None else None
-        for _ in range(COMMIT_TRIES):
-            channel = self._member.channel
-            running = channel.running if channel is not None else {}
-            after = given
-            if after is None:
-                after = {part: position.offset for part, position in self._polling.positions.items()}
-            moved = {part: offset for part, offset in after.items() if running.get(part) != offset}
-            if not moved:
-                return
-            beyond = {p: o for p, o in moved.items() if given is not None and o > (self.position(p) or 0)}
-            self._sought(beyond | {p: o for p, o in moved.items() if o < (running.get(p) or 0)})
-            try:
-                return self._member.advance(moved)
-            except IncarnationOver as over:
-                raise CommitFailed(f"{type(over).__name__}: {over}; the offsets were not committed") from over
-            except SessionLost as lost:
-                raise CommitFailed(f"{UNKNOWN_MEMBER_ID}: {lost}; {OUTCOME_UNKNOWN}") from UnknownMemberId(str(lost))
-            except StoreError as error:
-                problem = error
-                self._runtime.sleep(0.05)
-        raise CommitFailed(f"{OUTCOME_UNKNOWN}: ZooKeeper does not answer") from problem
-
-    @shared
-    def subscribe(self, subscription: Subscription) -> None:
-        """Subscribe to other topics instead. The next poll writes the registration, which causes a rebalance.
-
-        :raises UsageError: when an assignor's metadata for it is too large; nothing has changed then.
-        """
-        self._member.subscribe(subscription)
-        self._subscription = subscription
-
-    @shared
-    def enforce_rebalance(self) -> None:
-        """Request a rebalance although nothing has changed, as in Kafka; the next poll sends the request.
-
-        :raises UsageError: without client-side assignment: the coordinator's assignment would be the same.
-        """
-        if self._client is None:
-            raise UsageError("enforce_rebalance is for client-side assignment: add assignment='client'")
-        self._client.enforce_rebalance()
-        self._member.rejoin()
-
-    @property
-    def member(self) -> ConsumerMember:
-        """The membership, for inspection."""
-        return self._member
-
     # ---- in a consistent region
 
     @property
@@ -565,9 +492,65 @@ class Consumer(Control):
         with self._calls.callback("on_partitions_lost"):
             self._callbacks.on_partitions_lost(partitions)
 
+    # ---- inside
 
-def checked(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """
-    :raises UsageError: when one is not an offset.
-    """
-    return {partition: whole(f"offset for {partition}", offset) for partition, offset in offsets.items()}
+    def _refuse_in_region(self, what: str) -> None:
+        """
+        :raises UsageError: in a consistent region: positions belong to the application's state there.
+        """
+        if self._config.region:
+            raise UsageError(
+                f"{what} is not for a consistent region, whose offsets move with its checkpoints: go back with "
+                f"`zk-coordinator regions reset {self._config.region}`"
+            )
+
+    def _check_held(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            if self._polling.position(partition) is None:
+                raise UsageError(f"{partition} is not assigned to this consumer now")
+
+    def _seek_all(
+        self,
+        partitions: tuple[TopicPartition, ...],
+        ask: Callable[[Iterable[TopicPartition]], dict[TopicPartition, int]],
+    ) -> None:
+        self._refuse_in_region("seek")
+        self._check_held(partitions)
+        self._seek(ask(partitions or self.assignment()))
+
+    def _sought(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """The application has chosen these itself; for the history."""
+        if offsets:
+            self._member.record(lambda trace, incarnation: trace.sought(incarnation, offsets))
+
+    def _returned(self, records: Mapping[TopicPartition, tuple[int, Position]], checked: float) -> None:
+        """`poll` returns these; parameters as of `Trace.returned`."""
+        self._member.record(lambda trace, incarnation: trace.returned(incarnation, records, checked))
+
+    @exclusive
+    def _seek(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self._check_held(offsets)
+        self._sought(offsets)
+        for partition, offset in offsets.items():
+            self._polling.seek(partition, offset)
+
+    def _asked(
+        self, partitions: Iterable[TopicPartition], ask: Callable[[str, str, int], T], of_nothing: T
+    ) -> dict[TopicPartition, T]:
+        """The answers; `of_nothing` for a partition without any record."""
+        answers = {}
+        for partition in sorted(partitions):
+            try:
+                answers[partition] = ask(partition.topic, self._topic_id(partition), partition.partition)
+            except UnknownTopic:
+                if self._log.knows_topics:
+                    raise
+                answers[partition] = of_nothing
+        return answers
+
+    def _topic_id(self, partition: TopicPartition) -> str:
+        position, channel = self._polling.position(partition), self._member.channel
+        topic_id = position.topic_id if position else channel.topics.get(partition.topic) if channel else None
+        if topic_id is None:
+            raise UsageError(f"no partition of topic {partition.topic} is assigned to this consumer now")
+        return topic_id

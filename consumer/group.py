@@ -89,18 +89,17 @@ class GroupMember:
     ) -> None:
         if checked_name("protocol type", protocol_type) == CONSUMER:
             raise UsageError("protocol type consumer is for consumers of partitions: use Consumer")
-        names = {"consumer": member} if member else {}
         checked = _checked(protocols)
         known = {"zk": zk, "group": group, "assignment": CLIENT_SIDE, "protocols": tuple(checked)}
+        known |= {"consumer": member} if member else {}
         if without := sorted(options.keys() & {"metrics_port", "metrics_host", "history_dir"}):
             raise UsageError(f"a GroupMember has no {without[0]}: leave it out")
         self._runtime = runtime or ThreadRuntime()
-        config = ConsumerConfig(**known, **names, **options).named(self._runtime)  # type: ignore[arg-type]
+        config = ConsumerConfig(**known, **options).named(self._runtime)  # type: ignore[arg-type]
         opener = open_store or config.opener(f"member {config.consumer}")
         context = MemberContext(config, self._runtime)
-        calls = context.calls
-        self._role = _Role(calls, protocol_type, checked, assign, on_assigned, on_revoked, on_lost)
-        self._calls = calls
+        self._calls = context.calls
+        self._role = _Role(self._calls, protocol_type, checked, assign, on_assigned, on_revoked, on_lost)
         self._client = ClientAssignment(context, self._role)
         self.name = config.consumer
         self._member = ConsumerMember(context, opener, None, self._client)

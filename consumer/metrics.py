@@ -49,14 +49,10 @@ class PartitionLags(Collector):
         """The family, of all consumers."""
         (family,) = self.describe()
         for own, lags in self.readers.copy().items():
-            for partition, lag in furthest_behind(lags()):
+            furthest_behind = sorted(lags().items(), key=lambda item: (-item[1], item[0]))[:MOST_PARTITIONS]
+            for partition, lag in sorted(furthest_behind):
                 family.add_metric([*own, partition.topic, str(partition.partition)], lag)
         return [family]
-
-
-def furthest_behind(lags: Mapping[TopicPartition, int]) -> list[tuple[TopicPartition, int]]:
-    """At most `MOST_PARTITIONS`, by topic and number."""
-    return sorted(sorted(lags.items(), key=lambda item: (-item[1], item[0]))[:MOST_PARTITIONS])
 
 
 class ConsumerMetrics:

@@ -22,7 +22,7 @@ from coordinator.zk.values import shown
 from coordinator.zk.znodes.group_state import Answer, Ask, ClientProtocols, GroupState, MemberAnswer, decoded, encoded
 from coordinator.zk.znodes.json_fields import Fields, readable
 from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import Brokers, ask_number, is_name
+from coordinator.zk.znodes.paths import Brokers, ask_number, is_name, names_below
 from coordinator.zk.znodes.records import (
     MAX_TOPIC_BYTES,
     NO_CHANNEL,
@@ -231,9 +231,8 @@ class ConsumerRole(Role):
         client = self._state(store).client
         if client is None:
             return None
-        listing = store.children(self._paths.sync)
         first = max(1, ask_number(client.ask))
-        names = [name for name in (listing.names if listing is not None else ()) if ask_number(name) >= first]
+        names = [name for name in names_below(store, self._paths.sync) if ask_number(name) >= first]
         names.sort(key=ask_number)
         nodes = store.get_many([path for name in names for path in (self._paths.ask(name), self._paths.answer(name))])
         for name, asked, answered in reversed(list(zip(names, nodes[::2], nodes[1::2], strict=True))):
@@ -385,8 +384,7 @@ class LeaderLookup:
     def _racks(self) -> Mapping[str, str]:
         """Broker -> rack."""
         if self._rack_of is None:
-            listing = self._store.children(self._brokers.ids)
-            names = sorted(name for name in (listing.names if listing else ()) if name.isdigit())
+            names = [name for name in names_below(self._store, self._brokers.ids) if name.isdigit()]
             racks: dict[str, str] = {}
             for name, node in zip(names, self._store.get_many(list(map(self._brokers.id, names))), strict=True):
                 with suppress(ValueError, AttributeError):

@@ -168,6 +168,17 @@ def text_or_base64(name: str, data: bytes | None) -> dict[str, object]:
         return {f"{name}_base64": base64.b64encode(data).decode()}
 
 
+def encoded_text(where: str, name: str, text: str | None) -> bytes | None:
+    """The text of a field in UTF-8.
+
+    :raises BadData: when it has a surrogate alone.
+    """
+    try:
+        return None if text is None else text.encode()
+    except UnicodeEncodeError as error:
+        raise BadData(f"{where}: field {name!r} has half a character: {error.reason}") from error
+
+
 MAX_LINE_BYTES = 8 << 20
 MAX_STATES_BYTES = 64 << 20
 """Of the lines of one answer."""
@@ -348,10 +359,7 @@ def _check(fields: Fields, checkpoint: int) -> None:
 def _state(fields: Fields) -> bytes:
     if fields.has("state_base64"):
         return decoded(WHERE, fields.text("state_base64", most=MAX_LINE_BYTES))
-    try:
-        return (fields.optional_text("state", most=MAX_LINE_BYTES) or "").encode()
-    except UnicodeEncodeError as error:
-        raise BadData(f"{WHERE}: field 'state' has half a character: {error.reason}") from error
+    return encoded_text(WHERE, "state", fields.optional_text("state", most=MAX_LINE_BYTES)) or b""
 
 
 def run_child(

@@ -7,7 +7,7 @@ import os
 import select
 import sys
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -25,6 +25,8 @@ from coordinator.zk.znodes.group_state import decoded
 from coordinator.zk.znodes.json_fields import Fields
 from coordinator.zk.znodes.paths import Brokers, shown
 from coordinator.zk.znodes.ranges import MAX_PARTITION
+
+from .output import encoded_text
 
 _CHUNK = 1 << 18
 _MOST_DIGITS = 1000
@@ -94,7 +96,7 @@ def record_of_json(where: str, line: bytes, ignores_place: bool = False) -> Inpu
     fields = Fields(where, values)
     is_text = isinstance(values.get("value"), str | None) or fields.has("value_base64")
     return InputRecord(
-        _bytes(fields, "value") if is_text else _encoded(where, "value", _json_of_value(where, text)),
+        _bytes(fields, "value") if is_text else encoded_text(where, "value", _json_of_value(where, text)),
         _bytes(fields, "key"),
         fields.number("partition", most=MAX_PARTITION) if fields.has("partition") else None,
         fields.number("timestamp", most=MAX_TIMESTAMP_MS) if fields.has("timestamp") else None,
@@ -128,7 +130,7 @@ def _bytes(fields: Fields, name: str) -> bytes | None:
     """A field's text in UTF-8, or the bytes of its base64, whose field has `_base64` appended."""
     in_base64 = f"{name}_base64"
     if not fields.has(in_base64):
-        return _encoded(fields.where, name, fields.optional_text(name, most=MAX_RECORD_BYTES))
+        return encoded_text(fields.where, name, fields.optional_text(name, most=MAX_RECORD_BYTES))
     if fields.has(name):
         raise BadData(f"{fields.where} has both {name} and {in_base64}")
     return decoded(f"{fields.where}: field '{in_base64}'", fields.text(in_base64, most=2 * MAX_RECORD_BYTES))
@@ -177,18 +179,7 @@ def _listed_header(fields: Fields) -> tuple[str, bytes | None]:
 def _header(where: str, name: str, value: Any) -> tuple[str, bytes | None]:
     if value is not None and not isinstance(value, str):
         raise BadData(f"{where} has a header {shown(name)} that is neither a string nor null")
-    return name, _encoded(where, "headers", value)
-
-
-def _encoded(where: str, name: str, text: str | None) -> bytes | None:
-    try:
-        return None if text is None else text.encode()
-    except UnicodeEncodeError as error:
-        raise BadData(f"{where}: field {name!r} has half a character: {error.reason}") from error
-
-
-Parse = Callable[[int, bytes], InputRecord | None]
-"""Parses a line, with its number; None when it is blank."""
+    return name, encoded_text(where, "headers", value)
 
 
 @click.command()
@@ -238,7 +229,7 @@ def produce(
         producer = Producer(log_dir, {topic: known})
         source = sys.stdin.buffer if str(file) == "-" else stack.enter_context(file.open("rb"))
         rejects = stack.enter_context(_created(bad_lines)) if bad_lines else None
-        load = ProduceRun(producer, topic, _parser(line_format, ignore_place), rejects)
+        load = ProduceRun(producer, topic, line_format, ignore_place, rejects)
         try:
             load.run(source.fileno())
         finally:
@@ -250,11 +241,14 @@ def produce(
 class ProduceRun:
     """One run of the command: reads, sends, and counts bad lines."""
 
-    def __init__(self, producer: Producer, topic: str, parse: Parse, rejects: BinaryIO | None) -> None:
+    def __init__(
+        self, producer: Producer, topic: str, line_format: str, ignores_place: bool, rejects: BinaryIO | None
+    ) -> None:
         self.bad = 0
         self._producer = producer
         self._topic = producer.topic(topic)
-        self._parse = parse
+        self._is_json = line_format == JSONL
+        self._ignores_place = ignores_place
         self._rejects = rejects
         self._lines = 0
         self._runtime = ThreadRuntime()
@@ -262,7 +256,9 @@ class ProduceRun:
 
     def run(self, descriptor: int) -> None:
         """Send all lines of `descriptor`; after an interrupt, those that were read."""
-        with _progress() as progress:
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        is_quiet = not sys.stderr.isatty()
+        with Progress(*columns, console=Console(stderr=True), transient=True, disable=is_quiet) as progress:
             shown = progress.add_task("")
             try:
                 for line in lines(descriptor, IDLE_S):
@@ -288,10 +284,13 @@ class ProduceRun:
         self._flushed = self._runtime.monotonic()
 
     def _take(self, number: int, line: bytes) -> None:
+        if self._is_json and not line.removeprefix(BOM_UTF8).strip():
+            return
         try:
-            record = self._parse(number, line)
-            if record is not None:
-                self._producer.send(self._topic.name, *record)
+            record = InputRecord(line)
+            if self._is_json:
+                record = record_of_json(f"line {number}", line, self._ignores_place)
+            self._producer.send(self._topic.name, *record)
         except BadData as error:
             self._reject(line, str(error))
         except UsageError as error:
@@ -305,19 +304,6 @@ class ProduceRun:
             report("further bad lines are only counted")
         if self._rejects:
             self._rejects.write(line + b"\n")
-
-
-def _parser(line_format: str, ignores_place: bool) -> Parse:
-    def parse(number: int, line: bytes) -> InputRecord | None:
-        is_blank = not line.removeprefix(BOM_UTF8).strip()
-        return None if is_blank else record_of_json(f"line {number}", line, ignores_place)
-
-    return parse if line_format == JSONL else lambda number, line: InputRecord(line)
-
-
-def _progress() -> Progress:
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
 
 
 def _created(path: Path) -> BinaryIO:

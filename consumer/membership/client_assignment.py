@@ -312,14 +312,13 @@ def _entry_units(
     paths: GroupPaths, ask: str, entries: Mapping[str, MemberAnswer], there: Sequence[str]
 ) -> list[list[Operation]]:
     """Create each entry, or replace that of an earlier try; remove other entries of that try."""
+    above, earlier = paths.ask(ask), set(there) - {ANSWER}
     target = {f"{MEMBER_PREFIX}{consumer}": entry.to_bytes() for consumer, entry in sorted(entries.items())}
-    left = [f"{paths.ask(ask)}/{child}" for child in sorted(there) if child not in target and child != ANSWER]
-    made: list[Operation] = [
-        SetData(f"{paths.ask(ask)}/{child}", data) if child in there else Create(f"{paths.ask(ask)}/{child}", data)
-        for child, data in target.items()
-    ]
-    gone: list[Operation] = [Delete(path) for path in left]
-    return [[each] for each in gone + made]
+    units: list[list[Operation]] = [[Delete(f"{above}/{child}")] for child in sorted(earlier - target.keys())]
+    for child, data in target.items():
+        path = f"{above}/{child}"
+        units.append([SetData(path, data) if child in earlier else Create(path, data)])
+    return units
 
 
 def _heard(channel: Channel, name: str, command: Command) -> Channel:

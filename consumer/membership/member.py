@@ -37,7 +37,7 @@ from .claims import acknowledgement, after_command, chunks, claim_operations, wi
 from .client_assignment import ClientAssignment
 from .contributor import Contributor, StatefulContributor
 from .offsets import CommittedOffsets, Consumption, Holding, NoPartitions
-from .registration import Keeper, Registrar, seat_given_up
+from .registration import Keeper, Registrar
 from .start_position import find_nowhere
 
 log = logging.getLogger(__name__)
@@ -481,7 +481,9 @@ class ConsumerMember:
         if self.store is None:
             return
         after, operations = self._offsets.ended(self.store, self._context.consumer, fenced.channel, reason)
-        operations += seat_given_up(self.store, self.paths, self._context.consumer) if for_good else []
+        seat = self.paths.seat(self._context.consumer)
+        if for_good and self.store.get(seat) is not None:
+            operations.append(Delete(seat))
         fenced.end(after, operations, IncarnationOver(reason))
         log.info("left: group=%s consumer=%s reason=%s", self._context.config.group, self._context.consumer, reason)
 

@@ -313,12 +313,6 @@ def _beginning(
     ]
 
 
-def seat_given_up(store: Store, paths: GroupPaths, consumer: str) -> list[Operation]:
-    """The operations for the seat of a static member that leaves permanently."""
-    path = paths.seat(consumer)
-    return [Delete(path)] if store.get(path) is not None else []
-
-
 class Registrar:
     """Registers a consumer, and again after an incarnation has ended. For the poll side.
 

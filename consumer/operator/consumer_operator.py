@@ -28,6 +28,7 @@ from ..fetching.record_buffer import Record
 from ..logs import Log, OffsetOutOfRange
 from ..membership.call_guard import CLOSED, LOOK_S, CallGuard
 from ..metrics import ConsumerMetrics
+from ..types import NO_OFFSETS
 from .region import RESET_PENDING
 from .states import State
 
@@ -349,7 +350,7 @@ class ConsumerOperator(Callbacks):
         return replace(state, offsets=self._messages.offsets) if isinstance(state, State) else state
 
     def on_reset(self, checkpoint: int, state: State) -> None:
-        self._messages.restart(state.offsets)
+        self._messages.clear(state.offsets)
         with self._resetting:  # a later request is for another reset
             self._resets += 1
             self._is_reset_asked = False
@@ -477,8 +478,11 @@ class MessageQueue:
         with self._changed:
             return dict(self._offsets)
 
-    def clear(self) -> None:
-        """Drop all records; the record in process is finished first, and not counted."""
+    def clear(self, offsets: Mapping[TopicPartition, int] = NO_OFFSETS) -> None:
+        """Drop all records; the record in process is finished first, and not counted.
+
+        :param offsets: where the partitions begin, after a reset.
+        """
         with self._changed:
             self._records.clear()
             self._nbytes = 0
@@ -486,13 +490,7 @@ class MessageQueue:
             while self._is_busy:
                 self._changed.wait()
             self._is_awaited = False
-            self._offsets.clear()
-
-    def restart(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """After a reset: begin at `offsets`."""
-        self.clear()
-        with self._changed:
-            self._offsets.update(offsets)
+            self._offsets = dict(offsets)
 
     def close(self) -> None:
         """No record is processed any more."""

@@ -13,7 +13,7 @@ import confluent_kafka as ck
 import pytest
 
 from consumer.config import ConsumerConfig
-from consumer.consumer import Control
+from consumer.consumer import Consumer
 from consumer.fetching.polling import Fetcher, Polling
 from consumer.logs import LogError, UnknownTopic
 from consumer.membership.call_guard import CallGuard
@@ -319,7 +319,7 @@ def test_several_threads_look_up_offsets_while_records_are_read(kafka: Brokers, 
     assert found == [1000] * 200
 
 
-class Asking(Control):
+class Asking(Consumer):
     """A consumer that holds partitions, and is only queried."""
 
     def __init__(self, kafka: Brokers, held: dict[TopicPartition, Position]) -> None:

@@ -18,7 +18,7 @@ def records(partition: TopicPartition, *offsets: int) -> list[Record]:
 
 def a_queue(capacity: int = 100) -> MessageQueue:
     made = MessageQueue(ManualRuntime(), capacity, 1000, lambda: True)
-    made.restart({P0: 3, P1: 0})
+    made.clear({P0: 3, P1: 0})
     return made
 
 
@@ -95,7 +95,7 @@ def test_requested_reset_blocks_cuts_and_processing_until_it_arrives() -> None:
     queue.allow(DRAIN)
     with pytest.raises(Forever):
         queue.take()
-    queue.restart({P0: 3})
+    queue.clear({P0: 3})
     queue.allow(RESET)
     assert len(queue) == 0 and queue.offsets == {P0: 3} and queue.is_drained(is_deferred=False)
 
