@@ -257,7 +257,6 @@ class Stage(Processes):
 
 
 ANSWER_S = 120.0
-ENDED = "ended"
 
 
 class DataFrameReader:
@@ -311,21 +310,20 @@ class DataFrameReader:
         return partitions
 
     def _answer(self) -> dict[str, Any]:
-        def look() -> dict[str, Any] | None:
-            is_over = not self.is_running  # before its last answer is read
-            answers = self._process.printed()[self._heard :]
-            return answers[0] if answers else {"event": ENDED} if is_over else None
+        def unheard() -> list[dict[str, Any]]:
+            return self._process.printed()[self._heard :]
 
         try:
-            answer = wait_for(look, ANSWER_S, "Spark answers")
+            wait_for(lambda: unheard() or not self.is_running, ANSWER_S, "Spark answers")
         except NotReached:
             self._process.kill()  # a late answer must not be taken for the next one
             raise
-        if answer["event"] == ENDED:
+        answers = unheard()
+        if not answers:
             self.close()  # its remaining children
             raise NotReached(f"Spark has ended: {self._last_words()}")
         self._heard += 1
-        return answer
+        return answers[0]
 
     def _last_words(self) -> str:
         lines = (self._folder / "reader.log").read_text(errors="replace").splitlines()
