@@ -181,10 +181,17 @@ class Stage(Processes):
         process = self.processes[name]
         self.fault("sigterm", process=process.who)
         process.terminate()
-        if process.wait(READY_S) is None:
+        if not self.has_ended(name, READY_S, "ended"):
             raise NotReached(f"{name} does not end after SIGTERM")
+
+    def has_ended(self, name: str, timeout_s: float, why: str) -> bool:
+        """Whether a process ends in this time; then its end is recorded."""
+        process = self.processes[name]
+        if process.wait(timeout_s) is None:
+            return False
         del self.processes[name]
-        self.gone(process, "ended")
+        self.gone(process, why)
+        return True
 
     def gone(self, process: Process, why: str) -> None:
         """Record the end of a process."""
@@ -208,13 +215,12 @@ class Stage(Processes):
         for proxy in proxies:
             proxy.resume()
 
-    def hang(self, name: str, seconds: float) -> None:
-        """Let a process hang where its workload can, for `seconds`."""
+    def hang(self, name: str, seconds: float, kind: str = "stuck") -> Process:
+        """Let a consumer hang where its workload can. The caller lets it go on, after `seconds` at most."""
         process = self.processes[name]
-        self.fault("stuck", seconds, process=process.who, group=self.settings.group, consumer=name)
+        self.fault(kind, seconds, process=process.who, group=self.settings.group, consumer=name)
         process.hang()
-        time.sleep(seconds)
-        process.go_on()
+        return process
 
     def lose(self, name: str, loss: Loss) -> Loss:
         """Lose one packet between a process and its current server."""
