@@ -332,12 +332,8 @@ CLIENT_STEPS: Steps = (
 
 
 def _coordinator_killed_at_each_step(stage: Stage) -> None:
+    """At last while the ask is unanswered: the next coordinator sends its command again, and the first is ignored."""
     at_each_step(stage, CLIENT_STEPS)
-    _while_the_leader_thinks(stage)
-
-
-def _while_the_leader_thinks(stage: Stage) -> None:
-    """The ask is unanswered: the next coordinator sends its command again, and the first command is ignored."""
     leader, victim = leader_of(stage), elected_of(stage)
     process = stage.hang(leader, ASKED_S + 3 * stage.bounds["session_timeout"], "hang")
     leaves = partial(stage.terminate, slot(stage.settings.slots - 1))
