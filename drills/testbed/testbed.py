@@ -266,27 +266,20 @@ ANSWER_S = 120.0
 
 
 class DataFrameReader:
-    """`drills.workloads.spark_reader`, started during the first drill, and restarted after it has ended."""
+    """`drills.workloads.spark_reader`, started during the first drill, and restarted after it has ended.
+
+    :ivar process: the current one.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._start()
 
-    @property
-    def pid(self) -> int:
-        """Of the current reader process."""
-        return self._process.pid
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it still runs."""
-        return self._process.is_running
-
     def _start(self) -> None:
         (self._folder / "reader.out").unlink(missing_ok=True)
         with held():  # so that the started process is always registered
             command = module_command("drills.workloads.spark_reader", [])
-            self._process = Process(self._folder, "reader", command, takes_requests=True)
+            self.process = Process(self._folder, "reader", command, takes_requests=True)
         self._heard = 0
 
     def read(
@@ -298,7 +291,7 @@ class DataFrameReader:
         :param is_whole: whether all records must be in it; else applications have read some of them.
         :raises NotReached: when Spark does not answer, or cannot read it; with the reason.
         """
-        if not self.is_running:
+        if not self.process.is_running:
             self.close()
             self._start()
         if not self._heard:
@@ -306,7 +299,7 @@ class DataFrameReader:
         options = {"zk": zk, "group": group, "failOnDataLoss": str(is_whole).lower()}
         options |= spark_options(access) if access is not None else {}
         try:
-            self._process.request(json.dumps(options))
+            self.process.request(json.dumps(options))
         except OSError as error:
             raise NotReached(f"Spark has ended: {error}") from error
         answer = self._answer()
@@ -317,12 +310,12 @@ class DataFrameReader:
 
     def _answer(self) -> dict[str, Any]:
         def unheard() -> list[dict[str, Any]]:
-            return self._process.printed()[self._heard :]
+            return self.process.printed()[self._heard :]
 
         try:
-            wait_for(lambda: unheard() or not self.is_running, ANSWER_S, "Spark answers")
+            wait_for(lambda: unheard() or not self.process.is_running, ANSWER_S, "Spark answers")
         except NotReached:
-            self._process.kill()  # a late answer must not be taken for the next one
+            self.process.kill()  # a late answer must not be taken for the next one
             raise
         answers = unheard()
         if not answers:
@@ -337,4 +330,4 @@ class DataFrameReader:
 
     def close(self) -> None:
         """End it; the JVM ends shortly after its Python process."""
-        self._process.finish(4 * END_S)
+        self.process.finish(4 * END_S)
