@@ -34,7 +34,7 @@ from .scenarios.coordinators import COORDINATORS, LEADERS
 from .scenarios.definition import Drill
 from .scenarios.ensembles import CHANGES, ENSEMBLES, KAFKA
 from .scenarios.regions import REGIONS, in_states
-from .testbed.commands import READY_S, SPARK_READY_S, Produced, remnants
+from .testbed.commands import READY_S, SPARK_READY_S, Produced, has_remnants
 from .testbed.testbed import DataFrameReader, Stage
 
 _ALL = (
@@ -342,7 +342,7 @@ def _cleared(stage: Stage, calm: float) -> None:
     bounds = stage.bounds
     deadline = calm + 2 * bounds["session_timeout"] + bounds["collection"] + REMAINS_S
     with suppress(NotReached):  # the checker reports it, with its witness
-        wait_for(lambda: not remnants(stage.group()), deadline - time.monotonic(), "leftovers are removed")
+        wait_for(lambda: not has_remnants(stage.group()), deadline - time.monotonic(), "leftovers are removed")
 
 
 def _read(run: DrillRun, stage: Stage, reader: DataFrameReader) -> tuple[Produced, list[dict[str, Any]]]:

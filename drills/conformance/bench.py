@@ -82,7 +82,6 @@ class Ground:
 class Bench(Stage):
     """One scenario's processes. The context manager ends all of them.
 
-    :ivar session_s: the session timeout of all processes.
     :ivar topics: those created, by name; the newest of each name.
     :ivar written: as in `trials`.
     """
@@ -100,7 +99,6 @@ class Bench(Stage):
         super().__init__(ground.environment, ground.folder / scenario.name, chroot, settings, 0, "conformance")
         self.scenario = scenario
         self.paths = GroupPaths(GROUP)
-        self.session_s = settings.session_timeout_ms / 1000
         self.topics: dict[str, Topic] = {}
         self.trials = Trials()
         self.written = self.trials.written

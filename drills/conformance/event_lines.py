@@ -91,10 +91,13 @@ class EventLines:
                 f"{self.process} prints {shown(line, 200)}, which is no event of the kit: {error!r}"
             ) from error
 
+    def _require(self, holds: bool, otherwise: str) -> None:
+        require(holds, f"{self.process} {otherwise}")
+
     def _take(self, name: str, at_ms: int, event: Mapping[str, Any]) -> None:
-        require(type(at_ms) is int, f"{self.process} prints {name} without a timestamp in milliseconds")
-        require(ENDED not in self.names, f"{self.process} prints {name} after {ENDED}")
-        require(STARTED in (name, *self.names), f"{self.process} prints {name} before {STARTED}")
+        self._require(type(at_ms) is int, f"prints {name} without a timestamp in milliseconds")
+        self._require(ENDED not in self.names, f"prints {name} after {ENDED}")
+        self._require(STARTED in (name, *self.names), f"prints {name} before {STARTED}")
         self.names.append(name if name != COMMITTED or event["success"] else NOT_COMMITTED)
         if name == ASSIGNED:
             self.held |= _partitions(event)
@@ -106,11 +109,11 @@ class EventLines:
             self._commit(event)
         else:
             known = (STARTED, ENDED, COMMITTED, *OTHERS)
-            require(name in known, f"{self.process} prints an event of an unknown name, {shown(name)}")
+            self._require(name in known, f"prints an event of an unknown name, {shown(name)}")
 
     def _give_up(self, name: str, partitions: frozenset[TopicPartition]) -> None:
         strange = partitions - self.held
-        require(not strange, f"{self.process} prints {name} of {names_of(strange)}, which it does not have")
+        self._require(not strange, f"prints {name} of {names_of(strange)}, which it does not have")
         self.gone.append((name, partitions))
         self.held -= partitions
         for each in partitions:
@@ -120,28 +123,24 @@ class EventLines:
     def _consume(self, event: Mapping[str, Any]) -> None:
         for each in event["partitions"]:
             partition, first, end = _partition(each), int(each["minOffset"]), int(each["maxOffset"]) + 1
-            require(partition in self.held, f"{self.process} consumes {partition}, which is not assigned to it")
+            self._require(partition in self.held, f"consumes {partition}, which is not assigned to it")
             position = self._position.get(partition, first)
-            require(
-                first == position, f"{self.process} consumes {partition} from {first}, and its position is {position}"
-            )
-            require(
-                each["count"] == end - first, f"{self.process} counts {each['count']} records from {first} to {end - 1}"
-            )
+            self._require(first == position, f"consumes {partition} from {first}, and its position is {position}")
+            self._require(each["count"] == end - first, f"counts {each['count']} records from {first} to {end - 1}")
             self._position[partition] = end
             self.batches.append(Batch(partition, first, end))
 
     def _commit(self, event: Mapping[str, Any]) -> None:
         for each in event["offsets"]:
             partition, offset = _partition(each), int(each["offset"])
-            require(partition in self.held, f"{self.process} commits {partition}, which is not assigned to it")
+            self._require(partition in self.held, f"commits {partition}, which is not assigned to it")
             position = self._position.get(partition)
-            require(
+            self._require(
                 position is not None and offset <= position,
-                f"{self.process} commits {offset} of {partition}, and its position is {position}",
+                f"commits {offset} of {partition}, and its position is {position}",
             )
             before = self.committed.get(partition, 0)
-            require(offset >= before, f"{self.process} commits {offset} of {partition} after {before}")
+            self._require(offset >= before, f"commits {offset} of {partition} after {before}")
             self.committed[partition] = offset
 
 

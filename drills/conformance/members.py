@@ -229,7 +229,7 @@ def is_killed(bench: Bench) -> None:
 def is_cut_off_shortly(bench: Bench) -> None:
     """No answer of ZooKeeper for less than its lease: it keeps its partitions and its incarnation."""
     trial, incarnation = bench.consuming()
-    bench.cut("c1", bench.session_s * 0.3)
+    bench.cut("c1", bench.bounds["session_timeout"] * 0.3)
     bench.flow()
     require(bench.channel("c1").incarnation == incarnation, "c1 has registered again after a short cut")
     require(not trial.events().gone, "c1 has given up partitions after a short cut")
@@ -252,7 +252,7 @@ def obeys_its_lease(bench: Bench) -> None:
             not delivers, f"c1 delivers records more than {lease_s:.2f} s after its last renewal: its lease is over"
         )
 
-    bench.stand_still(bench.session_s * 1.5 - lease_s - MARGIN_S, is_quiet)
+    bench.stand_still(bench.bounds["session_timeout"] * 1.5 - lease_s - MARGIN_S, is_quiet)
     bench.join(trial)
     bench.consumed()
     require(bench.channel("c1").incarnation == incarnation, "c1 has registered again, and its session was never over")
@@ -265,7 +265,7 @@ def outlives_its_session(bench: Bench) -> None:
     trial, incarnation = bench.consuming()
     seen = len(trial.events().names)
     bench.cut_off(trial)
-    bench.stand_still(bench.session_s * 1.5)
+    bench.stand_still(bench.bounds["session_timeout"] * 1.5)
     bench.produce()
     bench.join(trial)
     _require_first(bench, trial, seen, LOST, CONSUMED, COMMITTED)
@@ -369,7 +369,7 @@ def goes_on_without_a_coordinator(bench: Bench) -> None:
     """No coordinator at all for longer than a session: it consumes and commits."""
     trial, _ = bench.consuming()
     bench.kill("node-1")
-    bench.stand_still(bench.session_s * 1.5, bench.flow)
+    bench.stand_still(bench.bounds["session_timeout"] * 1.5, bench.flow)
     require(not trial.events().gone, "c1 has given up partitions while there was no coordinator")
     bench.start_node("node-2")
     bench.flow("c1", "c2")

@@ -59,6 +59,12 @@ def _hanging_s(stage: Stage) -> float:
     return stage.bounds["poll_interval"] + stage.bounds["lease"] + 3.0
 
 
+def _disk_hangs(stage: Stage, name: str) -> None:
+    process = stage.hang(name, _hanging_s(stage))
+    time.sleep(_hanging_s(stage))
+    process.go_on()
+
+
 def _rolled(stage: Stage) -> None:
     """A rolling restart of the fetchers."""
     for number in range(stage.settings.slots):
@@ -96,10 +102,8 @@ def _application_hangs(stage: Stage, where: str, joins: bool) -> None:
     """It is removed in time, and then goes on. With `joins` another slot joins, so that it must revoke a partition."""
     stage.start_application(APPLICATION, where)
     stage.wait_settled({*stage.slots(), APPLICATION})
-    process = stage.processes[APPLICATION]
-    process.hang()
     longest_s = 2 * _hanging_s(stage)  # until its eviction, plus the time of the join
-    stage.fault("stuck", longest_s, process=process.who, group=stage.settings.group, consumer=APPLICATION)
+    process = stage.hang(APPLICATION, longest_s)
     if joins:
         stage.start_slot(stage.settings.slots)
     wait_for(lambda: APPLICATION not in stage.group().state.target, longest_s, "the application is removed")
@@ -123,13 +127,10 @@ def _second_process(stage: Stage) -> None:
 
 
 def _churned(stage: Stage) -> None:
-    stage.start_churn(CHURN // 2, stage.random.randrange(1 << 30))
+    process = stage.start_churn(CHURN // 2, stage.random.randrange(1 << 30))
     stage.fault("churn", consumers=CHURN // 2)
-    process = stage.processes.pop("churn")
-    if process.wait(CHURN_S) is None:
-        stage.processes["churn"] = process
+    if not stage.has_ended("churn", CHURN_S, "left"):
         raise NotReached(f"not within {CHURN_S:.0f} s: {CHURN} joins and leaves")
-    stage.gone(process, "left")
     done = sum(line.get("joined", 0) + line.get("left", 0) for line in process.printed())
     if done < CHURN:
         raise NotReached(f"only {done} of {CHURN} joins and leaves happened")
@@ -145,11 +146,8 @@ def _told(lie: str) -> Callable[[Stage], None]:
         stage.fault("member-lies", process=process.who, lie=lie)
         if lie == KEEPS:
             stage.start_slot(stage.settings.slots)
-        if process.wait(given_up_s(stage.bounds)) is None:
+        if not stage.has_ended(LIAR, given_up_s(stage.bounds), "evicted"):
             stage.terminate(LIAR)
-        else:
-            del stage.processes[LIAR]
-            stage.gone(process, "evicted")
         stage.wait_settled(stage.slots())
 
     return run
@@ -198,7 +196,7 @@ CONSUMERS = (
         proves="A fetcher without progress leaves the group, and its partitions are reassigned.",
         hypothesis="Its partitions are fetched within max_poll_interval + lease + 1.5 s; every record comes once.",
         fault="writes of a fetcher's segments hang for longer than max_poll_interval",
-        run=_hit(lambda stage, name: stage.hang(name, _hanging_s(stage)), comes_back=True),
+        run=_hit(_disk_hangs, comes_back=True),
         promises=(GIVEN_UP,),
         is_short=False,
     ),

@@ -300,18 +300,12 @@ def _left(stage: Stage) -> set[str]:
 # ---- a leader that does not answer
 
 
-def _misbehaves(stage: Stage, leader: str, kind: str, seconds: float = 0.0) -> None:
-    process = stage.processes[leader]
-    process.hang()
-    stage.fault(kind, seconds, process=process.who, group=stage.settings.group, consumer=leader)
-
-
 def _leader_misbehaves(stage: Stage, kind: str) -> None:
     """Until the next leader's answer is adopted and the others have applied it. One that hangs is not evicted."""
     leader, before, bounds = leader_of(stage), adopted_ask(stage), stage.bounds
     others = stage.slots() - {leader}
     hangs_s = ASKED_S + bounds["assignment_timeout"] + bounds["poll_interval"] if kind == "hang" else 0.0
-    _misbehaves(stage, leader, kind, hangs_s)
+    process = stage.hang(leader, hangs_s, kind)
     stage.start_slot(stage.settings.slots)
     longest_s = ASKED_S + 2 * bounds["assignment_timeout"]
     wait_for(lambda: adopted_ask(stage) != before, longest_s, "the answer of another leader is adopted")
@@ -322,7 +316,7 @@ def _leader_misbehaves(stage: Stage, kind: str) -> None:
         ASKED_S,
         "the others have acknowledged their commands",
     )
-    stage.processes[leader].go_on()
+    process.go_on()
 
 
 # ---- a coordinator that dies during an ask
@@ -338,21 +332,17 @@ CLIENT_STEPS: Steps = (
 
 
 def _coordinator_killed_at_each_step(stage: Stage) -> None:
+    """At last while the ask is unanswered: the next coordinator sends its command again, and the first is ignored."""
     at_each_step(stage, CLIENT_STEPS)
-    _while_the_leader_thinks(stage)
-
-
-def _while_the_leader_thinks(stage: Stage) -> None:
-    """The ask is unanswered: the next coordinator sends its command again, and the first command is ignored."""
     leader, victim = leader_of(stage), elected_of(stage)
-    _misbehaves(stage, leader, "hang", ASKED_S + 3 * stage.bounds["session_timeout"])
+    process = stage.hang(leader, ASKED_S + 3 * stage.bounds["session_timeout"], "hang")
     leaves = partial(stage.terminate, slot(stage.settings.slots - 1))
     lose_commit(stage, victim, "a commit with an ask", (b"/state", b'"leader":'), False, leaves)
     stage.kill(victim)
     another_is_elected(stage, victim)
     longest_s = 3 * stage.bounds["session_timeout"] + ASKED_S
     wait_for(lambda: _is_asked_again(stage, leader), longest_s, "the leader is asked again, for the same ask")
-    stage.processes[leader].go_on()
+    process.go_on()
     stage.wait_settled(stage.slots())
     stage.start_node(victim)
 

@@ -75,7 +75,7 @@ def in_states(stage: Stage) -> RecordCounts:
     :raises NotReached: when there is none.
     """
     produced = stage.in_log()
-    total = sum(count for ids in produced.values() for numbers in ids.values() for count in numbers.values())
+    total = stage.produced_by_partition().total()
 
     def look() -> Mapping[str, Contribution | None] | None:
         contributions = read_contributions(Reading(stage.store), REGION, region_of(stage).sequence)

@@ -36,25 +36,19 @@ def slot(number: int) -> str:
     return f"{POOL}-slot-{number}"
 
 
-def remnants(group: ShownGroup) -> list[str]:
-    """Commands, partitions and owners of ended incarnations, which a turn should have removed."""
-    found: list[str] = []
+def has_remnants(group: ShownGroup) -> bool:
+    """Whether there are commands, partitions or owners of ended incarnations, which a turn should have removed."""
     live: set[tuple[str, TopicPartition]] = set()
     for member in group.members:
-        channel, name = member.channel, member.consumer
+        channel, commands = member.channel, [sent.command for sent in member.commands]
         if channel is None:
             continue
-        if channel.is_live:
-            live |= {(name, part) for part in channel.running}
-        else:
-            found += [f"{part} in `running` of {name}" for part in channel.running]
-        found += [
-            f"{sent.name} for {name}"
-            for sent in member.commands
-            if not channel.is_live or (sent.command is not None and sent.command.incarnation != channel.incarnation)
-        ]
-    owned = [(each.consumer, each.partition) for each in group.partitions if each.consumer is not None]
-    return [*found, *(f"owner {part} of {name}" for name, part in owned if (name, part) not in live)]
+        if not channel.is_live and (channel.running or commands):
+            return True
+        if any(command is not None and command.incarnation != channel.incarnation for command in commands):
+            return True
+        live |= {(member.consumer, part) for part in channel.running}
+    return any((each.consumer, each.partition) not in live for each in group.partitions if each.consumer is not None)
 
 
 class Proxies(ExitStack):

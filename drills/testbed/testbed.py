@@ -181,10 +181,17 @@ class Stage(Processes):
         process = self.processes[name]
         self.fault("sigterm", process=process.who)
         process.terminate()
-        if process.wait(READY_S) is None:
+        if not self.has_ended(name, READY_S, "ended"):
             raise NotReached(f"{name} does not end after SIGTERM")
+
+    def has_ended(self, name: str, timeout_s: float, why: str) -> bool:
+        """Whether a process ends in this time; then its end is recorded."""
+        process = self.processes[name]
+        if process.wait(timeout_s) is None:
+            return False
         del self.processes[name]
-        self.gone(process, "ended")
+        self.gone(process, why)
+        return True
 
     def gone(self, process: Process, why: str) -> None:
         """Record the end of a process."""
@@ -208,13 +215,12 @@ class Stage(Processes):
         for proxy in proxies:
             proxy.resume()
 
-    def hang(self, name: str, seconds: float) -> None:
-        """Let a process hang where its workload can, for `seconds`."""
+    def hang(self, name: str, seconds: float, kind: str = "stuck") -> Process:
+        """Let a consumer hang where its workload can. The caller lets it go on, after `seconds` at most."""
         process = self.processes[name]
-        self.fault("stuck", seconds, process=process.who, group=self.settings.group, consumer=name)
+        self.fault(kind, seconds, process=process.who, group=self.settings.group, consumer=name)
         process.hang()
-        time.sleep(seconds)
-        process.go_on()
+        return process
 
     def lose(self, name: str, loss: Loss) -> Loss:
         """Lose one packet between a process and its current server."""
@@ -257,31 +263,23 @@ class Stage(Processes):
 
 
 ANSWER_S = 120.0
-ENDED = "ended"
 
 
 class DataFrameReader:
-    """`drills.workloads.spark_reader`, started during the first drill, and restarted after it has ended."""
+    """`drills.workloads.spark_reader`, started during the first drill, and restarted after it has ended.
+
+    :ivar process: the current one.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._start()
 
-    @property
-    def pid(self) -> int:
-        """Of the current reader process."""
-        return self._process.pid
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it still runs."""
-        return self._process.is_running
-
     def _start(self) -> None:
         (self._folder / "reader.out").unlink(missing_ok=True)
         with held():  # so that the started process is always registered
             command = module_command("drills.workloads.spark_reader", [])
-            self._process = Process(self._folder, "reader", command, takes_requests=True)
+            self.process = Process(self._folder, "reader", command, takes_requests=True)
         self._heard = 0
 
     def read(
@@ -293,7 +291,7 @@ class DataFrameReader:
         :param is_whole: whether all records must be in it; else applications have read some of them.
         :raises NotReached: when Spark does not answer, or cannot read it; with the reason.
         """
-        if not self.is_running:
+        if not self.process.is_running:
             self.close()
             self._start()
         if not self._heard:
@@ -301,7 +299,7 @@ class DataFrameReader:
         options = {"zk": zk, "group": group, "failOnDataLoss": str(is_whole).lower()}
         options |= spark_options(access) if access is not None else {}
         try:
-            self._process.request(json.dumps(options))
+            self.process.request(json.dumps(options))
         except OSError as error:
             raise NotReached(f"Spark has ended: {error}") from error
         answer = self._answer()
@@ -311,21 +309,20 @@ class DataFrameReader:
         return partitions
 
     def _answer(self) -> dict[str, Any]:
-        def look() -> dict[str, Any] | None:
-            is_over = not self.is_running  # before its last answer is read
-            answers = self._process.printed()[self._heard :]
-            return answers[0] if answers else {"event": ENDED} if is_over else None
+        def unheard() -> list[dict[str, Any]]:
+            return self.process.printed()[self._heard :]
 
         try:
-            answer = wait_for(look, ANSWER_S, "Spark answers")
+            wait_for(lambda: unheard() or not self.process.is_running, ANSWER_S, "Spark answers")
         except NotReached:
-            self._process.kill()  # a late answer must not be taken for the next one
+            self.process.kill()  # a late answer must not be taken for the next one
             raise
-        if answer["event"] == ENDED:
+        answers = unheard()
+        if not answers:
             self.close()  # its remaining children
             raise NotReached(f"Spark has ended: {self._last_words()}")
         self._heard += 1
-        return answer
+        return answers[0]
 
     def _last_words(self) -> str:
         lines = (self._folder / "reader.log").read_text(errors="replace").splitlines()
@@ -333,4 +330,4 @@ class DataFrameReader:
 
     def close(self) -> None:
         """End it; the JVM ends shortly after its Python process."""
-        self._process.finish(4 * END_S)
+        self.process.finish(4 * END_S)

@@ -58,19 +58,15 @@ def main(fields: Fields) -> None:
         with Consumer(config, Subscription(topics), callbacks) as consumer:
             while not gate.ended.is_set():
                 count += sum(map(len, consumer.poll(POLL_MS).values()))
-                _commit(consumer)
+                try:
+                    consumer.commit()
+                except CommitFailed as error:
+                    emit("not committed", reason=str(error))
                 if hangs == BETWEEN_POLLS:
                     gate.pass_through()
     except FencedInstanceId as over:
         emit("fenced", reason=str(over))
     emit("ended", records=count)
-
-
-def _commit(consumer: Consumer) -> None:
-    try:
-        consumer.commit()
-    except CommitFailed as error:
-        emit("not committed", reason=str(error))
 
 
 def churn(fields: Fields) -> None:

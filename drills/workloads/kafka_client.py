@@ -28,49 +28,36 @@ GROUP = "drill-independent"
 """`group.id` is mandatory; the consumer neither joins the group nor commits."""
 
 
-class NumberedProducer:
-    """Writes numbered records.
-
-    :ivar ends: the number of acknowledged records.
-    """
-
-    def __init__(self, servers: str) -> None:
-        options = {"bootstrap.servers": servers, "log_level": 0, "enable.idempotence": True}
-        patient = {"message.timeout.ms": 0, "reconnect.backoff.max.ms": 200, "linger.ms": 0}
-        self._client = Client({**options, **patient})
-        self._next: dict[tuple[str, int], int] = {}
-        self.ends: Ends = {}
-
-    def write(self, topic: Topic, count: int) -> None:
-        """Add `count` records to each partition of a topic, asynchronously."""
-        for partition in topic.partitions:
-            first = self._next.get((topic.id, partition), 0)
-            done = partial(self._acknowledged, topic, partition)
-            for number in range(first, first + count):
-                self._client.produce(topic.name, b"%d" % number, topic.id.encode(), partition, on_delivery=done)
-            self._next[topic.id, partition] = first + count
-        self._client.poll(0)
-
-    def flush(self) -> None:
-        """Wait, with a timeout, for all acknowledgements."""
-        self._client.flush(FLUSHED_S)
-
-    def _acknowledged(self, topic: Topic, partition: int, error: Any, message: Any) -> None:
-        if error is not None:
-            emit("not written", ends=self.ends, reason=str(error))
-            return
-        written = self.ends.setdefault(topic.name, {}).setdefault(topic.id, {})
-        written[str(partition)] = written.get(str(partition), 0) + 1
-
-
 def main(fields: Fields) -> None:
     """See `produce`; it creates the topics with `partitions`. `servers` are the brokers."""
-    gate, numbers = HangGate(), NumberedProducer(fields.text("servers"))
+    gate, servers = HangGate(), fields.text("servers")
+    options = {"bootstrap.servers": servers, "log_level": 0, "enable.idempotence": True}
+    patient = {"message.timeout.ms": 0, "reconnect.backoff.max.ms": 200, "linger.ms": 0}
+    client = Client({**options, **patient})
+    sent: Counter[tuple[str, int]] = Counter()
+    ends: Ends = {}
+
+    def acknowledged(topic: Topic, partition: int, error: Any, message: Any) -> None:
+        if error is not None:
+            emit("not written", ends=ends, reason=str(error))
+            return
+        written = ends.setdefault(topic.name, {}).setdefault(topic.id, {})
+        written[str(partition)] = written.get(str(partition), 0) + 1
+
+    def write(topic: Topic, count: int) -> None:
+        for partition in topic.partitions:
+            first = sent[topic.id, partition]
+            done = partial(acknowledged, topic, partition)
+            for number in range(first, first + count):
+                client.produce(topic.name, b"%d" % number, topic.id.encode(), partition, on_delivery=done)
+            sent[topic.id, partition] = first + count
+        client.poll(0)
+
     for name in sorted(fields.mapping("topics")):
-        TrialKafka(fields.text("servers")).make_topic(name, fields.number("partitions"))
-    produce(gate, fields, numbers.write, numbers.ends)
-    numbers.flush()
-    emit("produced", ends=numbers.ends)
+        TrialKafka(servers).make_topic(name, fields.number("partitions"))
+    produce(gate, fields, write, ends)
+    client.flush(FLUSHED_S)
+    emit("produced", ends=ends)
 
 
 def read(fields: Fields) -> None:

@@ -1,29 +1,35 @@
 """A fetcher slot in its own process, without the Spark task, and the process that keeps the znode of their pool.
 
-The hang is in its disk; with `misbehaves` the group leader's assignor hangs or raises.
+The hang is in its disk; with `misbehaves` the assignor `drill` hangs or raises on the group's leader: a built-in
+strategy, offered by an entry point like a third party's assignor.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from importlib.metadata import Distribution, DistributionFinder
 from pathlib import Path
 
 import pyarrow as pa
 
 import coordinator
+from consumer.assignment.base import Assignment, ClientAssignor, Cluster
+from consumer.assignment.consumers import ENTRY_POINTS, named
 from consumer.config import Subscription
 from consumer.logs import open_log
 from consumer.sealing.segment_files import SegmentFolder
 from consumer.spark.fetchers.config import SlotConfig, SlotSpec
 from consumer.spark.fetchers.slot import UNANSWERED, PoolPost, Slot
+from coordinator.zk.errors import UsageError
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.values import load
 from coordinator.zk.znodes.json_fields import Fields
 
-from . import assignor
 from .process import HangGate, emit, topics_of
 
 KEEP_S = 0.5
@@ -52,13 +58,13 @@ class HangingFolder(SegmentFolder):
 def main(fields: Fields) -> None:
     """Run slot `number` of the pool until SIGTERM or a stop request; `run` is the pool's run.
 
-    `misbehaves`, `strategy` and `state_bytes` configure the assignor `drill` (`assignor.py`). The other fields are
-    `topics` (topic -> threads), and those of `SlotConfig`.
+    `misbehaves`, `strategy` and `state_bytes` configure the assignor `drill`. The other fields are `topics` (topic ->
+    threads), and those of `SlotConfig`.
     """
     gate = HangGate()
     misbehaves = fields.text("misbehaves", "")
     if misbehaves:
-        assignor.install(fields.text("strategy"), gate, misbehaves, fields.number("state_bytes", 0))
+        install(fields.text("strategy"), gate, misbehaves, fields.number("state_bytes", 0))
     config = load(SlotConfig, fields.values, env={})
     number, life = fields.number("number"), fields.text("run")
     topics = topics_of(fields)
@@ -97,3 +103,80 @@ def keep_pool(fields: Fields) -> None:
             is_posted = True
             emit("posted")
     post.close()
+
+
+# ---- the assignor
+
+NAME = "drill"
+HANGS = "hangs"
+RAISES = "raises"
+
+installed: DrillAssignor | None = None
+"""The target of the entry point, after `install`."""
+
+
+class DrillAssignor(ClientAssignor):
+    """Assigns as `strategy` does.
+
+    :param misbehaves: the behaviour of `assign` while the gate is shut: `hangs` until it is open, or `raises`.
+    :param state_bytes: size of each member's state; large states split an answer into several transactions.
+    """
+
+    name = NAME
+
+    def __init__(self, strategy: ClientAssignor, gate: HangGate, misbehaves: str, state_bytes: int = 0) -> None:
+        self.is_cooperative = strategy.is_cooperative
+        self._strategy = strategy
+        self._gate = gate
+        self._misbehaves = misbehaves
+        self._state = bytes(state_bytes)
+
+    def assign(self, cluster: Cluster, metadata: Mapping[str, bytes]) -> Mapping[str, Assignment]:
+        """See `ClientAssignor`.
+
+        :raises RuntimeError: when it misbehaves so.
+        """
+        if not self._gate.is_open:
+            emit("misbehaves", how=self._misbehaves)
+            if self._misbehaves == RAISES:
+                raise RuntimeError("the drill requested a failure")
+            self._gate.pass_through()
+        assignments = self._strategy.assign(cluster, metadata)
+        return {consumer: replace(one, member_state=self._state) for consumer, one in assignments.items()}
+
+
+def install(strategy: str, gate: HangGate, misbehaves: str, state_bytes: int = 0) -> None:
+    """Install the assignor `drill` in this process, as a package would.
+
+    :param strategy: the strategy while the gate is open.  :param state_bytes: size of each member's state.
+    :raises UsageError: when the strategy or the misbehaviour is unknown.
+    """
+    global installed
+    if misbehaves not in (HANGS, RAISES):
+        raise UsageError(f"misbehaves must be {HANGS} or {RAISES}, not {misbehaves!r}")
+    (builtin,) = named([strategy])
+    installed = DrillAssignor(builtin, gate, misbehaves, state_bytes)
+    sys.meta_path.append(_Package)
+
+
+class _Package(Distribution):
+    """The metadata of a package without a folder; the class is its finder, too, which finds no module."""
+
+    FILES = {  # noqa: RUF012
+        "METADATA": "Metadata-Version: 2.1\nName: zk-group-drill-assignor\nVersion: 0\n",
+        "entry_points.txt": f"[{ENTRY_POINTS}]\n{NAME} = {__name__}:installed\n",
+    }
+
+    def read_text(self, filename: str) -> str | None:
+        return self.FILES.get(filename)
+
+    def locate_file(self, path: object) -> Path:
+        return Path(__file__).parent / str(path)
+
+    @classmethod
+    def find_distributions(cls, context: DistributionFinder.Context | None = None) -> Iterable[Distribution]:
+        return [cls()]
+
+    @staticmethod
+    def find_spec(fullname: str, path: object = None, target: object = None) -> None:
+        """See `importlib.abc.MetaPathFinder`."""

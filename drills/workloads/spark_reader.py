@@ -31,9 +31,9 @@ def main() -> None:
     register(spark)
     emit("ready")
     for line in sys.stdin:
-        asked = json.loads(line)
+        sealed = spark.read.format("zk_group").options(**json.loads(line))
         try:
-            emit("read", partitions=counted(frame_of(spark, asked)))
+            emit("read", partitions=counted(sealed.load()))
         except PySparkException as error:
             emit("failed", reason=reason_of(str(error)))
     spark.stop()
@@ -60,11 +60,6 @@ def session(master: str = "local[1]", java: str = SHORT_LIVED, options: Mapping[
     )
     spark.sparkContext.setLogLevel("ERROR")
     return spark
-
-
-def frame_of(spark: SparkSession, asked: dict[str, str]) -> DataFrame:
-    """All sealed records of a group; `asked` are the options of the source."""
-    return spark.read.format("zk_group").options(**asked).load()
 
 
 def counted(frame: DataFrame) -> list[dict[str, Any]]:

@@ -31,12 +31,12 @@ def test_a_reader_that_was_killed_is_started_again_for_the_next_question(tmp_pat
     try:
         with pytest.raises(NotReached, match="no group missing"):
             reader.read(zk, "missing")
-        os.kill(reader.pid, signal.SIGKILL)
-        eventually(lambda: not reader.is_running, 10, "it is gone")
+        os.kill(reader.process.pid, signal.SIGKILL)
+        eventually(lambda: not reader.process.is_running, 10, "it is gone")
 
         with pytest.raises(NotReached, match="no group missing"):
             reader.read(zk, "missing")
-        family = [reader.pid, *descendants(reader.pid)]
+        family = [reader.process.pid, *descendants(reader.process.pid)]
         assert any("org.apache.spark" in command_line(pid) for pid in family)
     finally:
         reader.close()

@@ -26,7 +26,7 @@ def test_plain_reader_of_drills_agrees_with_spark(spark: SparkSession, world: Wo
 
     plain = plain_reader.counted(asked)
 
-    by_spark = spark_reader.counted(spark_reader.frame_of(spark, asked))
+    by_spark = spark_reader.counted(spark.read.format("zk_group").options(**asked).load())
     assert sorted(plain, key=str) == sorted(by_spark, key=str)
     assert {each["partition"]: (each["distinct"], each["misplaced"]) for each in plain} == {
         0: (3, 0),

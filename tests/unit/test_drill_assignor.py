@@ -14,8 +14,8 @@ from consumer.assignment.consumers import ENTRY_POINTS, client_assignors
 from consumer.assignment.metadata import ConsumerMetadata
 from coordinator.zk.errors import UsageError
 from coordinator.zk.znodes.records import Topic
-from drills.workloads import assignor
-from drills.workloads.assignor import DrillAssignor
+from drills.workloads import slot
+from drills.workloads.slot import DrillAssignor
 
 
 class Gate:
@@ -50,11 +50,11 @@ def gate() -> Iterator[Gate]:
     before = list(sys.meta_path)
     yield Gate()
     sys.meta_path[:] = before
-    assignor.installed = None
+    slot.installed = None
 
 
 def loaded(misbehaves: str, gate: Gate, strategy: str = "cooperative-sticky") -> DrillAssignor:
-    assignor.install(strategy, gate, misbehaves)  # type: ignore[arg-type]
+    slot.install(strategy, gate, misbehaves)  # type: ignore[arg-type]
     found = client_assignors()["drill"]
     assert isinstance(found, DrillAssignor)
     return found
@@ -103,6 +103,6 @@ def test_assignor_hangs_until_the_gate_is_open(gate: Gate) -> None:
 @pytest.mark.parametrize(("strategy", "misbehaves"), [("no-such", "hangs"), ("range", "sulks")])
 def test_unknown_strategy_or_misbehaviour_is_an_error(gate: Gate, strategy: str, misbehaves: str) -> None:
     with pytest.raises(UsageError):
-        assignor.install(strategy, gate, misbehaves)  # type: ignore[arg-type]
+        slot.install(strategy, gate, misbehaves)  # type: ignore[arg-type]
 
     assert "drill" not in client_assignors()

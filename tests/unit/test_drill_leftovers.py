@@ -8,7 +8,7 @@ from coordinator.admin.groups import ShownCommand, ShownGroup, ShownMember, Show
 from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import STOP_FETCHER, Channel, Command
-from drills.testbed.commands import remnants
+from drills.testbed.commands import has_remnants
 
 PART = TopicPartition("t", 0)
 LIVE = Channel(incarnation="i2", running={PART: 5}, topics={"t": "id"})
@@ -23,25 +23,25 @@ def group(channel: Channel, *commands: Command, owner: str | None = None) -> Sho
 
 
 def test_live_consumer_has_no_leftovers() -> None:
-    assert remnants(group(LIVE, STOP, owner="c1")) == []
+    assert not has_remnants(group(LIVE, STOP, owner="c1"))
 
 
 def test_consumer_that_left_has_no_leftovers() -> None:
-    assert remnants(group(OVER)) == []
+    assert not has_remnants(group(OVER))
 
 
 def test_command_for_an_ended_consumer_is_a_leftover() -> None:
-    assert remnants(group(OVER, STOP)) == ["command-0 for c1"]
+    assert has_remnants(group(OVER, STOP))
 
 
 def test_command_for_an_earlier_incarnation_is_a_leftover() -> None:
-    assert remnants(group(LIVE, STOP, replace(STOP, incarnation="i1"))) == ["command-1 for c1"]
+    assert has_remnants(group(LIVE, STOP, replace(STOP, incarnation="i1")))
 
 
 def test_running_partition_in_an_ended_channel_is_a_leftover() -> None:
-    assert remnants(group(replace(LIVE, ended="evicted"))) == ["t-0 in `running` of c1"]
+    assert has_remnants(group(replace(LIVE, ended="evicted")))
 
 
 def test_owner_of_a_partition_that_it_does_not_run_is_a_leftover() -> None:
-    assert remnants(group(OVER, owner="c1")) == ["owner t-0 of c1"]
-    assert remnants(group(LIVE, owner="c2")) == ["owner t-0 of c2"]
+    assert has_remnants(group(OVER, owner="c1"))
+    assert has_remnants(group(LIVE, owner="c2"))
