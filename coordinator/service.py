@@ -88,9 +88,9 @@ class CoordinatorService:
         :raises ZooKeeperUnreachable: when no server answers at the start; later it retries.
         :raises NotAuthorized: when an ACL refuses the first election, or credentials are required; later it retries.
         """
-        store = self._open_store()
+        store: Store | None = self._open_store()
         is_first = True
-        while True:
+        while store is not None:
             try:
                 self._one_session(store, is_first)
             except (StoreError, Fenced) as error:
@@ -106,10 +106,7 @@ class CoordinatorService:
             if self._stopping.wait(STAND_AGAIN_S):
                 log.info("stopped: node=%s", self._config.node)
                 return
-            again = self._handle_new_session()
-            if again is None:
-                return
-            store = again
+            store = self._handle_new_session()
 
     def stop(self) -> None:
         """Resign, and make `run` return."""

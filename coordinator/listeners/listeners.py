@@ -17,7 +17,7 @@ from ..regions.turns import Regions
 from ..term.operator_requests import Asked
 from ..term.reading import Findings
 from ..term.term import Term
-from ..zk.errors import AccessDenied, Retryable
+from ..zk.errors import Retryable
 from ..zk.runtime import Runtime
 from ..zk.store import Watch
 from ..zk.znodes.paths import GROUPS, REGIONS, GroupPaths
@@ -275,12 +275,8 @@ class Listeners:
 
     def group_change(self, all_of_them: bool = False) -> None:
         """Seed 000, `GroupChangeListener`, also for groups that are gone."""
-        listing = self._store.children(GROUPS, watch=self._on_groups)
-        try:
-            names = set(self._findings.usable(GROUPS, listing.names if listing else ()))
-        except AccessDenied as error:
-            self._findings.report(error.path, str(error))
-            names = set(self._members.groups())
+        listed = self._findings.listed(GROUPS, self._store.children(GROUPS, watch=self._on_groups))
+        names = set(self._members.groups() if listed is None else listed)
         self._findings.done()
         new, gone = self._members.listed(names)
         for group in gone:

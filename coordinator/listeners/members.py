@@ -12,8 +12,8 @@ from ..planning.rebalance_history import changes_of
 from ..term.reading import Findings
 from ..term.request_queue import Pace
 from ..term.term import Term
-from ..zk.errors import AccessDenied, BadData
-from ..zk.store import Listing, Node
+from ..zk.errors import BadData
+from ..zk.store import Node
 from ..zk.znodes.paths import GROUPS, GroupPaths
 from ..zk.znodes.records import Registration
 from .topics import AskForTurn, Interests
@@ -146,7 +146,10 @@ class MemberListener:
             if group.steps is not None:
                 group.is_behind, group.is_all_behind = True, group.is_all_behind or is_all
                 continue
-            if (consumers := self._listed(name, group, listing)) is None:
+            consumers = group.findings.listed(GroupPaths(name).ids, listing)
+            if consumers is None:  # the members stay as they were, and turns fail
+                group.findings.done()
+                group.members = group.members or {}
                 continue
             group.steps = self._steps(name, group, consumers, is_all)
             if room > 0:
@@ -177,16 +180,6 @@ class MemberListener:
         if group.is_behind:
             group.is_behind = False
             self._later(name)
-
-    def _listed(self, name: str, group: _Group, listing: Listing | None) -> list[str] | None:
-        """The consumers in `ids`; None when it may not be read: the members stay as they were, and turns fail."""
-        try:
-            return sorted(group.findings.usable(GroupPaths(name).ids, listing.names if listing else ()))
-        except AccessDenied as error:
-            group.findings.report(error.path, str(error))
-            group.findings.done()
-            group.members = group.members or {}
-            return None
 
     def _steps(self, name: str, group: _Group, consumers: Sequence[str], is_all: bool) -> Iterator[None]:
         """Seed 000, `GroupMemberChangeListener`; a member is (name, czxid), and its data may change in place."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from ..term.reading import Findings
 from ..term.term import Term
-from ..zk.errors import AccessDenied, BadData
+from ..zk.errors import BadData
 from ..zk.runtime import Runtime
 from ..zk.store import Node, Watch
 from ..zk.znodes.group_state import CLIENT
@@ -109,14 +109,10 @@ class TopicListener:
 
     def topic_change(self, all_of_them: bool = False) -> None:
         """Seed 000, `TopicChangeListener`, also for deleted and re-created topics."""
-        listing = self._store.children(self._brokers.topics, watch=self._on_topics)
-        try:
-            names = set(self._findings.usable(self._brokers.topics, listing.names if listing else ()))
-        except AccessDenied as error:
-            self._findings.report(error.path, str(error))
-            names = set(self.topics)  # the topics stay as they were
-        finally:
-            self._findings.done()
+        path = self._brokers.topics
+        listed = self._findings.listed(path, self._store.children(path, watch=self._on_topics))
+        names = set(self.topics if listed is None else listed)  # unlisted ones stay as they were
+        self._findings.done()
         for name in self._unreadable - names:
             self._readable(name)
         gone = set(self.topics) - names

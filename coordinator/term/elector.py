@@ -165,12 +165,10 @@ def listed(open_store: StoreFactory, node: str, host: str) -> StoreFactory:
         store = open_store()
         try:
             _list_node(store, NodeRecord(node, host))
-        except WriteDenied as error:
-            if _is_stranger(store):
+        except StoreError as error:  # nothing is decided by the list
+            if isinstance(error, WriteDenied) and _is_stranger(store):
                 store.close()
                 raise NotAuthorized(f"this node has no identity of a coordinator: {error}") from error
-            log.warning("node not listed: node=%s reason=%s", node, error)
-        except StoreError as error:  # nothing is decided by the list
             log.warning("node not listed: node=%s reason=%s", node, error)
         return store
 

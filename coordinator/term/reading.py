@@ -9,9 +9,9 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar, cast
 
-from ..zk.errors import BadData
+from ..zk.errors import AccessDenied, BadData
 from ..zk.runtime import FirstLines, Runtime
-from ..zk.store import Node, Store
+from ..zk.store import Listing, Node, Store
 from ..zk.values import shown
 from ..zk.znodes.paths import GROUPS, MAX_NAME, is_name
 from .metrics import CoordinatorMetrics
@@ -83,6 +83,14 @@ class Findings:
                 yield name
             else:
                 self.report(f"{path}/{shown(name, MAX_NAME)}", "its name contains invalid characters")
+
+    def listed(self, path: str, listing: Listing | None) -> list[str] | None:
+        """The valid names of `path`'s children, in order; None when it may not be listed, which is reported."""
+        try:
+            return sorted(self.usable(path, listing.names if listing is not None else ()))
+        except AccessDenied as error:
+            self.report(error.path, str(error))
+            return None
 
     def forget(self) -> None:
         """What was read is gone."""
