@@ -38,7 +38,6 @@ from coordinator.zk.znodes.topic_filter import GroupFilters, TopicFilter
 from ..config import CLIENT_SIDE, COORDINATOR_SIDE, Subscription
 from ..logs import Log, TopicIdPartition
 from ..membership.call_guard import MemberContext
-from ..membership.channel import logged
 from ..membership.client_assignment import IDS_AT_ONCE, ClientAssignment, Decision, MemberMetadata, Role
 from ..types import Offsets
 from .adapter import CoordinatorStrategy
@@ -176,7 +175,7 @@ class ConsumerRole(Role):
             batch = names[first : first + CHANNELS_AT_ONCE]
             paths = [self._paths.channel(name) for name in batch]
             for name, path, node in zip(batch, paths, store.get_many(paths), strict=True):
-                if (channel := logged(log, parsed_channel, path, node)) is not None:
+                if (channel := readable(parsed_channel, path, node, log)) is not None:
                     found[name] = channel
         return found
 

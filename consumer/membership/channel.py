@@ -7,32 +7,21 @@ increments the version; ZooKeeper refuses its writes from then on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TypeVar
 
-from coordinator.zk.errors import BadData, IncarnationOver, OutcomeUnknown, Refused, StoreError
+from coordinator.zk.errors import IncarnationOver, OutcomeUnknown, Refused, StoreError
 from coordinator.zk.runtime import Runtime
-from coordinator.zk.store import Check, Node, Operation, SetData, Store
+from coordinator.zk.store import Check, Operation, SetData, Store
 from coordinator.zk.update import ensure
+from coordinator.zk.znodes.json_fields import readable
 from coordinator.zk.znodes.paths import GroupPaths, parents_of
 from coordinator.zk.znodes.records import Channel, parsed_channel
 
 from ..errors import ChannelGone, FencedInstanceId, refusal_in
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-
-def logged(log: logging.Logger, parse: Callable[[str, bytes], T], path: str, node: Node | None) -> T | None:
-    """As `readable`; an unreadable znode is logged."""
-    try:
-        return parse(path, node.data) if node is not None else None
-    except BadData as error:
-        log.warning("ignoring unreadable znode: path=%s problem=%s", path, error)
-        return None
 
 
 class FencedChannel:
@@ -167,7 +156,7 @@ class FencedChannel:
     def _look(self) -> tuple[Channel, int]:
         """The current data and version; raises, permanently, when another process has moved them."""
         node = self._store.get(self._path)
-        latest = logged(log, self._parsed, self._path, node)
+        latest = readable(self._parsed, self._path, node, log)
         if node is None or latest is None or not latest.incarnation:
             raise self._finished(ChannelGone("the channel was removed or overwritten"))
         if latest.incarnation != self.incarnation:

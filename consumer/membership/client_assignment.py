@@ -28,13 +28,14 @@ from coordinator.zk.znodes.group_state import (
     decoded,
     decoded_bytes,
 )
+from coordinator.zk.znodes.json_fields import readable
 from coordinator.zk.znodes.paths import ANSWER, MEMBER_PREFIX, GroupPaths, error_text, shown
 from coordinator.zk.znodes.records import ASSIGN, Channel, Command, Registration
 
 from ..config import Subscription
 from ..errors import AssignmentFailed
 from .call_guard import MemberContext
-from .channel import FencedChannel, logged
+from .channel import FencedChannel
 
 log = logging.getLogger(__name__)
 
@@ -198,7 +199,7 @@ class ClientAssignment:
         """Read the member's own entry. Without one the leader omitted this member, or a later ask is adopted."""
         name, where = channel.ask, self._paths.member_answer(channel.ask, self._consumer)
         node = store.get(where)
-        entry = logged(log, MemberAnswer.parse, where, node) if node is not None else MemberAnswer()
+        entry = readable(MemberAnswer.parse, where, node, log) if node is not None else MemberAnswer()
         protocol = entry.protocol if entry is not None else ""
         if entry is not None and not protocol:
             ask = self._ask(store, name)
@@ -210,7 +211,7 @@ class ClientAssignment:
     # ---- the leader
 
     def _ask(self, store: Store, name: str) -> Ask | None:
-        return logged(log, Ask.parse, self._paths.ask(name), store.get(self._paths.ask(name)))
+        return readable(Ask.parse, self._paths.ask(name), store.get(self._paths.ask(name)), log)
 
     def _decided(self, store: Store, name: str, ask: Ask) -> tuple[Answer, Mapping[str, MemberAnswer]]:
         """The answer, which reports the error when the assignor failed.

@@ -388,7 +388,7 @@ def _tree(store: AclStore, policy: AclPolicy, brokers: Brokers) -> Iterator[list
         yield [ROOT]
     roots = [CONSUMERS]
     if store.get(brokers.ids) is None:  # Kafka in ZooKeeper mode creates it, and keeps it while no broker runs
-        roots.append(brokers.brokers_path)
+        roots.append(brokers.root)
     while roots:
         listings = store.children_many(roots)
         found = [(path, each) for path, each in zip(roots, listings, strict=True) if each and path != brokers.ids]
@@ -406,7 +406,7 @@ def _owns_chroot(store: AclStore, policy: AclPolicy, brokers: Brokers) -> bool:
     not; and one that somebody else has closed is not opened.
     """
     listing = store.children(ROOT)
-    if listing is None or not {*listing.found} <= {path.split("/")[1] for path in (CONSUMERS, brokers.brokers_path)}:
+    if listing is None or not {*listing.found} <= {path.split("/")[1] for path in (CONSUMERS, brokers.root)}:
         return False
     found = store.get_acls([ROOT])[0] or ()
     if not policy.is_secure:

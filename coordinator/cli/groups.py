@@ -81,7 +81,7 @@ def source_options(is_needed: bool) -> Callable[[Command], Command]:
             def opened(zk: str, brokers: Brokers) -> Log:
                 from consumer.logs import KafkaPlace, open_log  # loads pyarrow, needed only here
 
-                place = KafkaPlace(zk, brokers.brokers_path, bootstrap_servers, kafka or {}, cli.command_access())
+                place = KafkaPlace(zk, brokers.root, bootstrap_servers, kafka or {}, cli.command_access())
                 return open_log(log_dir or "", place)
 
             return command(*args, source=opened if log_dir or is_needed else None, **rest)

@@ -125,20 +125,13 @@ class WatchedNode:
         """
         now = self._runtime.monotonic()
         if self._is_dirty or store is not self._store or now - self._read_at >= READ_AGAIN_S:
-            self._is_dirty = False
-            try:
-                self.node = store.get(self.path, watch=self._on_change)
-            except BaseException:
-                self._is_dirty = True
-                raise
+            self._is_dirty, self._store = False, None  # after an error it has no store, and the next call reads
+            self.node = store.get(self.path, watch=self.forget)
             self._store, self._read_at = store, now
         return self.node
 
-    def _on_change(self, path: str) -> None:
-        self._is_dirty = True
-
-    def forget(self) -> None:
-        """Invalidate the cache after a write: the next `read` asks ZooKeeper."""
+    def forget(self, _path: str = "") -> None:
+        """Invalidate the cache, after a write or when the watch fires: the next `read` asks ZooKeeper."""
         self._is_dirty = True
 
 

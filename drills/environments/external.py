@@ -235,7 +235,7 @@ class NamedGroup(External):
         return self.below
 
     def watched(self, chroot: str) -> Sequence[str]:
-        return [f"{chroot}{CONSUMERS}", f"{chroot}{Brokers().brokers_path}"]
+        return [f"{chroot}{CONSUMERS}", f"{chroot}{Brokers().root}"]
 
     @contextmanager
     def cleared(self, chroot: str, keep: bool) -> Iterator[None]:
@@ -290,7 +290,7 @@ class NamedGroup(External):
             )
         if REGION in _names(store, f"{self.below}{REGIONS}"):
             raise UsageError(f"consistent region {REGION} exists at --zk: drills use that name, and remove it")
-        if _names(store, f"{self.below}{Brokers().brokers_path}/ids"):
+        if _names(store, f"{self.below}{Brokers().root}/ids"):
             raise UsageError("a Kafka broker is registered at --zk: drills create no topic beside it")
 
 

@@ -103,7 +103,7 @@ def test_a_drill_on_a_named_group_leaves_nothing_of_it_but_the_epoch(shared: str
 
     said = json.loads(out.splitlines()[-1])
     assert (run.returncode, said["verdict"]) == (0, "PASS"), err
-    parents = {COORDINATOR_EPOCH, GROUPS, NODES, CONSUMERS, Brokers().brokers_path, Brokers().topics}
+    parents = {COORDINATOR_EPOCH, GROUPS, NODES, CONSUMERS, Brokers().root, Brokers().topics}
     after = tree(shared)
     assert {path for path in after if path not in before} == parents
     assert {path: node for path, node in after.items() if path in before} == before

@@ -62,7 +62,7 @@ def test_group_with_existing_znodes_is_refused_and_keeps_them(
 def test_a_path_where_a_kafka_is_registered_is_refused_before_anything_is_written(
     environment: NamedGroup, zk: str
 ) -> None:
-    make(zk, f"{Brokers().brokers_path}/ids/0")
+    make(zk, f"{Brokers().root}/ids/0")
 
     with environment.opened() as store, pytest.raises(UsageError, match="Kafka"):
         environment.require_no_members(store)

@@ -40,7 +40,6 @@ from ...errors import TURNED_AWAY, AssignmentFailed, FencedInstanceId
 from ...fetching.polling import PENDING_S, Fetcher, Lag, Looks
 from ...logs import Log, embedded_folder, open_log
 from ...membership.call_guard import MemberContext
-from ...membership.channel import logged
 from ...membership.member import ConsumerMember
 from ...membership.offsets import Consumption
 from ...membership.start_position import Starts
@@ -83,7 +82,7 @@ class Directions:
         node = self._segments.read(store)
         if node is not self._segments_read:
             self._segments_read = node
-            self.segments = logged(log, SegmentsRecord.parse, self._segments.path, node) or SegmentsRecord()
+            self.segments = readable(SegmentsRecord.parse, self._segments.path, node, log) or SegmentsRecord()
         return self._reason_to_leave(self._pool.read(store))
 
     def _reason_to_leave(self, node: Node | None) -> str | None:
@@ -96,7 +95,7 @@ class Directions:
         self._gone_since = None
         if node is not self._pool_read:
             self._pool_read = node
-            self._pool_record = logged(log, Pool.parse, self._pool.path, node)
+            self._pool_record = readable(Pool.parse, self._pool.path, node, log)
         pool = self._pool_record
         if pool is None:
             return None

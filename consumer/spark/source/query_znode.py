@@ -8,10 +8,10 @@ from coordinator.zk.errors import CoordinatorError, Fenced, Refused
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Check, Create, Delete, Node, Operation, SetData, Store
 from coordinator.zk.update import Failure, WatchedNode, ensure, retried
+from coordinator.zk.znodes.json_fields import readable
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.segments import Query, Rewind
 
-from ...membership.channel import logged
 from .segment_index import SourceOffset
 
 log = logging.getLogger(__name__)
@@ -258,7 +258,7 @@ class QueryPost:
 
     def _parsed(self, node: Node) -> Query:
         """A query's znode; an unreadable one belongs to no run."""
-        return logged(log, Query.parse, self._path, node) or Query("", 0, 0)
+        return readable(Query.parse, self._path, node, log) or Query("", 0, 0)
 
     def _data(self, finished: int) -> bytes:
         return Query(self._run, finished, self._runtime.wall_ms(), rewind=self._rewind).to_bytes()

@@ -10,7 +10,7 @@ from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Listing, Store
 from coordinator.zk.znodes import forms
 from coordinator.zk.znodes.forms import Record
-from coordinator.zk.znodes.json_fields import MAX_NUMBER, Fields, by_partition
+from coordinator.zk.znodes.json_fields import MAX_NUMBER, Fields, by_partition, only
 from coordinator.zk.znodes.partitions import LOST, RESET, Discontinuity, TopicPartition
 from coordinator.zk.znodes.paths import SEGMENT_PREFIX, GroupPaths, checked_name, segment_name, sequence
 from coordinator.zk.znodes.segments import Segment, SegmentsRecord
@@ -36,10 +36,7 @@ def _read_ends(value: Any) -> Ends:
     }
 
 
-def _end(value: object) -> int:
-    if type(value) is int and 0 <= value < 2**63:
-        return value
-    raise ValueError
+_end = only(lambda value: type(value) is int and 0 <= value < 2**63)
 
 
 def _ends_by_id(ends: Ends) -> dict[str, dict[str, dict[str, int]]]:

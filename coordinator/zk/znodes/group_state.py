@@ -20,7 +20,7 @@ from ..errors import BadData
 from . import forms, ranges
 from .forms import Form, Record
 from .json_fields import MAX_ZNODE_BYTES, Fields, compact
-from .partitions import PartitionSet, TopicPartition, partition_set, range_texts, united
+from .partitions import PartitionSet, TopicPartition, by_topic, partition_set, range_texts, united
 from .paths import is_name
 from .regions import GroupRegion
 
@@ -247,15 +247,12 @@ REST = "*"
 
 def keys_of(partitions: Iterable[TopicPartition], why: str) -> dict[str, str]:
     """The entries of partitions that are left out for one reason."""
-    by_topic: dict[str, list[TopicPartition]] = {}
-    for partition in partitions:
-        by_topic.setdefault(partition.topic, []).append(partition)
     found: dict[str, str] = {}
-    for topic, each in sorted(by_topic.items()):
-        if len(each) <= MANY:
-            found |= {str(partition): why for partition in sorted(each)}
+    for topic, numbers in by_topic(partitions).items():
+        if len(numbers) <= MANY:
+            found |= {f"{topic}-{number}": why for number in numbers}
         else:
-            found[f"{topic}({range_texts(each)[topic]})"] = why
+            found[f"{topic}({ranges.encode(numbers)})"] = why
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -165,12 +166,27 @@ class Fields:
         return found
 
 
-def readable(parse: Callable[[str, bytes], T], path: str, node: Node | None) -> T | None:
-    """A znode's record; None when it does not exist or is unreadable."""
+def readable(
+    parse: Callable[[str, bytes], T], path: str, node: Node | None, log: logging.Logger | None = None
+) -> T | None:
+    """A znode's record; None when it does not exist or is unreadable, which `log` gets."""
     try:
         return parse(path, node.data) if node is not None else None
-    except BadData:
+    except BadData as error:
+        if log is not None:
+            log.warning("ignoring unreadable znode: path=%s problem=%s", path, error)
         return None
+
+
+def only(is_good: Callable[[Any], bool]) -> Callable[[Any], Any]:
+    """For `by_partition`: a value itself, where it is good."""
+
+    def read(value: Any) -> Any:
+        if is_good(value):
+            return value
+        raise ValueError
+
+    return read
 
 
 def by_partition(topics: Any, read: Callable[[Any], T]) -> dict[TopicPartition, T]:

@@ -59,13 +59,15 @@ class PartitionRanges(Set[TopicPartition]):
     """Partitions as a record names them: in memory in proportion to its bytes, however many they are.
 
     Equal to the set of its partitions. Its operations take either, and expand none.
+
+    :ivar topics: topic -> its partitions, none without one.
     """
 
-    __slots__ = ("_count", "_topics")
+    __slots__ = ("_count", "topics")
 
     def __init__(self, topics: Mapping[str, Ranges]) -> None:
-        self._topics = {topic: numbers for topic, numbers in topics.items() if numbers}
-        self._count = sum(map(len, self._topics.values()))
+        self.topics: Final = {topic: numbers for topic, numbers in topics.items() if numbers}
+        self._count = sum(map(len, self.topics.values()))
 
     @classmethod
     def of(cls, partitions: Iterable[TopicPartition]) -> PartitionRanges:
@@ -77,18 +79,13 @@ class PartitionRanges(Set[TopicPartition]):
             found.setdefault(topic, []).append(number)
         return cls({topic: Ranges.of(numbers) for topic, numbers in found.items()})
 
-    @property
-    def topics(self) -> Mapping[str, Ranges]:
-        """Topic -> its partitions, none without one."""
-        return self._topics
-
     def __contains__(self, partition: object) -> bool:
         if not isinstance(partition, tuple) or len(partition) != 2:
             return False
-        return partition[1] in self._topics.get(partition[0], ())
+        return partition[1] in self.topics.get(partition[0], ())
 
     def __iter__(self) -> Iterator[TopicPartition]:
-        for topic, numbers in self._topics.items():
+        for topic, numbers in self.topics.items():
             for number in numbers:
                 yield TopicPartition(topic, number)
 
@@ -99,7 +96,7 @@ class PartitionRanges(Set[TopicPartition]):
         if not isinstance(other, PartitionRanges):
             return frozenset(partition for partition in other if partition in self)
         return PartitionRanges(
-            {topic: self._topics[topic] & other._topics[topic] for topic in self._topics.keys() & other._topics.keys()}
+            {topic: self.topics[topic] & other.topics[topic] for topic in self.topics.keys() & other.topics.keys()}
         )
 
     def __or__(self, other: Set[Any]) -> PartitionRanges:
@@ -108,8 +105,8 @@ class PartitionRanges(Set[TopicPartition]):
     def __sub__(self, other: Set[Any]) -> PartitionSet:
         if isinstance(other, frozenset | set) and len(self) <= 2 * len(other):
             return frozenset(self) - other  # as large as what exists: a plain set is faster
-        removed = PartitionRanges.of(self & other)._topics
-        return PartitionRanges({topic: mine - removed.get(topic, Ranges()) for topic, mine in self._topics.items()})
+        removed = PartitionRanges.of(self & other).topics
+        return PartitionRanges({topic: mine - removed.get(topic, Ranges()) for topic, mine in self.topics.items()})
 
     def __rsub__(self, other: Set[Any]) -> PartitionSet:
         return frozenset(partition for partition in other if partition not in self)

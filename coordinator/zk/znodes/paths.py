@@ -65,11 +65,7 @@ class Below(Generic[P]):
 class Brokers:
     """The parent of topics and brokers: `/brokers` unless Kafka has its own chroot."""
 
-    brokers_path: str = "/brokers"
-
-    @property
-    def root(self) -> str:
-        return self.brokers_path
+    root: str = "/brokers"
 
     topics = Child("topics")
     topic = Below[str]("topics/{}")
@@ -214,17 +210,16 @@ ask_number = partial(_counted, prefix=ASK_PREFIX)
 """The number of an ask, likewise."""
 
 
+_SEQUENTIAL = re.compile(r"[^-]*-(-?[0-9]{10})")
+
+
 def sequence(name: str) -> int | None:
     """The number in a sequential znode's name, None for any other name.
 
     ZooKeeper counts the parent's creates in 32 bits; the number is negative after 2^31 of them.
     """
-    _, dash, digits = name.partition("-")
-    negative = digits.startswith("-")
-    bare = digits[1:] if negative else digits
-    if not dash or not bare.isascii() or not bare.isdigit() or len(bare) != 10:
-        return None
-    return -int(bare) if negative else int(bare)
+    match = _SEQUENTIAL.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 MAX_NAME = 249

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from itertools import chain, pairwise
 from typing import Any
 
@@ -24,17 +24,15 @@ def encode(partitions: Iterable[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in Ranges.of(partitions).pairs)
 
 
-def _joined(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
+def _joined(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Sorted numbers as ranges."""
-    first = last = None
-    for number in numbers:
-        if first is None or last is None:
-            first = number
-        elif number > last + 1:
-            yield first, last
-            first = number
-        last = number
-    if first is not None and last is not None:
+    if numbers:
+        first = last = numbers[0]
+        for number in numbers:
+            if number > last + 1:
+                yield first, last
+                first = number
+            last = number
         yield first, last
 
 

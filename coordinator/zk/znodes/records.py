@@ -9,15 +9,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from ..errors import BadData
 from ..store import Store
 from . import forms, ranges, regions
 from .forms import Form, Record
 from .group_state import CLIENT, CONSUMER, MAX_OWNED, OWNERSHIP, ClientProtocols
-from .json_fields import Fields, changed, compact
+from .json_fields import Fields, changed, compact, only, readable
 from .partitions import CAUSE, LOST, NONE, Discontinuities, Discontinuity, PartitionSet, TopicPartition, united
 from .paths import Brokers, is_name
 from .regions import PATTERN_PREFIX, Progress, RegionMembership
@@ -186,12 +186,7 @@ Running = Mapping[TopicPartition, int | None]
 """Partition -> next offset; None until the offset has been read."""
 
 
-def _next_offset(value: object) -> int | None:
-    if value is None or (type(value) is int and 0 <= value < 2**63):
-        return value
-    raise ValueError
-
-
+_next_offset = only(lambda value: value is None or (type(value) is int and 0 <= value < 2**63))
 DISCONTINUITIES = forms.partition_map(Discontinuity.read, CAUSE)
 
 
@@ -369,19 +364,12 @@ class Seat:
         return compact({**self.registration.to_json(), **own})
 
 
-def _numbers(fields: Fields, key: str, _: object) -> dict[str, int]:
-    numbers = Fields(f"{fields.where}: {key}", fields.mapping(key))
-    return {group: numbers.number(group) for group in numbers.values}
-
-
 @dataclass(frozen=True, slots=True)
 class TurnTimes(Record):
     """`/consumers/turn_times`: milliseconds of turns per second of groups with 10 and more, `MOST_GROUPS` at most."""
 
     epoch: Annotated[int, forms.count()]
-    groups: Annotated[Mapping[str, int], Form(_numbers, lambda groups: dict(sorted(groups.items())))] = field(
-        default_factory=dict
-    )
+    groups: Annotated[Mapping[str, int], regions.by_group(Fields.number)] = field(default_factory=dict)
 
 
 PLAINTEXT = "PLAINTEXT"
@@ -398,12 +386,7 @@ def registered_brokers(store: Store, brokers: Brokers, protocol: str = PLAINTEXT
     paths = [brokers.id(name) for name in sorted(listing.names)] if listing else []
     found: list[str] = []
     for path, node in zip(paths, store.get_many(paths), strict=True):
-        if node is None:
-            continue
-        try:
-            found += addresses(path, node.data, protocol)
-        except BadData as error:
-            log.warning("ignoring unreadable znode: path=%s problem=%s", path, error)
+        found += readable(partial(addresses, protocol=protocol), path, node, log) or ()
     return found
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from ..errors import BadData
 from ..store import Create, Operation, SetData
 from . import forms
 from .forms import Form, Record
-from .json_fields import Fields
+from .json_fields import Fields, only
 from .partitions import TopicPartition, nested
 from .paths import RegionPaths, is_name
 
@@ -46,21 +46,20 @@ MAX_CHECKPOINT_BYTES = 250_000
 """Bytes of a checkpoint's own znode, which has the name and the incarnation of every participant."""
 
 
-class RegionMembership(NamedTuple):
+_NAME = forms.text(250).checked(is_name, "the name of a region")
+_KIND = forms.text().checked(KINDS.__contains__, f"one of {', '.join(KINDS)}")
+_STATE = forms.text().checked(REGION_STATES.__contains__, f"one of {', '.join(REGION_STATES)}")
+_GROUPS = Form(lambda fields, key, _: tuple(sorted(set(fields.strings(key)))), sorted).checked(
+    lambda groups: all(map(is_name, groups)), "a list of names of groups"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RegionMembership(Record):
     """A member's region and its kind."""
 
-    name: str
-    kind: str = CONSUMERS
-
-    @classmethod
-    def read(cls, fields: Fields) -> RegionMembership:
-        name, kind = fields.text("name", most=250), fields.text("kind", CONSUMERS)
-        if not is_name(name) or kind not in KINDS:
-            raise fields.bad("name", f"the name of a region, and `kind` one of {', '.join(KINDS)}")
-        return cls(name, kind)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "kind": self.kind}
+    name: Annotated[str, _NAME]
+    kind: Annotated[str, _KIND] = CONSUMERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ class GroupRegion(Record):
     :ivar away: static members of the target that have left, and keep their seats.
     """
 
-    name: Annotated[str, forms.text(250).checked(is_name, "the name of a region")]
+    name: Annotated[str, _NAME]
     ready: Annotated[int, forms.count()] = 0
     away: Annotated[tuple[str, ...], forms.STRINGS.optional] = ()
 
@@ -117,15 +116,6 @@ def by_group(read: Callable[[Fields, str], Any]) -> Form:
     return Form(values, lambda groups: dict(sorted(groups.items())))
 
 
-def _groups(fields: Fields, key: str, _: object) -> tuple[str, ...]:
-    """The groups of a region, whose kind and state are checked with them."""
-    kind, state, groups = fields.text("kind", CONSUMERS), fields.text("state", RESETTING), fields.items(key)
-    are_names = all(isinstance(group, str) and is_name(group) for group in groups)
-    if kind not in KINDS or state not in REGION_STATES or not are_names:
-        raise fields.bad("state", "a region's state, with its `kind` and its `groups`")
-    return tuple(sorted(set(groups)))
-
-
 @dataclass(frozen=True, slots=True)
 class Region(Record):
     """`/consumers/regions/[region]`.
@@ -143,13 +133,13 @@ class Region(Record):
     :ivar interval_ms: the acting coordinator's checkpoint interval; 0: unknown.
     """
 
-    kind: Annotated[str, forms.text()] = CONSUMERS
-    state: Annotated[str, forms.text()] = RESETTING
+    kind: Annotated[str, _KIND] = CONSUMERS
+    state: Annotated[str, _STATE] = RESETTING
     sequence: Annotated[int, forms.count()] = INITIAL
     next_sequence: Annotated[int, forms.count(least=1)] = 1
     open: Annotated[int, forms.count()] = 0
     reset: Annotated[int, forms.count(least=1)] = 1
-    groups: Annotated[tuple[str, ...], Form(_groups, sorted)] = ()
+    groups: Annotated[tuple[str, ...], _GROUPS] = ()
     consecutive_resets: Annotated[int, forms.count()] = 0
     reason: Annotated[str | None, forms.optional_text()] = None
     since_ms: Annotated[int, forms.number()] = 0
@@ -247,12 +237,8 @@ class Contribution(Record):
 
 
 def _by_partition(is_good: Callable[[Any], bool]) -> Form:
-    def value(found: Any) -> Any:
-        if is_good(found):
-            return found
-        raise ValueError
-
-    return Form(lambda fields, key, _: fields.mapping(key) and fields.by_partition(key, value, "value"), nested)
+    read = only(is_good)
+    return Form(lambda fields, key, _: fields.mapping(key) and fields.by_partition(key, read, "value"), nested)
 
 
 _NUMBERS = Form(lambda fields, key, _: tuple(fields.items(key)), list).checked(

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 
 from . import forms
 from .forms import Form, Record
-from .json_fields import MAX_NUMBER, Fields
+from .json_fields import MAX_NUMBER, Fields, only
 from .partitions import CAUSE, Discontinuities, Discontinuity, TopicPartition, nested
 from .paths import is_name
 
@@ -54,10 +54,7 @@ _FILE = forms.text(1024).checked(
 )
 
 
-def _count(value: object) -> int:
-    if type(value) is int and 0 < value <= MAX_NUMBER:
-        return value
-    raise ValueError
+_count = only(lambda value: type(value) is int and 0 < value <= MAX_NUMBER)
 
 
 def _missing(fields: Fields, key: str, _: object) -> tuple[Missing, ...]:
