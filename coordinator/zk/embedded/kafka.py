@@ -30,7 +30,7 @@ from coordinator.zk.embedded.directory import (
     write_atomically,
 )
 from coordinator.zk.embedded.ensemble import Server
-from coordinator.zk.embedded.processes import class_path, java
+from coordinator.zk.embedded.processes import LOGGING_JARS, class_path, java
 from coordinator.zk.errors import MissingProgram
 
 READY_TIMEOUT_S = 60.0
@@ -111,6 +111,7 @@ class Broker(Server):
         super().stop(timeout_s)
 
     def _class_path(self) -> str:
+        # Kafka's artifact depends on the logging API only.
         return f"{class_path(LOGGING_JARS)}:{fetch_kafka()}/*"
 
     def __enter__(self) -> Self:
@@ -136,15 +137,8 @@ def _create(directory: Path, config: KafkaConfig, ports: Ports) -> None:
     data = directory / "broker" / "data"
     data.mkdir(parents=True, exist_ok=True)
     (directory / "log4j2.properties").write_text(LOG_CONFIGURATION.replace("INFO", "WARN"))
-    lines = _properties(config, ports, data)
-    (directory / "broker" / "server.properties").write_text("".join(f"{k}={v}\n" for k, v in lines.items()))
-    state = {"version": 1, "config": asdict(config), "ports": asdict(ports)}
-    write_atomically(directory / "kafka.json", json.dumps(state) + "\n")
-
-
-def _properties(config: KafkaConfig, ports: Ports, data: Path) -> dict[str, str]:
-    """The lines of server.properties: one broker holds every replica, without waits for others."""
-    return {
+    # One broker holds every replica, without waits for others.
+    lines = {
         "broker.id": str(config.broker_id),
         "zookeeper.connect": config.zookeeper,
         "zookeeper.session.timeout.ms": "6000",
@@ -165,6 +159,9 @@ def _properties(config: KafkaConfig, ports: Ports, data: Path) -> dict[str, str]
         "background.threads": "2",
         **config.extra,
     }
+    (directory / "broker" / "server.properties").write_text("".join(f"{k}={v}\n" for k, v in lines.items()))
+    state = {"version": 1, "config": asdict(config), "ports": asdict(ports)}
+    write_atomically(directory / "kafka.json", json.dumps(state) + "\n")
 
 
 KAFKA_VERSION = "3.9.1"
@@ -172,8 +169,6 @@ KAFKA_VERSION = "3.9.1"
 
 IVY_MAIN = "org.apache.ivy.Main"
 FETCH_TIMEOUT_S = 600.0
-LOGGING_JARS = ("slf4j-api-", "log4j-api-", "log4j-core-", "log4j-slf4j2-impl-")
-"""PySpark's logging backend: Kafka's artifact depends on the logging API only."""
 
 
 class Artifact(NamedTuple):

@@ -63,13 +63,12 @@ def _status(pid: int) -> str:
 SERVER_MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 CLI_MAIN = "org.apache.zookeeper.ZooKeeperMain"
 
+LOGGING_JARS = ("slf4j-api-", "log4j-api-", "log4j-core-", "log4j-slf4j2-impl-")
+"""PySpark's logging backend."""
 SERVER_JARS = (
     "zookeeper-3",
     "zookeeper-jute-",
-    "slf4j-api-",
-    "log4j-api-",
-    "log4j-core-",
-    "log4j-slf4j2-impl-",
+    *LOGGING_JARS,
     "metrics-core-",
     "commons-io-",
     "snappy-java-",
@@ -84,11 +83,7 @@ SERVER_JARS = (
     "netty-codec-base-",
     "netty-resolver-4",
 )
-CLI_JARS = (
-    *SERVER_JARS,
-    "commons-cli-",
-    "jline-2",
-)
+CLI_JARS = (*SERVER_JARS, "commons-cli-", "jline-2")
 # Quick to start; the server compiler gains nothing for a few thousand znodes.
 JVM_FLAGS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
