@@ -29,8 +29,7 @@ from coordinator.zk.embedded.directory import (
     wait_until,
     write_atomically,
 )
-from coordinator.zk.embedded.ensemble import Server
-from coordinator.zk.embedded.processes import LOGGING_JARS, class_path, java
+from coordinator.zk.embedded.ensemble import LOGGING_JARS, Server, class_path, java
 from coordinator.zk.errors import MissingProgram
 
 READY_TIMEOUT_S = 60.0
