@@ -7,8 +7,6 @@ signalled only if its command line names that directory's configuration file.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import importlib.util
 import os
 import shutil
@@ -16,7 +14,8 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -31,6 +30,7 @@ from coordinator.zk.embedded.directory import (
     create,
     describe,
     is_free,
+    locked,
     read_state,
     server_directory,
     wait_until,
@@ -222,7 +222,7 @@ class Server:
         pid = self.pid
         if pid is None:
             return False
-        with contextlib.suppress(ProcessLookupError):
+        with suppress(ProcessLookupError):
             os.kill(pid, number)
         return True
 
@@ -297,13 +297,13 @@ class Ensemble:
 
         :raises MissingProgram: when there is no java, or no PySpark.
         """
-        with self._locked():
+        with locked(self.directory / "lock"):
             for server in self.servers:
                 server.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """Stop every server; SIGKILL for those still running after `timeout_s`."""
-        with self._locked():
+        with locked(self.directory / "lock"):
             for server in self.servers:
                 server.terminate()
             for server in self.servers:
@@ -343,13 +343,6 @@ class Ensemble:
     def _only_leader(self) -> Server | None:
         leaders = [server for server in self.servers if server.mode() in ("leader", "standalone")]
         return leaders[0] if len(leaders) == 1 else None
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """A lock on the directory: one start or stop at a time."""
-        with (self.directory / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
     def __enter__(self) -> Self:
         try:

@@ -6,13 +6,11 @@ Maven, fetched once by PySpark's Ivy into the user's cache folder.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -25,6 +23,7 @@ from coordinator.zk.embedded.directory import (
     choose_ports,
     is_free,
     known,
+    locked,
     state_in,
     wait_until,
     write_atomically,
@@ -202,10 +201,16 @@ def fetched(artifact: Artifact, folder: Path) -> Path:
     if folder.is_dir():
         return folder
     cache_directory().mkdir(parents=True, exist_ok=True)
-    with _scratch() as scratch:
-        if not folder.is_dir():
-            _run_ivy(artifact, scratch, folder)
-            (scratch / "lib").rename(folder)  # atomic: the folder is complete or absent
+    scratch = cache_directory() / "kafka.new"
+    with locked(cache_directory() / "kafka.lock"):
+        shutil.rmtree(scratch, ignore_errors=True)  # left by a killed process
+        scratch.mkdir()
+        try:
+            if not folder.is_dir():
+                _run_ivy(artifact, scratch, folder)
+                (scratch / "lib").rename(folder)  # atomic: the folder is complete or absent
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
     return folder
 
 
@@ -244,17 +249,3 @@ def _cannot(artifact: Artifact, folder: Path, reason: str) -> str:
         "(ZK_GROUP_IVY_SETTINGS may name an Ivy settings file for one), or put the jars of a "
         f"{artifact.name} into {folder}"
     )
-
-
-@contextmanager
-def _scratch() -> Iterator[Path]:
-    """A temporary folder beside the jars' folder, for an incomplete set, under a lock."""
-    scratch = cache_directory() / "kafka.new"
-    with (cache_directory() / "kafka.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        shutil.rmtree(scratch, ignore_errors=True)  # left by a killed process
-        scratch.mkdir(parents=True)
-        try:
-            yield scratch
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
