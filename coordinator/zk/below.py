@@ -45,8 +45,10 @@ def opened_folder(root: str | Path, parts: Sequence[str], makes: bool = False) -
     :raises OSError: when one of them is missing, no folder, or a link (`ELOOP`); with `makes`, also when others may
         write it, or it belongs to another user (`EPERM`).
     """
-    if makes:
-        root, parts = _existing(Path(root), parts)
+    if makes:  # from the nearest existing folder at or above `root` on
+        root = Path(root)
+        while not root.exists() and root != root.parent:
+            root, parts = root.parent, [root.name, *parts]
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in parts:
@@ -247,15 +249,6 @@ def files(root: str | Path, parts: Sequence[str]) -> Iterator[tuple[str, os.stat
                         yield str(Path(*parts, place, name)), found
     except FileNotFoundError:
         return
-
-
-def _existing(root: Path, parts: Sequence[str]) -> tuple[Path, Sequence[str]]:
-    """The nearest existing folder at or above `root`, and the parts below it."""
-    missing: list[str] = []
-    while not root.exists() and root != root.parent:
-        missing.insert(0, root.name)
-        root = root.parent
-    return root, [*missing, *parts]
 
 
 def _made(name: str, parent: int) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from coordinator.zk.embedded.processes import stands_still
+from coordinator.zk.embedded.ensemble import stands_still
 from coordinator.zk.errors import CoordinatorError, StoreError
 
 from .signals import held

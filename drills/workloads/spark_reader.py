@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from consumer.spark.source.data_source import register
-from coordinator.zk.embedded.processes import JVM_FLAGS
+from coordinator.zk.embedded.ensemble import JVM_FLAGS
 
 from .process import emit
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.zk.embedded.processes import command_line, descendants
+from coordinator.zk.embedded.ensemble import command_line, descendants
 from drills.checker import check_file
 from tests.support.drills import ALL_DRILLS, REPOSITORY, started
 from tests.support.wait import eventually

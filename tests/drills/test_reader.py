@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.zk.embedded.processes import command_line, descendants
+from coordinator.zk.embedded.ensemble import command_line, descendants
 from drills.base.processes import NotReached
 from drills.testbed.testbed import DataFrameReader
 from tests.support.wait import eventually

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from kazoo.exceptions import KazooException
 
-from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig, EnsembleError, zkcli_command
-from coordinator.zk.embedded.processes import stands_still
+from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig, EnsembleError, stands_still, zkcli_command
 from coordinator.zk.errors import MissingProgram, UsageError
 from tests.support.clients import connected, fresh_chroot
 from tests.support.wait import eventually

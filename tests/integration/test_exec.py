@@ -22,7 +22,7 @@ from consumer.cli.output import Child, ChildFailed, ChildProcessor
 from consumer.fetching.record_buffer import Record
 from consumer.logs.embedded.producer import Producer, TopicsInStore
 from consumer.operator.states import State
-from coordinator.zk.embedded.processes import command_line
+from coordinator.zk.embedded.ensemble import command_line
 from coordinator.zk.errors import BadData
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.partitions import TopicPartition

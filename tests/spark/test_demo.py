@@ -14,8 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from coordinator.zk.embedded.ensemble import Ensemble
-from coordinator.zk.embedded.processes import command_line
+from coordinator.zk.embedded.ensemble import Ensemble, command_line
 from tests.support.kafka import require_kafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from consumer.spark import register
-from coordinator.zk.embedded.processes import descendants
+from coordinator.zk.embedded.ensemble import descendants
 from tests.support.region import checkpoint, contributions, running
 from tests.support.spark import Delivered, pool, produce, query, read
 from tests.support.spark_processes import executors, slots

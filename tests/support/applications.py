@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from coordinator.zk.embedded.processes import descendants
+from coordinator.zk.embedded.ensemble import descendants
 from tests.support.wait import eventually
 from tests.support.world import World
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from coordinator.zk.embedded.processes import stands_still
+from coordinator.zk.embedded.ensemble import stands_still
 from tests.support.wait import FAR_OFF_MS, eventually
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ from typing import cast
 import psutil
 import pytest
 
-from coordinator.zk.embedded.processes import command_line
+from coordinator.zk.embedded.ensemble import command_line
 from drills.base.processes import Process, end_all
 from drills.base.signals import ENDINGS, finished, held, ignore, taken
 from tests.support.wait import eventually

@@ -250,7 +250,7 @@ def test_the_checker_imports_no_library() -> None:
         ("kazoo", ("coordinator/zk/session/kazoo_client.py", "coordinator/zk/session/kazoo_store.py")),
         ("re2", "coordinator/zk/znodes/topic_filter.py"),
         ("jinja2", "drills/reports/page.py"),
-        ("psutil", ("coordinator/zk/embedded/processes.py", "drills/")),
+        ("psutil", ("coordinator/zk/embedded/ensemble.py", "drills/")),
         ("pyarrow", ("consumer/", "drills/workloads/")),
     ],
 )

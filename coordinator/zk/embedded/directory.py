@@ -5,6 +5,7 @@ Credentials are all thrown away with the directory: a CA, certificates, SASL use
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
@@ -219,6 +220,14 @@ def is_free(port: int) -> bool:
         except OSError:
             return False
         return True
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """The lock in a file: one process at a time."""
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -6,13 +6,11 @@ Maven, fetched once by PySpark's Ivy into the user's cache folder.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -25,12 +23,12 @@ from coordinator.zk.embedded.directory import (
     choose_ports,
     is_free,
     known,
+    locked,
     state_in,
     wait_until,
     write_atomically,
 )
-from coordinator.zk.embedded.ensemble import Server
-from coordinator.zk.embedded.processes import class_path, java
+from coordinator.zk.embedded.ensemble import LOGGING_JARS, Server, class_path, java
 from coordinator.zk.errors import MissingProgram
 
 READY_TIMEOUT_S = 60.0
@@ -111,6 +109,7 @@ class Broker(Server):
         super().stop(timeout_s)
 
     def _class_path(self) -> str:
+        # Kafka's artifact depends on the logging API only.
         return f"{class_path(LOGGING_JARS)}:{fetch_kafka()}/*"
 
     def __enter__(self) -> Self:
@@ -136,15 +135,8 @@ def _create(directory: Path, config: KafkaConfig, ports: Ports) -> None:
     data = directory / "broker" / "data"
     data.mkdir(parents=True, exist_ok=True)
     (directory / "log4j2.properties").write_text(LOG_CONFIGURATION.replace("INFO", "WARN"))
-    lines = _properties(config, ports, data)
-    (directory / "broker" / "server.properties").write_text("".join(f"{k}={v}\n" for k, v in lines.items()))
-    state = {"version": 1, "config": asdict(config), "ports": asdict(ports)}
-    write_atomically(directory / "kafka.json", json.dumps(state) + "\n")
-
-
-def _properties(config: KafkaConfig, ports: Ports, data: Path) -> dict[str, str]:
-    """The lines of server.properties: one broker holds every replica, without waits for others."""
-    return {
+    # One broker holds every replica, without waits for others.
+    lines = {
         "broker.id": str(config.broker_id),
         "zookeeper.connect": config.zookeeper,
         "zookeeper.session.timeout.ms": "6000",
@@ -165,6 +157,9 @@ def _properties(config: KafkaConfig, ports: Ports, data: Path) -> dict[str, str]
         "background.threads": "2",
         **config.extra,
     }
+    (directory / "broker" / "server.properties").write_text("".join(f"{k}={v}\n" for k, v in lines.items()))
+    state = {"version": 1, "config": asdict(config), "ports": asdict(ports)}
+    write_atomically(directory / "kafka.json", json.dumps(state) + "\n")
 
 
 KAFKA_VERSION = "3.9.1"
@@ -172,8 +167,6 @@ KAFKA_VERSION = "3.9.1"
 
 IVY_MAIN = "org.apache.ivy.Main"
 FETCH_TIMEOUT_S = 600.0
-LOGGING_JARS = ("slf4j-api-", "log4j-api-", "log4j-core-", "log4j-slf4j2-impl-")
-"""PySpark's logging backend: Kafka's artifact depends on the logging API only."""
 
 
 class Artifact(NamedTuple):
@@ -208,10 +201,16 @@ def fetched(artifact: Artifact, folder: Path) -> Path:
     if folder.is_dir():
         return folder
     cache_directory().mkdir(parents=True, exist_ok=True)
-    with _scratch() as scratch:
-        if not folder.is_dir():
-            _run_ivy(artifact, scratch, folder)
-            (scratch / "lib").rename(folder)  # atomic: the folder is complete or absent
+    scratch = cache_directory() / "kafka.new"
+    with locked(cache_directory() / "kafka.lock"):
+        shutil.rmtree(scratch, ignore_errors=True)  # left by a killed process
+        scratch.mkdir()
+        try:
+            if not folder.is_dir():
+                _run_ivy(artifact, scratch, folder)
+                (scratch / "lib").rename(folder)  # atomic: the folder is complete or absent
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
     return folder
 
 
@@ -250,17 +249,3 @@ def _cannot(artifact: Artifact, folder: Path, reason: str) -> str:
         "(ZK_GROUP_IVY_SETTINGS may name an Ivy settings file for one), or put the jars of a "
         f"{artifact.name} into {folder}"
     )
-
-
-@contextmanager
-def _scratch() -> Iterator[Path]:
-    """A temporary folder beside the jars' folder, for an incomplete set, under a lock."""
-    scratch = cache_directory() / "kafka.new"
-    with (cache_directory() / "kafka.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        shutil.rmtree(scratch, ignore_errors=True)  # left by a killed process
-        scratch.mkdir(parents=True)
-        try:
-            yield scratch
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)

@@ -120,15 +120,9 @@ class Cli(click.Group):
                 raise UsageError(f"{error} ({sources})") from error
             raise
 
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        **extra: Any,
-    ) -> Any:
-        run = partial(super().main, args, prog_name, complete_var, standalone_mode=False, **extra)
+    def main(self, *args: Any, standalone_mode: bool = True, **options: Any) -> Any:
+        """See click."""
+        run = partial(super().main, *args, standalone_mode=False, **options)
         if not standalone_mode:
             return run()
         sys.exit(exit_code_of(run))

@@ -20,10 +20,9 @@ from consumer.logs.embedded.log import STORED_SCHEMA
 from consumer.logs.embedded.producer import Appender
 from consumer.spark import register
 from coordinator.admin.topics import create_topic
-from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
+from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig, descendants
 from coordinator.zk.embedded.kafka import Broker, KafkaConfig
 from coordinator.zk.embedded.kafka_client import TrialKafka
-from coordinator.zk.embedded.processes import descendants
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.znodes.paths import Brokers
 from drills.base.processes import end_all

@@ -24,8 +24,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQueryListener
 
 from consumer.spark.fetchers.pool import FetcherPool
+from coordinator.zk.embedded.ensemble import class_path
 from coordinator.zk.embedded.kafka import Artifact, cache_directory, fetched
-from coordinator.zk.embedded.processes import class_path
 from coordinator.zk.errors import MissingProgram
 
 from .figures import machine, summary

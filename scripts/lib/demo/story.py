@@ -20,9 +20,8 @@ from common import secure, start_node
 from consumer.logs.embedded.producer import Producer
 from coordinator.admin.topics import create_topic
 from coordinator.zk.embedded.directory import Identities
-from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
+from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig, command_line, descendants
 from coordinator.zk.embedded.kafka import Broker, KafkaConfig
-from coordinator.zk.embedded.processes import command_line, descendants
 from coordinator.zk.security.access import environment_of
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.znodes.paths import Brokers
