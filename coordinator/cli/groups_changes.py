@@ -64,13 +64,18 @@ def create(group: str, members: tuple[str, ...], regions: tuple[str, ...], zk: s
     click.echo(f"Created group {group}.")
 
 
+def _names_members(instances: tuple[str, ...], all_members: bool, **others: object) -> None:
+    if bool(instances) == all_members:
+        raise UsageError("name the members by their group_instance_id, or give --all-members")
+
+
 @click.command("remove-members")
 @click.argument("group")
 @click.argument("instances", metavar="INSTANCE-ID...", nargs=-1)
 @click.option("--all-members", is_flag=True, help="All static members of GROUP.")
 @reason_option
 @timeout_option("coordinator's turn")
-@printed()
+@printed(check=_names_members)
 def remove_members(
     reading: Reading, group: str, instances: tuple[str, ...], all_members: bool, reason: str | None, timeout_s: float
 ) -> Shot:
@@ -80,10 +85,13 @@ def remove_members(
     still runs registers again by itself, so stop it first. Members without an instance id have no seat: they are
     removed when they stop.
     """
-    if bool(instances) == all_members:
-        raise UsageError("name the members by their group_instance_id, or give --all-members")
     chosen = control.remove_members(reading.store, ThreadRuntime(), group, instances, operator(), reason, timeout_s)
     return Shot(SEATS, [(group, instance, "Removed") for instance in chosen])
+
+
+def _lifts_or_shows(dry_run: bool, execute: bool, **others: object) -> None:
+    if dry_run and execute:
+        raise UsageError("give --dry-run or --execute, not both")
 
 
 @click.command("lift-mark")
@@ -93,7 +101,7 @@ def remove_members(
 @click.option("--dry-run", is_flag=True, help="Only show the marks (the default).")
 @click.option("--execute", is_flag=True, help="Lift them.")
 @reason_option
-@printed()
+@printed(check=_lifts_or_shows)
 def lift_mark(
     reading: Reading, group: str, consumer: str, incarnation: str, dry_run: bool, execute: bool, reason: str | None
 ) -> Shot:
@@ -102,8 +110,6 @@ def lift_mark(
     The partitions are then reassigned at once. A process of CONSUMER that still runs may fetch them until its lease is
     over, so stop it first. What it has fetched can neither be committed nor sealed.
     """
-    if dry_run and execute:
-        raise UsageError("give --dry-run or --execute, not both")
     if execute:
         marks = control.lift(reading.store, ThreadRuntime(), group, consumer, incarnation, operator(), reason)
     else:

@@ -86,13 +86,18 @@ def checkpoint(reading: Reading, region: str) -> Shot:
     return Shot(REQUESTED, [_requested(found, "checkpoint", None, executed=True)])
 
 
+def _names_one_target(sequence: int | None, to_initial: bool, **others: object) -> None:
+    if to_initial and sequence is not None:
+        raise click.UsageError("give --to or --to-initial, not both")
+
+
 @regions.command()
 @click.argument("region")
 @click.option("--to", "sequence", type=click.IntRange(min=1), help="The checkpoint to reset to; the last by default.")
 @click.option("--to-initial", is_flag=True, help="Reset to the initial state, before the first record.")
 @reason_option
 @click.option("--execute", is_flag=True, help="Reset it; without it, only show the effect.")
-@printed()
+@printed(check=_names_one_target)
 def reset(
     reading: Reading, region: str, sequence: int | None, to_initial: bool, reason: str | None, execute: bool
 ) -> Shot:
@@ -100,8 +105,6 @@ def reset(
 
     Later checkpoints are abandoned: no reset returns to them.
     """
-    if to_initial and sequence is not None:
-        raise click.UsageError("give --to or --to-initial, not both")
     found = admin.existing_region(reading, region)
     named = 0 if to_initial else sequence
     to = admin.checked_target(found, named)

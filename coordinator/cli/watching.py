@@ -113,15 +113,20 @@ def watched(take: Callable[..., Shot]) -> Any:
     return watch_options(printed()(take))
 
 
-def printed(*options: Callable[..., Any], make_chroot: bool = False) -> Callable[[Callable[..., Shot]], Any]:
+def printed(
+    *options: Callable[..., Any], make_chroot: bool = False, check: Callable[..., object] | None = None
+) -> Callable[[Callable[..., Shot]], Any]:
     """A command that prints once what a function does or reads, called with a new `Reading` and the command's options.
 
     :param options: those between `--zk` and `--output`.
+    :param check: called with the command's options before it connects; it refuses those that contradict each other.
     """
 
     def framed(take: Callable[..., Shot]) -> Callable[..., int]:
         @wraps(take)
         def command(zk: str, output: str, watch: float | None = None, times: int | None = None, **own: Any) -> int:
+            if check is not None:
+                check(**own)
             with cli.opened(zk, make_chroot) as store:
                 return show(lambda: take(Reading(store), **own), output, watch, times)
 
