@@ -14,7 +14,7 @@ import pytest
 
 from consumer.cli import main as consumer_main
 from consumer.config import ConsumerConfig, Subscription
-from consumer.consumer import Consumer, checked
+from consumer.consumer import Consumer
 from consumer.group import GroupMember
 from consumer.logs.base import MAX_TIMESTAMP_MS
 from consumer.logs.embedded.producer import PendingRecords, Producer, stored_batches
@@ -40,7 +40,7 @@ def consumer() -> Consumer:
 
 
 CALLS: dict[str, Callable[[object], object]] = {
-    "commit": lambda value: checked({T0: value}),  # type: ignore[dict-item]
+    "commit": lambda value: consumer().commit({T0: value}),  # type: ignore[dict-item]
     "seek": lambda value: consumer().seek(T0, value),  # type: ignore[arg-type]
     "offsets_for_times": lambda value: consumer().offsets_for_times({T0: value}),  # type: ignore[dict-item]
     "start_position": lambda value: ConsumerConfig("zk:1", "g", start_position=value),  # type: ignore[arg-type]
@@ -117,8 +117,7 @@ def test_an_offset_in_a_file_of_a_reset_is_bounded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [0, np.int64(7), np.uint8(7), MAX_NUMBER])
 def test_any_object_with_an_index_is_a_whole_number(value: int) -> None:
-    assert checked({T0: value}) == {T0: int(value)}
-    assert type(checked({T0: value})[T0]) is int
+    assert whole("offset", value) == int(value)
     assert type(whole("offset", value)) is int
     assert ConsumerConfig("zk:1", "g", start_position=min(value, 10**15 - 1)).start_rule.position is not None
     PendingRecords().add(b"a", None, np.int64(7), ())  # type: ignore[arg-type]
