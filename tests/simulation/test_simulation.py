@@ -94,9 +94,9 @@ def drawn_by(profile: Profile) -> set[str]:
 
 
 def took_effect(kind: str) -> bool:
-    """Whether a fault that no seed of the mixture has drawn in time does in other runs of a profile that draws it."""
-    profile = next(profile for profile in reversed(PROFILES.values()) if kind in drawn_by(profile))
-    return any(simulate(seed, profile).fired[kind] for seed in range(RARE_SEEDS))
+    """Whether a fault that no seed of the mixture has drawn in time does in other runs of the profiles that draw it."""
+    profiles = [profile for profile in PROFILES.values() if kind in drawn_by(profile)]
+    return any(simulate(seed, profile).fired[kind] for seed in range(RARE_SEEDS) for profile in profiles)
 
 
 def said(outcome: Outcome) -> str:
