@@ -75,15 +75,6 @@ def usable_topics(reading: Reading, brokers: Brokers) -> dict[str, Topic]:
     return {name: topic for name, topic in list_topics(reading, brokers).items() if topic is not None}
 
 
-def get_topic(store: Store, brokers: Brokers, name: str) -> Topic:
-    """One topic.
-
-    :raises UsageError: when it does not exist.
-    :raises BadData: when its data cannot be read.
-    """
-    return _parsed(brokers, name, _existing(store, brokers, name))
-
-
 def alter_topic(store: Store, brokers: Brokers, name: str, partitions: int) -> Topic:
     """Give a topic more partitions: `partitions` in all.
 
@@ -96,7 +87,7 @@ def alter_topic(store: Store, brokers: Brokers, name: str, partitions: int) -> T
 
     def attempt(before: Failure | None) -> Topic:
         node = _existing(store, brokers, name)
-        old = _parsed(brokers, name, node)
+        old = Topic.parse(path, name, node.data, node.stat.czxid)
         if _has_replicas(path, node.data):
             remedy = f"alter it in Kafka, {KAFKAS_TOOLS} --partitions {partitions}"
             raise UsageError(f"topic {name} is a real Kafka's: {remedy}")
@@ -178,10 +169,6 @@ def _existing(store: Store, brokers: Brokers, name: str) -> Node:
     if node is None:
         raise UsageError(f"there is no topic {name} in {brokers.topics}")
     return node
-
-
-def _parsed(brokers: Brokers, name: str, node: Node) -> Topic:
-    return Topic.parse(brokers.topic(name), name, node.data, node.stat.czxid)
 
 
 def _has_replicas(path: str, data: bytes) -> bool:
