@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..zk.errors import BadData, Refused, TooLarge, UsageError
 from ..zk.store import Create, Delete, Node, Operation, SetData, Store
@@ -178,14 +178,13 @@ def _has_replicas(path: str, data: bytes) -> bool:
 # ---- topics of a Kafka without ZooKeeper
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A sync's change of one topic; `reason` is why it is left alone."""
+class Change(NamedTuple):
+    """A sync's change of one topic, a row of its output; `reason` is why it is left alone."""
 
     topic: str
     what: str
-    id: str | None = None
     partitions: int | None = None
+    id: str | None = None
     reason: str | None = None
 
 
@@ -229,7 +228,7 @@ def sync_topics(
 
 def _change(path: str, name: str, node: Node | None, topic: Topic | None, cluster: str) -> Change | None:
     if node is None:
-        return None if topic is None else Change(name, CREATED, topic.id, len(topic.partitions))
+        return None if topic is None else Change(name, CREATED, len(topic.partitions), topic.id)
     try:
         before = Topic.parse(path, name, node.data, node.stat.czxid)
         owner = Fields.parse(path, node.data, most=MAX_TOPIC_BYTES).text(CLUSTER, "")
@@ -243,10 +242,10 @@ def _change(path: str, name: str, node: Node | None, topic: Topic | None, cluste
             "servers, or give another --brokers-path"
         )
     if topic is None:
-        return Change(name, REMOVED, before.id, len(before.partitions))
+        return Change(name, REMOVED, len(before.partitions), before.id)
     if topic.id != before.id:
-        return Change(name, REPLACED, topic.id, len(topic.partitions))
-    return Change(name, GROWN, topic.id, len(topic.partitions)) if topic.partitions != before.partitions else None
+        return Change(name, REPLACED, len(topic.partitions), topic.id)
+    return Change(name, GROWN, len(topic.partitions), topic.id) if topic.partitions != before.partitions else None
 
 
 def _done(

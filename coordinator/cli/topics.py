@@ -274,9 +274,6 @@ def sync(client: Requests, zk: str, brokers: Brokers) -> Acts:
             there, unreadable = readable_topics(answers)
             return admin.sync_topics(store, brokers, there, cluster, unreadable)
 
-    def rows() -> list[tuple[object, ...]]:
-        return [(each.topic, each.what, each.partitions, each.id, each.reason) for each in changes()]
-
     def logged() -> None:
         """Each change, and a topic that is left alone once."""
         nonlocal left_alone
@@ -291,7 +288,7 @@ def sync(client: Requests, zk: str, brokers: Brokers) -> Acts:
             elif change not in before:
                 log.warning("topic sync failed: topic=%s reason=%s", change.topic, change.reason)
 
-    return rows, logged, lambda why: log.warning("topic sync failed, retrying: reason=%s", why)
+    return changes, logged, lambda why: log.warning("topic sync failed, retrying: reason=%s", why)
 
 
 def readable_topics(
