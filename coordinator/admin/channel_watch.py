@@ -129,11 +129,6 @@ def ended(consumer: str, incarnation: str | None, channel: Channel | None, at_ms
     return ChannelEvent(ENDED, at_ms, consumer, incarnation=found, note=note)
 
 
-def missed(why: str, at_ms: int) -> ChannelEvent:
-    """Events may have been missed."""
-    return ChannelEvent(MISSED, at_ms, note=f"{why}: events may have been missed; everything was read again")
-
-
 def _of(seen: SeenCommand, event: str, at_ms: int) -> ChannelEvent:
     command = seen.command
     if command is None:
@@ -331,7 +326,8 @@ class ChannelWatch:
             return  # lost again: `_on_state` triggers the next attempt
         self._has_read = True
         if why is not None:
-            yield missed(why, self._runtime.wall_ms())
+            note = f"{why}: events may have been missed; everything was read again"
+            yield ChannelEvent(MISSED, self._runtime.wall_ms(), note=note)
         yield from events
 
     def _read_commands(self, store: TreeStore) -> list[ChannelEvent]:

@@ -275,12 +275,10 @@ def planned(to: Scenario, known: PartitionOffsets, wanted: Plan | None = None) -
     :param wanted: the file's offsets, with `from-file`.
     :raises CoordinatorError: when the partition has no offset to shift.
     """
-    if to.kind == TO_EARLIEST:
-        return NewOffset(known, known.earliest)
-    if to.kind == TO_LATEST:
-        return NewOffset(known, known.latest)
-    if to.kind == TO_CURRENT:
-        return NewOffset(known, known.latest if known.current is None else known.current)
+    current = known.latest if known.current is None else known.current
+    standing = {TO_EARLIEST: known.earliest, TO_LATEST: known.latest, TO_CURRENT: current}
+    if to.kind in standing:
+        return NewOffset(known, standing[to.kind])
     if to.timestamp_ms is not None:
         if known.at is not None and known.at < known.latest:
             return NewOffset(known, known.at)
@@ -298,11 +296,9 @@ def planned(to: Scenario, known: PartitionOffsets, wanted: Plan | None = None) -
 
 def _within(known: PartitionOffsets, offset: int) -> NewOffset:
     """`offset`, or the nearest end of the log."""
-    if offset > known.latest:
-        what, bound = "higher than latest", known.latest
-    elif offset < known.earliest:
-        what, bound = "lower than earliest", known.earliest
-    else:
+    bound = min(max(offset, known.earliest), known.latest)
+    if offset == bound:
         return NewOffset(known, offset)
+    what = "higher than latest" if offset > bound else "lower than earliest"
     warning = f"New offset ({offset}) is {what} offset for topic partition {known.partition}."
     return NewOffset(known, bound, f"{warning} Value will be set to {bound}")

@@ -11,7 +11,7 @@ from ..planning.backpressure import UNKNOWN, finished_by_all
 from ..zk.errors import UsageError
 from ..zk.store import Delete, Node, SetData, Store
 from ..zk.update import Change, update
-from ..zk.znodes.paths import SEGMENT_PREFIX, GroupPaths, is_name, segment_name, sequence
+from ..zk.znodes.paths import SEGMENT_PREFIX, GroupPaths, names_below, segment_name, sequence
 from ..zk.znodes.segments import Query, Segment, SegmentsRecord
 from .groups import Reading, ShownGroup, checked_group, existing
 
@@ -85,9 +85,7 @@ def newest_segments(reading: Reading, paths: GroupPaths, after: int, most: int) 
 
 def _names(reading: Reading, paths: GroupPaths) -> list[str]:
     """The names of a group's segments, in the order of their numbers."""
-    listing = reading.store.children(paths.segments)
-    names = listing.names if listing else ()
-    return sorted(name for name in names if name.startswith(SEGMENT_PREFIX) and is_name(name))
+    return [name for name in names_below(reading.store, paths.segments) if name.startswith(SEGMENT_PREFIX)]
 
 
 def _read(reading: Reading, paths: GroupPaths, names: Sequence[str]) -> list[ListedSegment]:

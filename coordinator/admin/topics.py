@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..zk.errors import BadData, Refused, TooLarge, UsageError
 from ..zk.store import Create, Delete, Node, Operation, SetData, Store
@@ -75,15 +75,6 @@ def usable_topics(reading: Reading, brokers: Brokers) -> dict[str, Topic]:
     return {name: topic for name, topic in list_topics(reading, brokers).items() if topic is not None}
 
 
-def get_topic(store: Store, brokers: Brokers, name: str) -> Topic:
-    """One topic.
-
-    :raises UsageError: when it does not exist.
-    :raises BadData: when its data cannot be read.
-    """
-    return _parsed(brokers, name, _existing(store, brokers, name))
-
-
 def alter_topic(store: Store, brokers: Brokers, name: str, partitions: int) -> Topic:
     """Give a topic more partitions: `partitions` in all.
 
@@ -96,7 +87,7 @@ def alter_topic(store: Store, brokers: Brokers, name: str, partitions: int) -> T
 
     def attempt(before: Failure | None) -> Topic:
         node = _existing(store, brokers, name)
-        old = _parsed(brokers, name, node)
+        old = Topic.parse(path, name, node.data, node.stat.czxid)
         if _has_replicas(path, node.data):
             remedy = f"alter it in Kafka, {KAFKAS_TOOLS} --partitions {partitions}"
             raise UsageError(f"topic {name} is a real Kafka's: {remedy}")
@@ -180,10 +171,6 @@ def _existing(store: Store, brokers: Brokers, name: str) -> Node:
     return node
 
 
-def _parsed(brokers: Brokers, name: str, node: Node) -> Topic:
-    return Topic.parse(brokers.topic(name), name, node.data, node.stat.czxid)
-
-
 def _has_replicas(path: str, data: bytes) -> bool:
     return any(Fields.parse(path, data, most=1_000_000).mapping("partitions").values())
 
@@ -191,14 +178,13 @@ def _has_replicas(path: str, data: bytes) -> bool:
 # ---- topics of a Kafka without ZooKeeper
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A sync's change of one topic; `reason` is why it is left alone."""
+class Change(NamedTuple):
+    """A sync's change of one topic, a row of its output; `reason` is why it is left alone."""
 
     topic: str
     what: str
-    id: str | None = None
     partitions: int | None = None
+    id: str | None = None
     reason: str | None = None
 
 
@@ -242,7 +228,7 @@ def sync_topics(
 
 def _change(path: str, name: str, node: Node | None, topic: Topic | None, cluster: str) -> Change | None:
     if node is None:
-        return None if topic is None else Change(name, CREATED, topic.id, len(topic.partitions))
+        return None if topic is None else Change(name, CREATED, len(topic.partitions), topic.id)
     try:
         before = Topic.parse(path, name, node.data, node.stat.czxid)
         owner = Fields.parse(path, node.data, most=MAX_TOPIC_BYTES).text(CLUSTER, "")
@@ -256,10 +242,10 @@ def _change(path: str, name: str, node: Node | None, topic: Topic | None, cluste
             "servers, or give another --brokers-path"
         )
     if topic is None:
-        return Change(name, REMOVED, before.id, len(before.partitions))
+        return Change(name, REMOVED, len(before.partitions), before.id)
     if topic.id != before.id:
-        return Change(name, REPLACED, topic.id, len(topic.partitions))
-    return Change(name, GROWN, topic.id, len(topic.partitions)) if topic.partitions != before.partitions else None
+        return Change(name, REPLACED, len(topic.partitions), topic.id)
+    return Change(name, GROWN, len(topic.partitions), topic.id) if topic.partitions != before.partitions else None
 
 
 def _done(

@@ -24,7 +24,7 @@ from coordinator.zk.znodes.paths import COORDINATOR, GROUPS, TURN_TIMES, Brokers
 from coordinator.zk.znodes.records import CoordinatorRecord, Registration, Topic, TurnTimes
 from coordinator.zk.znodes.regions import Region
 
-from .watching import UNHEALTHY, Shot, at, error_note, print_below, printed, show, watch_options, watched
+from .watching import UNHEALTHY, Shot, at, error_note, print_below, printed, show, watch_options
 
 if TYPE_CHECKING:
     from consumer.logs import Log
@@ -128,7 +128,8 @@ def groups() -> None:
     callback=lambda context, option, text: admin.parse_states(text) if text.strip(", ") else None,
     help="Only groups in one of these states, case-insensitive.",
 )
-@watched
+@watch_options
+@printed()
 def list_(reading: admin.Reading, states: frozenset[str] | None) -> Shot:
     """List all groups with their state."""
     found = [admin.read_group(reading, name) for name in reading.names(GROUPS)]

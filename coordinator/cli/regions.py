@@ -11,7 +11,7 @@ from coordinator.zk.znodes.regions import ABORTED, CHECKPOINT, COMPLETED, RESET,
 
 from .groups import notes_of
 from .segments import shown_time
-from .watching import Shot, operator, printed, reason_option, watched
+from .watching import Shot, operator, printed, reason_option, watch_options
 
 LIST = ("REGION", "STATE", "CHECKPOINT", "COMPLETED", "OPEN", "RESET", "GROUPS", "MEMBERS", "SINCE", "REASON")
 HISTORY = ("REGION", "CHECKPOINT", "STATE", "TRIGGER", "BEGAN", "MS", "CONTRIBUTIONS", "PARTICIPANTS", "REASON")
@@ -26,7 +26,8 @@ def regions() -> None:
 
 
 @regions.command("list")
-@watched
+@watch_options
+@printed()
 def list_(reading: Reading) -> Shot:
     """List the regions.
 
@@ -38,7 +39,8 @@ def list_(reading: Reading) -> Shot:
 
 @regions.command()
 @click.argument("region")
-@watched
+@watch_options
+@printed()
 def describe(reading: Reading, region: str) -> Shot:
     """Show the contributions to the current checkpoint of REGION."""
     found = admin.existing_region(reading, region)
@@ -52,7 +54,8 @@ def describe(reading: Reading, region: str) -> Shot:
 
 @regions.command()
 @click.argument("region")
-@watched
+@watch_options
+@printed()
 def history(reading: Reading, region: str) -> Shot:
     """Show the kept checkpoints of REGION, oldest first. MS is from begin to end."""
     found = admin.existing_region(reading, region)

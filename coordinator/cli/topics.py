@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from coordinator.admin import topics as admin
-from coordinator.admin.groups import Reading, ShownGroup, existing_group
+from coordinator.admin.groups import Reading, ShownGroup, existing_group, listed_topic
 from coordinator.zk import below
-from coordinator.zk.errors import BadData, CoordinatorError, UsageError
+from coordinator.zk.errors import CoordinatorError, UsageError
 from coordinator.zk.process import cli
 from coordinator.zk.process.log_format import log_to_stderr
 from coordinator.zk.runtime import ENDINGS, ThreadRuntime, on_signals
@@ -82,10 +82,8 @@ def delete(reading: Reading, name: str, execute: bool, log_dir: Path | None, bro
     """Delete topic NAME: its znodes, and its data when --log-dir is given. A dry run without --execute."""
     store = reading.store
     znodes = admin.topic_znodes(store, brokers, name)
-    try:
-        topic = admin.get_topic(store, brokers, name)
-    except BadData:
-        topic = None  # its znodes can be deleted; which data is its own is unknown
+    # The znodes of an unreadable topic can be deleted; which data is its own is unknown.
+    topic = listed_topic(reading, brokers, name, store.get(brokers.topic(name)))
     data = _data(log_dir, topic)
     if execute:
         znodes = admin.delete_topic(store, brokers, name)
@@ -276,9 +274,6 @@ def sync(client: Requests, zk: str, brokers: Brokers) -> Acts:
             there, unreadable = readable_topics(answers)
             return admin.sync_topics(store, brokers, there, cluster, unreadable)
 
-    def rows() -> list[tuple[object, ...]]:
-        return [(each.topic, each.what, each.partitions, each.id, each.reason) for each in changes()]
-
     def logged() -> None:
         """Each change, and a topic that is left alone once."""
         nonlocal left_alone
@@ -293,7 +288,7 @@ def sync(client: Requests, zk: str, brokers: Brokers) -> Acts:
             elif change not in before:
                 log.warning("topic sync failed: topic=%s reason=%s", change.topic, change.reason)
 
-    return rows, logged, lambda why: log.warning("topic sync failed, retrying: reason=%s", why)
+    return changes, logged, lambda why: log.warning("topic sync failed, retrying: reason=%s", why)
 
 
 def readable_topics(

@@ -104,15 +104,6 @@ def watch_options(command: Command) -> Command:
     return watch(times(command))
 
 
-def watched(take: Callable[..., Shot]) -> Any:
-    """A command whose output can be repeated, from a function that reads it once.
-
-    :param take: called with a new `Reading` and the command's own options.
-    """
-
-    return watch_options(printed()(take))
-
-
 def printed(
     *options: Callable[..., Any], make_chroot: bool = False, check: Callable[..., object] | None = None
 ) -> Callable[[Callable[..., Shot]], Any]:

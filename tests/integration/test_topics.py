@@ -19,7 +19,7 @@ from consumer.cli import main as consumer_main
 from consumer.logs import open_log
 from consumer.logs.embedded.producer import Producer
 from coordinator.admin.groups import Reading
-from coordinator.admin.topics import alter_topic, create_topic, delete_topic, get_topic, list_topics, topic_znodes
+from coordinator.admin.topics import alter_topic, create_topic, delete_topic, list_topics, topic_znodes
 from coordinator.cli import main as coordinator_main
 from coordinator.zk.errors import BadData, OutcomeUnknown, TooLarge, UsageError
 from coordinator.zk.session.kazoo_store import open_kazoo
@@ -75,7 +75,7 @@ def test_a_topic_is_created_as_kafka_writes_it(store: Store) -> None:
         "adding_replicas": {},
         "removing_replicas": {},
     }
-    assert get_topic(store, BROKERS, "flights") == topic
+    assert list_topics(Reading(store), BROKERS)["flights"] == topic
 
 
 def test_topics_may_be_below_another_path(store: Store) -> None:
@@ -92,7 +92,7 @@ def test_a_topic_that_exists_is_not_created_again(store: Store) -> None:
 
     with pytest.raises(UsageError, match="topic flights exists already"):
         create_topic(store, BROKERS, "flights", 2)
-    assert get_topic(store, BROKERS, "flights") == first
+    assert list_topics(Reading(store), BROKERS)["flights"] == first
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_topic_gets_more_partitions_and_keeps_its_id(store: Store) -> None:
     altered = alter_topic(store, BROKERS, "flights", 5)
 
     assert altered == Topic("flights", created.id, (0, 1, 2, 3, 4))
-    assert get_topic(store, BROKERS, "flights") == altered
+    assert list_topics(Reading(store), BROKERS)["flights"] == altered
 
 
 def test_a_topic_never_gets_fewer_partitions(store: Store) -> None:
@@ -153,7 +153,7 @@ def test_a_commit_whose_reply_was_lost_counts_as_done_when_it_was(store: Store) 
 
     topic = create_topic(Interfering(store, loses_reply=True), BROKERS, "flights", 1)
     altered = alter_topic(Interfering(store, loses_reply=True), BROKERS, "flights", 2)
-    assert get_topic(store, BROKERS, "flights") == altered == Topic("flights", topic.id, (0, 1))
+    assert list_topics(Reading(store), BROKERS)["flights"] == altered == Topic("flights", topic.id, (0, 1))
     delete_topic(Interfering(store, loses_reply=True), BROKERS, "flights")
 
     assert [*list_topics(Reading(store), BROKERS)] == ["warm-up"]
