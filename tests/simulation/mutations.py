@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from tests.simulation import fences, holes
 from tests.simulation.assignment_rules import RULES
+from tests.simulation.edits import parsed
 from tests.simulation.fences import RESENT
 from tests.simulation.mutation import Mutation, of
 from tests.simulation.region_rules import REGION_RULES
-from tests.simulation.slips_election import ELECTION
 from tests.simulation.slips_eviction import EVICTION
 from tests.simulation.slips_gaps import GAP_RULES
 from tests.simulation.slips_lies import LIES
@@ -184,9 +185,6 @@ _FENCES = (
 )
 
 COVERED_BY = {
-    "another node's coordinator znode is taken for one's own": "a lease looks at the coordinator's znode",
-    "a new epoch znode stays at version 0": "a lease looks at the coordinator's znode",
-    "a lost reply is an election won": "a lease looks at the coordinator's znode",
     "the state is read after the channels": "order of a session, owners are read, and refuse a claim",
     "what a withdrawn start names is free at once": "owners are read, and refuse a claim",
     "a start in part names all": "an owner in the way refuses a claim",
@@ -208,6 +206,8 @@ COVERED_BY = {
     "a contribution does not look at its checkpoint": "a session applies its commits in order",
 }
 """Mutation -> the second rule, which it takes away as well."""
+
+ELECTION = parsed((Path(__file__).parent / "election.txt").read_text())
 
 _ALL = (
     *_HOLES, *_FENCES, *ELECTION, *REBALANCE, *EVICTION, *LIFE, *LIES, *WATCHES, *SEALS, *RULES, *REGION_RULES,

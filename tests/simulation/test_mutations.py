@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.zk.znodes.ranges import Ranges
+from tests.simulation.edits import edited, parsed
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.search import found_by, last_found, order
 
@@ -32,6 +34,19 @@ def test_the_stock_simulation_finds_that(name: str) -> None:
 def test_every_mutation_finds_what_it_changes(name: str) -> None:
     with MUTATIONS[name].applied():
         pass
+
+
+def test_an_edit_lasts_for_its_run_and_is_refused_where_its_lines_do_not_stand_once() -> None:
+    file, old = "coordinator/zk/znodes/ranges.py", "    def __len__(self) -> int:\n"
+    ranges = Ranges.of([1, 2, 3])
+    (mutation,) = parsed(f"== none\nhole 1 | S1 | aimed\n@ {file}\n {old}+        return 0\n")
+
+    with mutation.applied():
+        assert len(ranges) == 0
+
+    assert len(ranges) == 3
+    with pytest.raises(LookupError, match="times"):
+        edited(file, "        return", "")()
 
 
 def test_every_hole_of_the_draft_has_a_mutation_that_is_found() -> None:

@@ -1,0 +1,146 @@
+"""Mutations as edits of the product's source, in text files: what a person would change by mistake.
+
+    == a lost reply is an election won
+    Election 4 | S4 | aimed storm | a lease looks at the coordinator's znode
+    also: own znode not checked
+    @ coordinator/term/elector.py
+             except OutcomeUnknown:
+                 self._store.sync()
+    -            self._wake.set()
+    -            return None
+
+The second line has the rule, the invariants of which one shows it, the stock profiles, and what covers it. Hunks are as
+in a diff, without empty lines, and stand in their file once. `also` names a block of hunks
+(`:: own znode not checked`) that are edited too, and without which the product is still right.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from tests.simulation.mutation import Mutation, Patch
+
+ROOT = Path(__file__).parents[2]
+
+
+def parsed(text: str) -> tuple[Mutation, ...]:
+    """The mutations of a file.
+
+    :raises ValueError: when a line is none of these.  :raises KeyError: when there is no such block.
+    """
+    blocks: dict[str, tuple[Patch, ...]] = {}
+    found = []
+    for block in _blocks(text):
+        title, *lines = block
+        at = next((number for number, line in enumerate(lines) if line.startswith("@ ")), len(lines))
+        patches = tuple(_edits(lines[at:]))
+        if title.startswith(":: "):
+            blocks[title[3:]] = patches
+            continue
+        rule, breaks, where, covered_by = [*map(str.strip, lines[0].split("|")), ""][:4]
+        also = tuple(each for name in _also(lines[1:at]) for each in blocks[name])
+        found.append(
+            Mutation(title[3:], rule, patches, frozenset(breaks.split()), tuple(where.split()), also, covered_by)
+        )
+    return tuple(found)
+
+
+def _blocks(text: str) -> Iterator[list[str]]:
+    block: list[str] = []
+    for line in text.splitlines():
+        if line.startswith(("== ", ":: ")):
+            if block:
+                yield block
+            block = []
+        elif not block:
+            continue  # before the first one
+        block.append(line)
+    if block:
+        yield block
+
+
+def _also(lines: Sequence[str]) -> list[str]:
+    return [name.strip() for line in lines if line.startswith("also: ") for name in line[6:].split(",")]
+
+
+def _edits(lines: Sequence[str]) -> Iterator[Patch]:
+    file, hunk = "", list[str]()
+    for line in [*lines, "@ "]:
+        if line.startswith("@"):
+            if hunk:
+                yield edited(file, _side(hunk, "-"), _side(hunk, "+"))
+            file, hunk = line[2:].strip() or file, []
+        elif line.strip():
+            if line[0] not in " -+":
+                raise ValueError(f"no line of a hunk: {line}")
+            hunk.append(line)
+
+
+def _side(hunk: Sequence[str], sign: str) -> str:
+    return "".join(f"{line[1:]}\n" for line in hunk if line[0] in (" ", sign))
+
+
+def edited(file: str, old: str, new: str) -> Patch:
+    """Lines of a file are others: the functions that have them run the new ones, wherever they were imported."""
+    return lambda: _Edited(file, old, new)
+
+
+class _Edited:
+    def __init__(self, file: str, old: str, new: str) -> None:
+        self._changes = list(_changes(file, old, new))
+        self._before: list[Any] = []
+
+    def start(self) -> None:
+        self._before = [getattr(owner, name) for owner, name, _ in self._changes]
+        for owner, name, value in self._changes:
+            setattr(owner, name, value)
+
+    def stop(self) -> None:
+        for (owner, name, _), value in zip(self._changes, self._before, strict=True):
+            setattr(owner, name, value)
+
+
+def _changes(file: str, old: str, new: str) -> Iterator[tuple[Any, str, Any]]:
+    """What is set: owner, name and value."""
+    source = (ROOT / file).read_text()
+    if source.count(old) != 1:
+        raise LookupError(f"{file} has these lines {source.count(old)} times:\n{old}")
+    module = importlib.import_module(file.removesuffix(".py").replace("/", "."))
+    changed = source.replace(old, new)
+    first = source[: source.index(old)].count("\n") + 1
+    lines = range(first, first + max(1, new.count("\n")))
+    functions = [code for code in _functions(compile(changed, str(ROOT / file), "exec")) if _has(code, lines)]
+    for code in functions:
+        yield _function(module, code.co_qualname), "__code__", code
+    for each in ast.parse(changed).body if not functions else ():
+        if isinstance(each, ast.Assign) and each.lineno in lines and isinstance(each.targets[0], ast.Name):
+            yield module, each.targets[0].id, eval(ast.unparse(each.value), vars(module))
+
+
+def _functions(code: CodeType) -> Iterator[CodeType]:
+    """The functions and methods of a module, without those inside them."""
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            if each.co_flags & inspect.CO_OPTIMIZED:
+                yield each
+            else:
+                yield from _functions(each)
+
+
+def _has(code: CodeType, lines: range) -> bool:
+    own = [line for _, _, line in code.co_lines() if line]
+    return min(own) <= lines[-1] and lines[0] <= max(own)
+
+
+def _function(module: ModuleType, name: str) -> FunctionType:
+    found: Any = module
+    for part in name.split("."):
+        found = inspect.getattr_static(found, part)
+    found = getattr(found, "fget", None) or getattr(found, "__func__", None) or getattr(found, "func", None) or found
+    return inspect.unwrap(found)  # type: ignore[no-any-return]
