@@ -394,8 +394,8 @@ class OwnerThreads:
             life = (name, channel.incarnation, channel.command)
             before = self._known.get(life, {})
             missing = sorted((view.running & owners) - before.keys())
-            records = owner_records(self._store, self._paths, missing)
-            known[life] = {**before, **{part: record.thread for part, record in records.items()}}
+            found = owner_records(self._store, self._paths, missing)
+            known[life] = before | {part: record.thread for part, record in found.items()} if found else before
         self._known = known
         return {part: thread for threads in known.values() for part, thread in threads.items()}
 

@@ -123,7 +123,7 @@ def measured(events: Sequence[Event], fault_at: float) -> Measured:
     before = last_holders(intervals, fault_at)
     after = holders(intervals, end)
     fetching = _without_stopped(intervals, events)
-    commits = [commit for _, commit, _ in _replayed(events) if commit is not None]
+    commits = commits_of(events)
     empty = gaps(fetching, fault_at, end)
     return Measured(
         marks=_marks(events, commits, fault_at, fetching, end),
@@ -137,7 +137,7 @@ def measured(events: Sequence[Event], fault_at: float) -> Measured:
         stale=_stale(commits),
         generations=_generations(commits, fault_at),
         resumed_s=_resumed(events, set(after), end),
-        changes=changes_of_members(events, fault_at),
+        changes=changes_of_members(commits, fault_at),
         settled_s=settled_after_kills_s(events),
         asks=asked(events, intervals, fault_at),
     )
@@ -275,16 +275,21 @@ def _is_settled_without(name: str, group: GroupView) -> bool:
     )
 
 
-def changes_of_members(events: Sequence[Event], fault_at: float) -> int:
+def commits_of(events: Sequence[Event]) -> list[Commit]:
+    """What commits and ends of sessions have changed, in order."""
+    return [commit for _, commit, _ in _replayed(events) if commit is not None]
+
+
+def changes_of_members(commits: Sequence[Commit], fault_at: float) -> int:
     """The number of transactions since the fault after which other names are registered: no takeover of a name is."""
     found = 0
-    for event, commit, _ in _replayed(events):
+    for commit in commits:
         more: Counter[tuple[str, str]] = Counter()
-        for group, was, now in commit.members if commit is not None else ():
+        for group, was, now in commit.members:
             for member, by in ((was, -1), (now, 1)):
                 if member is not None:
                     more[group.name, member.consumer] += by
-        found += event["at"] >= fault_at and any(more.values())
+        found += commit.at >= fault_at and any(more.values())
     return found
 
 

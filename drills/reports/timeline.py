@@ -115,7 +115,8 @@ def limited(lanes: Sequence[Lane]) -> tuple[list[Lane], dict[str, int]]:
     for kinds, most in (((PARTITION,), MOST_PARTITIONS), ((NODE, CONSUMER, OTHER), MOST_PROCESSES)):
         candidates = [lane for lane in lanes if lane.kind in kinds]
         dropped += sorted(candidates, key=lambda lane: -lane.unrest)[most:]
-    return [lane for lane in lanes if lane not in dropped], Counter(lane.kind for lane in dropped)
+    out = set(map(id, dropped))
+    return [lane for lane in lanes if id(lane) not in out], Counter(lane.kind for lane in dropped)
 
 
 def overlaps(bars: Sequence[Bar]) -> list[Bar]:

@@ -9,8 +9,8 @@
     -            self._wake.set()
     -            return None
 
-The second line has the rule, the invariants of which one shows it, the stock profiles, and what covers it. Hunks are as
-in a diff, without empty lines, and stand in their file once. `also` names a block of hunks
+The second line has the rule, the invariants (one of them shows it), the stock profiles, and what covers it. Hunks are
+as in a diff, without empty lines, and stand in their file once. `also` names a block of hunks
 (`:: own znode not checked`) that are edited too, and without which the product is still right.
 """
 

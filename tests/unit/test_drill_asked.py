@@ -10,7 +10,7 @@ from coordinator.zk.znodes.group_state import COMPLETING, FAILED, STABLE, Ask, A
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import ASSIGNMENT_FAILED, Command
 from drills.evidence.fetch_intervals import NO_ASKS, asked, asks_of, holds
-from drills.evidence.measurements import changes_of_members, settled_after_kills_s
+from drills.evidence.measurements import changes_of_members, commits_of, settled_after_kills_s
 
 Made = dict[str, Any]
 GROUP = GroupPaths("g")
@@ -164,13 +164,13 @@ def test_group_is_settled_when_stable_with_all_registered_and_no_dead_members(
     killed: list[Made],
 ) -> None:
     assert settled_after_kills_s(killed) == pytest.approx(3.0)
-    assert changes_of_members(killed, 10.0) == 2
+    assert changes_of_members(commits_of(killed), 10.0) == 2
 
 
 def test_takeover_of_a_name_is_no_change_of_members(killed: list[Made]) -> None:
     taken_over = commit(14.0, "b#2", deleted(GROUP.id("b")), created(GROUP.id("b")))
 
-    assert changes_of_members([*killed, taken_over], 10.0) == 2
+    assert changes_of_members(commits_of([*killed, taken_over]), 10.0) == 2
 
 
 @pytest.mark.parametrize("after", [("a", "b", "c"), ("b",), ("b", "c", "d")])
