@@ -13,7 +13,8 @@ from common import secure, start_node
 
 from consumer.config import COORDINATOR_SIDE, ConsumerConfig, Subscription
 from consumer.consumer import Consumer
-from coordinator.admin.topics import alter_topic, create_topic, get_topic
+from coordinator.admin.groups import Reading
+from coordinator.admin.topics import alter_topic, create_topic, usable_topics
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.security.access import environment_of
 from coordinator.zk.session.kazoo_store import open_kazoo
@@ -229,7 +230,7 @@ class Group:
         return state
 
     def _topic_partitions(self) -> tuple[int, ...]:
-        return get_topic(self.store, Brokers(), TOPIC).partitions
+        return usable_topics(Reading(self.store), Brokers())[TOPIC].partitions
 
     def add_partition(self) -> None:
         """A change that only a coordinator acts on."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from coordinator.admin.groups import Reading
 from coordinator.admin.regions import request
-from coordinator.admin.topics import get_topic
+from coordinator.admin.topics import usable_topics
 from coordinator.zk.znodes.paths import Brokers, RegionPaths
 from coordinator.zk.znodes.records import parsed_channel
 from coordinator.zk.znodes.regions import (
@@ -60,7 +60,7 @@ class RegionGroup(Group):
 
     def fill(self) -> None:
         """More records than the benchmark consumes."""
-        topic = get_topic(self.store, Brokers(), TOPIC)
+        topic = usable_topics(Reading(self.store), Brokers())[TOPIC]
         count = self.partitions * RECORDS_A_PARTITION
         size = RECORDS_A_PARTITION * RECORD_BYTES
         fill_embedded(self.folder / "log", TOPIC, topic.id, self.partitions, count, RECORD_BYTES, size)
