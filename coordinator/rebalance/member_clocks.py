@@ -142,7 +142,8 @@ class EvictionClocks:
         for name, back in plan.withdrawn:
             its = self._of.get(name)
             if its is not None:
-                its.sent, its.withdrawn = None, back.name if back.command != its.begun else ""
+                its.sent = its.sent if back.command != its.sent else None  # it may be an ask beside a start
+                its.withdrawn = back.name if back.command != its.begun else ""
         busy = set(plan.deferred)
         for name, command in plan.commands:
             one = self._of.get(name)

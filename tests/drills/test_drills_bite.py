@@ -12,7 +12,7 @@ import pytest
 from drills.checker.checker import Checker
 from drills.runner import DRILLS
 from tests.drills.broken import consumers, nodes
-from tests.support.drills import ALL_DRILLS, asked_for, drilled
+from tests.support.drills import ALL_DRILLS, BITES_AT_ONCE, asked_for, bitten
 
 
 class Bite(NamedTuple):
@@ -68,15 +68,11 @@ def _has_room(some: list[Bite], bite: Bite) -> bool:
 
 
 @pytest.fixture(scope="module")
-def bitten(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """Mutation -> the report of its drill."""
-    found = {}
-    for some in rounds(asked_for(request, "bite")):
-        breaks = {bite.drill: bite.mutation for bite in some}
-        _, said, _ = drilled(tmp_path_factory.mktemp("runs"), *breaks, breaks=breaks)
-        assert [drill["drill"] for drill in said["drills"]] == list(breaks)
-        found |= dict(zip(breaks.values(), said["drills"], strict=True))
-    return found
+    bites = asked_for(request, "bite")
+    lanes = [some for lane in range(BITES_AT_ONCE) for some in rounds(bites[lane::BITES_AT_ONCE])]
+    return bitten(tmp_path_factory, [{bite.drill: bite.mutation for bite in some} for some in lanes])
 
 
 @pytest.mark.integration
@@ -87,9 +83,9 @@ def bitten(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     ids=[f"{bite.breaks}-{bite.mutation}" for bite in BITES],
 )
 def test_a_drill_fails_by_the_name_of_the_invariant_that_is_broken(
-    bitten: dict[str, dict[str, Any]], bite: Bite
+    reports: dict[str, dict[str, Any]], bite: Bite
 ) -> None:
-    drill = bitten[bite.mutation]
+    drill = reports[bite.mutation]
 
     assert drill["verdict"] == "FAIL"
     assert bite.breaks in drill["broken"], drill["why"]

@@ -54,7 +54,7 @@ def incarnations(world: World) -> set[tuple[str, str]]:
 
 
 def whole_again(world: World, before: set[tuple[str, str]], killed: int = 1) -> None:
-    """The pool, once so many deaths were noticed and each slot has another incarnation: a later one aborts a checkpoint."""
+    """The pool, once it has noticed so many deaths and each slot runs: a later rebalance aborts a checkpoint."""
     eventually(lambda: len(incarnations(world) - before) >= killed, 90, "other incarnations have joined")
     world.stable("g", 2, timeout_s=90)
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ IN_DOCKER = ("zookeeper-leader-sigkill", "zookeeper-leader-pause", "zookeeper-le
 RUN_BY_TESTS = {*BESIDE_OTHERS, *QUIET, *IN_DOCKER, *(drill.name for drill in (*LEADERS, *REGIONS, *KAFKA))}
 """The others are run before each release: docs/evidence.md has their verdicts."""
 ALL_DRILLS = pytest.mark.full("each drill once")
+BITES_AT_ONCE = 3
 BROKEN = REPOSITORY / "tests" / "drills" / "broken"
 
 
@@ -95,6 +97,26 @@ def drilled(
 ) -> tuple[int, dict[str, Any], str]:
     """Exit code, last line on stdout, and stderr. For the options see `environment`."""
     return finished(started(runs, *words, breaks=breaks, servers=servers, is_read_by_spark=is_read_by_spark))
+
+
+def bitten(folders: pytest.TempPathFactory, runs: Sequence[Mapping[str, str]]) -> dict[str, dict[str, Any]]:
+    """Mutation -> the report of its drill, of runs side by side: they wait for sessions to end most of the time.
+
+    :param runs: drill -> mutation, of each.
+    """
+
+    def run(breaks: Mapping[str, str], folder: Path) -> list[dict[str, Any]]:
+        _, said, _ = drilled(folder, *breaks, breaks=breaks)
+        assert [drill["drill"] for drill in said["drills"]] == list(breaks)
+        return list(said["drills"])
+
+    with ThreadPoolExecutor(BITES_AT_ONCE) as pool:
+        found = pool.map(run, runs, [folders.mktemp("runs") for _ in runs])
+        return {
+            name: drill
+            for breaks, some in zip(runs, found, strict=True)
+            for name, drill in zip(breaks.values(), some, strict=True)
+        }
 
 
 def finished(command: subprocess.Popen[str]) -> tuple[int, dict[str, Any], str]:

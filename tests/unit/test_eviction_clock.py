@@ -150,6 +150,19 @@ def test_commands_that_replace_one_another_do_not_restart_the_clock() -> None:
     assert some.reads(view(sent=(START,)), after_s=1).waits_s == 5
 
 
+def test_withdrawn_ask_does_not_hide_that_the_start_before_it_is_carried_out() -> None:
+    """A leader that answers late is asked again in the same turn that reads its channel."""
+    some = Seen()
+    ask = Command(ASSIGN, 1, 2, "i", ask="ask-0000000002")
+    some.reads(view())
+    some.sends(START, ask)
+    some.reads(view(sent=(START, ask)), after_s=4)
+    some.sends(withdraws=ask)
+    some.reads(view(P0, P1), P0, P1, after_s=2)
+    some.sends(ask)
+    assert some.reads(view(P0, P1, sent=(ask,)), P0, P1, after_s=1).waits_s == 1
+
+
 def test_member_that_waits_for_others_or_runs_its_target_has_no_clock() -> None:
     some = Seen()
     some.reads(view())
