@@ -11,7 +11,8 @@
 
 The second line has the rule, the invariants (one of them shows it), the stock profiles, and what covers it. Hunks are
 as in a diff, without empty lines, and stand in their file once. `also` names a block of hunks
-(`:: own znode not checked`) that are edited too, and without which the product is still right.
+(`:: own znode not checked`), or a patch in Python, that is applied too, and without which the product is still right.
+Of both in one function that of the mutation counts.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -27,14 +28,16 @@ from typing import Any
 from tests.simulation.mutation import Mutation, Patch
 
 ROOT = Path(__file__).parents[2]
+NO_PATCHES: Mapping[str, tuple[Patch, ...]] = {}
 
 
-def parsed(text: str) -> tuple[Mutation, ...]:
+def parsed(text: str, patches_by_name: Mapping[str, tuple[Patch, ...]] = NO_PATCHES) -> tuple[Mutation, ...]:
     """The mutations of a file.
 
+    :param patches_by_name: what `also` may name beside the file's own blocks.
     :raises ValueError: when a line is none of these.  :raises KeyError: when there is no such block.
     """
-    blocks: dict[str, tuple[Patch, ...]] = {}
+    blocks = dict(patches_by_name)
     found = []
     for block in _blocks(text):
         title, *lines = block
@@ -70,30 +73,36 @@ def _also(lines: Sequence[str]) -> list[str]:
 
 
 def _edits(lines: Sequence[str]) -> Iterator[Patch]:
-    file, hunk = "", list[str]()
-    for line in [*lines, "@ "]:
+    """One for each file: of two in one function the later counts."""
+    hunks: dict[str, list[list[str]]] = {}
+    file = ""
+    for line in lines:
         if line.startswith("@"):
-            if hunk:
-                yield edited(file, _side(hunk, "-"), _side(hunk, "+"))
-            file, hunk = line[2:].strip() or file, []
+            file = line[2:].strip() or file
+            hunks.setdefault(file, []).append([])
         elif line.strip():
             if line[0] not in " -+":
                 raise ValueError(f"no line of a hunk: {line}")
-            hunk.append(line)
+            hunks[file][-1].append(line)
+    for file, some in hunks.items():
+        yield edited(file, *((_side(hunk, "-"), _side(hunk, "+")) for hunk in some))
 
 
 def _side(hunk: Sequence[str], sign: str) -> str:
     return "".join(f"{line[1:]}\n" for line in hunk if line[0] in (" ", sign))
 
 
-def edited(file: str, old: str, new: str) -> Patch:
-    """Lines of a file are others: the functions that have them run the new ones, wherever they were imported."""
-    return lambda: _Edited(file, old, new)
+def edited(file: str, *hunks: tuple[str, str]) -> Patch:
+    """Lines of a file are others: the functions that have them run the new ones, wherever they were imported.
+
+    :param hunks: the lines before and after.
+    """
+    return lambda: _Edited(file, hunks)
 
 
 class _Edited:
-    def __init__(self, file: str, old: str, new: str) -> None:
-        self._changes = list(_changes(file, old, new))
+    def __init__(self, file: str, hunks: Sequence[tuple[str, str]]) -> None:
+        self._changes = list(_changes(file, hunks))
         self._before: list[Any] = []
 
     def start(self) -> None:
@@ -106,21 +115,32 @@ class _Edited:
             setattr(owner, name, value)
 
 
-def _changes(file: str, old: str, new: str) -> Iterator[tuple[Any, str, Any]]:
+def _changes(file: str, hunks: Sequence[tuple[str, str]]) -> Iterator[tuple[Any, str, Any]]:
     """What is set: owner, name and value."""
-    source = (ROOT / file).read_text()
-    if source.count(old) != 1:
-        raise LookupError(f"{file} has these lines {source.count(old)} times:\n{old}")
     module = importlib.import_module(file.removesuffix(".py").replace("/", "."))
-    changed = source.replace(old, new)
-    first = source[: source.index(old)].count("\n") + 1
-    lines = range(first, first + max(1, new.count("\n")))
-    functions = [code for code in _functions(compile(changed, str(ROOT / file), "exec")) if _has(code, lines)]
-    for code in functions:
-        yield _function(module, code.co_qualname), "__code__", code
-    for each in ast.parse(changed).body if not functions else ():
-        if isinstance(each, ast.Assign) and each.lineno in lines and isinstance(each.targets[0], ast.Name):
-            yield module, each.targets[0].id, eval(ast.unparse(each.value), vars(module))
+    changed, places = _changed(file, hunks)
+    functions = list(_functions(compile(changed, str(ROOT / file), "exec")))
+    for lines in places:
+        found = [code for code in functions if _has(code, lines)]
+        for code in found:
+            yield _function(module, code.co_qualname), "__code__", code
+        for each in ast.parse(changed).body if not found else ():
+            if isinstance(each, ast.Assign) and each.lineno in lines and isinstance(each.targets[0], ast.Name):
+                yield module, each.targets[0].id, eval(ast.unparse(each.value), vars(module))
+
+
+def _changed(file: str, hunks: Sequence[tuple[str, str]]) -> tuple[str, list[range]]:
+    """A file with other lines, and which these are."""
+    source, changed, places, end = (ROOT / file).read_text(), "", [], 0
+    for old, _ in hunks:
+        if source.count(old) != 1:
+            raise LookupError(f"{file} has these lines {source.count(old)} times:\n{old}")
+    for old, new in sorted(hunks, key=lambda hunk: source.index(hunk[0])):
+        changed += source[end : source.index(old)]
+        first, end = changed.count("\n") + 1, source.index(old) + len(old)
+        places.append(range(first, first + max(1, new.count("\n"))))
+        changed += new
+    return changed + source[end:], places
 
 
 def _functions(code: CodeType) -> Iterator[CodeType]:

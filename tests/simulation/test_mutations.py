@@ -46,7 +46,7 @@ def test_an_edit_lasts_for_its_run_and_is_refused_where_its_lines_do_not_stand_o
 
     assert len(ranges) == 3
     with pytest.raises(LookupError, match="times"):
-        edited(file, "        return", "")()
+        edited(file, ("        return", ""))()
 
 
 def test_every_hole_of_the_draft_has_a_mutation_that_is_found() -> None:
