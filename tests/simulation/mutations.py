@@ -17,9 +17,7 @@ from tests.simulation.edits import parsed
 from tests.simulation.fences import RESENT
 from tests.simulation.mutation import Mutation, of
 from tests.simulation.region_rules import REGION_RULES
-from tests.simulation.slips_eviction import EVICTION
 from tests.simulation.slips_gaps import GAP_RULES
-from tests.simulation.slips_lies import LIES
 from tests.simulation.slips_life import LIFE
 from tests.simulation.slips_seals import SEALS, WATCHES
 
@@ -215,6 +213,8 @@ def _edits(name: str) -> tuple[Mutation, ...]:
 
 ELECTION = _edits("election")
 REBALANCE = _edits("rebalance")
+EVICTION = _edits("eviction")
+LIES = _edits("lies")
 
 _ALL = (
     *_HOLES, *_FENCES, *ELECTION, *REBALANCE, *EVICTION, *LIFE, *LIES, *WATCHES, *SEALS, *RULES, *REGION_RULES,
