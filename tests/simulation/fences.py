@@ -9,6 +9,7 @@ from typing import Any
 
 import consumer.membership.member
 import consumer.membership.offsets
+import consumer.membership.registration
 import coordinator.planning.membership
 import coordinator.planning.reconciliation
 import coordinator.rebalance.plan_operations
@@ -131,6 +132,8 @@ SMALL_STEPS: tuple[Patch, ...] = (
     constant(coordinator.rebalance.plan_operations, "PARTITIONS_A_STEP", 2),
 )
 """A command over two partitions is a large one."""
+
+SMALL_TAKE_OVERS: tuple[Patch, ...] = (constant(consumer.membership.registration, "PARTITIONS_A_STEP", 2),)
 
 
 # ---- the coordinator's multis
