@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.simulation import fences, holes
-from tests.simulation.assignment_rules import RULES
+from tests.simulation.assignment_rules import HALF_TAKEN
 from tests.simulation.edits import parsed
 from tests.simulation.fences import RESENT
 from tests.simulation.mutation import Mutation, of
@@ -221,9 +221,13 @@ REBALANCE = _edits("rebalance")
 EVICTION = _edits("eviction")
 LIES = _edits("lies")
 LIFE = _edits("life")
+ASSIGNMENT = (
+    *_edits("assignment"),
+    Mutation("half an answer is taken", "Adopt 1", HALF_TAKEN, of("S9"), ("led", "watchful", "aimed")),
+)
 
 _ALL = (
-    *_HOLES, *_FENCES, *ELECTION, *REBALANCE, *EVICTION, *LIFE, *LIES, *WATCHES, *SEALS, *RULES, *REGION_RULES,
+    *_HOLES, *_FENCES, *ELECTION, *REBALANCE, *EVICTION, *LIFE, *LIES, *WATCHES, *SEALS, *ASSIGNMENT, *REGION_RULES,
     *GAP_RULES,
 )  # fmt: skip
 
