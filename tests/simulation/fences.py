@@ -14,6 +14,7 @@ import coordinator.planning.membership
 import coordinator.planning.reconciliation
 import coordinator.rebalance.plan_operations
 import coordinator.rebalance.rebalancer
+import tests.simulation.tuning
 from consumer.consumer import Consumer
 from consumer.fetching.polling import Polling
 from consumer.membership.channel import FencedChannel
@@ -31,6 +32,7 @@ from coordinator.zk.store import Check, SetData
 from coordinator.zk.znodes.partitions import NONE, TopicPartition
 from coordinator.zk.znodes.records import OffsetRecord
 from tests.simulation import znodes
+from tests.simulation.callbacks import Watches
 from tests.simulation.links import COMMIT
 from tests.simulation.mutation import Patch, constant, nothing, replaced
 from tests.simulation.zookeeper import SimulatedEnsemble
@@ -132,6 +134,12 @@ SMALL_STEPS: tuple[Patch, ...] = (
     constant(coordinator.rebalance.plan_operations, "PARTITIONS_A_STEP", 2),
 )
 """A command over two partitions is a large one."""
+
+SILENT_LOSSES: tuple[Patch, ...] = (constant(Watches, "fire_all", nothing),)
+"""The store calls no watch when its connection is lost, and forgets none: only a second read shows what has changed."""
+
+YOUNG_FILES_TOO: tuple[Patch, ...] = (constant(tests.simulation.tuning, "ORPHAN_AFTER_S", 0.0),)
+"""The sweep goes by the channels alone, and not by a file's age."""
 
 SMALL_TAKE_OVERS: tuple[Patch, ...] = (constant(consumer.membership.registration, "PARTITIONS_A_STEP", 2),)
 

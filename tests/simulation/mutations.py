@@ -8,7 +8,6 @@ to say, and the stock profiles in which the hole shows soonest.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from tests.simulation import fences, holes
@@ -17,8 +16,7 @@ from tests.simulation.edits import parsed
 from tests.simulation.fences import RESENT
 from tests.simulation.mutation import Mutation, of
 from tests.simulation.region_rules import REGION_RULES
-from tests.simulation.slips_gaps import GAP_RULES
-from tests.simulation.slips_seals import SEALS, WATCHES
+from tests.simulation.slips_remembering import REMEMBERING
 
 _OVERLOOKED = of("L1", "L2", "L5", "S2")
 
@@ -187,27 +185,15 @@ _FENCES = (
     Mutation("a topic made anew is taken for the old one", "hole 9", holes.ONE_TOPIC_FOR_EVER, _OVERLOOKED, ("aimed",)),
 )
 
-COVERED_BY = {
-    "the debounce swallows a change": "the sweep",
-    "a watch on a registration is set once only": "the sweep",
-    "nothing is read again after a reconnect": "the store calls all watches at a loss; the sweep",
-    "acknowledgements are not watched": "the sweep",
-    "the queue forgets the earliest time": "the sweep",
-    "a seal does not compare the channel's offsets": "`sealed` in the channel names the segment",
-    "a file is sealed twice after a lost reply": "the channel's offsets are compared",
-    "the sweep removes files of the living": "young files stay",
-    "a collection does not write how far it came": "a missing number among the segments is noticed",
-    "a query that returns too late is not refused": "a missing number among the segments is noticed; ends are kept",
-    "a contribution does not look at its checkpoint": "a session applies its commits in order",
-}
-"""Mutation -> the second rule, which it takes away as well."""
-
 HIDING = {
     "a claim goes over owners": fences.NO_OWNERS_IN_THE_WAY,
     "commits are resent": fences.RESENT,
+    "losses are silent": fences.SILENT_LOSSES,
     "owners are not asked": fences.OWNERS_NOT_ASKED,
     "steps are small": fences.SMALL_STEPS,
     "take-overs are small": fences.SMALL_TAKE_OVERS,
+    "there is no sweep": fences.NO_SWEEP,
+    "young files go too": fences.YOUNG_FILES_TOO,
 }
 """What would hide a mutation, and is no edit: for `also` of the text files."""
 
@@ -216,21 +202,13 @@ def _edits(name: str) -> tuple[Mutation, ...]:
     return parsed((Path(__file__).parent / f"{name}.txt").read_text(), HIDING)
 
 
-ELECTION = _edits("election")
-REBALANCE = _edits("rebalance")
-EVICTION = _edits("eviction")
-LIES = _edits("lies")
-LIFE = _edits("life")
-ASSIGNMENT = (
-    *_edits("assignment"),
-    Mutation("half an answer is taken", "Adopt 1", HALF_TAKEN, of("S9"), ("led", "watchful", "aimed")),
-)
+EDITS = ("election", "rebalance", "eviction", "life", "lies", "seals", "gaps", "assignment")
+"""The text files, by area."""
+
+HALF = Mutation("half an answer is taken", "Adopt 1", HALF_TAKEN, of("S9"), ("led", "watchful", "aimed"))
 
 _ALL = (
-    *_HOLES, *_FENCES, *ELECTION, *REBALANCE, *EVICTION, *LIFE, *LIES, *WATCHES, *SEALS, *ASSIGNMENT, *REGION_RULES,
-    *GAP_RULES,
+    *_HOLES, *_FENCES, *(each for name in EDITS for each in _edits(name)), *REMEMBERING, HALF, *REGION_RULES
 )  # fmt: skip
 
-MUTATIONS: Mapping[str, Mutation] = {
-    each.name: replace(each, covered_by=COVERED_BY.get(each.name, each.covered_by)) for each in _ALL
-}
+MUTATIONS: Mapping[str, Mutation] = {each.name: each for each in _ALL}

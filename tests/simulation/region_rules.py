@@ -376,6 +376,7 @@ REGION_RULES = (
         of("S11"),
         _REGIONAL,
         RESENT,
+        "a session applies its commits in order",
     ),
     Mutation(
         "a contribution is in another multi than its channel",
