@@ -74,6 +74,28 @@ def _late_all_the_same(original: Any) -> Any:
 RESENT: tuple[Patch, ...] = (replaced(SimulatedEnsemble, "receive_late", _late_all_the_same),)
 
 
+def _late_contributions(original: Any) -> Any:
+    """A contribution whose connection is broken is done all the same, a while later."""
+
+    def receive_late(self: Any, request: Any) -> None:
+        if request.kind != COMMIT or not any("/checkpoints/" in each.path for each in request.what):
+            original(self, request)
+            return
+        session = request.link.session
+
+        def happen() -> None:
+            if self.leader is not None and not session.is_over:
+                with suppress(Refused):
+                    self._commit(request.what, session, None)
+
+        self.scheduler.after(2 * self.scheduler.random.random(), happen)
+
+    return receive_late
+
+
+LATE_CONTRIBUTIONS: tuple[Patch, ...] = (replaced(SimulatedEnsemble, "receive_late", _late_contributions),)
+
+
 def _asks_no_owners(original: Any) -> Any:
     """A partition may be free while an owner znode stands there: the claim will find it in the way."""
 

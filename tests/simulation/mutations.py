@@ -15,7 +15,6 @@ from tests.simulation.assignment_rules import HALF_TAKEN
 from tests.simulation.edits import parsed
 from tests.simulation.fences import RESENT
 from tests.simulation.mutation import Mutation, of
-from tests.simulation.region_rules import REGION_RULES
 from tests.simulation.slips_remembering import REMEMBERING
 
 _OVERLOOKED = of("L1", "L2", "L5", "S2")
@@ -188,6 +187,7 @@ _FENCES = (
 HIDING = {
     "a claim goes over owners": fences.NO_OWNERS_IN_THE_WAY,
     "commits are resent": fences.RESENT,
+    "contributions are late": fences.LATE_CONTRIBUTIONS,
     "losses are silent": fences.SILENT_LOSSES,
     "owners are not asked": fences.OWNERS_NOT_ASKED,
     "steps are small": fences.SMALL_STEPS,
@@ -202,13 +202,13 @@ def _edits(name: str) -> tuple[Mutation, ...]:
     return parsed((Path(__file__).parent / f"{name}.txt").read_text(), HIDING)
 
 
-EDITS = ("election", "rebalance", "eviction", "life", "lies", "seals", "gaps", "assignment")
+EDITS = ("election", "rebalance", "eviction", "life", "lies", "seals", "gaps", "assignment", "regions")
 """The text files, by area."""
 
 HALF = Mutation("half an answer is taken", "Adopt 1", HALF_TAKEN, of("S9"), ("led", "watchful", "aimed"))
 
 _ALL = (
-    *_HOLES, *_FENCES, *(each for name in EDITS for each in _edits(name)), *REMEMBERING, HALF, *REGION_RULES
+    *_HOLES, *_FENCES, *(each for name in EDITS for each in _edits(name)), *REMEMBERING, HALF
 )  # fmt: skip
 
 MUTATIONS: Mapping[str, Mutation] = {each.name: each for each in _ALL}
