@@ -1,4 +1,4 @@
-"""The design's fences, taken away one by one."""
+"""What would hide a mutation, and fences that are taken away with more than an edit (`fences.txt` has the others)."""
 
 from __future__ import annotations
 
@@ -16,21 +16,12 @@ import coordinator.rebalance.plan_operations
 import coordinator.rebalance.rebalancer
 import tests.simulation.tuning
 from consumer.consumer import Consumer
-from consumer.fetching.polling import Polling
-from consumer.membership.channel import FencedChannel
 from consumer.membership.claims import chunks
-from consumer.membership.member import ConsumerMember
-from consumer.membership.offsets import CommittedOffsets
 from consumer.membership.registration import Keeper
 from consumer.sealing.sealer import Sealer
-from coordinator.rebalance.group_reader import ChannelReader
-from coordinator.retention.segments import SegmentCollector
 from coordinator.service import Coordinator
 from coordinator.zk.errors import CoordinatorError, Refused
-from coordinator.zk.lease import LEASE_SHARE, Heard, Lease
-from coordinator.zk.store import Check, SetData
 from coordinator.zk.znodes.partitions import NONE, TopicPartition
-from coordinator.zk.znodes.records import OffsetRecord
 from tests.simulation import znodes
 from tests.simulation.callbacks import Watches
 from tests.simulation.links import COMMIT
@@ -166,146 +157,7 @@ YOUNG_FILES_TOO: tuple[Patch, ...] = (constant(tests.simulation.tuning, "ORPHAN_
 SMALL_TAKE_OVERS: tuple[Patch, ...] = (constant(consumer.membership.registration, "PARTITIONS_A_STEP", 2),)
 
 
-# ---- the coordinator's multis
-
-
-def _without_state_version(original: Any) -> Any:
-    def with_state(*args: Any) -> Any:
-        return [
-            replace(op, version=-1) if isinstance(op, SetData) and op.path.endswith("/state") else op
-            for op in original(*args)
-        ]
-
-    return with_state
-
-
-def _marks_die(original: Any) -> Any:
-    """Only the coordinator that evicted somebody knows of it."""
-
-    def marks(snapshot: Any, work: Any) -> Any:
-        return original(snapshot, work) if snapshot.state.epoch == snapshot.epoch else ()
-
-    return marks
-
-
-def _keeps_owners(original: Any) -> Any:
-    def whole_end(snapshot: Any, paths: Any, end: Any) -> Any:
-        return original(snapshot, paths, replace(end, owners=NONE) if end.evicted else end)
-
-    return whole_end
-
-
-def _withdraws_nothing(original: Any) -> Any:
-    def sort_commands(*args: Any) -> Any:
-        kept, _ = original(*args)
-        return kept, ()
-
-    return sort_commands
-
-
-def _data_before_commands(original: Any) -> Any:
-    def channels(self: ChannelReader) -> Any:
-        listing = self._store.children(self._paths.channels)
-        names = sorted(listing.names if listing is not None else ())
-        nodes = dict(zip(names, self._store.get_many([self._paths.channel(n) for n in names]), strict=True))
-        sent = self._sent(names)
-        return {n: self._view(n, node, sent.get(n, ())) for n, node in nodes.items() if node is not None}
-
-    return channels
-
-
-NO_STATE_VERSION: tuple[Patch, ...] = (
-    replaced(coordinator.rebalance.rebalancer, "with_state", _without_state_version),
-)
-MARKS_DIE: tuple[Patch, ...] = (replaced(coordinator.planning.membership, "_keep_marks", _marks_die),)
-OWNERS_STAY: tuple[Patch, ...] = (replaced(coordinator.rebalance.plan_operations, "_whole_end", _keeps_owners),)
-NOT_WITHDRAWN: tuple[Patch, ...] = (replaced(coordinator.planning.reconciliation, "sort_commands", _withdraws_nothing),)
-DATA_FIRST: tuple[Patch, ...] = (replaced(ChannelReader, "read", _data_before_commands),)
-
-
-# ---- the consumer's multis
-
-
-def _unfenced(original: Any) -> Any:
-    def send(self: FencedChannel, operations: Any, after: Any) -> None:
-        free = [
-            replace(op, version=-1) if isinstance(op, SetData | Check) and op.path == self._path else op
-            for op in operations
-        ]
-        original(self, free, after)
-
-    return send
-
-
-def _no_check_of_the_command(original: Any) -> Any:
-    def acknowledgement(paths: Any, consumer: str, name: str, is_last: bool) -> Any:
-        if is_last:
-            return original(paths, consumer, name, is_last)
-        return Check(paths.channels, -1)
-
-    return acknowledgement
-
-
-UNFENCED: tuple[Patch, ...] = (replaced(FencedChannel, "_send", _unfenced),)
-IN_PIECES: tuple[Patch, ...] = (replaced(consumer.membership.member, "acknowledgement", _no_check_of_the_command),)
-
-
-# ---- leases
-
-
-class _WithoutSync:
-    """A store whose `sync` asks nobody."""
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-
-    def sync(self) -> None:
-        return
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-
-def _renewed_by_a_read(original: Any) -> Any:
-    def init(self: Lease, store: Any, *rest: Any) -> None:
-        original(self, _WithoutSync(store), *rest)
-
-    return init
-
-
-def _renewed_blindly(original: Any) -> Any:
-    def init(self: Lease, store: Any, runtime: Any, read_fence: Any, *rest: Any) -> None:
-        original(self, store, runtime, lambda: None, *rest)
-
-    return init
-
-
-def _counted_at_once(_: Any) -> Any:
-    """From the sync that was just answered, whether or not the leader has heard of the session."""
-    return lambda self, timeout_s: (self.certain if self.last is None else self.last) + timeout_s * LEASE_SHARE
-
-
-def _counted_once(_: Any) -> Any:
-    """From the renewal before, however long ago the leader has certainly heard of the session."""
-    return lambda self, timeout_s: (self.certain if self.before is None else self.before) + timeout_s * LEASE_SHARE
-
-
-RENEWED_BY_READ: tuple[Patch, ...] = (replaced(Lease, "__init__", _renewed_by_a_read),)
-RENEWED_BLINDLY: tuple[Patch, ...] = (replaced(Lease, "__init__", _renewed_blindly),)
-COUNTED_AT_ONCE: tuple[Patch, ...] = (replaced(Heard, "until", _counted_at_once),)
-COUNTED_ONCE: tuple[Patch, ...] = (replaced(Heard, "until", _counted_once),)
-
-
 # ---- a consumer's own rules
-
-
-def _without_a_look_at_the_lease(original: property) -> property:
-    def may_fetch(self: ConsumerMember) -> bool:
-        fenced, store = self._registrar.live, self.store
-        is_ended = fenced is None or fenced.is_ending or store is None or store.lost
-        return not is_ended and not (self._region is not None and self._region.is_paused)
-
-    return property(may_fetch)
 
 
 def _has_polled(original: Any) -> Any:
@@ -324,45 +176,13 @@ def _may_fetch_or_has_polled(original: Any) -> Any:
     return may_fetch
 
 
-def _fetch_positions(original: property) -> property:
-    """What was fetched, returned or not."""
-    return property(lambda self: self._fetcher.positions)
-
-
-LEASE_IGNORED: tuple[Patch, ...] = (replaced(ConsumerMember, "may_fetch", _without_a_look_at_the_lease),)
 RETURNED_LATE: tuple[Patch, ...] = (
     replaced(Consumer, "_polled", _has_polled),
     replaced(Consumer, "_may_fetch", _may_fetch_or_has_polled),
 )
-FETCHED_COMMITTED: tuple[Patch, ...] = (replaced(Polling, "positions", _fetch_positions),)
 
 
 # ---- sealing and collecting
-
-
-def _removes_what_was_sent(original: Any) -> Any:
-    def start_over(self: Sealer, reason: str) -> None:
-        self._segments._is_sent = False
-        original(self, reason)
-
-    return start_over
-
-
-def _removes_after_a_lost_reply(original: Any) -> Any:
-    def fail(self: Sealer, error: Exception) -> None:
-        original(self, error)
-        if self._segments.pending is not None:
-            self._start_over("its commit failed")
-
-    return fail
-
-
-def _collects_unchecked(original: Any) -> Any:
-    def write(self: SegmentCollector, group: Any, record: Any, operations: Any = ()) -> bool:
-        some = [op for op in operations if not (isinstance(op, Check) and op.path == group.paths.queries)]
-        return bool(original(self, group, record, some))
-
-    return write
 
 
 def _advances_all_the_same(original: Any) -> Any:
@@ -380,32 +200,4 @@ def _advances_all_the_same(original: Any) -> Any:
     return start_over
 
 
-FILE_REMOVED: tuple[Patch, ...] = (
-    replaced(Sealer, "_start_over", _removes_what_was_sent),
-    replaced(Sealer, "_fail", _removes_after_a_lost_reply),
-)
-COLLECTED_UNCHECKED: tuple[Patch, ...] = (replaced(SegmentCollector, "_write", _collects_unchecked),)
 PAST_DROPPED: tuple[Patch, ...] = (replaced(Sealer, "_start_over", _advances_all_the_same),)
-
-
-# ---- where a group begins
-
-
-def _forgets_starts(original: Any) -> Any:
-    def standing(self: CommittedOffsets, partition: TopicPartition, channel: Any, node: Any) -> OffsetRecord | None:
-        is_start = node is not None and OffsetRecord.parse("", node.data).start
-        return None if is_start else original(self, partition, channel, node)
-
-    return standing
-
-
-def _records_nothing(original: Any) -> Any:
-    def begun(self: CommittedOffsets, store: Any, channel: Any, unknown: Any, record: Any) -> Any:
-        return original(self, store, channel, unknown, nothing)
-
-    return begun
-
-
-RESOLVED_ANEW: tuple[Patch, ...] = (replaced(CommittedOffsets, "_standing", _forgets_starts),)
-NOT_RECORDED: tuple[Patch, ...] = (replaced(CommittedOffsets, "_begun", _records_nothing),)
-LATER_AT_THE_END: tuple[Patch, ...] = (constant(consumer.membership.offsets, "came_later", lambda *_: False),)
