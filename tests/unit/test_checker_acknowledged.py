@@ -8,7 +8,7 @@ from coordinator.zk.store import Check, Create, Delete, SetData
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import Command
 from tests.support.made_histories import Made
-from tests.support.made_story import Enough, G, StoryHistory
+from tests.support.made_story import G, StoryHistory
 from tests.support.spoilt import changed, held, names, only, spoilt
 
 P3 = TopicPartition("flights", 3)
@@ -27,7 +27,6 @@ def acknowledges(history: StoryHistory, consumer: str, **more: object) -> str:
 def test_acknowledged_stop_whose_partition_still_runs_breaks_it() -> None:
     def happen(history: StoryHistory) -> None:
         acknowledges(history, "s1")
-        raise Enough
 
     finding = only(spoilt("stop sent", happen), "S6")
 
@@ -39,7 +38,6 @@ def test_full_stop_that_leaves_a_partition_running_breaks_it() -> None:
     def happen(history: StoryHistory) -> None:
         history.fenced("g", history.states["g"], history.stop("s2"))
         acknowledges(history, "s2")
-        raise Enough
 
     assert "flights-3 still runs" in only(spoilt("joined", happen), "S6").why
 
@@ -60,7 +58,6 @@ def test_acknowledged_stop_whose_partition_is_still_fetched_breaks_it() -> None:
 def test_acknowledged_start_whose_partition_does_not_run_breaks_it() -> None:
     def happen(history: StoryHistory) -> None:
         acknowledges(history, "s2")
-        raise Enough
 
     finding = only(spoilt("start sent", happen), "S6")
 
@@ -71,7 +68,6 @@ def test_acknowledged_start_whose_partition_does_not_run_breaks_it() -> None:
 def test_a_start_may_be_refused() -> None:
     def happen(history: StoryHistory) -> None:
         acknowledges(history, "s2", refused=frozenset({P3}))
-        raise Enough
 
     held(spoilt("start sent", happen))
 
@@ -79,7 +75,6 @@ def test_a_start_may_be_refused() -> None:
 def test_command_removed_unapplied_by_its_own_consumer_breaks_it() -> None:
     def happen(history: StoryHistory) -> None:
         history.commit("s2#1", Check(G.channel("s2"), 1), Delete(history.command_of("s2")))
-        raise Enough
 
     finding = only(spoilt("start sent", happen), "S6")
 
@@ -91,7 +86,6 @@ def test_a_stale_command_may_be_removed_unapplied() -> None:
     def remove(history: StoryHistory, **fields: object) -> None:
         history.fenced("g", history.states["g"], history.start("s2", {"flights": "3"}, **fields))
         history.commit("s2#1", Check(G.channel("s2"), 1), Delete(history.command_of("s2")))
-        raise Enough
 
     held(spoilt("joined", lambda history: remove(history, incarnation="s2-old")))
     held(spoilt("joined", lambda history: remove(history, epoch=1)))
@@ -103,7 +97,6 @@ def test_unreadable_command_may_be_removed_unapplied() -> None:
         create = Create(G.command_prefix("s2"), b"{}", sequential=True)
         history.fenced("g", history.states["g"], create)
         history.commit("s2#1", Check(G.channel("s2"), 1), Delete(history.command_of("s2")))
-        raise Enough
 
     held(spoilt("joined", happen))
 
@@ -114,7 +107,6 @@ def test_withdrawn_command_that_is_applied_breaks_it() -> None:
         history.fenced("g", history.states["g"], Delete(path))
         life = history.lives["s2"]
         history.set_channel(life, replace(life.channel, command=path.rpartition("/")[2], epoch=2, generation=2))
-        raise Enough
 
     finding = only(spoilt("start sent", happen), "S6")
 
@@ -132,7 +124,6 @@ def test_command_may_be_withdrawn_while_it_is_applied_in_steps() -> None:
         history.set_channel(life, begun, Check(path, -1))
         history.fenced("g", history.states["g"], Delete(path))
         history.set_channel(life, replace(begun, touched=1))
-        raise Enough
 
     held(spoilt("start sent", happen))
 
@@ -140,7 +131,6 @@ def test_command_may_be_withdrawn_while_it_is_applied_in_steps() -> None:
 def test_process_that_takes_a_name_over_removes_commands_to_the_earlier_process() -> None:
     def happen(history: StoryHistory) -> None:
         history.register(history.consumer("s2#2", "g"), "s2-x")
-        raise Enough
 
     held(spoilt("start sent", happen))
 
@@ -151,6 +141,5 @@ def test_manually_created_or_removed_commands_are_not_judged() -> None:
         history.commit("s0#1", Check(G.channel("s0"), 1), Delete(history.command_of("s0")))
         history.hand(Delete(history.command_of("s2")))
         history.hand(SetData(G.channel("s2"), b"{"))
-        raise Enough
 
     held(spoilt("start sent", happen))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,24 +13,17 @@ from coordinator.zk.store import Create, Delete, SetData
 from coordinator.zk.znodes.group_state import MemberAnswer
 from coordinator.zk.znodes.paths import ask_name
 from coordinator.zk.znodes.records import ASSIGNMENT_FAILED, Command
-from drills.checker import HELD, Verdicts, check
+from drills.checker import HELD, check
 from tests.support.made_asks import G, LedGroup, led, offer
 from tests.support.made_histories import edited, parted
-from tests.support.made_story import Enough
 from tests.support.spoilt import held, names, only
+from tests.support.spoilt import spoilt as spoilt_story
 
 TWO = {"m0": {"flights": "0-1"}, "m1": {"flights": "2-3"}}
 THREE = {"m0": {"flights": "0-1"}, "m1": {"flights": "2"}, "m2": {"flights": "3"}}
 
 
-def spoilt(point: str, happening: Callable[[LedGroup], object]) -> Verdicts:
-    """The verdicts on the story with `happening` at one of its points, after which it ends."""
-
-    def happen(history: Any) -> None:
-        happening(history)
-        raise Enough
-
-    return check(led(point, happen))
+spoilt = partial(spoilt_story, of=led)
 
 
 def broken(point: str, happening: Callable[[LedGroup], object], invariant: str = "S9") -> str:

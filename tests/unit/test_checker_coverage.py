@@ -10,7 +10,7 @@ from coordinator.zk.store import Create, Delete, SetData
 from coordinator.zk.znodes.group_state import PREPARING
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import Brokers
-from tests.support.made_story import Enough, G, StoryHistory
+from tests.support.made_story import G, StoryHistory
 from tests.support.spoilt import held, names, only, spoilt
 
 P1, P3 = TopicPartition("flights", 1), TopicPartition("flights", 3)
@@ -26,7 +26,6 @@ def give_up(history: StoryHistory, **more: str) -> None:
     history.fenced("g", state, history.stop("s2"))
     history.obey("s2")
     history.stable("g")
-    raise Enough
 
 
 """What runs after the eviction."""
@@ -37,7 +36,6 @@ def test_partition_assigned_to_two_consumers_breaks_it() -> None:
         shares = {"s0": {"flights": "0-1"}, "s1": {"flights": "2-3"}, "s2": {"flights": "3"}}
         history.fenced("g", history.rebalance("g", shares))
         history.stable("g")
-        raise Enough
 
     finding = spoilt("joined", happen)["S2"].findings[0]
 
@@ -51,7 +49,6 @@ def test_partition_assigned_to_two_threads_of_one_consumer_breaks_it() -> None:
         share = state.target["s0"]
         twice = replace(share, threads={**share.threads, "s0-1": frozenset({P1})})
         history.fenced("g", replace(state, generation=3, target={**state.target, "s0": twice}))
-        raise Enough
 
     finding = only(spoilt("joined", happen), "S2")
 
@@ -63,7 +60,6 @@ def test_generation_that_does_not_follow_the_one_before_breaks_it() -> None:
     def happen(history: StoryHistory) -> None:
         state = history.states["g"]
         history.fenced("g", replace(state, generation=state.generation + 90))
-        raise Enough
 
     verdicts = spoilt("joined", happen)
 
@@ -87,7 +83,6 @@ def test_recently_created_partition_may_be_unassigned() -> None:
         history.topic("flights", "T1", 5)
         history.fenced("g", history.rebalance("g", SHARES))
         history.stable("g")
-        raise Enough
 
     held(spoilt("handed on", happen))
 
@@ -100,7 +95,6 @@ def test_partition_created_long_before_must_be_detected_unless_faults_continued(
         history.pass_(after)
         history.fenced("g", history.rebalance("g", SHARES))
         history.stable("g")
-        raise Enough
 
     finding = spoilt("handed on", lambda history: happen(history, 11, fault=False))["S2"].findings[0]
 
@@ -116,7 +110,6 @@ def test_wildcard_subscription_counts() -> None:
         others = {"cities-1": "2"}
         history.fenced("h", history.rebalance("h", {"c1": share, "c2": others}))
         history.stable("h")
-        raise Enough
 
     finding = spoilt("handed on", happen)["S2"].findings[0]
 
@@ -128,7 +121,6 @@ def test_a_stable_group_whose_consumer_does_not_run_its_share_breaks_it() -> Non
         history.fenced("g", replace(history.states["g"], state=PREPARING), history.stop("s2"))
         history.obey("s2")
         history.stable("g")
-        raise Enough
 
     finding = only(spoilt("joined", happen), "S2")
 
@@ -150,7 +142,6 @@ def test_a_stable_group_whose_consumer_runs_more_than_its_share_breaks_it() -> N
 
 def raise_stable(history: StoryHistory) -> None:
     history.stable("g", left_out={"flights-3": "no room"})
-    raise Enough
 
 
 def test_refused_partition_need_not_run() -> None:
@@ -158,7 +149,6 @@ def test_refused_partition_need_not_run() -> None:
         life = history.lives["s2"]
         history.set_channel(life, replace(life.channel, generation=2, epoch=2, refused=frozenset({P3})))
         history.stable("g")
-        raise Enough
 
     held(spoilt("stop obeyed", happen))
 
@@ -167,7 +157,6 @@ def test_state_manually_set_to_stable_is_not_judged() -> None:
     def happen(history: StoryHistory) -> None:
         state = replace(history.states["g"], state="Stable", generation=9, target={})
         history.hand(SetData(G.state, state.to_bytes()))
-        raise Enough
 
     held(spoilt("joined", happen))
 
@@ -195,7 +184,6 @@ def test_other_target_in_the_same_generation_breaks_it(what: str) -> None:
             "strategy": replace(state, strategy="sticky"),
         }
         history.fenced("g", replace(changed[what], state=PREPARING))
-        raise Enough
 
     finding = only(spoilt("joined", happen), "S2")
 
@@ -217,6 +205,5 @@ def test_static_is_also_who_has_lost_its_seat_since_the_state_last_changed(when:
             history.commit("s0#1", Delete(G.seat("s0")))
         other = replace(state.target["s0"], incarnation="s0-b")
         history.fenced("g", replace(state, target={**state.target, "s0": other}, state=PREPARING))
-        raise Enough
 
     assert (spoilt("joined", happen)["S2"].outcome == "broken") is (when == "before")

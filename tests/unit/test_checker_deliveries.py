@@ -12,7 +12,7 @@ from coordinator.zk.znodes.paths import COORDINATOR_EPOCH
 from coordinator.zk.znodes.records import BegunRecord, OffsetRecord
 from coordinator.zk.znodes.segments import Query, SealedRange
 from drills.checker import Verdicts
-from tests.support.made_story import Enough, G, StoryHistory
+from tests.support.made_story import G, StoryHistory
 from tests.support.spoilt import held, names, only, spoilt
 
 P0 = TopicPartition("flights", 0)
@@ -66,7 +66,6 @@ def test_a_run_that_delivers_a_gap_or_repetition_breaks_it(who: str, place: int)
         jump(history, place)
         restart(history, who)
         deliver(history, who)
-        raise Enough
 
     finding = only(spoilt("joined", happen), "S5")
 
@@ -81,7 +80,6 @@ def test_a_run_that_bears_data_loss_delivers_anything_and_later_ones_continue() 
         deliver(history, fail_on_data_loss=False)
         sealed_at(history, 160, 160)
         deliver(history, number=3)
-        raise Enough
 
     held(spoilt("joined", happen))
 
@@ -94,7 +92,6 @@ def test_a_run_that_bears_data_loss_passes_segments_whose_files_are_missing() ->
         deliver(history, fail_on_data_loss=False, segments=[], rows=[])
         sealed_at(history, 110, 110)
         deliver(history, number=3)
-        raise Enough
 
     held(spoilt("joined", happen))
 
@@ -118,7 +115,6 @@ def test_a_run_that_bears_data_loss_passes_segments_that_were_collected() -> Non
         deliver(history, fail_on_data_loss=False)
         sealed_at(history, 110, 110)
         deliver(history, number=3)
-        raise Enough
 
     held(spoilt("joined", happen))
 
@@ -130,7 +126,6 @@ def test_a_query_that_was_stopped_goes_on_where_a_reset_has_set_the_offset(place
         sealed_at(history, place, None)
         restart(history)
         deliver(history)
-        raise Enough
 
     held(spoilt("joined", happen))
 
@@ -140,7 +135,6 @@ def test_reset_under_a_query_that_runs_is_a_gap() -> None:
         reset(history, 150)
         sealed_at(history, 150, None)
         deliver(history, "q#1")
-        raise Enough
 
     finding = only(spoilt("joined", happen), "S5")
 
@@ -154,7 +148,6 @@ def test_batch_is_judged_by_the_run_that_planned_it() -> None:
         sealed_at(history, 150, None)
         restart(history)
         deliver(history, planned="q#1")
-        raise Enough
 
     assert "100 should be next" in only(spoilt("joined", happen), "S5").why
 
@@ -173,7 +166,6 @@ def test_reset_elsewhere_is_no_reason_to_begin_there(resets: tuple[int, ...], re
         jump(history, read_from, before=resets[-1])
         restart(history)
         deliver(history)
-        raise Enough
 
     why = only(spoilt("joined", happen), "S5").why
     assert f"from {read_from} on in segment-0000000006, and 100 should be next" in why
@@ -194,7 +186,6 @@ def first_of(there: frozenset[int], jumps: bool, is_late: bool = False, place: i
         if is_late:
             history.query("q#1", "g", "q", "r1", 0, ephemeral=True)
         history.batch("q#1", "g", "q", "r1", 0, 0)
-        raise Enough
 
     return spoilt("stable", happen)
 
@@ -228,7 +219,6 @@ def test_query_lacks_what_the_log_lost_of_an_older_partition_since_it_began(firs
         history.query("q#9", "g", "late", "r9", newest, ephemeral=True)
         jump(history, after, before=first)
         history.batch("q#9", "g", "late", "r9", 0, newest)
-        raise Enough
 
     assert f"has flights-2 (id T1) from {after} on in segment-0000000006" in only(spoilt("joined", happen), "S5").why
 
@@ -242,7 +232,6 @@ def test_a_query_that_fails_though_all_ranges_continue_breaks_it() -> None:
         sealed_at(history, 150, None)
         restart(history)
         fail(history, "q#2", "segment-0000000006 has flights-2 from offset 150 on, and 100 should be next")
-        raise Enough
 
     finding = only(spoilt("joined", happen), "S5")
 
@@ -261,7 +250,6 @@ def test_query_that_began_after_a_collection_fails_because_of_a_later_loss() -> 
         jump(history, 150, before=history.lives["s1"].channel.running[P2])
         why = "query late of group g has lost records: segment-0000000003 has flights-2 from offset 150 on"
         history.event("query-failed", "q#9", group="g", query="late", why=why)
-        raise Enough
 
     held(spoilt("collected", happen))
 
@@ -271,7 +259,6 @@ def test_query_fails_because_a_log_was_put_back_to_0_before_its_first_records() 
         history.query("q#1", "g", "q", "r1", 0, ephemeral=True)
         jump(history, 0, before=54)
         fail(history, "q#1", "segment-0000000000 has flights-2 from offset 0 on, and 54 should be next")
-        raise Enough
 
     held(spoilt("stable", happen))
 
@@ -282,6 +269,5 @@ def test_query_fails_because_of_a_gap_and_because_of_a_damaged_file() -> None:
         fail(history, "q#1", "segment-0000000006 has flights-2 from offset 150 on, and 100 should be next")
         history.event("fault", "server", kind="file-replaced", file="g/s1/x.arrow")
         fail(history, "q#1", "the file /segments/g/s1/x.arrow cannot be read: it has other records")
-        raise Enough
 
     held(spoilt("joined", happen))

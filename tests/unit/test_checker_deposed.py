@@ -9,7 +9,7 @@ from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, PAUSED
 from coordinator.zk.znodes.records import EpochRecord, Pause, PausedRecord
 from coordinator.zk.znodes.segments import Query, SegmentsRecord
 from drills.checker import Verdicts
-from tests.support.made_story import Enough, G, StoryHistory
+from tests.support.made_story import G, StoryHistory
 from tests.support.spoilt import changed, held, names, only, spoilt
 
 BUMP = "commit consumers/coordinator"
@@ -28,7 +28,6 @@ def late(history: StoryHistory, *operations: Operation) -> None:
     """The deposed coordinator writes."""
     deposed = depose(history)
     history.commit(deposed, *operations)
-    raise Enough
 
 
 def test_any_write_of_a_deposed_coordinator_breaks_it() -> None:
@@ -72,7 +71,6 @@ def test_reelected_coordinator_may_write() -> None:
         history.session(deposed)
         history.elect(deposed)
         history.stable("g")
-        raise Enough
 
     held(spoilt("joined", happen))
 
@@ -85,7 +83,6 @@ def test_old_session_of_a_reelected_coordinator_may_not_write() -> None:
         history.elect(deposed)
         history.sessions[deposed] = old
         history.stable("g")
-        raise Enough
 
     finding = only(spoilt("joined", happen), "S4")
 
@@ -95,7 +92,6 @@ def test_old_session_of_a_reelected_coordinator_may_not_write() -> None:
 def test_state_written_by_a_never_elected_process_breaks_it() -> None:
     def happen(history: StoryHistory) -> None:
         history.commit("s0#1", SetData(G.state, history.states["g"].to_bytes()))
-        raise Enough
 
     finding = only(spoilt("joined", happen), "S4")
 
@@ -118,7 +114,6 @@ def test_manual_write_is_allowed_and_changes_no_known_epoch() -> None:
         history.hand(SetData(G.state, history.states["g"].to_bytes()))
         history.hand(SetData(COORDINATOR_EPOCH, EpochRecord(40).to_bytes()))
         history.stable("g")
-        raise Enough
 
     held(spoilt("joined", happen))
 
@@ -130,7 +125,6 @@ def elects(history: StoryHistory, epoch: int) -> None:
     """The other node is elected with this epoch."""
     history.epoch = epoch - 1
     depose(history)
-    raise Enough
 
 
 def test_an_election_with_an_epoch_that_is_not_above_the_last_breaks_it() -> None:
@@ -172,7 +166,6 @@ def paused_turn(before_the_election: bool, pause: bytes) -> Verdicts:
             history.hand(written)
         history.states["g"] = replace(history.states["g"], epoch=history.epoch)
         history.fenced("g", history.states["g"])
-        raise Enough
 
     return spoilt("joined", happen)
 

@@ -12,7 +12,7 @@ from coordinator.zk.znodes.records import OwnerRecord
 from coordinator.zk.znodes.segments import SealedRange
 from drills.checker import Verdicts, Violation, check
 from tests.support.made_histories import BOUNDS, Made, parted
-from tests.support.made_story import Enough, G, StoryHistory
+from tests.support.made_story import G, StoryHistory
 from tests.support.spoilt import changed, held, names, only, spoilt
 
 P2, P3 = TopicPartition("flights", 2), TopicPartition("flights", 3)
@@ -35,7 +35,7 @@ def overlaps(verdicts: Verdicts) -> list[Violation]:
 
 
 def test_concurrent_fetches_of_a_partition_break_it() -> None:
-    (finding,) = overlaps(spoilt("stop sent", begins_early))
+    (finding,) = overlaps(spoilt("stop sent", begins_early, goes_on=True))
 
     assert names(finding) == ["s1#1 begin", "s1#1 lease", "s2#1 lease", "s2#1 begin"]
     assert "flights-3 of group g was fetched by s1#1" in finding.why and "by s2#1" in finding.why
@@ -50,7 +50,7 @@ def test_partition_may_be_started_in_the_instant_in_which_its_holder_halts() -> 
         history.halt(life, parted({"flights": "3"}), "revoked")
         life.channel = replace(life.channel, running={}, topics={})
 
-    assert not overlaps(spoilt("stop sent", happen))
+    assert not overlaps(spoilt("stop sent", happen, goes_on=True))
 
 
 def test_two_consumers_that_fetch_in_one_instant_break_it() -> None:
@@ -64,7 +64,7 @@ def test_two_consumers_that_fetch_in_one_instant_break_it() -> None:
         history.halt(life, parted({"flights": "3"}), "revoked")
         life.channel = replace(life.channel, running={}, topics={})
 
-    (finding,) = overlaps(spoilt("stop sent", happen))
+    (finding,) = overlaps(spoilt("stop sent", happen, goes_on=True))
 
     assert names(finding) == ["s1#1 begin", "s1#1 lease", "s2#1 lease", "s2#1 begin", "s2#1 fetch", "s1#1 fetch"]
 
@@ -73,7 +73,6 @@ def test_records_fetched_after_the_partition_was_released_break_it() -> None:
     def happen(history: StoryHistory) -> None:
         ranges = [SealedRange("flights", "T1", 3, 20, 24)._asdict()]
         history.event("fetch", "s1#1", group="g", consumer="s1", incarnation="s1-a", ranges=ranges)
-        raise Enough
 
     finding = only(spoilt("joined", happen), "S1")
 
@@ -85,7 +84,6 @@ def test_late_records_of_a_consumer_without_name_or_lease_do_not_count() -> None
     def happen(history: StoryHistory) -> None:
         ranges = [SealedRange("flights", "T1", 3, 60, 64)._asdict()]
         history.event("fetch", "s2#1", group="g", consumer="s2", incarnation="s2-a", ranges=ranges)
-        raise Enough
 
     held(spoilt("taken over", happen))
 
@@ -94,7 +92,6 @@ def test_late_records_of_a_consumer_without_name_or_lease_do_not_count() -> None
         history.pass_(5)
         ranges = [SealedRange("flights", "T1", 3, 20, 24)._asdict()]
         history.event("fetch", "s1#1", group="g", consumer="s1", incarnation="s1-a", ranges=ranges)
-        raise Enough
 
     held(spoilt("joined", lapsed))
 
@@ -122,7 +119,6 @@ def lapsed(*kinds: str, is_late: bool | None = None, renews: bool = False) -> Ve
             history.lease("s1#1", "consumer")
         when = None if is_late is None else lapse + (0.01 if is_late else -0.01)
         acts(history, *kinds, checked=history.now if renews else when)
-        raise Enough
 
     return spoilt("joined", happen)
 
@@ -181,7 +177,6 @@ def test_killed_process_does_not_fetch_even_under_a_valid_lease() -> None:
     def happen(history: StoryHistory) -> None:
         history.event("exit", "s1#1", why="killed")
         begins_early(history)
-        raise Enough
 
     assert not overlaps(spoilt("stop sent", happen))
 
@@ -218,7 +213,6 @@ def test_process_that_registers_again_without_releasing_partitions_breaks_it() -
         history.turn("g", shares, start)
         history.obey("s1")
         history.pass_(1)
-        raise Enough
 
     finding = only(spoilt("joined", happen), "S1")
 
@@ -236,7 +230,6 @@ def test_consumer_that_left_in_zookeeper_does_not_fetch_though_its_process_hangs
         history.turn("g", shares, start)
         history.obey("s2")
         history.pass_(1)
-        raise Enough
 
     held(spoilt("joined", happen))
 
@@ -250,7 +243,7 @@ def test_two_channels_that_run_a_partition_after_a_commit_break_it() -> None:
         history.set_channel(life, replace(life.channel, running=running), owner)
         history.set_channel(life, life.channel.without([P2]), Delete(G.owner(*P2)))
 
-    finding = only(spoilt("joined", happen), "S1")
+    finding = only(spoilt("joined", happen, goes_on=True), "S1")
 
     assert names(finding) == ["s1#1 commit channel/s1", "s0#1 commit channel/s0"]
     assert "flights-2 of group g is in `running` of s0 and s1" in finding.why
@@ -264,7 +257,6 @@ def test_partition_in_an_ended_channel_may_not_run_in_another() -> None:
         life = history.lives["s0"]
         owner = Create(G.owner(*P2), OwnerRecord("s0-0", "s0", "s0-a", 2).to_bytes(), ephemeral=True)
         history.set_channel(life, replace(life.channel, running={**life.channel.running, P2: None}), owner)
-        raise Enough
 
     finding = only(spoilt("joined", happen), "S1")
 
@@ -276,7 +268,6 @@ def test_manually_edited_channel_is_not_judged() -> None:
         life = history.lives["s0"]
         running = {**life.channel.running, P2: 7}
         history.hand(SetData(G.channel("s0"), replace(life.channel, running=running).to_bytes()))
-        raise Enough
 
     held(spoilt("joined", happen))
 
@@ -292,7 +283,6 @@ def test_fetches_after_manual_removal_of_a_registration_are_not_judged() -> None
         history.turn("g", shares, *history.end_of(life, "its session ended"), start)
         history.obey("s2")
         history.pass_(1)
-        raise Enough
 
     held(spoilt("joined", happen))
 
@@ -381,7 +371,6 @@ def test_fetch_by_a_consumer_that_left_breaks_it() -> None:
         history.begin(life, [P3])
         history.pass_(0.5)
         history.event("exit", "s1#1", why="left")
-        raise Enough
 
     finding = only(spoilt("returned", happen), "S1")
 
@@ -394,7 +383,6 @@ def test_a_claim_that_removes_an_owner_znode_in_the_way_breaks_it() -> None:
         running = {**life.channel.running, P2: None}
         owner = Create(G.owner(*P2), OwnerRecord("s0-0", "s0", "s0-a", 2).to_bytes(), ephemeral=True)
         history.set_channel(life, replace(life.channel, running=running), Delete(G.owner(*P2)), owner)
-        raise Enough
 
     findings = spoilt("joined", happen)["S1"].findings
 
@@ -412,7 +400,6 @@ def left(error: str = "", halts_after_s: float | None = None) -> Verdicts:
             history.pass_(halts_after_s)
             history.halt(life, frozenset({P2}), "left")
         history.pass_(1)
-        raise Enough
 
     return spoilt("joined", happen)
 

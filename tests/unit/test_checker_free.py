@@ -11,7 +11,7 @@ from coordinator.zk.store import Create, Delete, Operation, SetData
 from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import OwnerRecord
-from tests.support.made_story import Enough, G, StoryHistory
+from tests.support.made_story import G, StoryHistory
 from tests.support.spoilt import held, names, only, spoilt
 
 P1, P2, P3 = (TopicPartition("flights", number) for number in (1, 2, 3))
@@ -30,7 +30,6 @@ def sends(history: StoryHistory, consumer: str, ranges: str, *more: Operation, *
 def test_a_start_with_a_partition_that_another_channel_runs_breaks_it() -> None:
     def happen(history: StoryHistory) -> None:
         sends(history, "s2", "3")
-        raise Enough
 
     finding = only(spoilt("stop sent", happen), "S1")
 
@@ -44,7 +43,6 @@ def test_a_start_with_a_partition_of_an_earlier_start_breaks_it() -> None:
         if not in_one_multi:
             history.fenced("g", history.states["g"], command)
         sends(history, "s0", "0-1,3", *([command] if in_one_multi else []))
-        raise Enough
 
     finding = only(spoilt("start sent", lambda history: happen(history, in_one_multi=True)), "S1")
 
@@ -55,7 +53,6 @@ def test_a_start_with_a_partition_of_an_earlier_start_breaks_it() -> None:
 def test_a_start_with_a_partition_under_a_mark_breaks_it() -> None:
     def happen(history: StoryHistory) -> None:
         sends(history, "s3", "1-2")
-        raise Enough
 
     finding = only(spoilt("evicted", happen), "S1")
 
@@ -70,7 +67,6 @@ def test_a_start_with_a_partition_that_has_an_owner_znode_breaks_it() -> None:
     def happen(history: StoryHistory, who: str) -> None:
         history.commit(who, Create(G.owner(*P3), data, ephemeral=True))
         sends(history, "s2", "3")
-        raise Enough
 
     finding = only(spoilt("stop obeyed", lambda history: happen(history, "s1#1")), "S1")
 
@@ -81,7 +77,6 @@ def test_a_start_with_a_partition_that_has_an_owner_znode_breaks_it() -> None:
 def test_a_start_may_give_again_what_its_consumer_runs() -> None:
     def happen(history: StoryHistory) -> None:
         sends(history, "s0", "0-1")
-        raise Enough
 
     held(spoilt("joined", happen))
 
@@ -90,7 +85,6 @@ def test_a_start_after_a_manual_edit_of_the_other_channel_is_not_judged() -> Non
     def happen(history: StoryHistory) -> None:
         history.hand(SetData(G.channel("s1"), history.lives["s1"].channel.to_bytes()))
         sends(history, "s2", "3", Delete(G.owner(*P3)))
-        raise Enough
 
     held(spoilt("stop sent", happen))
 
@@ -112,7 +106,6 @@ def without_marks(after_s: float, elects: bool = False, by_hand: bool = False) -
             history.hand(SetData(G.state, history.states["g"].to_bytes()))
         history.to(round(written + after_s, 3) - 0.01)
         history.fenced("g", replace(history.states["g"], marks=(), epoch=history.epoch))
-        raise Enough
 
     return happen
 
@@ -142,7 +135,6 @@ def test_a_live_incarnation_that_is_ended_without_a_mark_for_its_lease_breaks_it
         mark = replace(history.mark(life), lease_ms=lease_ms or 0)
         state = replace(history.states["g"], marks=(mark,) if lease_ms is not None else ())
         history.fenced("g", state, *history.end_of(life, "refused: no common strategy"), Delete(G.id("s2")))
-        raise Enough
 
     if lease_ms == 4000:
         held(spoilt("joined", happen))
@@ -164,7 +156,6 @@ def test_the_mark_of_a_lost_state_counts_from_its_first_manual_write() -> None:
         history.fenced("g", replace(state, marks=(mark,)))
         history.to(lost_at + after_s)
         history.fenced("g", state)
-        raise Enough
 
     held(spoilt("joined", lambda history: happen(history, LEASE_S)))
     only(spoilt("joined", lambda history: happen(history, LEASE_S - 0.2)), "S1")
@@ -177,7 +168,6 @@ def test_a_partition_that_comes_to_run_without_its_owner_znode_breaks_it() -> No
     def happen(history: StoryHistory, *operations: Operation) -> None:
         life = history.lives["s2"]
         history.set_channel(life, replace(life.channel, running={P3: None}, topics={"flights": "T1"}), *operations)
-        raise Enough
 
     owner = Create(G.owner(*P3), OwnerRecord("s2-0", "s2", "s2-a", 2).to_bytes(), ephemeral=True)
 
@@ -195,7 +185,6 @@ def test_an_owner_znode_that_stays_after_a_stop_breaks_it_unless_made_by_hand() 
         history.halt(life, frozenset(life.channel.running), "revoked")
         offset = history.put(G.offset(*P3), history.offset(life, P3, life.channel.running[P3] or 0))
         history.set_channel(life, life.channel.without([P3]), offset)
-        raise Enough
 
     finding = only(spoilt("joined", lambda history: happen(history, by_hand=False)), "S1")
 
@@ -215,7 +204,6 @@ def test_a_begin_before_its_claim_breaks_it(early_s: float, is_broken: bool) -> 
         history.obey("s2", begins=False)
         history.pass_(1.0)
         history.event("fetch", "s2#1", group="g", consumer="s2", incarnation="s2-a", ranges=[])
-        raise Enough
 
     verdicts = spoilt("start sent", happen)
 
@@ -231,7 +219,6 @@ def test_a_begin_after_the_name_was_taken_over_is_not_judged() -> None:
             partitions={"flights": {"1": 0}}, topics={"flights": "T1"},
         )  # fmt: skip
         history.pass_(1.0)
-        raise Enough
 
     held(spoilt("taken over", happen))
 
@@ -240,6 +227,5 @@ def test_a_first_state_has_no_marks_to_drop() -> None:
     def happen(history: StoryHistory) -> None:
         history.hand(Delete(G.state))
         history.fenced("g", GroupState(epoch=history.epoch))
-        raise Enough
 
     held(spoilt("evicted", happen))

@@ -32,7 +32,7 @@ def test_an_ephemeral_that_outlives_its_session_breaks_it() -> None:
         del history.tree[G.owner("flights", 9)]
         history.close("x#1")
 
-    finding = only(spoilt("before calm", happen), "S7")
+    finding = only(spoilt("before calm", happen, goes_on=True), "S7")
 
     assert names(finding) == ["server closed", "server end"]
     assert "owner flights-9 of group g is dead since 70.02 s, and there at 110 s" in finding.why
@@ -45,7 +45,7 @@ def test_a_registration_that_outlives_its_session_breaks_it() -> None:
         del history.tree[G.id("x")]
         history.close("x#1")
 
-    assert "the registration of x in group g" in only(spoilt("before calm", happen), "S7").why
+    assert "the registration of x in group g" in only(spoilt("before calm", happen, goes_on=True), "S7").why
 
 
 def test_owner_of_an_ended_incarnation_breaks_it() -> None:
@@ -53,7 +53,7 @@ def test_owner_of_an_ended_incarnation_breaks_it() -> None:
         owner = OwnerRecord("s1-0", "s1", "s1-a", 3).to_bytes()
         history.commit("s0#1", Create(G.owner("flights", 9), owner, ephemeral=True))
 
-    finding = only(spoilt("before calm", happen), "S7")
+    finding = only(spoilt("before calm", happen, goes_on=True), "S7")
 
     assert names(finding) == ["s0#1 commit flights/9", "server end"]
 

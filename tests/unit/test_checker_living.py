@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.zk.store import Create, Delete, Operation, SetData
 from coordinator.zk.znodes.records import Registration, Seat
-from tests.support.made_story import Enough, G, StoryHistory
+from tests.support.made_story import G, StoryHistory
 from tests.support.spoilt import held, names, only, spoilt
 
 LIMIT_S = 9.0
@@ -32,7 +32,6 @@ def ends(
         history.to(round(max(history.now, done_at + after_s - 0.01), 3))
         state = replace(history.states["g"], marks=(history.mark(life),))
         history.fenced("g", state, *history.end_of(life, reason), *more)
-        raise Enough
 
     return happen
 
@@ -92,7 +91,6 @@ def test_a_command_that_is_not_applied_for_so_long_is_a_reason_though_others_are
         history.set_channel(life, replace(life.channel, command="command-0000000099"))
         state = replace(history.states["g"], marks=(history.mark(life),))
         history.fenced("g", state, *history.end_of(life, "evicted: it carried out no command"), IDS, Delete(command))
-        raise Enough
 
     assert not spoilt("joined", lambda history: happen(history, LIMIT_S))["S7"].findings
     assert spoilt("joined", lambda history: happen(history, 0.9 * LIMIT_S))["S7"].findings
@@ -102,7 +100,6 @@ def test_a_live_channel_that_is_overwritten_with_the_end_of_another_life_breaks_
     def happen(history: StoryHistory) -> None:
         old = replace(history.lives["s2"].channel, incarnation="s2-old", running={}, ended="its session ended")
         history.fenced("g", history.states["g"], SetData(G.channel("s2"), old.to_bytes()))
-        raise Enough
 
     findings = spoilt("joined", happen)["S7"].findings
 
@@ -117,7 +114,6 @@ def test_the_seat_of_a_member_that_lives_is_not_removed(is_static: bool) -> None
         registration = Registration("s2-a", {"flights": 1}, instance_id=instance)
         history.commit("s2#1", SetData(G.id("s2"), registration.to_bytes()), Create(G.seat("s2"), b""))
         history.fenced("g", history.states["g"], Delete(G.seat("s2")))
-        raise Enough
 
     if not is_static:
         held(spoilt("joined", happen))
@@ -134,7 +130,6 @@ def test_the_seat_of_a_member_whose_session_has_ended_is_removed() -> None:
         history.close("s2#1")
         ended = history.end_of(history.lives["s2"], "its session ended")
         history.fenced("g", history.states["g"], *ended, Delete(G.seat("s2")))
-        raise Enough
 
     held(spoilt("joined", happen))
 
@@ -148,7 +143,6 @@ def test_a_registration_that_is_removed_while_its_channel_lives_breaks_it() -> N
 
 def _fenced(history: StoryHistory, *operations: Operation) -> None:
     history.fenced("g", history.states["g"], *operations)
-    raise Enough
 
 
 def left_for(seconds: float, in_target: bool = True, removed: str | None = None) -> Callable[[StoryHistory], None]:
@@ -164,7 +158,6 @@ def left_for(seconds: float, in_target: bool = True, removed: str | None = None)
             history.fenced("g", replace(history.states["g"], target=others, generation=9))
         history.pass_(seconds)
         history.fenced("g", history.states["g"], Delete(G.seat("s2")))
-        raise Enough
 
     return happen
 

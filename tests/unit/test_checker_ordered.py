@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinator.zk.store import Create, Delete, SetData
-from tests.support.made_story import Enough, G, StoryHistory
+from tests.support.made_story import G, StoryHistory
 from tests.support.spoilt import held, names, only, spoilt
 
 SHARE = {"flights": "0-1"}
@@ -15,7 +15,6 @@ def test_channel_with_a_decreasing_generation_breaks_it() -> None:
     def happen(history: StoryHistory) -> None:
         life = history.lives["s2"]
         history.set_channel(life, replace(life.channel, generation=1))
-        raise Enough
 
     finding = only(spoilt("joined", happen), "S3")
 
@@ -27,7 +26,6 @@ def test_channel_with_a_decreasing_epoch_breaks_it_despite_a_higher_generation()
     def happen(history: StoryHistory) -> None:
         life = history.lives["s2"]
         history.set_channel(life, replace(life.channel, epoch=1, generation=7))
-        raise Enough
 
     finding = only(spoilt("joined", happen), "S3")
 
@@ -37,7 +35,6 @@ def test_channel_with_a_decreasing_epoch_breaks_it_despite_a_higher_generation()
 def test_new_incarnation_begins_without_a_generation() -> None:
     def happen(history: StoryHistory) -> None:
         history.register(history.lives["s2"], "s2-x")
-        raise Enough
 
     held(spoilt("joined", happen))
 
@@ -46,7 +43,6 @@ def applied(history: StoryHistory, name: str, **fields: object) -> None:
     """s0's channel names a command."""
     life = history.lives["s0"]
     history.set_channel(life, replace(life.channel, command=name, **fields))  # type: ignore[arg-type]
-    raise Enough
 
 
 def test_a_command_that_is_applied_twice_breaks_it() -> None:
@@ -70,7 +66,6 @@ def test_a_command_that_takes_several_commits_is_applied_once() -> None:
         begun = replace(life.channel, command=path.rpartition("/")[2], generation=2, epoch=2)
         history.set_channel(life, begun)
         history.set_channel(life, begun, Delete(path))
-        raise Enough
 
     held(spoilt("joined", happen))
 
@@ -86,7 +81,6 @@ def test_a_command_for_another_incarnation_that_is_applied_breaks_it() -> None:
     def happen(history: StoryHistory) -> None:
         history.fenced("g", history.states["g"], history.start("s0", SHARE, incarnation="s0-old"))
         history.obey("s0")
-        raise Enough
 
     finding = only(spoilt("joined", happen), "S3")
 
@@ -100,7 +94,6 @@ def test_a_command_of_an_older_epoch_that_is_applied_breaks_it() -> None:
         history.fenced("g", history.states["g"], start)
         life, path = history.lives["s2"], history.command_of("s2")
         history.set_channel(life, replace(life.channel, command=path.rpartition("/")[2]), Delete(path))
-        raise Enough
 
     finding = spoilt("joined", happen)["S3"].findings[0]
 
@@ -115,7 +108,6 @@ def test_unreadable_command_that_is_applied_breaks_it() -> None:
         path = history.command_of("s0")
         life = history.lives["s0"]
         history.set_channel(life, replace(life.channel, command=path.rpartition("/")[2]), Delete(path))
-        raise Enough
 
     finding = only(spoilt("joined", happen), "S3")
 
@@ -127,7 +119,6 @@ def test_manually_created_command_is_not_judged() -> None:
     def happen(history: StoryHistory) -> None:
         history.hand(history.start("s0", SHARE, incarnation="s0-old"))
         history.obey("s0")
-        raise Enough
 
     held(spoilt("joined", happen))
 
@@ -140,7 +131,6 @@ def test_manually_reset_channel_is_not_judged_until_the_next_incarnation() -> No
         history.register(life, "s2-x")
         history.set_channel(life, replace(life.channel, generation=5))
         history.set_channel(life, replace(life.channel, generation=4))
-        raise Enough
 
     finding = only(spoilt("joined", happen), "S3")
 
@@ -157,6 +147,5 @@ def test_commands_of_a_recreated_channel_are_other_commands() -> None:
         history.register(life, "s2-x")
         history.fenced("g", history.rebalance("g", {"s2": {"flights": "3"}}), history.start("s2", {}))
         history.obey("s2")
-        raise Enough
 
     held(spoilt("joined", happen))

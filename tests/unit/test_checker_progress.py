@@ -10,7 +10,7 @@ from coordinator.zk.znodes.group_state import STABLE
 from coordinator.zk.znodes.paths import PAUSED
 from coordinator.zk.znodes.records import Pause, PausedRecord
 from drills.checker import Verdicts
-from tests.support.made_story import Enough, G, StoryHistory
+from tests.support.made_story import G, StoryHistory
 from tests.support.spoilt import changed, held, names, only, spoilt
 
 
@@ -20,7 +20,6 @@ def waits(meanwhile: Callable[[StoryHistory], object], seconds: float) -> Verdic
     def happen(history: StoryHistory) -> None:
         meanwhile(history)
         history.to(20.02 + seconds)
-        raise Enough
 
     return spoilt("stuck", happen)
 
@@ -175,26 +174,26 @@ def next_generation(history: StoryHistory) -> None:
 
 
 def test_generation_without_a_change_long_after_calm_breaks_it() -> None:
-    finding = only(spoilt("collecting", next_generation), "L4")
+    finding = only(spoilt("collecting", next_generation, goes_on=True), "L4")
 
     assert names(finding) == ["b#1 commit g/state", "server calm", "b#1 commit g/state"]
     assert "generation 7 of group g begins at 88.02 s, and nothing has changed since 60.02 s" in finding.why
 
 
 def test_a_generation_may_begin_soon_after_calm_or_after_a_change() -> None:
-    held(spoilt("calm", next_generation))
+    held(spoilt("calm", next_generation, goes_on=True))
 
     def removed(history: StoryHistory) -> None:
         history.hand(Delete(G.owner("flights", 0)))
         next_generation(history)
 
-    held(spoilt("collecting", removed))
+    held(spoilt("collecting", removed, goes_on=True))
 
     def given_up(history: StoryHistory) -> None:
         state = history.states["g"]
         history.fenced("g", replace(state, state=STABLE, generation=state.generation + 1), Delete(G.seat("s9")))
 
-    held(spoilt("collecting", given_up))
+    held(spoilt("collecting", given_up, goes_on=True))
 
 
 def test_without_a_calm_it_is_not_decided() -> None:

@@ -10,7 +10,7 @@ from coordinator.zk.store import Delete
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
-from tests.support.made_story import Enough, G, StoryHistory
+from tests.support.made_story import G, StoryHistory
 from tests.support.spoilt import held, names, only, spoilt
 
 SHARE = {"flights": "0-1"}
@@ -23,7 +23,6 @@ def test_a_start_that_is_sent_five_times_in_two_seconds_breaks_it(times: int, ap
             history.fenced("g", history.states["g"], history.start("s0", SHARE))
             history.fenced("g", history.states["g"], Delete(history.command_of("s0")))
             history.pass_(apart_s)
-        raise Enough
 
     verdicts = spoilt("joined", happen)
 
@@ -39,7 +38,6 @@ def test_other_starts_do_not_count() -> None:
         for number in range(4):
             history.fenced("g", history.states["g"], history.start("s0", {"flights": "0" if number % 2 else "0-1"}))
             history.fenced("g", history.states["g"], Delete(history.command_of("s0")))
-        raise Enough
 
     held(spoilt("joined", happen))
 
@@ -53,7 +51,6 @@ def test_each_coordinator_may_send_a_start_again() -> None:
             history.states["g"] = replace(history.states["g"], epoch=history.epoch)
             history.fenced("g", history.states["g"], history.start("s0", SHARE))
             history.fenced("g", history.states["g"], Delete(history.command_of("s0")))
-        raise Enough
 
     held(spoilt("joined", happen))
 
@@ -76,7 +73,6 @@ def test_a_generation_that_begins_only_because_of_another_coordinator_breaks_it(
         history.pass_(1.0)
         elect_another(history)
         begin_again(history)
-        raise Enough
 
     finding = only(spoilt("joined", happen), "L4")
 
@@ -97,7 +93,6 @@ def test_a_member_that_the_turn_itself_ends_is_no_reason_for_the_next_generation
             history.fenced("g", begun, *ended)
         history.pass_(1.0)
         begin_again(history)
-        raise Enough
 
     finding = only(spoilt("joined", happen), "L4")
 
@@ -107,27 +102,22 @@ def test_a_member_that_the_turn_itself_ends_is_no_reason_for_the_next_generation
 def test_a_generation_with_the_same_target_has_a_reason() -> None:
     def another_strategy(history: StoryHistory) -> None:
         begin_again(history, strategy="sticky")
-        raise Enough
 
     def lost_owner(history: StoryHistory) -> None:
         history.commit("s2#1", Delete(G.owner(*TopicPartition("flights", 3))))
         begin_again(history)
-        raise Enough
 
     def edited(history: StoryHistory) -> None:
         history.hand(Delete(G.rebalance(1)))
         begin_again(history)
-        raise Enough
 
     def grown(history: StoryHistory) -> None:
         history.hand(history.put(Brokers().topic("flights"), Topic("flights", "T1", tuple(range(5))).to_bytes()))
         begin_again(history)
-        raise Enough
 
     def joined(history: StoryHistory) -> None:
         history.register(history.consumer("s9#1", "g"), "s9-a")
         begin_again(history)
-        raise Enough
 
     for happen in (another_strategy, lost_owner, edited, grown, joined):
         held(spoilt("joined", happen))

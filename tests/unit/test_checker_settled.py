@@ -13,7 +13,7 @@ from coordinator.zk.znodes.paths import PAUSED
 from coordinator.zk.znodes.records import OwnerRecord, Pause, PausedRecord
 from drills.checker import Verdicts
 from tests.support.made_histories import Made
-from tests.support.made_story import Enough, G, StoryHistory
+from tests.support.made_story import G, StoryHistory
 from tests.support.spoilt import changed, held, names, only, spoilt
 
 P3 = TopicPartition("flights", 3)
@@ -33,11 +33,11 @@ def until(at: float, stuck: list[str] | None = None) -> Verdicts:
         history.to(at)
         history.stable("g")
 
-    return spoilt("calm", happen)
+    return spoilt("calm", happen, goes_on=True)
 
 
 def test_a_group_that_does_not_become_stable_breaks_it() -> None:
-    finding = only(spoilt("before calm", begin), "L1")
+    finding = only(spoilt("before calm", begin, goes_on=True), "L1")
 
     assert names(finding) == ["b#1 commit g/state", "server calm", "server end"]
     assert "group g was not settled from 70.01 s to 110 s (CompletingRebalance in generation 6)" in finding.why
@@ -56,7 +56,6 @@ def test_consumer_that_is_stuck_since_the_calm_is_no_member_at_the_end() -> None
         history.event("calm", "server", stuck=["s1#1"])
         history.to(history.now + after_s)
         history.event("end", "server")
-        raise Enough
 
     after_s = 15.9
     held(spoilt("stable", happen))
@@ -83,7 +82,7 @@ def test_silence_of_a_stuck_consumer_counts_from_an_election_after_the_calm() ->
             history.to(at)
             history.stable("g")
 
-        return any("was not settled" in each.why for each in spoilt("calm", happen)["L1"].findings)
+        return any("was not settled" in each.why for each in spoilt("calm", happen, goes_on=True)["L1"].findings)
 
     assert not is_late(87.9) and is_late(88.1)
 
@@ -99,7 +98,7 @@ def test_silence_of_a_stuck_liar_counts_from_a_sweep_after_the_calm() -> None:
             history.to(at)
             history.stable("g")
 
-        return any("was not settled" in each.why for each in spoilt("calm", happen)["L1"].findings)
+        return any("was not settled" in each.why for each in spoilt("calm", happen, goes_on=True)["L1"].findings)
 
     assert not is_late(88.9) and is_late(89.1)
 
@@ -120,7 +119,7 @@ def lied(at: float, settled_at: float, who: str = "s1#1", stuck: str = "g/s1") -
         history.to(settled_at)
         history.stable("g")
 
-    return any("was not settled" in each.why for each in spoilt("calm", happen)["L1"].findings)
+    return any("was not settled" in each.why for each in spoilt("calm", happen, goes_on=True)["L1"].findings)
 
 
 def test_silence_of_a_stuck_liar_counts_from_the_last_command_that_it_names() -> None:
@@ -147,7 +146,7 @@ def test_owner_znode_that_an_evicted_liar_has_left_is_not_judged() -> None:
             history.to(90.0)
             history.stable("g")
 
-        return bool(spoilt("calm", happen)["L1"].findings)
+        return bool(spoilt("calm", happen, goes_on=True)["L1"].findings)
 
     assert is_late("consumer") and not is_late("liar")
 
@@ -157,7 +156,7 @@ def test_a_group_that_does_not_stay_stable_breaks_it() -> None:
         begin(history)
         history.stable("g")
 
-    finding = only(spoilt("late", happen), "L1")
+    finding = only(spoilt("late", happen, goes_on=True), "L1")
 
     assert names(finding) == ["server calm", "b#1 commit g/state", "b#1 commit g/state"]
 
@@ -169,7 +168,7 @@ def test_seat_given_up_restarts_the_deadline() -> None:
             history.pass_(seconds)
             history.stable("g")
 
-        return spoilt("late", happen)
+        return spoilt("late", happen, goes_on=True)
 
     held(given_up(7.9))
     only(given_up(8.1), "L1")
@@ -181,7 +180,7 @@ def test_seat_given_up_after_the_deadline_excuses_no_violation() -> None:
         history.to(89.0)
         history.fenced("g", replace(history.states["g"], state=STABLE), Delete(G.seat("s9")))
 
-    finding = only(spoilt("calm", happen), "L1")
+    finding = only(spoilt("calm", happen, goes_on=True), "L1")
 
     assert finding.why.endswith("and had to be at 78 s")
 
@@ -201,7 +200,7 @@ def test_repeatedly_evicted_member_breaks_it_with_or_without_a_seat(is_static: b
                 history.commit(life.who, Create(G.seat("s3"), b"{}"))
             history.pass_(4.0)
 
-    assert spoilt("calm", happen)["L1"].findings
+    assert spoilt("calm", happen, goes_on=True)["L1"].findings
 
 
 def test_consumer_that_does_not_run_its_target_breaks_it_despite_a_stable_state() -> None:
@@ -210,7 +209,7 @@ def test_consumer_that_does_not_run_its_target_breaks_it_despite_a_stable_state(
         history.halt(life, frozenset({P3}), "revoked")
         history.set_channel(life, life.channel.without([P3]), *history.released(life, [P3]))
 
-    finding = only(spoilt("before calm", happen), "L1")
+    finding = only(spoilt("before calm", happen, goes_on=True), "L1")
 
     assert "s2 does not run its target" in finding.why
     assert names(finding) == ["b#1 commit g/state", "server calm", "server end"]
@@ -220,7 +219,7 @@ def test_late_member_must_get_its_share_in_time() -> None:
     def happen(history: StoryHistory) -> None:
         history.register(history.consumer("s9#1", "g"), "s9-a")
 
-    verdicts = spoilt("late", happen)
+    verdicts = spoilt("late", happen, goes_on=True)
 
     assert [verdict.invariant for verdict in verdicts.broken] == ["L1", "L2"]
 
@@ -254,12 +253,12 @@ def test_a_paused_group_is_not_judged() -> None:
         begin(history)
         history.hand(Create(PAUSED, PausedRecord(groups={"g": Pause("ann", 0)}).to_bytes()))
 
-    held(spoilt("before calm", happen))
+    held(spoilt("before calm", happen, goes_on=True))
 
 
 @pytest.mark.parametrize("data", [b"?", b'{"state":"PreparingRebalance"}'])
 def test_group_is_not_judged_while_its_state_is_a_manual_edit(data: bytes) -> None:
-    held(spoilt("before calm", lambda history: history.hand(SetData(G.state, data))))
+    held(spoilt("before calm", lambda history: history.hand(SetData(G.state, data)), goes_on=True))
 
 
 def test_lost_state_extends_the_deadline_by_forty_seconds() -> None:
@@ -272,7 +271,7 @@ def test_lost_state_extends_the_deadline_by_forty_seconds() -> None:
         history.states["g"] = before
         history.stable("g")
 
-    held(spoilt("handed on", happen))
+    held(spoilt("handed on", happen, goes_on=True))
 
 
 def test_group_with_a_registration_made_unreadable_manually_is_not_judged() -> None:
@@ -280,7 +279,7 @@ def test_group_with_a_registration_made_unreadable_manually_is_not_judged() -> N
         history.hand(SetData(G.id("s3"), b"?"))
         begin(history)
 
-    assert spoilt("before calm", happen)["L1"].outcome == "held"
+    assert spoilt("before calm", happen, goes_on=True)["L1"].outcome == "held"
 
 
 @pytest.mark.parametrize("with_group", [True, False])
@@ -293,6 +292,5 @@ def test_group_created_by_an_operator_loses_no_state_and_no_time(with_group: boo
         history.event("calm", "server")
         history.to(history.now + 20.0)
         history.event("end", "server")
-        raise Enough
 
     assert (spoilt("stable", happen)["L1"].outcome == "held") is with_group

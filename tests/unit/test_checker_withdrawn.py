@@ -9,7 +9,7 @@ import pytest
 from coordinator.zk.store import Check, Create, Delete
 from coordinator.zk.znodes.paths import COORDINATOR_EPOCH
 from coordinator.zk.znodes.records import ASSIGNMENT_FAILED, Command
-from tests.support.made_story import Enough, G, StoryHistory
+from tests.support.made_story import G, StoryHistory
 from tests.support.spoilt import held, names, only, spoilt
 
 
@@ -27,7 +27,6 @@ def test_a_start_beside_one_of_an_earlier_epoch_breaks_it() -> None:
         state = replace(history.states["g"], epoch=history.epoch)
         gone = [Delete(command)] if withdraws else []
         history.fenced("g", state, *gone, history.start("s0", {"flights": "0-1"}))
-        raise Enough
 
     finding = only(spoilt("start sent", lambda history: happen(history, withdraws=False)), "S6")
 
@@ -44,7 +43,6 @@ def test_two_starts_in_one_channel_break_it_unless_made_by_hand() -> None:
         history.fenced("g", history.states["g"], history.start("s0", {"flights": "0-1"}))
         if not by_hand:
             history.fenced("g", history.states["g"], history.start("s0", {"flights": "0-1"}))
-        raise Enough
 
     finding = only(spoilt("joined", lambda history: happen(history, by_hand=False)), "S6")
 
@@ -61,7 +59,6 @@ def test_the_notice_of_a_failure_stays_beside_later_commands() -> None:
         elect_another(history)
         state = replace(history.states["g"], epoch=history.epoch)
         history.fenced("g", state, history.start("s0", {"flights": "0-1"}))
-        raise Enough
 
     held(spoilt("joined", happen))
 
@@ -80,7 +77,6 @@ def test_a_start_of_an_earlier_epoch_applied_in_a_stable_group_breaks_it(
             history.event("fault", "server", kind="drop-connection", process="s2#1")
         history.pass_(after_s - 0.1)
         history.obey("s2")
-        raise Enough
 
     verdict = spoilt("start sent", happen)["S6"]
 
@@ -96,6 +92,5 @@ def test_a_start_of_an_earlier_epoch_may_be_applied_before_the_next_turn() -> No
         history.commit(history.coordinator, Check(COORDINATOR_EPOCH, history.fence), Delete(G.id("nobody")))
         history.pass_(2.0)
         history.obey("s2")
-        raise Enough
 
     held(spoilt("start sent", happen))
