@@ -12,7 +12,7 @@ from drills.checker import Verdicts
 from drills.checker.invariants.s5_dataframe import rows_of
 from tests.support.made_histories import Made
 from tests.support.made_story import G, StoryHistory
-from tests.support.spoilt import changed, held, names, only, spoilt
+from tests.support.spoilt import breaks, changed, held, holds, names, only, spoilt
 
 
 def with_batch(number: int, change: Any) -> Verdicts:
@@ -113,15 +113,13 @@ def test_run_that_bears_data_loss_leaves_out_no_segment_that_exists() -> None:
     assert "leaves out segment-0000000001" in finding.why
 
 
-def test_run_that_bears_data_loss_may_leave_out_a_segment_with_a_damaged_file() -> None:
-    def damage(events: list[Made]) -> None:
-        made = [op for e in events if e["event"] == "commit" for op in e["ops"] if op["path"].endswith("-0000000001")]
-        batch = next(event for event in events if event["event"] == "batch")
-        fault = {"at": batch["at"], "who": "server", "event": "fault", "kind": "file-replaced"}
-        events.insert(events.index(batch), {**fault, "file": json.loads(made[0]["data"])["file"]})
-        without_last(batch)
-
-    held(changed(damage))
+@holds()
+def test_run_that_bears_data_loss_may_leave_out_a_segment_with_a_damaged_file(events: list[Made]) -> None:
+    made = [op for e in events if e["event"] == "commit" for op in e["ops"] if op["path"].endswith("-0000000001")]
+    batch = next(event for event in events if event["event"] == "batch")
+    fault = {"at": batch["at"], "who": "server", "event": "fault", "kind": "file-replaced"}
+    events.insert(events.index(batch), {**fault, "file": json.loads(made[0]["data"])["file"]})
+    without_last(batch)
 
 
 def test_run_that_bears_data_loss_delivers_what_is_left_beside_removed_segments() -> None:
@@ -164,19 +162,14 @@ def test_batch_with_a_foreign_or_repeated_segment_breaks_it() -> None:
     assert names(alien) == names(twice) == ["q#1 batch"]
 
 
-def test_a_batch_that_does_not_begin_where_the_one_before_ended_breaks_it() -> None:
-    def skip(events: list[Made]) -> None:
-        last = [event for event in events if event["event"] == "batch"][-1]
-        name = last["segments"].pop(0)
-        made = [e for e in events if e["event"] == "commit" and e["ops"][-1]["path"].endswith(name)]
-        last["after"] = made[0]["zxid"]
-        segment = json.loads(made[0]["ops"][-1]["data"])
-        del last["rows"][: sum(len(parts) for parts in segment["ranges"].values())]
-
-    finding = only(changed(skip), "S5")
-
-    assert names(finding) == ["q#1 batch", "q#1 batch"]
-    assert "batch 2 of query q of group g begins after" in finding.why and "batch 1 ended at" in finding.why
+@breaks("S5", "batch 2 of query q of group g begins after", "batch 1 ended at", witness="q#1 batch, q#1 batch")
+def test_a_batch_that_does_not_begin_where_the_one_before_ended_breaks_it(events: list[Made]) -> None:
+    last = [event for event in events if event["event"] == "batch"][-1]
+    name = last["segments"].pop(0)
+    made = [e for e in events if e["event"] == "commit" and e["ops"][-1]["path"].endswith(name)]
+    last["after"] = made[0]["zxid"]
+    segment = json.loads(made[0]["ops"][-1]["data"])
+    del last["rows"][: sum(len(parts) for parts in segment["ranges"].values())]
 
 
 def test_replay_with_other_records_breaks_it() -> None:
@@ -186,44 +179,33 @@ def test_replay_with_other_records_breaks_it() -> None:
     assert finding.witness[-1]["run"] == "r2"
 
 
-def test_run_from_an_old_checkpoint_replaces_later_batches() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.batch("q#1", "g", "q", "r2", 2, history.finished_by("q"))
-        history.query("q#1", "g", "q", "r3", history.finished_by("q"))
-        history.batch("q#1", "g", "q", "r3", 2, history.finished_by("q"))
-
-    held(spoilt("joined", happen, goes_on=True))
+@holds(at="joined", goes_on=True)
+def test_run_from_an_old_checkpoint_replaces_later_batches(history: StoryHistory) -> None:
+    history.batch("q#1", "g", "q", "r2", 2, history.finished_by("q"))
+    history.query("q#1", "g", "q", "r3", history.finished_by("q"))
+    history.batch("q#1", "g", "q", "r3", 2, history.finished_by("q"))
 
 
-def test_query_with_a_new_run_may_begin_anywhere() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.query("q#2", "g", "q", "r3", history.zxid)
-        after = history.zxid
-        history.seal("s0", 10, 0)
-        history.batch("q#2", "g", "q", "r3", 0, after)
-
-    held(spoilt("joined", happen))
+@holds(at="joined")
+def test_query_with_a_new_run_may_begin_anywhere(history: StoryHistory) -> None:
+    history.query("q#2", "g", "q", "r3", history.zxid)
+    after = history.zxid
+    history.seal("s0", 10, 0)
+    history.batch("q#2", "g", "q", "r3", 0, after)
 
 
-def test_batches_over_manually_removed_segments_are_not_judged() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.hand(Delete(max(path for path in history.tree if path.startswith(G.segment_prefix))))
-        history.batch("q#1", "g", "q", "r2", 2, history.finished_by("q"))
-
-    held(spoilt("joined", happen))
+@holds(at="joined")
+def test_batches_over_manually_removed_segments_are_not_judged(history: StoryHistory) -> None:
+    history.hand(Delete(max(path for path in history.tree if path.startswith(G.segment_prefix))))
+    history.batch("q#1", "g", "q", "r2", 2, history.finished_by("q"))
 
 
-def test_a_query_that_fails_because_a_segment_has_lost_its_file_breaks_it() -> None:
-    def fail(events: list[Made]) -> None:
-        last = [event for event in events if event["event"] == "batch"][-1]
-        why = "query q of group g has lost records: the file of segment-0000000003 is missing: /segments/g/s0/x.arrow"
-        failed = {"at": last["at"], "who": last["who"], "event": "query-failed", "group": G, "query": "q", "why": why}
-        events.insert(events.index(last) + 1, failed)
-
-    finding = only(changed(fail), "S5")
-
-    assert names(finding) == ["q#1 query-failed"]
-    assert "segment-0000000003 is missing" in finding.why
+@breaks("S5", "segment-0000000003 is missing", witness="q#1 query-failed")
+def test_a_query_that_fails_because_a_segment_has_lost_its_file_breaks_it(events: list[Made]) -> None:
+    last = [event for event in events if event["event"] == "batch"][-1]
+    why = "query q of group g has lost records: the file of segment-0000000003 is missing: /segments/g/s0/x.arrow"
+    failed = {"at": last["at"], "who": last["who"], "event": "query-failed", "group": G, "query": "q", "why": why}
+    events.insert(events.index(last) + 1, failed)
 
 
 @pytest.mark.parametrize("is_removed", [False, True])
@@ -243,25 +225,23 @@ def test_a_query_fails_because_of_segments_that_are_gone_only_if_one_is(is_remov
         assert names(only(verdicts, "S5")) == ["q#1 batch", "q#1 query-failed"]
 
 
-def test_query_may_fail_if_its_segments_were_collected_while_it_was_silent() -> None:
-    def fail(events: list[Made]) -> None:
-        last = [event for event in events if event["event"] == "batch"][-1]
-        why = "segments are gone: collected while query q was silent; the file of segment-0000000003 is missing"
-        failed = {"at": last["at"], "who": last["who"], "event": "query-failed", "group": G, "query": "q", "why": why}
-        events.insert(events.index(last) + 1, failed)
-
-    held(changed(fail))
+@holds()
+def test_query_may_fail_if_its_segments_were_collected_while_it_was_silent(events: list[Made]) -> None:
+    last = [event for event in events if event["event"] == "batch"][-1]
+    why = "segments are gone: collected while query q was silent; the file of segment-0000000003 is missing"
+    failed = {"at": last["at"], "who": last["who"], "event": "query-failed", "group": G, "query": "q", "why": why}
+    events.insert(events.index(last) + 1, failed)
 
 
-def test_a_run_that_was_replaced_writes_the_query_no_more() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.finished("q#1", "g", "q", "r3", history.finished_by("q"))
-        history.finished("q#1", "g", "q", "r2", history.finished_by("q"))
-
-    finding = only(spoilt("joined", happen), "S5")
-
-    assert "a run of query q of group g wrote its znode" in finding.why
-    assert names(finding) == ["q#1 commit queries/q", "q#1 commit queries/q"]
+@breaks(
+    "S5",
+    "a run of query q of group g wrote its znode",
+    at="joined",
+    witness="q#1 commit queries/q, q#1 commit queries/q",
+)
+def test_a_run_that_was_replaced_writes_the_query_no_more(history: StoryHistory) -> None:
+    history.finished("q#1", "g", "q", "r3", history.finished_by("q"))
+    history.finished("q#1", "g", "q", "r2", history.finished_by("q"))
 
 
 def collected(expires: bool) -> Verdicts:

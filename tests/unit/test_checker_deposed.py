@@ -10,7 +10,7 @@ from coordinator.zk.znodes.records import EpochRecord, Pause, PausedRecord
 from coordinator.zk.znodes.segments import Query, SegmentsRecord
 from drills.checker import Verdicts
 from tests.support.made_story import G, StoryHistory
-from tests.support.spoilt import changed, held, names, only, spoilt
+from tests.support.spoilt import breaks, changed, held, holds, names, only, spoilt
 
 BUMP = "commit consumers/coordinator"
 
@@ -65,37 +65,29 @@ def test_writes_of_a_deposed_coordinator_break_no_other_invariant() -> None:
     assert names(finding) == [f"b#1 {BUMP}", f"a#1 {BUMP}", "b#1 commit g/state"]
 
 
-def test_reelected_coordinator_may_write() -> None:
-    def happen(history: StoryHistory) -> None:
-        deposed = depose(history)
-        history.session(deposed)
-        history.elect(deposed)
-        history.stable("g")
-
-    held(spoilt("joined", happen))
+@holds(at="joined")
+def test_reelected_coordinator_may_write(history: StoryHistory) -> None:
+    deposed = depose(history)
+    history.session(deposed)
+    history.elect(deposed)
+    history.stable("g")
 
 
-def test_old_session_of_a_reelected_coordinator_may_not_write() -> None:
-    def happen(history: StoryHistory) -> None:
-        deposed = depose(history)
-        old = history.sessions[deposed]
-        history.session(deposed)
-        history.elect(deposed)
-        history.sessions[deposed] = old
-        history.stable("g")
-
-    finding = only(spoilt("joined", happen), "S4")
-
-    assert names(finding) == [f"b#1 {BUMP}", f"b#1 {BUMP}", "b#1 commit g/state"]
+@breaks(
+    "S4", at="joined", witness="b#1 commit consumers/coordinator, b#1 commit consumers/coordinator, b#1 commit g/state"
+)
+def test_old_session_of_a_reelected_coordinator_may_not_write(history: StoryHistory) -> None:
+    deposed = depose(history)
+    old = history.sessions[deposed]
+    history.session(deposed)
+    history.elect(deposed)
+    history.sessions[deposed] = old
+    history.stable("g")
 
 
-def test_state_written_by_a_never_elected_process_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.commit("s0#1", SetData(G.state, history.states["g"].to_bytes()))
-
-    finding = only(spoilt("joined", happen), "S4")
-
-    assert names(finding) == [f"b#1 {BUMP}", "s0#1 commit g/state"]
+@breaks("S4", at="joined", witness="b#1 commit consumers/coordinator, s0#1 commit g/state")
+def test_state_written_by_a_never_elected_process_breaks_it(history: StoryHistory) -> None:
+    history.commit("s0#1", SetData(G.state, history.states["g"].to_bytes()))
 
 
 def test_state_written_before_the_first_election_breaks_it() -> None:
@@ -109,13 +101,11 @@ def test_state_written_before_the_first_election_breaks_it() -> None:
     assert names(verdict.findings[0]) == ["a#1 commit g/state"]
 
 
-def test_manual_write_is_allowed_and_changes_no_known_epoch() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.hand(SetData(G.state, history.states["g"].to_bytes()))
-        history.hand(SetData(COORDINATOR_EPOCH, EpochRecord(40).to_bytes()))
-        history.stable("g")
-
-    held(spoilt("joined", happen))
+@holds(at="joined")
+def test_manual_write_is_allowed_and_changes_no_known_epoch(history: StoryHistory) -> None:
+    history.hand(SetData(G.state, history.states["g"].to_bytes()))
+    history.hand(SetData(COORDINATOR_EPOCH, EpochRecord(40).to_bytes()))
+    history.stable("g")
 
 
 # ---- epochs

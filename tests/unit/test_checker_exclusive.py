@@ -13,7 +13,7 @@ from coordinator.zk.znodes.segments import SealedRange
 from drills.checker import Verdicts, Violation, check
 from tests.support.made_histories import BOUNDS, Made, parted
 from tests.support.made_story import G, StoryHistory
-from tests.support.spoilt import changed, held, names, only, spoilt
+from tests.support.spoilt import breaks, held, holds, names, only, spoilt
 
 P2, P3 = TopicPartition("flights", 2), TopicPartition("flights", 3)
 
@@ -69,15 +69,16 @@ def test_two_consumers_that_fetch_in_one_instant_break_it() -> None:
     assert names(finding) == ["s1#1 begin", "s1#1 lease", "s2#1 lease", "s2#1 begin", "s2#1 fetch", "s1#1 fetch"]
 
 
-def test_records_fetched_after_the_partition_was_released_break_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        ranges = [SealedRange("flights", "T1", 3, 20, 24)._asdict()]
-        history.event("fetch", "s1#1", group="g", consumer="s1", incarnation="s1-a", ranges=ranges)
-
-    finding = only(spoilt("joined", happen), "S1")
-
-    assert names(finding) == ["s2#1 lease", "s2#1 begin", "s1#1 fetch"]
-    assert "flights-3 of group g was fetched by s1#1" in finding.why and "which does not run it" in finding.why
+@breaks(
+    "S1",
+    "flights-3 of group g was fetched by s1#1",
+    "which does not run it",
+    at="joined",
+    witness="s2#1 lease, s2#1 begin, s1#1 fetch",
+)
+def test_records_fetched_after_the_partition_was_released_break_it(history: StoryHistory) -> None:
+    ranges = [SealedRange("flights", "T1", 3, 20, 24)._asdict()]
+    history.event("fetch", "s1#1", group="g", consumer="s1", incarnation="s1-a", ranges=ranges)
 
 
 def test_late_records_of_a_consumer_without_name_or_lease_do_not_count() -> None:
@@ -148,29 +149,19 @@ def test_fetch_after_the_renewal_of_a_lapsed_lease_is_judged() -> None:
     held(lapsed("fetch", "returned", renews=True))
 
 
-def test_a_lease_that_is_renewed_after_the_partition_was_handed_on_breaks_it() -> None:
+@breaks("S1", "at 36 s", witness="s1#1 begin, s3#1 begin, s1#1 lease, s3#1 lease")
+def test_a_lease_that_is_renewed_after_the_partition_was_handed_on_breaks_it(events: list[Made]) -> None:
     """The consumer that hangs has been evicted by then, and halts only when it wakes: its lease had lapsed."""
-
-    def renew(events: list[Made]) -> None:
-        place = next(number for number, event in enumerate(events) if event["at"] == 36.0)
-        model = next(event for event in events if event["event"] == "lease" and event["who"] == "s1#1")
-        events.insert(place, {**model, "at": 36.0, "until": 37.0})
-
-    finding = only(changed(renew), "S1")
-
-    assert names(finding) == ["s1#1 begin", "s3#1 begin", "s1#1 lease", "s3#1 lease"]
-    assert "at 36 s" in finding.why
+    place = next(number for number, event in enumerate(events) if event["at"] == 36.0)
+    model = next(event for event in events if event["event"] == "lease" and event["who"] == "s1#1")
+    events.insert(place, {**model, "at": 36.0, "until": 37.0})
 
 
-def test_lease_longer_than_the_mark_breaks_it() -> None:
-    def lengthen(events: list[Made]) -> None:
-        last = [event for event in events if event["event"] == "lease" and event["who"] == "s1#1"]
-        before = [event for event in last if event["at"] < 30]
-        before[-1]["until"] = 34.5
-
-    finding = only(changed(lengthen), "S1")
-
-    assert names(finding) == ["s1#1 begin", "s1#1 lease", "s3#1 lease", "s3#1 begin"]
+@breaks("S1", witness="s1#1 begin, s1#1 lease, s3#1 lease, s3#1 begin")
+def test_lease_longer_than_the_mark_breaks_it(events: list[Made]) -> None:
+    last = [event for event in events if event["event"] == "lease" and event["who"] == "s1#1"]
+    before = [event for event in last if event["at"] < 30]
+    before[-1]["until"] = 34.5
 
 
 def test_killed_process_does_not_fetch_even_under_a_valid_lease() -> None:
@@ -181,110 +172,87 @@ def test_killed_process_does_not_fetch_even_under_a_valid_lease() -> None:
     assert not overlaps(spoilt("stop sent", happen))
 
 
-def test_start_after_its_name_was_taken_over_counts_as_no_fetch() -> None:
+@holds()
+def test_start_after_its_name_was_taken_over_counts_as_no_fetch(events: list[Made]) -> None:
     """The old process has claimed it before, and reads its offset while the new one registers."""
-
-    def begin_late(events: list[Made]) -> None:
-        place = next(number for number, e in enumerate(events) if e["event"] == "begin" and e["who"] == "s2#2")
-        before = [e for e in events[:place] if e["event"] == "begin" and e["who"] == "s2#1"]
-        events.insert(place + 1, {**before[-1], "at": events[place]["at"]})
-
-    held(changed(begin_late))
+    place = next(number for number, e in enumerate(events) if e["event"] == "begin" and e["who"] == "s2#2")
+    before = [e for e in events[:place] if e["event"] == "begin" and e["who"] == "s2#1"]
+    events.insert(place + 1, {**before[-1], "at": events[place]["at"]})
 
 
-def test_a_name_that_another_process_has_taken_over_fetches_no_more() -> None:
+@breaks("S1", witness="s2#1 begin, s2#1 lease, s2#2 lease, s2#2 begin", alone=False)
+def test_a_name_that_another_process_has_taken_over_fetches_no_more(events: list[Made]) -> None:
     """In the story the old process halts only after the new one has begun."""
-
-    def be_the_same(events: list[Made]) -> None:
-        taken = next(e for e in events if e["event"] == "commit" and e["who"] == "s2#2" and len(e["ops"]) > 2)
-        taken["who"] = "s2#1"
-
-    finding = changed(be_the_same)["S1"].findings[0]
-
-    assert names(finding) == ["s2#1 begin", "s2#1 lease", "s2#2 lease", "s2#2 begin"]
+    taken = next(e for e in events if e["event"] == "commit" and e["who"] == "s2#2" and len(e["ops"]) > 2)
+    taken["who"] = "s2#1"
 
 
-def test_process_that_registers_again_without_releasing_partitions_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        life = history.lives["s1"]
-        history.register(life, "s1-x")
-        shares = {"s0": {"flights": "0-1"}, "s1": {"flights": "2"}, "s2": {"flights": "3"}}
-        start = history.start("s1", shares["s1"], generation=history.states["g"].generation + 1)
-        history.turn("g", shares, start)
-        history.obey("s1")
-        history.pass_(1)
-
-    finding = only(spoilt("joined", happen), "S1")
-
-    assert names(finding) == ["s1#1 begin", "s1#1 lease", "s1#1 begin"]
-    assert "incarnation s1-a" in finding.why and "incarnation s1-x" in finding.why
+@breaks("S1", "incarnation s1-a", "incarnation s1-x", at="joined", witness="s1#1 begin, s1#1 lease, s1#1 begin")
+def test_process_that_registers_again_without_releasing_partitions_breaks_it(history: StoryHistory) -> None:
+    life = history.lives["s1"]
+    history.register(life, "s1-x")
+    shares = {"s0": {"flights": "0-1"}, "s1": {"flights": "2"}, "s2": {"flights": "3"}}
+    start = history.start("s1", shares["s1"], generation=history.states["g"].generation + 1)
+    history.turn("g", shares, start)
+    history.obey("s1")
+    history.pass_(1)
 
 
-def test_consumer_that_left_in_zookeeper_does_not_fetch_though_its_process_hangs() -> None:
-    def happen(history: StoryHistory) -> None:
-        life = history.lives["s1"]
-        ended = replace(life.channel, running={}, topics={}, ended="poll was not called", error="UnknownMemberId")
-        history.set_channel(life, ended, *history.released(life, [P2]), Delete(G.id("s1")))
-        shares = {"s0": {"flights": "0-1"}, "s2": {"flights": "2-3"}}
-        start = history.start("s2", shares["s2"], generation=history.states["g"].generation + 1)
-        history.turn("g", shares, start)
-        history.obey("s2")
-        history.pass_(1)
-
-    held(spoilt("joined", happen))
+@holds(at="joined")
+def test_consumer_that_left_in_zookeeper_does_not_fetch_though_its_process_hangs(history: StoryHistory) -> None:
+    life = history.lives["s1"]
+    ended = replace(life.channel, running={}, topics={}, ended="poll was not called", error="UnknownMemberId")
+    history.set_channel(life, ended, *history.released(life, [P2]), Delete(G.id("s1")))
+    shares = {"s0": {"flights": "0-1"}, "s2": {"flights": "2-3"}}
+    start = history.start("s2", shares["s2"], generation=history.states["g"].generation + 1)
+    history.turn("g", shares, start)
+    history.obey("s2")
+    history.pass_(1)
 
 
-def test_two_channels_that_run_a_partition_after_a_commit_break_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        life = history.lives["s0"]
-        running = {**life.channel.running, P2: None}
-        owner = Create(G.owner(*P2), OwnerRecord("s0-0", "s0", "s0-a", 2).to_bytes(), ephemeral=True)
-        history.hand(Delete(G.owner(*P2)))
-        history.set_channel(life, replace(life.channel, running=running), owner)
-        history.set_channel(life, life.channel.without([P2]), Delete(G.owner(*P2)))
-
-    finding = only(spoilt("joined", happen, goes_on=True), "S1")
-
-    assert names(finding) == ["s1#1 commit channel/s1", "s0#1 commit channel/s0"]
-    assert "flights-2 of group g is in `running` of s0 and s1" in finding.why
-
-
-def test_partition_in_an_ended_channel_may_not_run_in_another() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.close("s1#1")
-        torn = replace(history.lives["s1"].channel, ended="its session ended")
-        history.commit(history.coordinator, SetData(G.channel("s1"), torn.to_bytes()))
-        life = history.lives["s0"]
-        owner = Create(G.owner(*P2), OwnerRecord("s0-0", "s0", "s0-a", 2).to_bytes(), ephemeral=True)
-        history.set_channel(life, replace(life.channel, running={**life.channel.running, P2: None}), owner)
-
-    finding = only(spoilt("joined", happen), "S1")
-
-    assert names(finding) == ["s1#1 commit channel/s1", "s0#1 commit channel/s0"]
+@breaks(
+    "S1",
+    "flights-2 of group g is in `running` of s0 and s1",
+    at="joined",
+    witness="s1#1 commit channel/s1, s0#1 commit channel/s0",
+    goes_on=True,
+)
+def test_two_channels_that_run_a_partition_after_a_commit_break_it(history: StoryHistory) -> None:
+    life = history.lives["s0"]
+    running = {**life.channel.running, P2: None}
+    owner = Create(G.owner(*P2), OwnerRecord("s0-0", "s0", "s0-a", 2).to_bytes(), ephemeral=True)
+    history.hand(Delete(G.owner(*P2)))
+    history.set_channel(life, replace(life.channel, running=running), owner)
+    history.set_channel(life, life.channel.without([P2]), Delete(G.owner(*P2)))
 
 
-def test_manually_edited_channel_is_not_judged() -> None:
-    def happen(history: StoryHistory) -> None:
-        life = history.lives["s0"]
-        running = {**life.channel.running, P2: 7}
-        history.hand(SetData(G.channel("s0"), replace(life.channel, running=running).to_bytes()))
+@breaks("S1", at="joined", witness="s1#1 commit channel/s1, s0#1 commit channel/s0")
+def test_partition_in_an_ended_channel_may_not_run_in_another(history: StoryHistory) -> None:
+    history.close("s1#1")
+    torn = replace(history.lives["s1"].channel, ended="its session ended")
+    history.commit(history.coordinator, SetData(G.channel("s1"), torn.to_bytes()))
+    life = history.lives["s0"]
+    owner = Create(G.owner(*P2), OwnerRecord("s0-0", "s0", "s0-a", 2).to_bytes(), ephemeral=True)
+    history.set_channel(life, replace(life.channel, running={**life.channel.running, P2: None}), owner)
 
-    held(spoilt("joined", happen))
+
+@holds(at="joined")
+def test_manually_edited_channel_is_not_judged(history: StoryHistory) -> None:
+    life = history.lives["s0"]
+    running = {**life.channel.running, P2: 7}
+    history.hand(SetData(G.channel("s0"), replace(life.channel, running=running).to_bytes()))
 
 
-def test_fetches_after_manual_removal_of_a_registration_are_not_judged() -> None:
+@holds(at="joined")
+def test_fetches_after_manual_removal_of_a_registration_are_not_judged(history: StoryHistory) -> None:
     """It is ended like its session: the coordinator cannot know that its lease is still valid."""
-
-    def happen(history: StoryHistory) -> None:
-        history.hand(Delete(G.id("s1")))
-        life = history.lives["s1"]
-        shares = {"s0": {"flights": "0-1"}, "s2": {"flights": "2-3"}}
-        start = history.start("s2", shares["s2"], generation=history.states["g"].generation + 1)
-        history.turn("g", shares, *history.end_of(life, "its session ended"), start)
-        history.obey("s2")
-        history.pass_(1)
-
-    held(spoilt("joined", happen))
+    history.hand(Delete(G.id("s1")))
+    life = history.lives["s1"]
+    shares = {"s0": {"flights": "0-1"}, "s2": {"flights": "2-3"}}
+    start = history.start("s2", shares["s2"], generation=history.states["g"].generation + 1)
+    history.turn("g", shares, *history.end_of(life, "its session ended"), start)
+    history.obey("s2")
+    history.pass_(1)
 
 
 RUN: Made = {"at": 0.0, "who": "server", "event": "run", "version": 1, "bounds": dict(BOUNDS)}

@@ -10,7 +10,7 @@ import pytest
 from coordinator.zk.store import Create, Delete, Operation, SetData
 from coordinator.zk.znodes.records import Registration, Seat
 from tests.support.made_story import G, StoryHistory
-from tests.support.spoilt import held, names, only, spoilt
+from tests.support.spoilt import breaks, held, holds, names, only, spoilt
 
 LIMIT_S = 9.0
 IDS = Delete(G.id("s2"))
@@ -83,17 +83,17 @@ def test_an_eviction_counts_from_the_election_of_its_coordinator() -> None:
     held(spoilt("joined", ends(reason, IDS, after_s=LIMIT_S + 5.1, before=elects)))
 
 
-def test_a_command_that_is_not_applied_for_so_long_is_a_reason_though_others_are() -> None:
-    def happen(history: StoryHistory, waits_s: float) -> None:
-        history.fenced("g", history.states["g"], history.stop("s2", {"flights": "3"}))
-        command, life = history.command_of("s2"), history.lives["s2"]
-        history.pass_(waits_s)
-        history.set_channel(life, replace(life.channel, command="command-0000000099"))
-        state = replace(history.states["g"], marks=(history.mark(life),))
-        history.fenced("g", state, *history.end_of(life, "evicted: it carried out no command"), IDS, Delete(command))
-
-    assert not spoilt("joined", lambda history: happen(history, LIMIT_S))["S7"].findings
-    assert spoilt("joined", lambda history: happen(history, 0.9 * LIMIT_S))["S7"].findings
+@holds("S7", at="joined", waits_s=LIMIT_S)
+@breaks("S7", at="joined", alone=False, waits_s=0.9 * LIMIT_S)
+def test_a_command_that_is_not_applied_for_so_long_is_a_reason_though_others_are(
+    history: StoryHistory, waits_s: float
+) -> None:
+    history.fenced("g", history.states["g"], history.stop("s2", {"flights": "3"}))
+    command, life = history.command_of("s2"), history.lives["s2"]
+    history.pass_(waits_s)
+    history.set_channel(life, replace(life.channel, command="command-0000000099"))
+    state = replace(history.states["g"], marks=(history.mark(life),))
+    history.fenced("g", state, *history.end_of(life, "evicted: it carried out no command"), IDS, Delete(command))
 
 
 def test_a_live_channel_that_is_overwritten_with_the_end_of_another_life_breaks_it() -> None:
@@ -123,22 +123,23 @@ def test_the_seat_of_a_member_that_lives_is_not_removed(is_static: bool) -> None
     assert names(finding) == ["s2#1 commit ids/s2", "b#1 commit g/state"]
 
 
-def test_the_seat_of_a_member_whose_session_has_ended_is_removed() -> None:
-    def happen(history: StoryHistory) -> None:
-        registration = Registration("s2-a", {"flights": 1}, instance_id="s2")
-        history.commit("s2#1", SetData(G.id("s2"), registration.to_bytes()), Create(G.seat("s2"), b""))
-        history.close("s2#1")
-        ended = history.end_of(history.lives["s2"], "its session ended")
-        history.fenced("g", history.states["g"], *ended, Delete(G.seat("s2")))
-
-    held(spoilt("joined", happen))
+@holds(at="joined")
+def test_the_seat_of_a_member_whose_session_has_ended_is_removed(history: StoryHistory) -> None:
+    registration = Registration("s2-a", {"flights": 1}, instance_id="s2")
+    history.commit("s2#1", SetData(G.id("s2"), registration.to_bytes()), Create(G.seat("s2"), b""))
+    history.close("s2#1")
+    ended = history.end_of(history.lives["s2"], "its session ended")
+    history.fenced("g", history.states["g"], *ended, Delete(G.seat("s2")))
 
 
-def test_a_registration_that_is_removed_while_its_channel_lives_breaks_it() -> None:
-    finding = only(spoilt("joined", lambda history: _fenced(history, IDS)), "S7")
-
-    assert "the registration of s2 in group g (incarnation s2-a) was removed" in finding.why
-    assert names(finding) == ["s2#1 commit channel/s2", "b#1 commit g/state"]
+@breaks(
+    "S7",
+    "the registration of s2 in group g (incarnation s2-a) was removed",
+    at="joined",
+    witness="s2#1 commit channel/s2, b#1 commit g/state",
+)
+def test_a_registration_that_is_removed_while_its_channel_lives_breaks_it(history: StoryHistory) -> None:
+    _fenced(history, IDS)
 
 
 def _fenced(history: StoryHistory, *operations: Operation) -> None:

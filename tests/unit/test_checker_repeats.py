@@ -11,7 +11,7 @@ from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
 from tests.support.made_story import G, StoryHistory
-from tests.support.spoilt import held, names, only, spoilt
+from tests.support.spoilt import breaks, held, holds, only, spoilt
 
 SHARE = {"flights": "0-1"}
 
@@ -33,26 +33,22 @@ def test_a_start_that_is_sent_five_times_in_two_seconds_breaks_it(times: int, ap
         assert len(finding.witness) == 5
 
 
-def test_other_starts_do_not_count() -> None:
-    def happen(history: StoryHistory) -> None:
-        for number in range(4):
-            history.fenced("g", history.states["g"], history.start("s0", {"flights": "0" if number % 2 else "0-1"}))
-            history.fenced("g", history.states["g"], Delete(history.command_of("s0")))
-
-    held(spoilt("joined", happen))
+@holds(at="joined")
+def test_other_starts_do_not_count(history: StoryHistory) -> None:
+    for number in range(4):
+        history.fenced("g", history.states["g"], history.start("s0", {"flights": "0" if number % 2 else "0-1"}))
+        history.fenced("g", history.states["g"], Delete(history.command_of("s0")))
 
 
-def test_each_coordinator_may_send_a_start_again() -> None:
-    def happen(history: StoryHistory) -> None:
-        for node in ("a#1", "c#1", "d#1", "e#1"):
-            history.close(history.coordinator)
-            history.session(node)
-            history.elect(node)
-            history.states["g"] = replace(history.states["g"], epoch=history.epoch)
-            history.fenced("g", history.states["g"], history.start("s0", SHARE))
-            history.fenced("g", history.states["g"], Delete(history.command_of("s0")))
-
-    held(spoilt("joined", happen))
+@holds(at="joined")
+def test_each_coordinator_may_send_a_start_again(history: StoryHistory) -> None:
+    for node in ("a#1", "c#1", "d#1", "e#1"):
+        history.close(history.coordinator)
+        history.session(node)
+        history.elect(node)
+        history.states["g"] = replace(history.states["g"], epoch=history.epoch)
+        history.fenced("g", history.states["g"], history.start("s0", SHARE))
+        history.fenced("g", history.states["g"], Delete(history.command_of("s0")))
 
 
 def elect_another(history: StoryHistory) -> None:
@@ -68,35 +64,34 @@ def begin_again(history: StoryHistory, **more: object) -> None:
     history.fenced("g", replace(state, **fields))  # type: ignore[arg-type]
 
 
-def test_a_generation_that_begins_only_because_of_another_coordinator_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.pass_(1.0)
-        elect_another(history)
-        begin_again(history)
-
-    finding = only(spoilt("joined", happen), "L4")
-
-    assert "generation 3 of group g begins" in finding.why and "the target of the generation before" in finding.why
-    assert names(finding) == ["b#1 commit g/state", "a#1 commit g/state"]
+@breaks(
+    "L4",
+    "generation 3 of group g begins",
+    "the target of the generation before",
+    at="joined",
+    witness="b#1 commit g/state, a#1 commit g/state",
+)
+def test_a_generation_that_begins_only_because_of_another_coordinator_breaks_it(history: StoryHistory) -> None:
+    history.pass_(1.0)
+    elect_another(history)
+    begin_again(history)
 
 
 @pytest.mark.parametrize("multis", [1, 2])
-def test_a_member_that_the_turn_itself_ends_is_no_reason_for_the_next_generation(multis: int) -> None:
-    def happen(history: StoryHistory) -> None:
-        life = history.consumer("s9#1", "g")
-        history.register(life, "s9-a")
-        history.pass_(1.0)
-        begun = replace(history.states["g"], generation=history.states["g"].generation + 1)
-        ended = [*history.end_of(life, "refused: it has no share"), Delete(G.id("s9"))]
-        history.fenced("g", begun, *(ended if multis == 1 else ()))
-        if multis == 2:
-            history.fenced("g", begun, *ended)
-        history.pass_(1.0)
-        begin_again(history)
-
-    finding = only(spoilt("joined", happen), "L4")
-
-    assert "generation 4 of group g begins" in finding.why
+@breaks("L4", "generation 4 of group g begins", at="joined")
+def test_a_member_that_the_turn_itself_ends_is_no_reason_for_the_next_generation(
+    history: StoryHistory, multis: int
+) -> None:
+    life = history.consumer("s9#1", "g")
+    history.register(life, "s9-a")
+    history.pass_(1.0)
+    begun = replace(history.states["g"], generation=history.states["g"].generation + 1)
+    ended = [*history.end_of(life, "refused: it has no share"), Delete(G.id("s9"))]
+    history.fenced("g", begun, *(ended if multis == 1 else ()))
+    if multis == 2:
+        history.fenced("g", begun, *ended)
+    history.pass_(1.0)
+    begin_again(history)
 
 
 def test_a_generation_with_the_same_target_has_a_reason() -> None:

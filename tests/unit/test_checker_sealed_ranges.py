@@ -12,7 +12,7 @@ from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import BegunRecord, OffsetRecord
 from coordinator.zk.znodes.segments import Query, SealedRange
 from tests.support.made_story import G, StoryHistory
-from tests.support.spoilt import held, names, only, spoilt
+from tests.support.spoilt import breaks, held, holds, names, only, spoilt
 
 P2 = TopicPartition("flights", 2)
 CITIES = TopicPartition("cities-1", 0)
@@ -42,90 +42,59 @@ def test_a_seal_by_the_next_holder_that_does_not_join_breaks_it(first: int, kind
     assert "100 was reached at 3.02 s" in finding.why
 
 
-def test_a_seal_by_the_same_holder_that_does_not_join_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.sealed("s1", [part(2, 100, 120)])
-        set_position(history, "s1", P2, 130)
-        history.sealed("s1", [part(2, 130, 140)])
-
-    finding = only(spoilt("joined", happen), "S5")
-
-    assert names(finding) == ["s1#1 commit channel/s1"]
-    assert "went from 120 to 140" in finding.why and "its segment has 130 to 140" in finding.why
+@breaks("S5", "went from 120 to 140", "its segment has 130 to 140", at="joined", witness="s1#1 commit channel/s1")
+def test_a_seal_by_the_same_holder_that_does_not_join_breaks_it(history: StoryHistory) -> None:
+    history.sealed("s1", [part(2, 100, 120)])
+    set_position(history, "s1", P2, 130)
+    history.sealed("s1", [part(2, 130, 140)])
 
 
-def test_segment_with_another_range_than_its_commit_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.sealed("s1", [part(2, 100, 120)], to=[part(2, 100, 150)])
-
-    finding = only(spoilt("joined", happen), "S5")
-
-    assert names(finding) == ["s1#1 commit channel/s1"]
-    assert "flights-2 (id T1) of group g went from 100 to 150" in finding.why
+@breaks("S5", "flights-2 (id T1) of group g went from 100 to 150", at="joined", witness="s1#1 commit channel/s1")
+def test_segment_with_another_range_than_its_commit_breaks_it(history: StoryHistory) -> None:
+    history.sealed("s1", [part(2, 100, 120)], to=[part(2, 100, 150)])
 
 
-def test_a_segment_whose_commit_advances_nothing_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.sealed("s1", [part(2, 100, 120)], to=[])
-
-    finding = only(spoilt("joined", happen), "S5")
-
-    assert "has flights-2 from 100 to 120, which its commit" in finding.why
+@breaks("S5", "has flights-2 from 100 to 120, which its commit", at="joined")
+def test_a_segment_whose_commit_advances_nothing_breaks_it(history: StoryHistory) -> None:
+    history.sealed("s1", [part(2, 100, 120)], to=[])
 
 
-def test_a_segment_of_another_topic_id_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.sealed("s1", [part(2, 100, 120, topic_id="T0")])
-
-    assert only(spoilt("joined", happen), "S5").why.endswith("its segment has 100 to 120 of id T0")
+@breaks("S5", "its segment has 100 to 120 of id T0$", at="joined")
+def test_a_segment_of_another_topic_id_breaks_it(history: StoryHistory) -> None:
+    history.sealed("s1", [part(2, 100, 120, topic_id="T0")])
 
 
-def test_a_slot_that_advances_without_a_segment_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.advance("s1", 20, 2)
-
-    finding = only(spoilt("joined", happen), "S5")
-
-    assert "went from 100 to 120 at" in finding.why and finding.why.endswith("without a segment")
-    assert names(finding) == ["s1#1 commit channel/s1"]
+@breaks("S5", "went from 100 to 120 at", "without a segment$", at="joined", witness="s1#1 commit channel/s1")
+def test_a_slot_that_advances_without_a_segment_breaks_it(history: StoryHistory) -> None:
+    history.advance("s1", 20, 2)
 
 
-def test_two_segments_in_one_commit_break_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        life = history.lives["s0"]
-        some = [part(0, 110, 120), part(1, 130, 140)]
-        history.sealed("s0", some[:1])
-        del history.events[-1]
-        history.zxid -= 1
-        texts = []
-        for each in some:
-            history.sealed("s0", [each])
-            texts.append(history.events.pop()["ops"][1]["data"].encode())
-        creates = [Create(G.segment_prefix, text, sequential=True) for text in texts]
-        history.set_channel(life, life.channel, *creates)
-
-    finding = only(spoilt("joined", happen), "S5")
-
-    assert "were sealed in one commit" in finding.why
-    assert names(finding) == ["s0#1 commit channel/s0"]
+@breaks("S5", "were sealed in one commit", at="joined", witness="s0#1 commit channel/s0")
+def test_two_segments_in_one_commit_break_it(history: StoryHistory) -> None:
+    life = history.lives["s0"]
+    some = [part(0, 110, 120), part(1, 130, 140)]
+    history.sealed("s0", some[:1])
+    del history.events[-1]
+    history.zxid -= 1
+    texts = []
+    for each in some:
+        history.sealed("s0", [each])
+        texts.append(history.events.pop()["ops"][1]["data"].encode())
+    creates = [Create(G.segment_prefix, text, sequential=True) for text in texts]
+    history.set_channel(life, life.channel, *creates)
 
 
-def test_first_seal_of_a_partition_after_its_beginning_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.sealed("s1", [part(2, 4, 20)])
-
-    finding = only(spoilt("stable", happen), "S5")
-
-    assert "a gap in flights-2 of group g: 4 to 20" in finding.why and "nothing was before" in finding.why
-    assert names(finding) == ["s1#1 commit channel/s1"]
+@breaks(
+    "S5", "a gap in flights-2 of group g: 4 to 20", "nothing was before", at="stable", witness="s1#1 commit channel/s1"
+)
+def test_first_seal_of_a_partition_after_its_beginning_breaks_it(history: StoryHistory) -> None:
+    history.sealed("s1", [part(2, 4, 20)])
 
 
-def test_first_seal_of_a_partition_may_begin_at_the_log_start() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.event("earliest", "server", topic="flights", topic_id="T1", partition=2, offset=4)
-        history.sealed("s1", [part(2, 4, 20)])
-
-    held(spoilt("stable", happen))
+@holds(at="stable")
+def test_first_seal_of_a_partition_may_begin_at_the_log_start(history: StoryHistory) -> None:
+    history.event("earliest", "server", topic="flights", topic_id="T1", partition=2, offset=4)
+    history.sealed("s1", [part(2, 4, 20)])
 
 
 def again(history: StoryHistory, offset: int) -> None:
@@ -166,14 +135,10 @@ def test_consumer_without_sealing_that_skips_offsets_breaks_it(offset: int, kind
     assert names(finding) == ["c1#1 commit channel/c1", "c1#1 commit channel/c1"]
 
 
-def test_consumer_without_sealing_that_rewinds_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        life = history.lives["c1"]
-        history.set_channel(life, replace(life.channel, running={**life.channel.running, CITIES: 5}))
-
-    finding = only(spoilt("plain", happen), "S5")
-
-    assert "an overlap in cities-1-0 of group h: 7 to 5" in finding.why
+@breaks("S5", "an overlap in cities-1-0 of group h: 7 to 5", at="plain")
+def test_consumer_without_sealing_that_rewinds_breaks_it(history: StoryHistory) -> None:
+    life = history.lives["c1"]
+    history.set_channel(life, replace(life.channel, running={**life.channel.running, CITIES: 5}))
 
 
 def commits(history: StoryHistory, to: int, *events: tuple[str, dict[str, Any]]) -> None:
@@ -220,46 +185,40 @@ def test_offsets_without_a_record_are_committed_unless_records_are_buffered() ->
     held(spoilt("grown", lambda history: commits(history, 14, FETCHED, behind, records("returned", 7, 14))))
 
 
-def test_process_that_records_no_returned_offsets_is_not_judged_by_them() -> None:
-    held(spoilt("grown", lambda history: commits(history, 12, FETCHED)))
+@holds(at="grown")
+def test_process_that_records_no_returned_offsets_is_not_judged_by_them(history: StoryHistory) -> None:
+    commits(history, 12, FETCHED)
 
 
-def test_a_hold_that_ends_without_its_offset_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        life = history.lives["s1"]
-        ended = replace(life.channel, running={}, topics={}, ended="gone")
-        history.halt(life, frozenset(life.channel.running), "lost")
-        history.close("s1#1")
-        history.commit(history.coordinator, SetData(G.channel("s1"), ended.to_bytes()))
-
-    finding = only(spoilt("joined", happen), "S5")
-
-    assert "s1 of group g gave up flights-2 at 100" in finding.why and "`offsets` has none" in finding.why
-    assert names(finding) == ["b#1 commit channel/s1"]
+@breaks(
+    "S5", "s1 of group g gave up flights-2 at 100", "`offsets` has none", at="joined", witness="b#1 commit channel/s1"
+)
+def test_a_hold_that_ends_without_its_offset_breaks_it(history: StoryHistory) -> None:
+    life = history.lives["s1"]
+    ended = replace(life.channel, running={}, topics={}, ended="gone")
+    history.halt(life, frozenset(life.channel.running), "lost")
+    history.close("s1#1")
+    history.commit(history.coordinator, SetData(G.channel("s1"), ended.to_bytes()))
 
 
-def test_incorrectly_written_offset_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        data = OffsetRecord(99, "T1", 2).to_bytes()
-        history.commit("s1#1", Create(G.offset("flights", 2), data))
+@breaks(
+    "S5",
+    "was set to 99",
+    "100 was reached at 3.02 s",
+    at="joined",
+    witness="s1#1 commit channel/s1, s1#1 commit flights/2",
+)
+def test_incorrectly_written_offset_breaks_it(history: StoryHistory) -> None:
+    data = OffsetRecord(99, "T1", 2).to_bytes()
+    history.commit("s1#1", Create(G.offset("flights", 2), data))
 
-    finding = only(spoilt("joined", happen), "S5")
 
-    assert "was set to 99" in finding.why and "100 was reached at 3.02 s" in finding.why
-    assert names(finding) == ["s1#1 commit channel/s1", "s1#1 commit flights/2"]
-
-
-def test_partition_under_another_topic_id_starts_over() -> None:
+@breaks("S5", "a gap in cities-1-0 of group h: 7 to 10", "nothing was before", at="starts of the recreated topic")
+def test_partition_under_another_topic_id_starts_over(history: StoryHistory) -> None:
     """In the story it does; here it continues at the offset of the old topic."""
-
-    def happen(history: StoryHistory) -> None:
-        history.obey("c1", begins=False)
-        history.begin(history.lives["c1"], [CITIES], at=7)
-        history.advance("c1", 3, 0, topic="cities-1")
-
-    finding = only(spoilt("starts of the recreated topic", happen), "S5")
-
-    assert "a gap in cities-1-0 of group h: 7 to 10" in finding.why and "nothing was before" in finding.why
+    history.obey("c1", begins=False)
+    history.begin(history.lives["c1"], [CITIES], at=7)
+    history.advance("c1", 3, 0, topic="cities-1")
 
 
 def test_manually_set_offset_is_the_new_position() -> None:
@@ -282,14 +241,15 @@ def test_manually_set_offset_is_the_new_position() -> None:
     assert spoilt("joined", happen)["S5"].outcome == "broken", "from there on it is judged again"
 
 
-def test_a_segment_that_is_collected_before_a_query_has_finished_it_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.collect("g", history.zxid)
-
-    finding = spoilt("queried", happen)["S5"].findings[0]
-
-    assert names(finding) == ["s0#1 commit channel/s0", "q#1 commit g/queries", "a#1 commit g/segments"]
-    assert "query q has finished 0" in finding.why
+@breaks(
+    "S5",
+    "query q has finished 0",
+    at="queried",
+    witness="s0#1 commit channel/s0, q#1 commit g/queries, a#1 commit g/segments",
+    alone=False,
+)
+def test_a_segment_that_is_collected_before_a_query_has_finished_it_breaks_it(history: StoryHistory) -> None:
+    history.collect("g", history.zxid)
 
 
 def test_a_segment_that_is_collected_while_no_query_reads_the_group_breaks_it() -> None:
@@ -302,34 +262,31 @@ def test_a_segment_that_is_collected_while_no_query_reads_the_group_breaks_it() 
     assert findings[0].why.endswith("and no query reads the group")
 
 
-def test_unreadable_query_retains_every_segment() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.hand(SetData(G.query("q"), b"?"))
-        history.collect("g", history.zxid)
-
-    finding = spoilt("finished", happen)["S5"].findings[0]
-
-    assert names(finding) == ["s0#1 commit channel/s0", "hand commit queries/q", "a#1 commit g/segments"]
-    assert "query q cannot be read" in finding.why
-
-
-def test_expired_query_retains_no_segment() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.query("p#1", "g", "p", "r9", 0)
-        expired = Query("r9", 0, 0, 1).to_bytes()
-        history.commit(history.coordinator, SetData(G.queries, b""), SetData(G.query("p"), expired))
-
-    held(spoilt("finished", happen, goes_on=True))
+@breaks(
+    "S5",
+    "query q cannot be read",
+    at="finished",
+    witness="s0#1 commit channel/s0, hand commit queries/q, a#1 commit g/segments",
+    alone=False,
+)
+def test_unreadable_query_retains_every_segment(history: StoryHistory) -> None:
+    history.hand(SetData(G.query("q"), b"?"))
+    history.collect("g", history.zxid)
 
 
-def test_manual_removal_of_segments_is_not_judged() -> None:
-    def happen(history: StoryHistory) -> None:
-        first = min(path for path in history.tree if path.startswith(G.segment_prefix))
-        history.hand(Delete(first))
-        history.query("p#1", "g", "p", "r9", 0)
-        history.batch("p#1", "g", "p", "r9", 0, 0)
+@holds(at="finished", goes_on=True)
+def test_expired_query_retains_no_segment(history: StoryHistory) -> None:
+    history.query("p#1", "g", "p", "r9", 0)
+    expired = Query("r9", 0, 0, 1).to_bytes()
+    history.commit(history.coordinator, SetData(G.queries, b""), SetData(G.query("p"), expired))
 
-    held(spoilt("sealed", happen))
+
+@holds(at="sealed")
+def test_manual_removal_of_segments_is_not_judged(history: StoryHistory) -> None:
+    first = min(path for path in history.tree if path.startswith(G.segment_prefix))
+    history.hand(Delete(first))
+    history.query("p#1", "g", "p", "r9", 0)
+    history.batch("p#1", "g", "p", "r9", 0, 0)
 
 
 # ---- start offsets of a group
@@ -343,40 +300,32 @@ def begins_at(
     history.commit("s1#1", history.put(G.offset("flights", 2), OffsetRecord(offset, "T1", 2, start).to_bytes()))
 
 
-def test_existing_partition_may_begin_at_its_recorded_start() -> None:
-    def happen(history: StoryHistory) -> None:
-        begins_at(history, 40)
-        history.sealed("s1", [part(2, 40, 60)])
-
-    held(spoilt("stable", happen))
+@holds(at="stable")
+def test_existing_partition_may_begin_at_its_recorded_start(history: StoryHistory) -> None:
+    begins_at(history, 40)
+    history.sealed("s1", [part(2, 40, 60)])
 
 
-def test_a_start_that_is_resolved_again_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        begins_at(history, 40)
-        begins_at(history, 60)
-
-    finding = only(spoilt("stable", happen), "S5")
-
-    assert "`offsets` of flights-2 in group g was set to 60" in finding.why and "40 was reached" in finding.why
+@breaks("S5", "`offsets` of flights-2 in group g was set to 60", "40 was reached", at="stable")
+def test_a_start_that_is_resolved_again_breaks_it(history: StoryHistory) -> None:
+    begins_at(history, 40)
+    begins_at(history, 60)
 
 
-def test_partition_with_another_first_offset_than_its_start_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        begins_at(history, 40)
-        history.sealed("s1", [part(2, 60, 70)])
-
-    assert "a gap in flights-2 of group g: 60 to 70" in only(spoilt("stable", happen), "S5").why
+@breaks("S5", "a gap in flights-2 of group g: 60 to 70", at="stable")
+def test_partition_with_another_first_offset_than_its_start_breaks_it(history: StoryHistory) -> None:
+    begins_at(history, 40)
+    history.sealed("s1", [part(2, 60, 70)])
 
 
 @pytest.mark.parametrize(
     ("start", "there"), [("end", frozenset({0, 1})), ("beginning", frozenset({0, 1, 2}))], ids=["came later", "no end"]
 )
-def test_start_after_records_that_were_not_deliberately_skipped_breaks_it(start: str, there: frozenset[int]) -> None:
-    def happen(history: StoryHistory) -> None:
-        begins_at(history, 40, start, there)
-
-    assert "was set to 40" in only(spoilt("stable", happen), "S5").why
+@breaks("S5", "was set to 40", at="stable")
+def test_start_after_records_that_were_not_deliberately_skipped_breaks_it(
+    history: StoryHistory, start: str, there: frozenset[int]
+) -> None:
+    begins_at(history, 40, start, there)
 
 
 @pytest.mark.parametrize("is_recorded", [True, False], ids=["recorded", "unrecorded"])

@@ -14,7 +14,7 @@ from coordinator.zk.znodes.records import OwnerRecord, Pause, PausedRecord
 from drills.checker import Verdicts
 from tests.support.made_histories import Made
 from tests.support.made_story import G, StoryHistory
-from tests.support.spoilt import changed, held, names, only, spoilt
+from tests.support.spoilt import breaks, changed, held, holds, names, only, spoilt
 
 P3 = TopicPartition("flights", 3)
 
@@ -36,12 +36,16 @@ def until(at: float, stuck: list[str] | None = None) -> Verdicts:
     return spoilt("calm", happen, goes_on=True)
 
 
-def test_a_group_that_does_not_become_stable_breaks_it() -> None:
-    finding = only(spoilt("before calm", begin, goes_on=True), "L1")
-
-    assert names(finding) == ["b#1 commit g/state", "server calm", "server end"]
-    assert "group g was not settled from 70.01 s to 110 s (CompletingRebalance in generation 6)" in finding.why
-    assert finding.why.endswith("and had to be at 78.01 s")
+@breaks(
+    "L1",
+    "group g was not settled from 70.01 s to 110 s (CompletingRebalance in generation 6)",
+    "and had to be at 78.01 s$",
+    at="before calm",
+    witness="b#1 commit g/state, server calm, server end",
+    goes_on=True,
+)
+def test_a_group_that_does_not_become_stable_breaks_it(history: StoryHistory) -> None:
+    begin(history)
 
 
 def test_group_has_session_timeout_two_ticks_and_one_second_to_settle() -> None:
@@ -151,14 +155,10 @@ def test_owner_znode_that_an_evicted_liar_has_left_is_not_judged() -> None:
     assert is_late("consumer") and not is_late("liar")
 
 
-def test_a_group_that_does_not_stay_stable_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        begin(history)
-        history.stable("g")
-
-    finding = only(spoilt("late", happen, goes_on=True), "L1")
-
-    assert names(finding) == ["server calm", "b#1 commit g/state", "b#1 commit g/state"]
+@breaks("L1", at="late", witness="server calm, b#1 commit g/state, b#1 commit g/state", goes_on=True)
+def test_a_group_that_does_not_stay_stable_breaks_it(history: StoryHistory) -> None:
+    begin(history)
+    history.stable("g")
 
 
 def test_seat_given_up_restarts_the_deadline() -> None:
@@ -174,45 +174,40 @@ def test_seat_given_up_restarts_the_deadline() -> None:
     only(given_up(8.1), "L1")
 
 
-def test_seat_given_up_after_the_deadline_excuses_no_violation() -> None:
-    def happen(history: StoryHistory) -> None:
-        begin(history)
-        history.to(89.0)
-        history.fenced("g", replace(history.states["g"], state=STABLE), Delete(G.seat("s9")))
-
-    finding = only(spoilt("calm", happen, goes_on=True), "L1")
-
-    assert finding.why.endswith("and had to be at 78 s")
+@breaks("L1", "and had to be at 78 s$", at="calm", goes_on=True)
+def test_seat_given_up_after_the_deadline_excuses_no_violation(history: StoryHistory) -> None:
+    begin(history)
+    history.to(89.0)
+    history.fenced("g", replace(history.states["g"], state=STABLE), Delete(G.seat("s9")))
 
 
 @pytest.mark.parametrize("is_static", [False, True])
-def test_repeatedly_evicted_member_breaks_it_with_or_without_a_seat(is_static: bool) -> None:
-    def happen(history: StoryHistory) -> None:
-        for number in range(7):
-            life = history.lives["s3"]
-            seat = [Delete(G.seat("s3"))] if is_static else []
-            evicted = [*history.end_of(life, "evicted"), Delete(G.id("s3")), *seat]
-            history.fenced("g", replace(history.states["g"], state=COMPLETING), *evicted)
-            history.pass_(1.0)
-            history.halt(life, frozenset(life.channel.running), "lost")
-            history.register(life, f"s3-{number}")
-            if is_static:
-                history.commit(life.who, Create(G.seat("s3"), b"{}"))
-            history.pass_(4.0)
-
-    assert spoilt("calm", happen, goes_on=True)["L1"].findings
+@breaks("L1", at="calm", alone=False, goes_on=True)
+def test_repeatedly_evicted_member_breaks_it_with_or_without_a_seat(history: StoryHistory, is_static: bool) -> None:
+    for number in range(7):
+        life = history.lives["s3"]
+        seat = [Delete(G.seat("s3"))] if is_static else []
+        evicted = [*history.end_of(life, "evicted"), Delete(G.id("s3")), *seat]
+        history.fenced("g", replace(history.states["g"], state=COMPLETING), *evicted)
+        history.pass_(1.0)
+        history.halt(life, frozenset(life.channel.running), "lost")
+        history.register(life, f"s3-{number}")
+        if is_static:
+            history.commit(life.who, Create(G.seat("s3"), b"{}"))
+        history.pass_(4.0)
 
 
-def test_consumer_that_does_not_run_its_target_breaks_it_despite_a_stable_state() -> None:
-    def happen(history: StoryHistory) -> None:
-        life = history.lives["s2"]
-        history.halt(life, frozenset({P3}), "revoked")
-        history.set_channel(life, life.channel.without([P3]), *history.released(life, [P3]))
-
-    finding = only(spoilt("before calm", happen, goes_on=True), "L1")
-
-    assert "s2 does not run its target" in finding.why
-    assert names(finding) == ["b#1 commit g/state", "server calm", "server end"]
+@breaks(
+    "L1",
+    "s2 does not run its target",
+    at="before calm",
+    witness="b#1 commit g/state, server calm, server end",
+    goes_on=True,
+)
+def test_consumer_that_does_not_run_its_target_breaks_it_despite_a_stable_state(history: StoryHistory) -> None:
+    life = history.lives["s2"]
+    history.halt(life, frozenset({P3}), "revoked")
+    history.set_channel(life, life.channel.without([P3]), *history.released(life, [P3]))
 
 
 def test_late_member_must_get_its_share_in_time() -> None:
@@ -248,30 +243,27 @@ def test_a_history_without_an_end_decides_nothing() -> None:
     assert (verdict.outcome, verdict.why, verdict.is_due) == ("not decided", "the history has no `end`", True)
 
 
-def test_a_paused_group_is_not_judged() -> None:
-    def happen(history: StoryHistory) -> None:
-        begin(history)
-        history.hand(Create(PAUSED, PausedRecord(groups={"g": Pause("ann", 0)}).to_bytes()))
-
-    held(spoilt("before calm", happen, goes_on=True))
+@holds(at="before calm", goes_on=True)
+def test_a_paused_group_is_not_judged(history: StoryHistory) -> None:
+    begin(history)
+    history.hand(Create(PAUSED, PausedRecord(groups={"g": Pause("ann", 0)}).to_bytes()))
 
 
 @pytest.mark.parametrize("data", [b"?", b'{"state":"PreparingRebalance"}'])
-def test_group_is_not_judged_while_its_state_is_a_manual_edit(data: bytes) -> None:
-    held(spoilt("before calm", lambda history: history.hand(SetData(G.state, data)), goes_on=True))
+@holds(at="before calm", goes_on=True)
+def test_group_is_not_judged_while_its_state_is_a_manual_edit(history: StoryHistory, data: bytes) -> None:
+    history.hand(SetData(G.state, data))
 
 
-def test_lost_state_extends_the_deadline_by_forty_seconds() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.to(40.0)
-        before = history.states["g"]
-        history.hand(SetData(G.state, b"?"))
-        history.fenced("g", replace(before, state=COMPLETING))
-        history.to(44.0)
-        history.states["g"] = before
-        history.stable("g")
-
-    held(spoilt("handed on", happen, goes_on=True))
+@holds(at="handed on", goes_on=True)
+def test_lost_state_extends_the_deadline_by_forty_seconds(history: StoryHistory) -> None:
+    history.to(40.0)
+    before = history.states["g"]
+    history.hand(SetData(G.state, b"?"))
+    history.fenced("g", replace(before, state=COMPLETING))
+    history.to(44.0)
+    history.states["g"] = before
+    history.stable("g")
 
 
 def test_group_with_a_registration_made_unreadable_manually_is_not_judged() -> None:
