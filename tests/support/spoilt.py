@@ -22,20 +22,28 @@ Making = Callable[[str, Happening], list[Made]]
 Judge = Callable[[Verdicts, dict[str, object]], object]
 
 
-def spoilt(point: str, happening: Happening, of: Making = story, goes_on: bool = False) -> Verdicts:
-    """The verdicts on a story with `happening` at one of its points, after which it ends, or goes on."""
+def spoilt(
+    point: str, happening: Happening, of: Making = story, goes_on: bool = False, lasts: float = 0.0, until: float = 0.0
+) -> Verdicts:
+    """The verdicts on a story with `happening` at one of its points, after which it ends, or goes on.
+
+    :param lasts: s that pass after it.
+    :param until: the time that it is then at least.
+    """
 
     def happen(history: Any) -> None:
         happening(history)
+        history.pass_(lasts)
+        history.to(until)
         if not goes_on:
             raise Enough
 
     return check(of(point, happen))
 
 
-def changed(change: Callable[[list[Made]], object], of: Callable[[], list[Made]] = story) -> Verdicts:
-    """The verdicts on a story's events after `change` has been at them."""
-    events = of()
+def changed(change: Callable[[list[Made]], object]) -> Verdicts:
+    """The verdicts on the story's events after `change` has been at them."""
+    events = story()
     change(events)
     return check(events)
 
@@ -77,14 +85,13 @@ class Case:
     """How a case is judged, as a decorator of what happens: several may be on one body, each with its arguments.
 
     :param at: the point of the story; without one the body changes the events of the whole story.
-    :param of: the story.
-    :param goes_on: the story goes on after what happens.
+    :param how: the story, and what follows, as `spoilt` has it.
     :param given: arguments of the body. What else it has besides the history are parameters of the test.
     """
 
-    def __init__(self, judge: Judge, at: str, of: Any, goes_on: bool, given: dict[str, object]) -> None:
+    def __init__(self, judge: Judge, at: str, how: dict[str, Any], given: dict[str, object]) -> None:
         self._judge, self._given = judge, given
-        self._verdicts = partial(spoilt, at, of=of, goes_on=goes_on) if at else partial(changed, of=of)
+        self._verdicts = partial(spoilt, at, **how) if at else changed
 
     def __call__(self, body: Callable[..., Any]) -> Callable[..., None]:
         happening = getattr(body, "happening", body)
@@ -103,8 +110,8 @@ class Case:
 
 
 def breaks(
-    invariant: str, *why: str, at: str = "", witness: str = "", alone: bool = True, of: Any = story,
-    goes_on: bool = False, **given: object,
+    invariant: str, *why: str, at: str = "", witness: str = "", alone: bool = True, of: Making = story,
+    goes_on: bool = False, lasts: float = 0.0, until: float = 0.0, **given: object,
 ) -> Case:  # fmt: skip
     """An invariant is broken.
 
@@ -120,13 +127,16 @@ def breaks(
             assert each.format(**arguments) in f"^{found.why}$", found
         assert not witness or ", ".join(names(found)) == witness.format(**arguments), found
 
-    return Case(judge, at, of, goes_on, given)
+    return Case(judge, at, {"of": of, "goes_on": goes_on, "lasts": lasts, "until": until}, given)
 
 
-def holds(invariant: str = "", at: str = "", of: Any = story, goes_on: bool = False, **given: object) -> Case:
+def holds(
+    invariant: str = "", at: str = "", of: Making = story, goes_on: bool = False, lasts: float = 0.0,
+    until: float = 0.0, **given: object,
+) -> Case:  # fmt: skip
     """Nothing is broken; with an invariant, this one is not, whatever others are."""
 
     def judge(verdicts: Verdicts, arguments: dict[str, object]) -> None:
         assert not (verdicts[invariant].findings if invariant else verdicts.broken), verdicts.text()
 
-    return Case(judge, at, of, goes_on, given)
+    return Case(judge, at, {"of": of, "goes_on": goes_on, "lasts": lasts, "until": until}, given)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -12,10 +11,11 @@ from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import OwnerRecord
 from tests.support.made_story import G, StoryHistory
-from tests.support.spoilt import breaks, held, holds, names, only, spoilt
+from tests.support.spoilt import breaks, held, holds, only, spoilt
 
 P1, P2, P3 = (TopicPartition("flights", number) for number in (1, 2, 3))
 LEASE_S = 4.0
+ENDED = "s2#1 commit channel/s2, b#1 commit g/state"
 
 
 def sends(history: StoryHistory, consumer: str, ranges: str, *more: Operation, **fields: object) -> None:
@@ -85,56 +85,51 @@ def test_a_start_after_a_manual_edit_of_the_other_channel_is_not_judged(history:
 # ---- marks
 
 
-def without_marks(after_s: float, elects: bool = False, by_hand: bool = False) -> Callable[[StoryHistory], None]:
+def drops_the_mark(history: StoryHistory, after_s: float, elects: bool = False, by_hand: bool = False) -> None:
     """The coordinator drops the mark of the evicted so long after it was written."""
-
-    def happen(history: StoryHistory) -> None:
-        written = history.now - 0.01  # the acknowledged start came after it
-        if elects:
-            history.pass_(1.0)
-            history.close(history.coordinator)
-            history.session("a#1")
-            history.elect("a#1")
-        if by_hand:
-            history.hand(SetData(G.state, history.states["g"].to_bytes()))
-        history.to(round(written + after_s, 3) - 0.01)
-        history.fenced("g", replace(history.states["g"], marks=(), epoch=history.epoch))
-
-    return happen
+    written = history.now - 0.01  # the acknowledged start came after it
+    if elects:
+        history.pass_(1.0)
+        history.close(history.coordinator)
+        history.session("a#1")
+        history.elect("a#1")
+    if by_hand:
+        history.hand(SetData(G.state, history.states["g"].to_bytes()))
+    history.to(round(written + after_s, 3) - 0.01)
+    history.fenced("g", replace(history.states["g"], marks=(), epoch=history.epoch))
 
 
-def test_a_mark_that_is_dropped_before_its_lease_is_over_breaks_it() -> None:
-    finding = only(spoilt("evicted", without_marks(0.9 * LEASE_S)), "S1")
-
-    assert "the mark of s1 (incarnation s1-a) in group g was dropped" in finding.why
-    assert names(finding) == ["b#1 commit consumers/coordinator", "b#1 commit g/state", "b#1 commit g/state"]
-    held(spoilt("evicted", without_marks(LEASE_S)))
-    held(spoilt("evicted", without_marks(0.99 * LEASE_S)))
-
-
-def test_the_lease_of_a_mark_counts_again_after_an_election() -> None:
-    only(spoilt("evicted", without_marks(LEASE_S, elects=True)), "S1")
-    held(spoilt("evicted", without_marks(LEASE_S + 1.1, elects=True)))
+@breaks(
+    "S1", "the mark of s1 (incarnation s1-a) in group g was dropped", at="evicted",
+    witness="b#1 commit consumers/coordinator, b#1 commit g/state, b#1 commit g/state", after_s=0.9 * LEASE_S,
+)  # fmt: skip
+@holds(at="evicted", after_s=LEASE_S)
+@holds(at="evicted", after_s=0.99 * LEASE_S)
+def test_a_mark_that_is_dropped_before_its_lease_is_over_breaks_it(history: StoryHistory, after_s: float) -> None:
+    drops_the_mark(history, after_s)
 
 
-def test_marks_of_a_state_that_a_hand_has_written_are_not_judged() -> None:
-    held(spoilt("evicted", without_marks(1.0, by_hand=True)))
+@breaks("S1", at="evicted", after_s=LEASE_S)
+@holds(at="evicted", after_s=LEASE_S + 1.1)
+def test_the_lease_of_a_mark_counts_again_after_an_election(history: StoryHistory, after_s: float) -> None:
+    drops_the_mark(history, after_s, elects=True)
 
 
-@pytest.mark.parametrize("lease_ms", [None, 3900, 4000])
-def test_a_live_incarnation_that_is_ended_without_a_mark_for_its_lease_breaks_it(lease_ms: int | None) -> None:
-    def happen(history: StoryHistory) -> None:
-        life = history.lives["s2"]
-        mark = replace(history.mark(life), lease_ms=lease_ms or 0)
-        state = replace(history.states["g"], marks=(mark,) if lease_ms is not None else ())
-        history.fenced("g", state, *history.end_of(life, "refused: no common strategy"), Delete(G.id("s2")))
+@holds(at="evicted")
+def test_marks_of_a_state_that_a_hand_has_written_are_not_judged(history: StoryHistory) -> None:
+    drops_the_mark(history, 1.0, by_hand=True)
 
-    if lease_ms == 4000:
-        held(spoilt("joined", happen))
-        return
-    finding = only(spoilt("joined", happen), "S1")
-    assert "no mark covers its partitions for its lease of 4000 ms" in finding.why
-    assert names(finding) == ["s2#1 commit channel/s2", "b#1 commit g/state"]
+
+@breaks("S1", "no mark covers its partitions for its lease of 4000 ms", at="joined", witness=ENDED, lease_ms=None)
+@breaks("S1", "no mark covers its partitions for its lease of 4000 ms", at="joined", witness=ENDED, lease_ms=3900)
+@holds(at="joined", lease_ms=4000)
+def test_a_live_incarnation_that_is_ended_without_a_mark_for_its_lease_breaks_it(
+    history: StoryHistory, lease_ms: int | None
+) -> None:
+    life = history.lives["s2"]
+    mark = replace(history.mark(life), lease_ms=lease_ms or 0)
+    state = replace(history.states["g"], marks=(mark,) if lease_ms is not None else ())
+    history.fenced("g", state, *history.end_of(life, "refused: no common strategy"), Delete(G.id("s2")))
 
 
 @holds(at="joined", after_s=LEASE_S)

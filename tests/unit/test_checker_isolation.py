@@ -14,7 +14,7 @@ from coordinator.zk.znodes.records import Pause, PausedRecord
 from drills.checker import Verdicts
 from tests.support.made_histories import Happening, parted
 from tests.support.made_story import StoryHistory
-from tests.support.spoilt import held, names, only, spoilt
+from tests.support.spoilt import breaks, held, holds, names, only, spoilt
 
 SHARES = {"s0": {"flights": "0"}, "s1": {}, "s2": {"flights": "3"}, "s3": {"flights": "1-2"}}
 """What group g shall run while s1 hangs and still has flights-2; flights-1 is free."""
@@ -41,31 +41,37 @@ def free_one(history: StoryHistory, **more: Any) -> None:
     history.fenced("g", replace(history.rebalance("g", SHARES), state=PREPARING, **more))
 
 
-def test_other_group_delayed_by_a_stuck_consumer_breaks_it() -> None:
-    finding = only(waits(grow_h), "L3")
-
-    assert names(finding) == ["server fault", "b#1 commit h/state"]
-    assert "group h has waited from 21 s" in finding.why and "s1#1 of another group was stuck" in finding.why
-    held(waits(grow_h, seconds=7.5))
-
-
-def test_delayed_free_partition_of_the_same_group_breaks_it() -> None:
-    finding = only(waits(free_one), "L3")
-
-    assert names(finding) == ["server fault", "b#1 commit g/state"]
-    assert "flights-1 of group g was kept from s3 from" in finding.why
-    held(waits(free_one, seconds=7.5))
+@breaks(
+    "L3",
+    "group h has waited from 21 s",
+    "s1#1 of another group was stuck",
+    at="stuck",
+    witness="server fault, b#1 commit h/state",
+    lasts=10.0,
+)
+@holds(at="stuck", lasts=7.5)
+def test_other_group_delayed_by_a_stuck_consumer_breaks_it(history: StoryHistory) -> None:
+    grow_h(history)
 
 
-def test_partition_of_the_stuck_consumer_may_wait() -> None:
+@breaks(
+    "L3",
+    "flights-1 of group g was kept from s3 from",
+    at="stuck",
+    witness="server fault, b#1 commit g/state",
+    lasts=10.0,
+)
+@holds(at="stuck", lasts=7.5)
+def test_delayed_free_partition_of_the_same_group_breaks_it(history: StoryHistory) -> None:
+    free_one(history)
+
+
+@holds(at="stuck", lasts=10.0)
+def test_partition_of_the_stuck_consumer_may_wait(history: StoryHistory) -> None:
     """flights-2 too is assigned to s3, which runs flights-1 by then."""
-
-    def begin(history: StoryHistory) -> None:
-        free_one(history)
-        history.fenced("g", history.states["g"], history.start("s3", {"flights": "1"}))
-        history.obey("s3")
-
-    held(waits(begin))
+    free_one(history)
+    history.fenced("g", history.states["g"], history.start("s3", {"flights": "1"}))
+    history.obey("s3")
 
 
 def test_marked_partition_may_wait() -> None:
@@ -74,21 +80,17 @@ def test_marked_partition_may_wait() -> None:
     held(waits(lambda history: free_one(history, marks=(mark,))))
 
 
-def test_partition_in_a_command_to_another_consumer_may_wait() -> None:
-    def begin(history: StoryHistory) -> None:
-        free_one(history)
-        history.fenced("g", history.states["g"], history.start("s0", {"flights": "0-1"}))
-
-    held(waits(begin))
+@holds(at="stuck", lasts=10.0)
+def test_partition_in_a_command_to_another_consumer_may_wait(history: StoryHistory) -> None:
+    free_one(history)
+    history.fenced("g", history.states["g"], history.start("s0", {"flights": "0-1"}))
 
 
 @pytest.mark.parametrize("begin", [grow_h, free_one])
-def test_nothing_is_judged_during_another_fault(begin: Happening) -> None:
-    def with_another(history: StoryHistory) -> None:
-        begin(history)
-        history.event("fault", "server", kind="drop", servers=["1"])
-
-    held(waits(with_another))
+@holds(at="stuck", lasts=10.0)
+def test_nothing_is_judged_during_another_fault(history: StoryHistory, begin: Happening) -> None:
+    begin(history)
+    history.event("fault", "server", kind="drop", servers=["1"])
 
 
 @pytest.mark.parametrize("begin", [grow_h, free_one])
@@ -100,46 +102,39 @@ def test_invariant_does_not_apply_without_a_stuck_consumer(begin: Happening) -> 
     assert waits(recover)["L3"].outcome == "held"
 
 
-def test_group_of_the_stuck_consumer_may_wait_for_it() -> None:
-    held(waits(lambda history: None, seconds=10))
+@holds(at="stuck", lasts=10)
+def test_group_of_the_stuck_consumer_may_wait_for_it(history: StoryHistory) -> None:
+    """Nothing happens."""
 
 
-def test_stuck_node_does_not_count_as_a_stuck_consumer() -> None:
-    def begin(history: StoryHistory) -> None:
-        grow_h(history)
-        history.event("fault", "server", kind="hang", process="a#1", until=45.0)
-
-    held(waits(begin))
+@holds(at="stuck", lasts=10.0)
+def test_stuck_node_does_not_count_as_a_stuck_consumer(history: StoryHistory) -> None:
+    grow_h(history)
+    history.event("fault", "server", kind="hang", process="a#1", until=45.0)
 
 
-def test_every_change_restarts_the_wait() -> None:
-    def begin(history: StoryHistory) -> None:
-        grow_h(history)
-        history.pass_(5)
-        history.topic("cities-1", "C1", 5)
-        history.fenced("h", history.rebalance("h", {"c1": {"cities-1": "0-4"}}))
-
-    held(waits(begin, seconds=7))
+@holds(at="stuck", lasts=7)
+def test_every_change_restarts_the_wait(history: StoryHistory) -> None:
+    grow_h(history)
+    history.pass_(5)
+    history.topic("cities-1", "C1", 5)
+    history.fenced("h", history.rebalance("h", {"c1": {"cities-1": "0-4"}}))
 
 
-def test_group_that_becomes_stable_in_between_restarts_the_wait() -> None:
-    def begin(history: StoryHistory) -> None:
-        grow_h(history)
-        history.fenced("h", history.states["h"], history.start("c1", {"cities-1": "0-3"}))
-        history.pass_(5)
-        history.obey("c1")
-        history.stable("h")
-        history.fenced("h", replace(history.states["h"], state=PREPARING))
-
-    held(waits(begin, seconds=7))
+@holds(at="stuck", lasts=7)
+def test_group_that_becomes_stable_in_between_restarts_the_wait(history: StoryHistory) -> None:
+    grow_h(history)
+    history.fenced("h", history.states["h"], history.start("c1", {"cities-1": "0-3"}))
+    history.pass_(5)
+    history.obey("c1")
+    history.stable("h")
+    history.fenced("h", replace(history.states["h"], state=PREPARING))
 
 
-def test_a_paused_group_may_wait() -> None:
-    def begin(history: StoryHistory) -> None:
-        grow_h(history)
-        history.hand(Create(PAUSED, PausedRecord(everything=Pause("ann", 0)).to_bytes()))
-
-    held(waits(begin))
+@holds(at="stuck", lasts=10.0)
+def test_a_paused_group_may_wait(history: StoryHistory) -> None:
+    grow_h(history)
+    history.hand(Create(PAUSED, PausedRecord(everything=Pause("ann", 0)).to_bytes()))
 
 
 def test_consumer_still_stuck_at_calm_may_delay_no_other_group() -> None:

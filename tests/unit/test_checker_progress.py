@@ -11,7 +11,7 @@ from coordinator.zk.znodes.paths import PAUSED
 from coordinator.zk.znodes.records import Pause, PausedRecord
 from drills.checker import Verdicts
 from tests.support.made_story import G, StoryHistory
-from tests.support.spoilt import breaks, changed, held, names, only, spoilt
+from tests.support.spoilt import breaks, changed, held, holds, spoilt
 
 
 def waits(meanwhile: Callable[[StoryHistory], object], seconds: float) -> Verdicts:
@@ -35,22 +35,24 @@ def replace_command(history: StoryHistory) -> None:
     history.fenced("g", history.states["g"], history.stop("s1"))
 
 
-def test_a_consumer_that_is_not_evicted_in_time_breaks_it() -> None:
-    finding = only(waits(nothing, 18), "L4")
+@breaks(
+    "L4",
+    "s1 of group g has carried out none of its commands from 20.03 s",
+    "over its max_poll_interval_ms of 9 s",
+    at="stuck",
+    witness="s1#1 commit channel/s1, b#1 commit g/state",
+    until=38.02,
+)
+@holds(at="stuck", until=35.92)
+def test_a_consumer_that_is_not_evicted_in_time_breaks_it(history: StoryHistory) -> None:
+    nothing(history)
 
-    assert names(finding) == ["s1#1 commit channel/s1", "b#1 commit g/state"]
-    assert "s1 of group g has carried out none of its commands from 20.03 s" in finding.why
-    assert "over its max_poll_interval_ms of 9 s" in finding.why
-    held(waits(nothing, 15.9))
 
-
-def test_churn_that_replaces_its_commands_does_not_postpone_an_eviction() -> None:
-    def churn(history: StoryHistory) -> None:
-        for _ in range(5):
-            history.pass_(3)
-            replace_command(history)
-
-    only(waits(churn, 18), "L4")
+@breaks("L4", at="stuck", until=38.02)
+def test_churn_that_replaces_its_commands_does_not_postpone_an_eviction(history: StoryHistory) -> None:
+    for _ in range(5):
+        history.pass_(3)
+        replace_command(history)
 
 
 def remove_command(history: StoryHistory) -> None:
@@ -61,34 +63,26 @@ def remove_command(history: StoryHistory) -> None:
     history.fenced("g", history.states["g"], history.stop("s1"))
 
 
-def test_commands_that_it_removes_undone_do_not_postpone_an_eviction() -> None:
-    def removes(history: StoryHistory) -> None:
-        for _ in range(5):
-            history.pass_(2)
-            remove_command(history)
-
-    finding = waits(removes, 18)["L4"].findings[0]
-
-    assert "s1 of group g has carried out none of its commands from 20.03 s" in finding.why
+@breaks("L4", "s1 of group g has carried out none of its commands from 20.03 s", at="stuck", alone=False, until=38.02)
+def test_commands_that_it_removes_undone_do_not_postpone_an_eviction(history: StoryHistory) -> None:
+    for _ in range(5):
+        history.pass_(2)
+        remove_command(history)
 
 
-def test_command_that_is_begun_and_stays_restarts_the_wait() -> None:
-    def begins(history: StoryHistory) -> None:
-        history.pass_(10)
-        life, path = history.lives["s1"], history.command_of("s1")
-        history.set_channel(life, replace(life.channel, command=path.rpartition("/")[2]))
-
-    assert not waits(begins, 18)["L4"].findings
+@holds("L4", at="stuck", until=38.02)
+def test_command_that_is_begun_and_stays_restarts_the_wait(history: StoryHistory) -> None:
+    history.pass_(10)
+    life, path = history.lives["s1"], history.command_of("s1")
+    history.set_channel(life, replace(life.channel, command=path.rpartition("/")[2]))
 
 
-def test_consumer_without_a_command_for_a_while_restarts_the_wait() -> None:
-    def pause(history: StoryHistory) -> None:
-        history.pass_(10)
-        history.fenced("g", history.states["g"], Delete(history.command_of("s1")))
-        history.pass_(3)
-        history.fenced("g", history.states["g"], history.stop("s1"))
-
-    held(waits(pause, 18))
+@holds(at="stuck", until=38.02)
+def test_consumer_without_a_command_for_a_while_restarts_the_wait(history: StoryHistory) -> None:
+    history.pass_(10)
+    history.fenced("g", history.states["g"], Delete(history.command_of("s1")))
+    history.pass_(3)
+    history.fenced("g", history.states["g"], history.stop("s1"))
 
 
 def withdraws(history: StoryHistory, share: str) -> None:
@@ -102,36 +96,28 @@ def withdraws(history: StoryHistory, share: str) -> None:
         history.fenced("g", history.states["g"], history.stop("s1"))
 
 
-def test_consumer_without_a_command_that_waits_for_others_restarts_the_wait() -> None:
-    def meanwhile(history: StoryHistory) -> None:
-        withdraws(history, "2-3")
-
-    assert not waits(meanwhile, 18)["L4"].findings
+@holds("L4", at="stuck", until=38.02)
+def test_consumer_without_a_command_that_waits_for_others_restarts_the_wait(history: StoryHistory) -> None:
+    withdraws(history, "2-3")
 
 
-def test_consumer_that_runs_more_than_its_target_does_not_wait_for_others() -> None:
-    def meanwhile(history: StoryHistory) -> None:
-        withdraws(history, "3")
-
-    assert waits(meanwhile, 18)["L4"].findings
+@breaks("L4", at="stuck", alone=False, until=38.02)
+def test_consumer_that_runs_more_than_its_target_does_not_wait_for_others(history: StoryHistory) -> None:
+    withdraws(history, "3")
 
 
-def test_consumer_with_owner_znodes_of_what_it_lacks_does_not_wait_for_others() -> None:
-    def meanwhile(history: StoryHistory) -> None:
-        life = history.lives["s1"]
-        history.set_channel(life, replace(life.channel, running={}))
-        withdraws(history, "2")
-
-    assert waits(meanwhile, 18)["L4"].findings
+@breaks("L4", at="stuck", alone=False, until=38.02)
+def test_consumer_with_owner_znodes_of_what_it_lacks_does_not_wait_for_others(history: StoryHistory) -> None:
+    life = history.lives["s1"]
+    history.set_channel(life, replace(life.channel, running={}))
+    withdraws(history, "2")
 
 
-def test_consumer_that_applies_a_command_restarts_the_wait() -> None:
-    def apply(history: StoryHistory) -> None:
-        history.pass_(10)
-        history.obey("s1")
-        history.fenced("g", history.states["g"], history.start("s1", {}))
-
-    held(waits(apply, 18))
+@holds(at="stuck", until=38.02)
+def test_consumer_that_applies_a_command_restarts_the_wait(history: StoryHistory) -> None:
+    history.pass_(10)
+    history.obey("s1")
+    history.fenced("g", history.states["g"], history.start("s1", {}))
 
 
 def test_consumer_that_registers_again_restarts_the_wait() -> None:
@@ -147,24 +133,20 @@ def test_consumer_that_registers_again_restarts_the_wait() -> None:
     assert verdicts["L4"].outcome == "not decided" and not verdicts["L4"].findings
 
 
-def test_elected_coordinator_restarts_the_wait() -> None:
-    def fail_over(history: StoryHistory) -> None:
-        history.pass_(10)
-        history.die("b#1")
-        history.pass_(6)
-        history.close("b#1")
-        history.session("a#1")
-        history.elect("a#1")
-
-    assert not waits(fail_over, 30)["L4"].findings
-    assert waits(fail_over, 36)["L4"].findings
+@holds("L4", at="stuck", until=50.02)
+@breaks("L4", at="stuck", alone=False, until=56.02)
+def test_elected_coordinator_restarts_the_wait(history: StoryHistory) -> None:
+    history.pass_(10)
+    history.die("b#1")
+    history.pass_(6)
+    history.close("b#1")
+    history.session("a#1")
+    history.elect("a#1")
 
 
-def test_a_consumer_of_a_paused_group_is_not_evicted() -> None:
-    def pause(history: StoryHistory) -> None:
-        history.hand(Create(PAUSED, PausedRecord(everything=Pause("ann", 0)).to_bytes()))
-
-    assert not waits(pause, 30)["L4"].findings
+@holds("L4", at="stuck", until=50.02)
+def test_a_consumer_of_a_paused_group_is_not_evicted(history: StoryHistory) -> None:
+    history.hand(Create(PAUSED, PausedRecord(everything=Pause("ann", 0)).to_bytes()))
 
 
 def next_generation(history: StoryHistory) -> None:
