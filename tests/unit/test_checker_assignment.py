@@ -22,6 +22,7 @@ from tests.support.spoilt import holds as holds_story
 from tests.support.spoilt import spoilt as spoilt_story
 
 TWO = {"m0": {"flights": "0-1"}, "m1": {"flights": "2-3"}}
+Change = Callable[[LedGroup], object]
 THREE = {"m0": {"flights": "0-1"}, "m1": {"flights": "2"}, "m2": {"flights": "3"}}
 
 spoilt = partial(spoilt_story, of=led)
@@ -62,25 +63,26 @@ def test_second_ask_while_one_is_pending_breaks_s9(history: LedGroup) -> None:
     history.ask("m0", "m0", "m1")
 
 
-def test_further_ask_may_follow_when_the_leader_left_failed_or_restarted() -> None:
-    def leader_gone(history: LedGroup) -> None:
-        history.pass_(20)
-        history.leave("m0")
-        history.ask("m1", "m1")
+def leader_gone(history: LedGroup) -> None:
+    history.leave("m0")
+    history.ask("m1", "m1")
 
-    def failed(history: LedGroup) -> None:
-        history.pass_(20)
-        history.client = replace(history.client, failed_ask=history.name, attempts=1)
-        history.ask("m1", "m0", "m1")
 
-    def another_life(history: LedGroup) -> None:
-        history.pass_(20)
-        history.member("m0", 2)
-        history.ask("m0", "m0", "m1")
+def leader_failed(history: LedGroup) -> None:
+    history.client = replace(history.client, failed_ask=history.name, attempts=1)
+    history.ask("m1", "m0", "m1")
 
-    sound("asked", leader_gone)
-    sound("asked", failed)
-    sound("asked", another_life)
+
+def leader_restarted(history: LedGroup) -> None:
+    history.member("m0", 2)
+    history.ask("m0", "m0", "m1")
+
+
+@pytest.mark.parametrize("change", [leader_gone, leader_failed, leader_restarted])
+@holds("S9", at="asked")
+def test_further_ask_may_follow_when_the_leader_left_failed_or_restarted(history: LedGroup, change: Change) -> None:
+    history.pass_(20)
+    change(history)
 
 
 @breaks("S9", "names the static member m1 by its incarnation m1-1", at="stable")
@@ -136,11 +138,6 @@ def test_answer_to_a_command_of_an_old_epoch_breaks_s9(history: LedGroup) -> Non
 # ---- S9: the adopted answer
 
 
-def adopts(shares: dict[str, dict[str, str]], **more: Any) -> Callable[[LedGroup], object]:
-    """The adoption of another assignment than the answered one."""
-    return lambda history: history.adopt(shares, **more)
-
-
 @breaks("S9", "has no answer", at="asked")
 def test_an_ask_without_an_answer_is_not_adopted(history: LedGroup) -> None:
     history.commit("m0#1", *history.entries(TWO))
@@ -153,14 +150,14 @@ def test_an_error_is_not_adopted(history: LedGroup) -> None:
     history.adopt(TWO)
 
 
-def test_missing_ask_is_not_adopted() -> None:
-    assert "and is not there" in broken("answered", adopts(TWO, name="ask-0000000009"))
+@breaks("S9", "and is not there", at="answered")
+def test_missing_ask_is_not_adopted(history: LedGroup) -> None:
+    history.adopt(TWO, name="ask-0000000009")
 
 
-def test_shares_are_those_of_the_answer() -> None:
-    other = {"m0": {"flights": "0-2"}, "m1": {"flights": "3"}}
-
-    assert "m0 has another share than its answer gives it" in broken("answered", adopts(other))
+@breaks("S9", "m0 has another share than its answer gives it", at="answered")
+def test_shares_are_those_of_the_answer(history: LedGroup) -> None:
+    history.adopt({"m0": {"flights": "0-2"}, "m1": {"flights": "3"}})
 
 
 @breaks("S9", "m0 has another share than its answer gives it", at="answered")
@@ -183,18 +180,17 @@ def test_another_incarnation_of_a_member_is_not_in_the_target(history: LedGroup)
     history.adopt(TWO)
 
 
-def test_restarted_static_member_is_the_same_member_unless_its_seat_is_another() -> None:
-    def another_life(history: LedGroup) -> None:
-        history.member("m1", 2, instance_id="m1")
-        history.adopt(TWO)
-
-    def another_seat(history: LedGroup) -> None:
+@holds(at="answered", is_another_seat=False)
+@breaks("S9", "with m1, whose seat is another", at="answered", is_another_seat=True)
+def test_restarted_static_member_is_the_same_member_unless_its_seat_is_another(
+    history: LedGroup, is_another_seat: bool
+) -> None:
+    if is_another_seat:
         history.hand(Delete(G.seat("m1")))
         history.static_member("m1", 2)
-        history.adopt(TWO)
-
-    held(spoilt("answered", another_life))
-    assert "with m1, whose seat is another" in broken("answered", another_seat)
+    else:
+        history.member("m1", 2, instance_id="m1")
+    history.adopt(TWO)
 
 
 @holds(at="answered", leaves=True)
@@ -206,14 +202,11 @@ def test_target_leaves_out_departed_members_only(history: LedGroup, leaves: bool
     history.pass_(5)
 
 
-def test_answer_that_assigns_a_partition_twice_is_not_adopted() -> None:
+@breaks("S9", "gives flights-2 to two", at="asked")
+def test_answer_that_assigns_a_partition_twice_is_not_adopted(history: LedGroup) -> None:
     both = {"m0": {"flights": "0-2"}, "m1": {"flights": "2-3"}}
-
-    def twice(history: LedGroup) -> None:
-        history.answer(both)
-        history.adopt(both)
-
-    assert "gives flights-2 to two" in broken("asked", twice)
+    history.answer(both)
+    history.adopt(both)
 
 
 def test_topics_are_the_existing_ones_of_the_answer() -> None:
@@ -223,20 +216,18 @@ def test_topics_are_the_existing_ones_of_the_answer() -> None:
         history.pass_(waits)
         history.adopt(TWO, topics={"flights": "T1"})
 
-    assert "with other topics than its answer has" in broken("answered", adopts(TWO, topics={"flights": "T0"}))
+    other = broken("answered", lambda history: history.adopt(TWO, topics={"flights": "T0"}))
+    assert "with other topics than its answer has" in other
     assert "for topic flights as it was before" in among("answered", lambda history: made_anew(history, 5))
     sound("answered", lambda history: made_anew(history, 0.5))
 
 
-def test_the_generation_is_the_next_one() -> None:
-    assert "in generation 3, after generation 0" in broken("answered", adopts(TWO, generation=3))
+@breaks("S9", "in generation 3, after generation 0", at="answered")
+def test_the_generation_is_the_next_one(history: LedGroup) -> None:
+    history.adopt(TWO, generation=3)
 
 
 def test_an_ask_is_adopted_once_and_never_after_a_later_one() -> None:
-    def again(history: LedGroup, number: int) -> None:
-        shares = TWO if number == 1 else THREE
-        history.adopt({name: shares[name] for name in shares}, name=ask_name(number))
-
     def keep(history: Any) -> None:
         """The first ask stays, and is adopted after the second."""
         history.removed = lambda *names: []

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.zk.store import Create, Delete, SetData
+from coordinator.zk.store import Create, Delete, Operation, SetData
 from coordinator.zk.znodes.group_state import PREPARING
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import Brokers
@@ -46,14 +46,10 @@ def test_partition_assigned_to_two_threads_of_one_consumer_breaks_it(history: St
     history.fenced("g", replace(state, generation=3, target={**state.target, "s0": twice}))
 
 
-def test_generation_that_does_not_follow_the_one_before_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        state = history.states["g"]
-        history.fenced("g", replace(state, generation=state.generation + 90))
-
-    verdicts = spoilt("joined", happen)
-
-    assert "generation 92 of group g follows 2" in verdicts["S2"].findings[0].why
+@breaks("S2", "generation 92 of group g follows 2", at="joined", alone=False)
+def test_generation_that_does_not_follow_the_one_before_breaks_it(history: StoryHistory) -> None:
+    state = history.states["g"]
+    history.fenced("g", replace(state, generation=state.generation + 90))
 
 
 @breaks(
@@ -145,15 +141,12 @@ def test_state_manually_set_to_stable_is_not_judged(history: StoryHistory) -> No
     history.hand(SetData(G.state, state.to_bytes()))
 
 
-def test_removed_or_unreadable_topic_needs_no_coverage() -> None:
-    for operation in (Delete(Brokers().topic("flights")), SetData(Brokers().topic("flights"), b"?")):
-
-        def happen(history: StoryHistory, operation: Delete | SetData = operation) -> None:
-            history.hand(operation)
-            history.pass_(2)
-            give_up(history)
-
-        held(spoilt("joined", happen))
+@holds(at="joined", operation=Delete(Brokers().topic("flights")))
+@holds(at="joined", operation=SetData(Brokers().topic("flights"), b"?"))
+def test_removed_or_unreadable_topic_needs_no_coverage(history: StoryHistory, operation: Operation) -> None:
+    history.hand(operation)
+    history.pass_(2)
+    give_up(history)
 
 
 @pytest.mark.parametrize("what", ["share", "incarnation", "topic id", "strategy"])
@@ -175,19 +168,17 @@ def test_other_target_in_the_same_generation_breaks_it(history: StoryHistory, wh
     history.fenced("g", replace(changed[what], state=PREPARING))
 
 
-@pytest.mark.parametrize("when", ["before", "in a turn", "since"])
-def test_static_is_also_who_has_lost_its_seat_since_the_state_last_changed(when: str) -> None:
+@breaks("S2", at="joined", alone=False, when="before")
+@holds("S2", at="joined", when="in a turn")
+@holds("S2", at="joined", when="since")
+def test_static_is_also_who_has_lost_its_seat_since_the_state_last_changed(history: StoryHistory, when: str) -> None:
     """The first commits of a turn that takes several write the state again that the turn has read."""
-
-    def happen(history: StoryHistory) -> None:
-        state = history.states["g"]
-        history.commit("s0#1", Create(G.seat("s0"), b""))
-        if when != "since":
-            history.commit("s0#1", Delete(G.seat("s0")))
-        history.fenced("g", replace(state, state=PREPARING) if when == "before" else state)
-        if when == "since":
-            history.commit("s0#1", Delete(G.seat("s0")))
-        other = replace(state.target["s0"], incarnation="s0-b")
-        history.fenced("g", replace(state, target={**state.target, "s0": other}, state=PREPARING))
-
-    assert (spoilt("joined", happen)["S2"].outcome == "broken") is (when == "before")
+    state = history.states["g"]
+    history.commit("s0#1", Create(G.seat("s0"), b""))
+    if when != "since":
+        history.commit("s0#1", Delete(G.seat("s0")))
+    history.fenced("g", replace(state, state=PREPARING) if when == "before" else state)
+    if when == "since":
+        history.commit("s0#1", Delete(G.seat("s0")))
+    other = replace(state.target["s0"], incarnation="s0-b")
+    history.fenced("g", replace(state, target={**state.target, "s0": other}, state=PREPARING))
