@@ -9,7 +9,7 @@ from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import Command
 from tests.support.made_histories import Made
 from tests.support.made_story import G, StoryHistory
-from tests.support.spoilt import breaks, held, holds, spoilt
+from tests.support.spoilt import breaks, holds
 
 P3 = TopicPartition("flights", 3)
 
@@ -80,14 +80,12 @@ def test_command_removed_unapplied_by_its_own_consumer_breaks_it(history: StoryH
     history.commit("s2#1", Check(G.channel("s2"), 1), Delete(history.command_of("s2")))
 
 
-def test_a_stale_command_may_be_removed_unapplied() -> None:
-    def remove(history: StoryHistory, **fields: object) -> None:
-        history.fenced("g", history.states["g"], history.start("s2", {"flights": "3"}, **fields))
-        history.commit("s2#1", Check(G.channel("s2"), 1), Delete(history.command_of("s2")))
-
-    held(spoilt("joined", lambda history: remove(history, incarnation="s2-old")))
-    held(spoilt("joined", lambda history: remove(history, epoch=1)))
-    held(spoilt("joined", lambda history: remove(history, generation=1)))
+@holds(at="joined", stale={"incarnation": "s2-old"})
+@holds(at="joined", stale={"epoch": 1})
+@holds(at="joined", stale={"generation": 1})
+def test_a_stale_command_may_be_removed_unapplied(history: StoryHistory, stale: dict[str, object]) -> None:
+    history.fenced("g", history.states["g"], history.start("s2", {"flights": "3"}, **stale))
+    history.commit("s2#1", Check(G.channel("s2"), 1), Delete(history.command_of("s2")))
 
 
 @holds(at="joined")

@@ -41,30 +41,25 @@ def test_concurrent_fetches_of_a_partition_break_it() -> None:
     assert "flights-3 of group g was fetched by s1#1" in finding.why and "by s2#1" in finding.why
 
 
-def test_partition_may_be_started_in_the_instant_in_which_its_holder_halts() -> None:
-    def happen(history: StoryHistory) -> None:
-        life = history.lives["s2"]
-        life.channel = replace(life.channel, topics={"flights": "T1"})
-        history.begin(life, [P3])
-        history.halt(history.lives["s1"], parted({"flights": "3"}), "revoked")
-        history.halt(life, parted({"flights": "3"}), "revoked")
-        life.channel = replace(life.channel, running={}, topics={})
+def begins_at_once(history: StoryHistory, fetch: bool) -> None:
+    """The newcomer begins a partition in the instant in which its holder halts, and both may fetch in it."""
+    life = history.lives["s2"]
+    life.channel = replace(life.channel, topics={"flights": "T1"})
+    history.begin(life, [P3])
+    if fetch:
+        history.fetch("s2", 4, 3)
+        history.fetch("s1", 4, 3)
+    history.halt(history.lives["s1"], parted({"flights": "3"}), "revoked")
+    history.halt(life, parted({"flights": "3"}), "revoked")
+    life.channel = replace(life.channel, running={}, topics={})
 
-    assert not overlaps(spoilt("stop sent", happen, goes_on=True))
+
+def test_partition_may_be_started_in_the_instant_in_which_its_holder_halts() -> None:
+    assert not overlaps(spoilt("stop sent", lambda history: begins_at_once(history, fetch=False), goes_on=True))
 
 
 def test_two_consumers_that_fetch_in_one_instant_break_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        life = history.lives["s2"]
-        life.channel = replace(life.channel, topics={"flights": "T1"})
-        history.begin(life, [P3])
-        history.fetch("s2", 4, 3)
-        history.fetch("s1", 4, 3)
-        history.halt(history.lives["s1"], parted({"flights": "3"}), "revoked")
-        history.halt(life, parted({"flights": "3"}), "revoked")
-        life.channel = replace(life.channel, running={}, topics={})
-
-    (finding,) = overlaps(spoilt("stop sent", happen, goes_on=True))
+    (finding,) = overlaps(spoilt("stop sent", lambda history: begins_at_once(history, fetch=True), goes_on=True))
 
     assert names(finding) == ["s1#1 begin", "s1#1 lease", "s2#1 lease", "s2#1 begin", "s2#1 fetch", "s1#1 fetch"]
 
@@ -81,72 +76,74 @@ def test_records_fetched_after_the_partition_was_released_break_it(history: Stor
     history.event("fetch", "s1#1", group="g", consumer="s1", incarnation="s1-a", ranges=ranges)
 
 
-def test_late_records_of_a_consumer_without_name_or_lease_do_not_count() -> None:
-    def happen(history: StoryHistory) -> None:
-        ranges = [SealedRange("flights", "T1", 3, 60, 64)._asdict()]
-        history.event("fetch", "s2#1", group="g", consumer="s2", incarnation="s2-a", ranges=ranges)
-
-    held(spoilt("taken over", happen))
-
-    def lapsed(history: StoryHistory) -> None:
-        del history.roles["s1#1"]
-        history.pass_(5)
-        ranges = [SealedRange("flights", "T1", 3, 20, 24)._asdict()]
-        history.event("fetch", "s1#1", group="g", consumer="s1", incarnation="s1-a", ranges=ranges)
-
-    held(spoilt("joined", lapsed))
+def fetches(
+    history: StoryHistory, consumer: str, first: int, partition: int = 3, kind: str = "fetch", **more: float
+) -> None:
+    """The first life of a consumer fetches or returns four records."""
+    ranges = [SealedRange("flights", "T1", partition, first, first + 4)._asdict()]
+    names = {"group": "g", "consumer": consumer, "incarnation": f"{consumer}-a"}
+    history.event(kind, f"{consumer}#1", **names, ranges=ranges, **more)
 
 
-def acts(history: StoryHistory, *kinds: str, checked: float | None = None) -> None:
-    """s1, whose lease has lapsed meanwhile, fetches or returns its records, a second apart."""
+@holds(at="taken over")
+def test_late_records_of_a_consumer_without_name_do_not_count(history: StoryHistory) -> None:
+    fetches(history, "s2", 60)
+
+
+@holds(at="joined")
+def test_late_records_of_a_consumer_without_lease_do_not_count(history: StoryHistory) -> None:
+    del history.roles["s1#1"]
+    history.pass_(5)
+    fetches(history, "s1", 20)
+
+
+def lapses(history: StoryHistory, *kinds: str, is_late: bool | None = None, renews: bool = False) -> None:
+    """The lease of s1 lapses, which then fetches or returns its records, a second apart.
+
+    :param is_late: whether the lease was recorded as checked after its lapse; None: not recorded.
+    """
+    fetches(history, "s1", 100, 2, kinds[0])  # under its lease
+    history.pass_(1)
+    del history.roles["s1#1"]
+    lapse = max(e["until"] for e in history.events if e["event"] == "lease" and e["who"] == "s1#1")
+    history.pass_(5)
+    checked = {} if is_late is None else {"checked": lapse + (0.01 if is_late else -0.01)}
+    if renews:
+        history.lease("s1#1", "consumer")
+        checked = {"checked": history.now}
     for kind in kinds:
-        ranges = [SealedRange("flights", "T1", 2, 100, 104)._asdict()]
-        more = {} if checked is None else {"checked": checked}
-        history.event(kind, "s1#1", group="g", consumer="s1", incarnation="s1-a", ranges=ranges, **more)
+        fetches(history, "s1", 100, 2, kind, **checked)
         history.pass_(1)
 
 
-def lapsed(*kinds: str, is_late: bool | None = None, renews: bool = False) -> Verdicts:
-    """
-    :param is_late: whether the lease was recorded as checked after its lapse; None: not recorded.
-    """
-
-    def happen(history: StoryHistory) -> None:
-        acts(history, kinds[0])  # under its lease
-        del history.roles["s1#1"]
-        lapse = max(e["until"] for e in history.events if e["event"] == "lease" and e["who"] == "s1#1")
-        history.pass_(5)
-        if renews:
-            history.lease("s1#1", "consumer")
-        when = None if is_late is None else lapse + (0.01 if is_late else -0.01)
-        acts(history, *kinds, checked=history.now if renews else when)
-
-    return spoilt("joined", happen)
+@pytest.mark.parametrize("kind", ["fetch", "returned"])
+@holds(at="joined", is_late=False)
+@holds(at="joined", is_late=None)
+def test_a_fetch_that_began_before_the_lease_lapsed_may_end(
+    history: StoryHistory, kind: str, is_late: bool | None
+) -> None:
+    lapses(history, kind, is_late=is_late)
 
 
 @pytest.mark.parametrize("kind", ["fetch", "returned"])
-def test_a_fetch_that_began_before_the_lease_lapsed_may_end(kind: str) -> None:
-    held(lapsed(kind, is_late=False))
-    held(lapsed(kind))
-
-
-@pytest.mark.parametrize("kind", ["fetch", "returned"])
-def test_a_fetch_that_begins_after_the_lapse_of_its_lease_breaks_it(kind: str) -> None:
-    finding = only(lapsed(kind, is_late=True), "S1")
-
-    assert names(finding) == ["s1#1 lease", f"s1#1 {kind}"]
-    assert "s1#1 (consumer s1 of group g, incarnation s1-a)" in finding.why and "had lapsed at" in finding.why
+@breaks(
+    "S1", "s1#1 (consumer s1 of group g, incarnation s1-a)", "had lapsed at", at="joined",
+    witness="s1#1 lease, s1#1 {kind}",
+)  # fmt: skip
+def test_a_fetch_that_begins_after_the_lapse_of_its_lease_breaks_it(history: StoryHistory, kind: str) -> None:
+    lapses(history, kind, is_late=True)
 
 
 def test_second_fetch_after_the_lapse_breaks_it_without_a_begin_time() -> None:
-    finding = only(lapsed("fetch", "fetch", "fetch"), "S1")
+    finding = only(spoilt("joined", lambda history: lapses(history, "fetch", "fetch", "fetch")), "S1")
 
     assert names(finding) == ["s1#1 lease", "s1#1 fetch"]
     assert finding.witness[1]["at"] - finding.witness[0]["until"] > 1
 
 
-def test_fetch_after_the_renewal_of_a_lapsed_lease_is_judged() -> None:
-    held(lapsed("fetch", "returned", renews=True))
+@holds(at="joined")
+def test_fetch_after_the_renewal_of_a_lapsed_lease_is_judged(history: StoryHistory) -> None:
+    lapses(history, "fetch", "returned", renews=True)
 
 
 @breaks("S1", "at 36 s", witness="s1#1 begin, s3#1 begin, s1#1 lease, s3#1 lease")
@@ -357,27 +354,28 @@ def test_a_claim_that_removes_an_owner_znode_in_the_way_breaks_it() -> None:
     assert any("s0 of group g claimed flights-2" in each.why and "was in the way" in each.why for each in findings)
 
 
-def left(error: str = "", halts_after_s: float | None = None) -> Verdicts:
+def leaves(history: StoryHistory, error: str = "", halts_after_s: float | None = None) -> None:
     """s1 ends its incarnation, and stops fetching so much later, or never."""
-
-    def happen(history: StoryHistory) -> None:
-        life = history.lives["s1"]
-        ended = replace(life.channel, running={}, topics={}, ended="left", error=error)
-        history.set_channel(life, ended, *history.released(life, [P2]), Delete(G.id("s1")))
-        if halts_after_s is not None:
-            history.pass_(halts_after_s)
-            history.halt(life, frozenset({P2}), "left")
-        history.pass_(1)
-
-    return spoilt("joined", happen)
+    life = history.lives["s1"]
+    ended = replace(life.channel, running={}, topics={}, ended="left", error=error)
+    history.set_channel(life, ended, *history.released(life, [P2]), Delete(G.id("s1")))
+    if halts_after_s is not None:
+        history.pass_(halts_after_s)
+        history.halt(life, frozenset({P2}), "left")
+    history.pass_(1)
 
 
-def test_leaving_of_its_own_accord_while_still_fetching_breaks_it() -> None:
-    for verdicts in (left(), left(halts_after_s=0.01)):
-        finding = only(verdicts, "S1")
-        assert "s1#1 left group g" in finding.why and "while it still fetched flights-2" in finding.why
+@breaks("S1", "s1#1 left group g", "while it still fetched flights-2", at="joined", halts_after_s=None)
+@breaks("S1", "s1#1 left group g", "while it still fetched flights-2", at="joined", halts_after_s=0.01)
+def test_leaving_of_its_own_accord_while_still_fetching_breaks_it(
+    history: StoryHistory, halts_after_s: float | None
+) -> None:
+    leaves(history, halts_after_s=halts_after_s)
 
 
-def test_the_end_of_fetching_may_seem_to_be_a_millisecond_behind_the_leave() -> None:
-    held(left(halts_after_s=0.001))
-    held(left(error="UnknownMemberId"))
+@holds(at="joined", error="", halts_after_s=0.001)
+@holds(at="joined", error="UnknownMemberId", halts_after_s=None)
+def test_the_end_of_fetching_may_seem_to_be_a_millisecond_behind_the_leave(
+    history: StoryHistory, error: str, halts_after_s: float | None
+) -> None:
+    leaves(history, error, halts_after_s)

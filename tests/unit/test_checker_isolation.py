@@ -14,7 +14,7 @@ from coordinator.zk.znodes.records import Pause, PausedRecord
 from drills.checker import Verdicts
 from tests.support.made_histories import Happening, parted
 from tests.support.made_story import StoryHistory
-from tests.support.spoilt import breaks, held, holds, names, only, spoilt
+from tests.support.spoilt import breaks, holds, names, spoilt
 
 SHARES = {"s0": {"flights": "0"}, "s1": {}, "s2": {"flights": "3"}, "s3": {"flights": "1-2"}}
 """What group g shall run while s1 hangs and still has flights-2; flights-1 is free."""
@@ -74,10 +74,9 @@ def test_partition_of_the_stuck_consumer_may_wait(history: StoryHistory) -> None
     history.obey("s3")
 
 
-def test_marked_partition_may_wait() -> None:
-    mark = Mark("s8", "s8-a", parted({"flights": "1"}), 4000, "evicted")
-
-    held(waits(lambda history: free_one(history, marks=(mark,))))
+@holds(at="stuck", lasts=10.0)
+def test_marked_partition_may_wait(history: StoryHistory) -> None:
+    free_one(history, marks=(Mark("s8", "s8-a", parted({"flights": "1"}), 4000, "evicted"),))
 
 
 @holds(at="stuck", lasts=10.0)
@@ -151,42 +150,35 @@ def test_consumer_still_stuck_at_calm_may_delay_no_other_group() -> None:
     assert names(verdicts["L3"].findings[0]) == ["server calm", "b#1 commit h/state"]
 
 
-def with_turns(begin: Happening, seconds: float) -> Verdicts:
-    """The same where a turn takes a second at most, when nothing hinders a coordinator."""
-
-    def happen(history: StoryHistory) -> None:
-        history.events[0]["bounds"]["turn"] = 1.0
-        history.events[:] = [event for event in history.events if event.get("kind") != "hang"]
-        begin(history)
-        history.pass_(seconds)
-
-    return spoilt("stuck", happen)
+def with_turns(history: StoryHistory) -> None:
+    """Group g has a free partition, and a turn takes a second at most, when nothing hinders a coordinator."""
+    history.events[0]["bounds"]["turn"] = 1.0
+    history.events[:] = [event for event in history.events if event.get("kind") != "hang"]
+    free_one(history)
 
 
-def test_with_a_bound_for_turns_a_free_partition_waits_for_no_longer_and_for_nobody() -> None:
-    finding = only(with_turns(free_one, 4.0), "L3")
-
-    assert "flights-1 of group g was kept from s3 from" in finding.why
-    held(with_turns(free_one, 1.5))
+@breaks("L3", "flights-1 of group g was kept from s3 from", at="stuck", lasts=4.0)
+def test_with_a_bound_for_turns_a_free_partition_waits_for_no_longer_and_for_nobody(history: StoryHistory) -> None:
+    with_turns(history)
 
 
-def test_what_hits_a_node_or_a_server_excuses_a_turn_and_what_hits_members_does_not() -> None:
-    def hit(**fault: Any) -> Happening:
-        def begin(history: StoryHistory) -> None:
-            free_one(history)
-            history.event("fault", "server", **fault)
-
-        return begin
-
-    for fault in ({"kind": "drop", "process": "b#1"}, {"kind": "cut-server"}):
-        held(with_turns(hit(**fault), 4.0))
-    for fault in ({"kind": "drop", "process": "s0#1"}, {"kind": "join", "group": "g"}):
-        only(with_turns(hit(**fault), 4.0), "L3")
+@holds(at="stuck", lasts=1.5)
+def test_within_the_bound_for_turns_a_free_partition_may_wait(history: StoryHistory) -> None:
+    with_turns(history)
 
 
-def test_a_member_with_a_command_to_obey_may_wait_for_more() -> None:
-    def begin(history: StoryHistory) -> None:
-        free_one(history)
-        history.fenced("g", history.states["g"], history.stop("s3", {"flights": "2"}))
+@holds(at="stuck", lasts=4.0, fault={"kind": "drop", "process": "b#1"})
+@holds(at="stuck", lasts=4.0, fault={"kind": "cut-server"})
+@breaks("L3", at="stuck", lasts=4.0, fault={"kind": "drop", "process": "s0#1"})
+@breaks("L3", at="stuck", lasts=4.0, fault={"kind": "join", "group": "g"})
+def test_what_hits_a_node_or_a_server_excuses_a_turn_and_what_hits_members_does_not(
+    history: StoryHistory, fault: dict[str, Any]
+) -> None:
+    with_turns(history)
+    history.event("fault", "server", **fault)
 
-    held(with_turns(begin, 4.0))
+
+@holds(at="stuck", lasts=4.0)
+def test_a_member_with_a_command_to_obey_may_wait_for_more(history: StoryHistory) -> None:
+    with_turns(history)
+    history.fenced("g", history.states["g"], history.stop("s3", {"flights": "2"}))
