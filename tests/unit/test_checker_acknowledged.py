@@ -25,12 +25,9 @@ def acknowledges(history: StoryHistory, consumer: str, **more: object) -> str:
 
 
 @breaks(
-    "S6",
-    "a stop, was acknowledged by s1 of group g",
-    "flights-3 still runs",
-    at="stop sent",
+    "S6", "a stop, was acknowledged by s1 of group g", "flights-3 still runs", at="stop sent",
     witness="b#1 commit g/state, s1#1 commit channel/s1",
-)
+)  # fmt: skip
 def test_acknowledged_stop_whose_partition_still_runs_breaks_it(history: StoryHistory) -> None:
     acknowledges(history, "s1")
 
@@ -42,10 +39,9 @@ def test_full_stop_that_leaves_a_partition_running_breaks_it(history: StoryHisto
 
 
 @breaks(
-    "S6",
-    "flights-3 is still fetched by s1#1",
+    "S6", "flights-3 is still fetched by s1#1",
     witness="s1#1 begin, s1#1 lease, b#1 commit g/state, s1#1 commit channel/s1",
-)
+)  # fmt: skip
 def test_acknowledged_stop_whose_partition_is_still_fetched_breaks_it(events: list[Made]) -> None:
     halt = next(e for e in events if e["event"] == "halt" and e["who"] == "s1#1")
     done = next(e for e in events[events.index(halt) :] if e["event"] == "commit")
@@ -54,12 +50,9 @@ def test_acknowledged_stop_whose_partition_is_still_fetched_breaks_it(events: li
 
 
 @breaks(
-    "S6",
-    "a start, was acknowledged by s2",
-    "flights-3 neither runs nor is refused",
-    at="start sent",
+    "S6", "a start, was acknowledged by s2", "flights-3 neither runs nor is refused", at="start sent",
     witness="b#1 commit g/state, s2#1 commit channel/s2",
-)
+)  # fmt: skip
 def test_acknowledged_start_whose_partition_does_not_run_breaks_it(history: StoryHistory) -> None:
     acknowledges(history, "s2")
 
@@ -70,12 +63,9 @@ def test_a_start_may_be_refused(history: StoryHistory) -> None:
 
 
 @breaks(
-    "S6",
-    "was removed by s2 of group g",
-    "neither applied nor stale$",
-    at="start sent",
+    "S6", "was removed by s2 of group g", "neither applied nor stale$", at="start sent",
     witness="b#1 commit g/state, s2#1 commit s2/command-0000000000",
-)
+)  # fmt: skip
 def test_command_removed_unapplied_by_its_own_consumer_breaks_it(history: StoryHistory) -> None:
     history.commit("s2#1", Check(G.channel("s2"), 1), Delete(history.command_of("s2")))
 
@@ -96,11 +86,9 @@ def test_unreadable_command_may_be_removed_unapplied(history: StoryHistory) -> N
 
 
 @breaks(
-    "S6",
-    "command-0000000000 of s2 in group g was withdrawn and then applied",
-    at="start sent",
+    "S6", "command-0000000000 of s2 in group g was withdrawn and then applied", at="start sent",
     witness="b#1 commit g/state, s2#1 commit channel/s2",
-)
+)  # fmt: skip
 def test_withdrawn_command_that_is_applied_breaks_it(history: StoryHistory) -> None:
     path = history.command_of("s2")
     history.fenced("g", history.states["g"], Delete(path))

@@ -53,11 +53,9 @@ def test_generation_that_does_not_follow_the_one_before_breaks_it(history: Story
 
 
 @breaks(
-    "S2",
-    "flights-3 unassigned",
-    at="joined",
+    "S2", "flights-3 unassigned", at="joined",
     witness="hand commit topics/flights, s0#1 commit channel/s0, b#1 commit g/state",
-)
+)  # fmt: skip
 def test_unassigned_partition_breaks_it(history: StoryHistory) -> None:
     give_up(history)
 
@@ -75,13 +73,9 @@ def test_recently_created_partition_may_be_unassigned(history: StoryHistory) -> 
 
 
 @breaks(
-    "S2",
-    at="handed on",
-    witness="s0#1 commit channel/s0, hand commit topics/flights, b#1 commit g/state",
-    alone=False,
-    after=11,
-    fault=False,
-)
+    "S2", at="handed on", witness="s0#1 commit channel/s0, hand commit topics/flights, b#1 commit g/state", alone=False,
+    after=11, fault=False,
+)  # fmt: skip
 @holds(at="handed on", after=11, fault=True)
 def test_partition_created_long_before_must_be_detected_unless_faults_continued(
     history: StoryHistory, after: float, fault: bool
@@ -112,12 +106,9 @@ def test_a_stable_group_whose_consumer_does_not_run_its_share_breaks_it(history:
 
 
 @breaks(
-    "S2",
-    "while s0 still runs flights-3",
-    at="stop obeyed",
-    witness="s0#1 commit channel/s0, b#1 commit g/state",
+    "S2", "while s0 still runs flights-3", at="stop obeyed", witness="s0#1 commit channel/s0, b#1 commit g/state",
     alone=False,
-)
+)  # fmt: skip
 def test_a_stable_group_whose_consumer_runs_more_than_its_share_breaks_it(history: StoryHistory) -> None:
     life = history.lives["s0"]
     history.set_channel(life, replace(life.channel, running={**life.channel.running, P3: None}))
@@ -151,11 +142,9 @@ def test_removed_or_unreadable_topic_needs_no_coverage(history: StoryHistory, op
 
 @pytest.mark.parametrize("what", ["share", "incarnation", "topic id", "strategy"])
 @breaks(
-    "S2",
-    "of group g has another target after the commit",
-    at="joined",
+    "S2", "of group g has another target after the commit", at="joined",
     witness="b#1 commit g/state, b#1 commit g/state",
-)
+)  # fmt: skip
 def test_other_target_in_the_same_generation_breaks_it(history: StoryHistory, what: str) -> None:
     state = history.states["g"]
     one = state.target["s0"]

@@ -20,8 +20,7 @@ def batch(events: list[Made], number: int) -> Made:
 
 
 @breaks(
-    "S5", "delivered nothing of flights-2 (id T1), and sealed was 0 to 80",
-    witness="s1#1 commit channel/s1, q#1 batch",
+    "S5", "delivered nothing of flights-2 (id T1), and sealed was 0 to 80", witness="s1#1 commit channel/s1, q#1 batch",
 )  # fmt: skip
 def test_a_batch_that_leaves_out_records_breaks_it(events: list[Made]) -> None:
     batch(events, 0)["rows"].pop()
@@ -84,8 +83,7 @@ def test_batch_that_skips_other_offsets_or_repeats_records_breaks_it(
 
 
 @breaks(
-    "S5", "batch 0 of query q of group g", "leaves out segment-0000000001",
-    witness="s1#1 commit channel/s1, q#1 batch",
+    "S5", "batch 0 of query q of group g", "leaves out segment-0000000001", witness="s1#1 commit channel/s1, q#1 batch",
 )  # fmt: skip
 def test_a_batch_without_one_of_its_segments_breaks_it(events: list[Made]) -> None:
     batch(events, 0)["segments"].pop()
@@ -214,11 +212,9 @@ def test_query_may_fail_if_its_segments_were_collected_while_it_was_silent(event
 
 
 @breaks(
-    "S5",
-    "a run of query q of group g wrote its znode",
-    at="joined",
+    "S5", "a run of query q of group g wrote its znode", at="joined",
     witness="q#1 commit queries/q, q#1 commit queries/q",
-)
+)  # fmt: skip
 def test_a_run_that_was_replaced_writes_the_query_no_more(history: StoryHistory) -> None:
     history.finished("q#1", "g", "q", "r3", history.finished_by("q"))
     history.finished("q#1", "g", "q", "r2", history.finished_by("q"))

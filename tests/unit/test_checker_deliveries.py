@@ -11,9 +11,8 @@ from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR_EPOCH
 from coordinator.zk.znodes.records import BegunRecord, OffsetRecord
 from coordinator.zk.znodes.segments import Query, SealedRange
-from drills.checker import Verdicts
 from tests.support.made_story import G, StoryHistory
-from tests.support.spoilt import breaks, held, holds, names, only, spoilt
+from tests.support.spoilt import breaks, holds, names, only, spoilt
 
 P0 = TopicPartition("flights", 0)
 P2 = TopicPartition("flights", 2)
@@ -62,11 +61,9 @@ def fail(history: StoryHistory, who: str, why: str) -> None:
 @pytest.mark.parametrize("place", [150, 60])
 @pytest.mark.parametrize("who", ["q#1", "q#2"])
 @breaks(
-    "S5",
-    "has flights-2 (id T1) from {place} on in segment-0000000006, and 100 should be next",
-    at="joined",
+    "S5", "has flights-2 (id T1) from {place} on in segment-0000000006, and 100 should be next", at="joined",
     witness="s1#1 commit channel/s1, s1#1 commit channel/s1, {who} batch",
-)
+)  # fmt: skip
 def test_a_run_that_delivers_a_gap_or_repetition_breaks_it(history: StoryHistory, who: str, place: int) -> None:
     jump(history, place)
     restart(history, who)
@@ -164,40 +161,48 @@ def test_reset_elsewhere_is_no_reason_to_begin_there(resets: tuple[int, ...], re
 # ---- partitions that are new to a query
 
 
-def first_of(there: frozenset[int], jumps: bool, is_late: bool = False, place: int = 40, before: int = 0) -> Verdicts:
-    """A query's first batch has flights-2 from `place` on, whose log began there; the group began with `there`."""
-
-    def happen(history: StoryHistory) -> None:
-        if not is_late:
-            history.query("q#1", "g", "q", "r1", 0, ephemeral=True)
-        history.commit(history.coordinator, history.put(G.offsets_of("flights"), BegunRecord("T1", there).to_bytes()))
-        history.event("earliest", "server", topic="flights", topic_id="T1", partition=2, offset=place)
-        jump(history, place, before=before) if jumps else sealed_at(history, place, None)
-        if is_late:
-            history.query("q#1", "g", "q", "r1", 0, ephemeral=True)
-        history.batch("q#1", "g", "q", "r1", 0, 0)
-
-    return spoilt("stable", happen)
+def begins_late(history: StoryHistory, there: set[int], jumps: bool, place: int = 40, before: int = 0) -> None:
+    """flights-2 is had from `place` on, whose log began there; the group began with the partitions `there`."""
+    begun = BegunRecord("T1", frozenset(there)).to_bytes()
+    history.commit(history.coordinator, history.put(G.offsets_of("flights"), begun))
+    history.event("earliest", "server", topic="flights", topic_id="T1", partition=2, offset=place)
+    jump(history, place, before=before) if jumps else sealed_at(history, place, None)
 
 
-def test_partition_begins_anywhere_unless_it_came_later() -> None:
-    held(first_of(frozenset({0, 1, 2}), jumps=False))
-    finding = only(first_of(frozenset({0, 1}), jumps=False), "S5")
-
-    assert "has flights-2 (id T1) from 40 on in segment-0000000000, and it does not begin there" in finding.why
-    assert names(finding) == ["s1#1 commit channel/s1", "q#1 batch"]
+def reads(history: StoryHistory) -> None:
+    history.query("q#1", "g", "q", "r1", 0, ephemeral=True)
 
 
-def test_partition_whose_first_records_were_lost_since_the_group_began_is_a_gap() -> None:
-    assert "from 40 on" in only(first_of(frozenset({0, 1, 2}), jumps=True), "S5").why
+@holds(at="stable", there={0, 1, 2})
+@breaks(
+    "S5", "has flights-2 (id T1) from 40 on in segment-0000000000, and it does not begin there", at="stable",
+    witness="s1#1 commit channel/s1, q#1 batch", there={0, 1},
+)  # fmt: skip
+def test_partition_begins_anywhere_unless_it_came_later(history: StoryHistory, there: set[int]) -> None:
+    reads(history)
+    begins_late(history, there, jumps=False)
+    history.batch("q#1", "g", "q", "r1", 0, 0)
 
 
-def test_query_that_is_younger_than_a_partition_has_it_from_anywhere() -> None:
-    held(first_of(frozenset({0, 1}), jumps=True, is_late=True))
+@breaks("S5", "from 40 on", at="stable")
+def test_partition_whose_first_records_were_lost_since_the_group_began_is_a_gap(history: StoryHistory) -> None:
+    reads(history)
+    begins_late(history, {0, 1, 2}, jumps=True)
+    history.batch("q#1", "g", "q", "r1", 0, 0)
 
 
-def test_partition_whose_older_copy_begins_at_0_lacks_nothing() -> None:
-    held(first_of(frozenset({0, 1}), jumps=True, place=0, before=54))
+@holds(at="stable")
+def test_query_that_is_younger_than_a_partition_has_it_from_anywhere(history: StoryHistory) -> None:
+    begins_late(history, {0, 1}, jumps=True)
+    reads(history)
+    history.batch("q#1", "g", "q", "r1", 0, 0)
+
+
+@holds(at="stable")
+def test_partition_whose_older_copy_begins_at_0_lacks_nothing(history: StoryHistory) -> None:
+    reads(history)
+    begins_late(history, {0, 1}, jumps=True, place=0, before=54)
+    history.batch("q#1", "g", "q", "r1", 0, 0)
 
 
 @pytest.mark.parametrize(("first", "after"), [(100, 150), (100, 60)])
@@ -216,11 +221,9 @@ def test_query_lacks_what_the_log_lost_of_an_older_partition_since_it_began(
 
 
 @breaks(
-    "S5",
-    "^query q of group g failed, and nothing is missing or sealed twice: query q of",
-    at="joined",
+    "S5", "^query q of group g failed, and nothing is missing or sealed twice: query q of", at="joined",
     witness="q#1 batch, q#2 query-failed",
-)
+)  # fmt: skip
 def test_a_query_that_fails_though_all_ranges_continue_breaks_it(history: StoryHistory) -> None:
     reset(history, 150)
     sealed_at(history, 150, None)

@@ -65,12 +65,9 @@ def test_two_consumers_that_fetch_in_one_instant_break_it() -> None:
 
 
 @breaks(
-    "S1",
-    "flights-3 of group g was fetched by s1#1",
-    "which does not run it",
-    at="joined",
+    "S1", "flights-3 of group g was fetched by s1#1", "which does not run it", at="joined",
     witness="s2#1 lease, s2#1 begin, s1#1 fetch",
-)
+)  # fmt: skip
 def test_records_fetched_after_the_partition_was_released_break_it(history: StoryHistory) -> None:
     ranges = [SealedRange("flights", "T1", 3, 20, 24)._asdict()]
     history.event("fetch", "s1#1", group="g", consumer="s1", incarnation="s1-a", ranges=ranges)
@@ -208,12 +205,9 @@ def test_consumer_that_left_in_zookeeper_does_not_fetch_though_its_process_hangs
 
 
 @breaks(
-    "S1",
-    "flights-2 of group g is in `running` of s0 and s1",
-    at="joined",
-    witness="s1#1 commit channel/s1, s0#1 commit channel/s0",
-    goes_on=True,
-)
+    "S1", "flights-2 of group g is in `running` of s0 and s1", at="joined",
+    witness="s1#1 commit channel/s1, s0#1 commit channel/s0", goes_on=True,
+)  # fmt: skip
 def test_two_channels_that_run_a_partition_after_a_commit_break_it(history: StoryHistory) -> None:
     life = history.lives["s0"]
     running = {**life.channel.running, P2: None}

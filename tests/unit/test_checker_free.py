@@ -28,12 +28,9 @@ def sends(history: StoryHistory, consumer: str, ranges: str, *more: Operation, *
 
 
 @breaks(
-    "S1",
-    "gives flights-3 of group g to s2",
-    "s1 runs it",
-    at="stop sent",
+    "S1", "gives flights-3 of group g to s2", "s1 runs it", at="stop sent",
     witness="s1#1 commit channel/s1, b#1 commit g/state",
-)
+)  # fmt: skip
 def test_a_start_with_a_partition_that_another_channel_runs_breaks_it(history: StoryHistory) -> None:
     sends(history, "s2", "3")
 
@@ -48,12 +45,9 @@ def test_a_start_with_a_partition_of_an_earlier_start_breaks_it(history: StoryHi
 
 
 @breaks(
-    "S1",
-    "gives flights-2 of group g to s3",
-    "the lease of s1 (incarnation s1-a) still covers it",
-    at="evicted",
+    "S1", "gives flights-2 of group g to s3", "the lease of s1 (incarnation s1-a) still covers it", at="evicted",
     witness="b#1 commit g/state, b#1 commit g/state",
-)
+)  # fmt: skip
 def test_a_start_with_a_partition_under_a_mark_breaks_it(history: StoryHistory) -> None:
     sends(history, "s3", "1-2")
 

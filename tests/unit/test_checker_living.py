@@ -113,11 +113,9 @@ def test_the_seat_of_a_member_whose_session_has_ended_is_removed(history: StoryH
 
 
 @breaks(
-    "S7",
-    "the registration of s2 in group g (incarnation s2-a) was removed",
-    at="joined",
+    "S7", "the registration of s2 in group g (incarnation s2-a) was removed", at="joined",
     witness="s2#1 commit channel/s2, b#1 commit g/state",
-)
+)  # fmt: skip
 def test_a_registration_that_is_removed_while_its_channel_lives_breaks_it(history: StoryHistory) -> None:
     _fenced(history, IDS)
 

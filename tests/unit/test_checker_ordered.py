@@ -12,11 +12,9 @@ SHARE = {"flights": "0-1"}
 
 
 @breaks(
-    "S3",
-    "went back from epoch 2, generation 2 to 2, 1",
-    at="joined",
+    "S3", "went back from epoch 2, generation 2 to 2, 1", at="joined",
     witness="s2#1 commit channel/s2, s2#1 commit channel/s2",
-)
+)  # fmt: skip
 def test_channel_with_a_decreasing_generation_breaks_it(history: StoryHistory) -> None:
     life = history.lives["s2"]
     history.set_channel(life, replace(life.channel, generation=1))
@@ -40,11 +38,9 @@ def applied(history: StoryHistory, name: str, **fields: object) -> None:
 
 
 @breaks(
-    "S3",
-    "command-0000000000 was applied twice by s0 of group g",
-    at="joined",
+    "S3", "command-0000000000 was applied twice by s0 of group g", at="joined",
     witness="s0#1 commit channel/s0, s0#1 commit channel/s0",
-)
+)  # fmt: skip
 def test_a_command_that_is_applied_twice_breaks_it(history: StoryHistory) -> None:
     life = history.lives["s0"]
     first = life.channel.command
@@ -68,23 +64,18 @@ def test_applied_command_that_never_existed_breaks_it(history: StoryHistory) -> 
 
 
 @breaks(
-    "S3",
-    "is for incarnation s0-old and was applied for s0-a",
-    at="joined",
+    "S3", "is for incarnation s0-old and was applied for s0-a", at="joined",
     witness="b#1 commit g/state, s0#1 commit channel/s0",
-)
+)  # fmt: skip
 def test_a_command_for_another_incarnation_that_is_applied_breaks_it(history: StoryHistory) -> None:
     history.fenced("g", history.states["g"], history.start("s0", SHARE, incarnation="s0-old"))
     history.obey("s0")
 
 
 @breaks(
-    "S3",
-    "is of epoch 1, generation 9 and was applied after epoch 2, generation 2",
-    at="joined",
-    witness="s2#1 commit channel/s2, b#1 commit g/state, s2#1 commit channel/s2",
-    alone=False,
-)
+    "S3", "is of epoch 1, generation 9 and was applied after epoch 2, generation 2", at="joined",
+    witness="s2#1 commit channel/s2, b#1 commit g/state, s2#1 commit channel/s2", alone=False,
+)  # fmt: skip
 def test_a_command_of_an_older_epoch_that_is_applied_breaks_it(history: StoryHistory) -> None:
     start = history.start("s2", {"flights": "3"}, epoch=1, generation=9)
     history.fenced("g", history.states["g"], start)

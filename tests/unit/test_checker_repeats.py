@@ -10,27 +10,26 @@ from coordinator.zk.store import Delete
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
+from tests.support.made_histories import Happening
 from tests.support.made_story import G, StoryHistory
-from tests.support.spoilt import breaks, held, holds, only, spoilt
+from tests.support.spoilt import breaks, holds
 
 SHARE = {"flights": "0-1"}
 
 
-@pytest.mark.parametrize(("times", "apart_s", "is_broken"), [(4, 0.1, False), (5, 0.1, True), (5, 0.6, False)])
-def test_a_start_that_is_sent_five_times_in_two_seconds_breaks_it(times: int, apart_s: float, is_broken: bool) -> None:
-    def happen(history: StoryHistory) -> None:
-        for _ in range(times):
-            history.fenced("g", history.states["g"], history.start("s0", SHARE))
-            history.fenced("g", history.states["g"], Delete(history.command_of("s0")))
-            history.pass_(apart_s)
+FIVE_TIMES = "the same start was sent to s0 of group g 5 times"
 
-    verdicts = spoilt("joined", happen)
 
-    assert bool(verdicts.broken) == is_broken, verdicts.text()
-    if is_broken:
-        finding = only(verdicts, "L4")
-        assert "the same start was sent to s0 of group g 5 times" in finding.why
-        assert len(finding.witness) == 5
+@holds(at="joined", times=4, apart_s=0.1)
+@breaks("L4", FIVE_TIMES, at="joined", witness=", ".join(["b#1 commit g/state"] * 5), times=5, apart_s=0.1)
+@holds(at="joined", times=5, apart_s=0.6)
+def test_a_start_that_is_sent_five_times_in_two_seconds_breaks_it(
+    history: StoryHistory, times: int, apart_s: float
+) -> None:
+    for _ in range(times):
+        history.fenced("g", history.states["g"], history.start("s0", SHARE))
+        history.fenced("g", history.states["g"], Delete(history.command_of("s0")))
+        history.pass_(apart_s)
 
 
 @holds(at="joined")
@@ -65,12 +64,9 @@ def begin_again(history: StoryHistory, **more: object) -> None:
 
 
 @breaks(
-    "L4",
-    "generation 3 of group g begins",
-    "the target of the generation before",
-    at="joined",
+    "L4", "generation 3 of group g begins", "the target of the generation before", at="joined",
     witness="b#1 commit g/state, a#1 commit g/state",
-)
+)  # fmt: skip
 def test_a_generation_that_begins_only_because_of_another_coordinator_breaks_it(history: StoryHistory) -> None:
     history.pass_(1.0)
     elect_another(history)
@@ -94,25 +90,29 @@ def test_a_member_that_the_turn_itself_ends_is_no_reason_for_the_next_generation
     begin_again(history)
 
 
-def test_a_generation_with_the_same_target_has_a_reason() -> None:
-    def another_strategy(history: StoryHistory) -> None:
-        begin_again(history, strategy="sticky")
+def loses_an_owner(history: StoryHistory) -> None:
+    history.commit("s2#1", Delete(G.owner(*TopicPartition("flights", 3))))
 
-    def lost_owner(history: StoryHistory) -> None:
-        history.commit("s2#1", Delete(G.owner(*TopicPartition("flights", 3))))
-        begin_again(history)
 
-    def edited(history: StoryHistory) -> None:
-        history.hand(Delete(G.rebalance(1)))
-        begin_again(history)
+def is_edited(history: StoryHistory) -> None:
+    history.hand(Delete(G.rebalance(1)))
 
-    def grown(history: StoryHistory) -> None:
-        history.hand(history.put(Brokers().topic("flights"), Topic("flights", "T1", tuple(range(5))).to_bytes()))
-        begin_again(history)
 
-    def joined(history: StoryHistory) -> None:
-        history.register(history.consumer("s9#1", "g"), "s9-a")
-        begin_again(history)
+def grows(history: StoryHistory) -> None:
+    history.hand(history.put(Brokers().topic("flights"), Topic("flights", "T1", tuple(range(5))).to_bytes()))
 
-    for happen in (another_strategy, lost_owner, edited, grown, joined):
-        held(spoilt("joined", happen))
+
+def is_joined(history: StoryHistory) -> None:
+    history.register(history.consumer("s9#1", "g"), "s9-a")
+
+
+@pytest.mark.parametrize("change", [loses_an_owner, is_edited, grows, is_joined])
+@holds(at="joined")
+def test_a_generation_with_the_same_target_has_a_reason(history: StoryHistory, change: Happening) -> None:
+    change(history)
+    begin_again(history)
+
+
+@holds(at="joined")
+def test_a_generation_with_the_same_target_may_have_another_strategy(history: StoryHistory) -> None:
+    begin_again(history, strategy="sticky")

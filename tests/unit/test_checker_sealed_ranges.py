@@ -202,12 +202,9 @@ def test_a_hold_that_ends_without_its_offset_breaks_it(history: StoryHistory) ->
 
 
 @breaks(
-    "S5",
-    "was set to 99",
-    "100 was reached at 3.02 s",
-    at="joined",
+    "S5", "was set to 99", "100 was reached at 3.02 s", at="joined",
     witness="s1#1 commit channel/s1, s1#1 commit flights/2",
-)
+)  # fmt: skip
 def test_incorrectly_written_offset_breaks_it(history: StoryHistory) -> None:
     data = OffsetRecord(99, "T1", 2).to_bytes()
     history.commit("s1#1", Create(G.offset("flights", 2), data))
@@ -242,12 +239,9 @@ def test_manually_set_offset_is_the_new_position() -> None:
 
 
 @breaks(
-    "S5",
-    "query q has finished 0",
-    at="queried",
-    witness="s0#1 commit channel/s0, q#1 commit g/queries, a#1 commit g/segments",
-    alone=False,
-)
+    "S5", "query q has finished 0", at="queried",
+    witness="s0#1 commit channel/s0, q#1 commit g/queries, a#1 commit g/segments", alone=False,
+)  # fmt: skip
 def test_a_segment_that_is_collected_before_a_query_has_finished_it_breaks_it(history: StoryHistory) -> None:
     history.collect("g", history.zxid)
 
@@ -263,12 +257,9 @@ def test_a_segment_that_is_collected_while_no_query_reads_the_group_breaks_it() 
 
 
 @breaks(
-    "S5",
-    "query q cannot be read",
-    at="finished",
-    witness="s0#1 commit channel/s0, hand commit queries/q, a#1 commit g/segments",
-    alone=False,
-)
+    "S5", "query q cannot be read", at="finished",
+    witness="s0#1 commit channel/s0, hand commit queries/q, a#1 commit g/segments", alone=False,
+)  # fmt: skip
 def test_unreadable_query_retains_every_segment(history: StoryHistory) -> None:
     history.hand(SetData(G.query("q"), b"?"))
     history.collect("g", history.zxid)

@@ -37,13 +37,9 @@ def until(at: float, stuck: list[str] | None = None) -> Verdicts:
 
 
 @breaks(
-    "L1",
-    "group g was not settled from 70.01 s to 110 s (CompletingRebalance in generation 6)",
-    "and had to be at 78.01 s$",
-    at="before calm",
-    witness="b#1 commit g/state, server calm, server end",
-    goes_on=True,
-)
+    "L1", "group g was not settled from 70.01 s to 110 s (CompletingRebalance in generation 6)",
+    "and had to be at 78.01 s$", at="before calm", witness="b#1 commit g/state, server calm, server end", goes_on=True,
+)  # fmt: skip
 def test_a_group_that_does_not_become_stable_breaks_it(history: StoryHistory) -> None:
     begin(history)
 
@@ -55,17 +51,12 @@ def test_group_has_session_timeout_two_ticks_and_one_second_to_settle() -> None:
     assert names(finding) == ["server calm", "b#1 commit g/state", "b#1 commit g/state"]
 
 
-def test_consumer_that_is_stuck_since_the_calm_is_no_member_at_the_end() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.event("calm", "server", stuck=["s1#1"])
-        history.to(history.now + after_s)
-        history.event("end", "server")
-
-    after_s = 15.9
-    held(spoilt("stable", happen))
-    after_s = 16.2
-    finding = only(spoilt("stable", happen), "L1")
-    assert "s1 of group g has not polled since" in finding.why
+@holds(at="stable", after_s=15.9)
+@breaks("L1", "s1 of group g has not polled since", at="stable", after_s=16.2)
+def test_consumer_that_is_stuck_since_the_calm_is_no_member_at_the_end(history: StoryHistory, after_s: float) -> None:
+    history.event("calm", "server", stuck=["s1#1"])
+    history.to(history.now + after_s)
+    history.event("end", "server")
 
 
 def test_group_with_a_stuck_consumer_has_rebalance_timeout_lease_and_one_second() -> None:
@@ -161,17 +152,12 @@ def test_a_group_that_does_not_stay_stable_breaks_it(history: StoryHistory) -> N
     history.stable("g")
 
 
-def test_seat_given_up_restarts_the_deadline() -> None:
-    def given_up(seconds: float) -> Verdicts:
-        def happen(history: StoryHistory) -> None:
-            history.fenced("g", replace(history.states["g"], state=COMPLETING), Delete(G.seat("s9")))
-            history.pass_(seconds)
-            history.stable("g")
-
-        return spoilt("late", happen, goes_on=True)
-
-    held(given_up(7.9))
-    only(given_up(8.1), "L1")
+@holds(at="late", goes_on=True, seconds=7.9)
+@breaks("L1", at="late", goes_on=True, seconds=8.1)
+def test_seat_given_up_restarts_the_deadline(history: StoryHistory, seconds: float) -> None:
+    history.fenced("g", replace(history.states["g"], state=COMPLETING), Delete(G.seat("s9")))
+    history.pass_(seconds)
+    history.stable("g")
 
 
 @breaks("L1", "and had to be at 78 s$", at="calm", goes_on=True)
@@ -198,12 +184,9 @@ def test_repeatedly_evicted_member_breaks_it_with_or_without_a_seat(history: Sto
 
 
 @breaks(
-    "L1",
-    "s2 does not run its target",
-    at="before calm",
-    witness="b#1 commit g/state, server calm, server end",
+    "L1", "s2 does not run its target", at="before calm", witness="b#1 commit g/state, server calm, server end",
     goes_on=True,
-)
+)  # fmt: skip
 def test_consumer_that_does_not_run_its_target_breaks_it_despite_a_stable_state(history: StoryHistory) -> None:
     life = history.lives["s2"]
     history.halt(life, frozenset({P3}), "revoked")
