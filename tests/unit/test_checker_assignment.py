@@ -17,7 +17,6 @@ from drills.checker import HELD, check
 from tests.support.made_asks import G, LedGroup, led, offer
 from tests.support.made_histories import edited, parted
 from tests.support.spoilt import breaks as breaks_story
-from tests.support.spoilt import held, only
 from tests.support.spoilt import holds as holds_story
 from tests.support.spoilt import spoilt as spoilt_story
 
@@ -28,24 +27,6 @@ THREE = {"m0": {"flights": "0-1"}, "m1": {"flights": "2"}, "m2": {"flights": "3"
 spoilt = partial(spoilt_story, of=led)
 breaks = partial(breaks_story, of=led)
 holds = partial(holds_story, of=led)
-
-
-def broken(point: str, happening: Callable[[LedGroup], object], invariant: str = "S9") -> str:
-    """The reason why one invariant, and no other, is violated."""
-    return only(spoilt(point, happening), invariant).why
-
-
-def among(point: str, happening: Callable[[LedGroup], object], invariant: str = "S9") -> str:
-    """The reason why an invariant is violated, regardless of other invariants."""
-    verdicts = spoilt(point, happening)
-    assert verdicts[invariant].findings, verdicts.text()
-    return verdicts[invariant].findings[0].why
-
-
-def sound(point: str, happening: Callable[[LedGroup], object], invariant: str = "S9") -> None:
-    """An invariant holds, regardless of other invariants."""
-    verdicts = spoilt(point, happening)
-    assert not verdicts[invariant].findings, verdicts.text()
 
 
 def test_every_invariant_holds_under_client_side_assignment() -> None:
@@ -209,17 +190,18 @@ def test_answer_that_assigns_a_partition_twice_is_not_adopted(history: LedGroup)
     history.adopt(both)
 
 
-def test_topics_are_the_existing_ones_of_the_answer() -> None:
-    def made_anew(history: LedGroup, waits: float) -> None:
-        history.pass_(15)
-        history.topic("flights", "T2", 4)
-        history.pass_(waits)
-        history.adopt(TWO, topics={"flights": "T1"})
+@breaks("S9", "with other topics than its answer has", at="answered")
+def test_topics_are_those_of_the_answer(history: LedGroup) -> None:
+    history.adopt(TWO, topics={"flights": "T0"})
 
-    other = broken("answered", lambda history: history.adopt(TWO, topics={"flights": "T0"}))
-    assert "with other topics than its answer has" in other
-    assert "for topic flights as it was before" in among("answered", lambda history: made_anew(history, 5))
-    sound("answered", lambda history: made_anew(history, 0.5))
+
+@breaks("S9", "for topic flights as it was before", at="answered", alone=False, waits=5)
+@holds("S9", at="answered", waits=0.5)
+def test_topics_are_the_existing_ones_of_the_answer(history: LedGroup, waits: float) -> None:
+    history.pass_(15)
+    history.topic("flights", "T2", 4)
+    history.pass_(waits)
+    history.adopt(TWO, topics={"flights": "T1"})
 
 
 @breaks("S9", "in generation 3, after generation 0", at="answered")
@@ -227,44 +209,39 @@ def test_the_generation_is_the_next_one(history: LedGroup) -> None:
     history.adopt(TWO, generation=3)
 
 
-def test_an_ask_is_adopted_once_and_never_after_a_later_one() -> None:
-    def keep(history: Any) -> None:
-        """The first ask stays, and is adopted after the second."""
-        history.removed = lambda *names: []
-        history.member("m2")
-        history.turn_of(THREE)
-        history.ask("m0", "m0", "m1", "m2")
-        history.answer(THREE)
-        history.adopt(TWO, name=ask_name(1))
-
-    assert "was adopted" in among("stable", keep) and "a second time" in among("stable", keep)
-
-    def older(history: Any) -> None:
-        """One that failed, and has an answer all the same, is adopted after the next one."""
-        history.removed = lambda *names: []
-        history.member("m2")
-        history.ask("m0", "m0", "m1", "m2")
-        history.answer(THREE)
-        history.client = replace(history.client, failed_ask=history.name, attempts=1)
-        history.turn_of(THREE)
-        history.adopt(THREE, name=ask_name(2))
-
-    assert "after ask-0000000003" in among("stable", older)
+@breaks("S9", "was adopted", "a second time", at="stable", alone=False)
+def test_an_ask_is_adopted_once_and_never_after_a_later_one(history: Any) -> None:
+    """The first ask stays, and is adopted after the second."""
+    history.removed = lambda *names: []
+    history.member("m2")
+    history.turn_of(THREE)
+    history.ask("m0", "m0", "m1", "m2")
+    history.answer(THREE)
+    history.adopt(TWO, name=ask_name(1))
 
 
-def test_the_target_stays_until_an_answer_is_adopted() -> None:
-    def change(history: LedGroup) -> None:
-        shares = {"m0": {"flights": "0-2"}, "m1": {"flights": "3"}}
-        history.fenced("g", replace(history.states["g"], state="CompletingRebalance", target=history.target(shares)))
+@breaks("S9", "after ask-0000000003", at="stable", alone=False)
+def test_a_failed_ask_that_has_an_answer_is_not_adopted_after_a_later_one(history: Any) -> None:
+    history.removed = lambda *names: []
+    history.member("m2")
+    history.ask("m0", "m0", "m1", "m2")
+    history.answer(THREE)
+    history.client = replace(history.client, failed_ask=history.name, attempts=1)
+    history.turn_of(THREE)
+    history.adopt(THREE, name=ask_name(2))
 
-    def other_life(history: LedGroup) -> None:
-        target = history.states["g"].target
-        history.fenced(
-            "g", replace(history.states["g"], target={**target, "m0": replace(target["m0"], incarnation="x")})
-        )
 
-    assert "changed for m0" in among("joined", change)
-    assert "came to be for incarnation x of m0, no static member" in among("stable", other_life)
+@breaks("S9", "changed for m0", at="joined", alone=False)
+def test_the_target_stays_until_an_answer_is_adopted(history: LedGroup) -> None:
+    target = history.target({"m0": {"flights": "0-2"}, "m1": {"flights": "3"}})
+    history.fenced("g", replace(history.states["g"], state="CompletingRebalance", target=target))
+
+
+@breaks("S9", "came to be for incarnation x of m0, no static member", at="stable", alone=False)
+def test_the_incarnations_of_a_target_stay_until_an_answer_is_adopted(history: LedGroup) -> None:
+    target = history.states["g"].target
+    other = {**target, "m0": replace(target["m0"], incarnation="x")}
+    history.fenced("g", replace(history.states["g"], target=other))
 
 
 @breaks("S9", "no answer was adopted, and no partition", at="stable", is_lost=False)
@@ -292,14 +269,14 @@ def test_manual_writes_below_an_ask_are_not_judged(history: LedGroup) -> None:
 
 
 def test_assignable_group_that_does_not_become_stable_breaks_l5() -> None:
-    def ask_in_vain(history: Any) -> None:
+    def ask_in_vain(history: LedGroup) -> None:
         history.member("m4")
         history.ask("m0", *sorted({*history.states["g"].target, "m4"}))
 
-    verdicts = check(led("calm", ask_in_vain))
+    verdicts = spoilt("calm", ask_in_vain, goes_on=True)
 
-    assert "L5" in {verdict.invariant for verdict in verdicts.broken}
-    assert "L1" not in {verdict.invariant for verdict in verdicts.broken}
+    broken = {verdict.invariant for verdict in verdicts.broken}
+    assert "L5" in broken and "L1" not in broken
     assert "(CompletingRebalance in generation 4)" in str(verdicts["L5"].why)
 
 
@@ -327,26 +304,20 @@ def test_unresponsive_leader_and_each_successor_extend_the_deadline(
     assert is_late != holds, verdicts.text()
 
 
-def test_a_group_in_which_every_assignor_is_broken_is_not_judged() -> None:
-    def broken_for_good(history: Any) -> None:
-        history.events[-1]["broken"] = ["m0", "m1", "m2", "m3"]
-        history.fenced("g", replace(history.states["g"], state="RebalanceFailed"))
-
-    verdicts = check(led("calm", broken_for_good))
-
-    assert not verdicts["L5"].findings
+@holds("L5", at="calm", goes_on=True)
+def test_a_group_in_which_every_assignor_is_broken_is_not_judged(history: LedGroup) -> None:
+    history.events[-1]["broken"] = ["m0", "m1", "m2", "m3"]
+    history.fenced("g", replace(history.states["g"], state="RebalanceFailed"))
 
 
-def test_wait_for_a_leader_that_was_not_asked_breaks_l5() -> None:
-    def lose_the_command(history: LedGroup) -> None:
-        history.fenced("g", history.states["g"], Delete(history.command_of("m0")))
-        history.pass_(20)
+@breaks("L5", "no `assign` for it stands in the channel of its leader", at="asked", alone=False, lasts=20)
+def test_wait_for_a_leader_that_was_not_asked_breaks_l5(history: LedGroup) -> None:
+    history.fenced("g", history.states["g"], Delete(history.command_of("m0")))
 
-    def unheard(history: LedGroup) -> None:
-        history.pass_(8)
 
-    assert "no `assign` for it stands in the channel of its leader" in among("asked", lose_the_command, "L5")
-    held(spoilt("asked", unheard))
+@holds(at="asked", lasts=8)
+def test_wait_for_a_leader_that_was_asked_is_none_that_breaks_l5(history: LedGroup) -> None:
+    """It may not have seen its command."""
 
 
 # ---- the others
@@ -381,24 +352,16 @@ def test_a_channel_names_the_ask_of_the_start_that_it_has_applied(history: LedGr
     assert not life.channel.ask
 
 
-def test_topics_of_a_leader_are_those_of_the_metadata() -> None:
-    def resubscribe(history: Any, topics: tuple[str, ...], pattern: str) -> None:
-        history.topic("cities", "C1", 1)
-        registration = edited(history.tree[G.id("m0")][0], client=offer(*topics, pattern=pattern).to_json())
-        history.commit("m0#1", SetData(G.id("m0"), registration.encode()))
-        history.pass_(30)
+CITIES = "cities-0 is unassigned, group g"
 
-    def other_topic(history: Any) -> None:
-        resubscribe(history, ("cities",), "static")
 
-    def wildcard(history: Any) -> None:
-        resubscribe(history, ("c.*",), "white_list")
-
-    for happening in (other_topic, wildcard):
-        verdicts = check(led("bounced", happening))
-        assert "cities-0 is unassigned, group g" in str(verdicts["L2"].why)
-    opaque = check(led("bounced", lambda history: resubscribe(history, ("c(",), "opaque")))
-    assert "L2" not in {verdict.invariant for verdict in opaque.broken}
+@breaks("L2", CITIES, at="bounced", alone=False, goes_on=True, lasts=30, topic="cities", pattern="static")
+@breaks("L2", CITIES, at="bounced", alone=False, goes_on=True, lasts=30, topic="c.*", pattern="white_list")
+@holds("L2", at="bounced", goes_on=True, lasts=30, topic="c(", pattern="opaque")
+def test_topics_of_a_leader_are_those_of_the_metadata(history: LedGroup, topic: str, pattern: str) -> None:
+    history.topic("cities", "C1", 1)
+    registration = edited(history.tree[G.id("m0")][0], client=offer(topic, pattern=pattern).to_json())
+    history.commit("m0#1", SetData(G.id("m0"), registration.encode()))
 
 
 @holds(at="bounced", says_why=True)
@@ -419,20 +382,15 @@ def test_only_the_adopted_ask_remains() -> None:
     def keep(history: Any) -> None:
         history.removed = lambda *names: []
 
-    verdicts = check(led("stable", keep))
+    verdicts = spoilt("stable", keep, goes_on=True)
 
     assert [verdict.invariant for verdict in verdicts.broken] == ["S7"]
     assert "ask-0000000001 of group g is dead since" in str(verdicts["S7"].why)
 
 
-def test_no_request_of_a_leader_remains() -> None:
-    def request(history: Any) -> None:
-        history.commit("m0#1", Create(G.sync_request, b'{"version":1,"by":"m0"}'))
-
-    verdicts = check(led("bounced", request))
-
-    assert [verdict.invariant for verdict in verdicts.broken] == ["S7"]
-    assert "`sync_request` of group g is dead since" in str(verdicts["S7"].why)
+@breaks("S7", "`sync_request` of group g is dead since", at="bounced", goes_on=True)
+def test_no_request_of_a_leader_remains(history: LedGroup) -> None:
+    history.commit("m0#1", Create(G.sync_request, b'{"version":1,"by":"m0"}'))
 
 
 @breaks("S9", at="asked", witness="a#1 commit g/state, a#1 commit g/state")

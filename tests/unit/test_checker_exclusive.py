@@ -82,16 +82,15 @@ def fetches(
     history.event(kind, f"{consumer}#1", **names, ranges=ranges, **more)
 
 
-@holds(at="taken over")
-def test_late_records_of_a_consumer_without_name_do_not_count(history: StoryHistory) -> None:
-    fetches(history, "s2", 60)
-
-
-@holds(at="joined")
-def test_late_records_of_a_consumer_without_lease_do_not_count(history: StoryHistory) -> None:
-    del history.roles["s1#1"]
-    history.pass_(5)
-    fetches(history, "s1", 20)
+@holds(at="taken over", consumer="s2", first=60, has_lease=True)
+@holds(at="joined", consumer="s1", first=20, has_lease=False)
+def test_late_records_of_a_consumer_without_name_or_lease_do_not_count(
+    history: StoryHistory, consumer: str, first: int, has_lease: bool
+) -> None:
+    if not has_lease:
+        del history.roles[f"{consumer}#1"]
+        history.pass_(5)
+    fetches(history, consumer, first)
 
 
 def lapses(history: StoryHistory, *kinds: str, is_late: bool | None = None, renews: bool = False) -> None:

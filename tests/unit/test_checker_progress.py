@@ -149,14 +149,11 @@ def test_generation_without_a_change_long_after_calm_breaks_it(history: StoryHis
     next_generation(history)
 
 
-@holds(at="calm", goes_on=True)
-def test_a_generation_may_begin_soon_after_calm(history: StoryHistory) -> None:
-    next_generation(history)
-
-
-@holds(at="collecting", goes_on=True)
-def test_a_generation_may_begin_after_an_owner_was_lost(history: StoryHistory) -> None:
-    history.hand(Delete(G.owner("flights", 0)))
+@holds(at="calm", goes_on=True, loses_an_owner=False)
+@holds(at="collecting", goes_on=True, loses_an_owner=True)
+def test_a_generation_may_begin_soon_after_calm_or_after_a_change(history: StoryHistory, loses_an_owner: bool) -> None:
+    if loses_an_owner:
+        history.hand(Delete(G.owner("flights", 0)))
     next_generation(history)
 
 

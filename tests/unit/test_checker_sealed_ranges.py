@@ -16,6 +16,7 @@ from tests.support.spoilt import breaks, held, holds, names, only, spoilt
 
 P2 = TopicPartition("flights", 2)
 CITIES = TopicPartition("cities-1", 0)
+TWICE = "c1#1 commit channel/c1, c1#1 commit channel/c1"
 
 
 def part(number: int, first: int, following: int, topic_id: str = "T1") -> SealedRange:
@@ -117,22 +118,17 @@ def back(history: StoryHistory, offset: int, to: int) -> None:
     history.advance("c1", 3, 0, topic="cities-1")
 
 
-def test_consumer_without_sealing_may_rewind_to_the_position_of_a_seek() -> None:
-    held(spoilt("grown", lambda history: back(history, 5, 5)))
-
-    finding = only(spoilt("grown", lambda history: back(history, 4, 5)), "S5")
-
-    assert "an overlap in cities-1-0 of group h: 7 to 5" in finding.why
+@holds(at="grown", sought=5)
+@breaks("S5", "an overlap in cities-1-0 of group h: 7 to 5", at="grown", sought=4)
+def test_consumer_without_sealing_may_rewind_to_the_position_of_a_seek(history: StoryHistory, sought: int) -> None:
+    back(history, sought, 5)
 
 
-@pytest.mark.parametrize(("offset", "kind"), [(9, "a gap"), (5, "an overlap")])
-def test_consumer_without_sealing_that_skips_offsets_breaks_it(offset: int, kind: str) -> None:
-    held(spoilt("grown", lambda history: again(history, 7)))
-
-    finding = only(spoilt("grown", lambda history: again(history, offset)), "S5")
-
-    assert f"{kind} in cities-1-0 of group h: {offset} to {offset + 3}" in finding.why
-    assert names(finding) == ["c1#1 commit channel/c1", "c1#1 commit channel/c1"]
+@holds(at="grown", offset=7)
+@breaks("S5", "a gap in cities-1-0 of group h: 9 to 12", at="grown", witness=TWICE, offset=9)
+@breaks("S5", "an overlap in cities-1-0 of group h: 5 to 8", at="grown", witness=TWICE, offset=5)
+def test_consumer_without_sealing_that_skips_offsets_breaks_it(history: StoryHistory, offset: int) -> None:
+    again(history, offset)
 
 
 @breaks("S5", "an overlap in cities-1-0 of group h: 7 to 5", at="plain")
@@ -218,24 +214,21 @@ def test_partition_under_another_topic_id_starts_over(history: StoryHistory) -> 
     history.advance("c1", 3, 0, topic="cities-1")
 
 
-def test_manually_set_offset_is_the_new_position() -> None:
-    def happen(history: StoryHistory) -> None:
-        life = history.lives["s1"]
-        history.halt(life, frozenset(life.channel.running), "lost")
-        history.register(life, "s1-x")
-        history.hand(SetData(G.offset("flights", 2), OffsetRecord(500, "T1", 1).to_bytes()))
-        shares = {"s0": {"flights": "0-1"}, "s1": {"flights": "2"}, "s2": {"flights": "3"}}
-        history.turn("g", shares, history.start("s1", shares["s1"], generation=history.states["g"].generation + 1))
-        history.obey("s1")
-        history.seal("s1", 10, 2)
-        if continues:
-            set_position(history, "s1", P2, 700)
-        history.sealed("s1", [part(2, 700, 710)] if continues else [part(2, 510, 520)])
-
-    continues = False
-    held(spoilt("joined", happen))
-    continues = True
-    assert spoilt("joined", happen)["S5"].outcome == "broken", "from there on it is judged again"
+@holds(at="joined", continues=False)
+@breaks("S5", at="joined", alone=False, continues=True)
+def test_manually_set_offset_is_the_new_position(history: StoryHistory, continues: bool) -> None:
+    """From there on it is judged again."""
+    life = history.lives["s1"]
+    history.halt(life, frozenset(life.channel.running), "lost")
+    history.register(life, "s1-x")
+    history.hand(SetData(G.offset("flights", 2), OffsetRecord(500, "T1", 1).to_bytes()))
+    shares = {"s0": {"flights": "0-1"}, "s1": {"flights": "2"}, "s2": {"flights": "3"}}
+    history.turn("g", shares, history.start("s1", shares["s1"], generation=history.states["g"].generation + 1))
+    history.obey("s1")
+    history.seal("s1", 10, 2)
+    if continues:
+        set_position(history, "s1", P2, 700)
+    history.sealed("s1", [part(2, 700, 710)] if continues else [part(2, 510, 520)])
 
 
 @breaks(
@@ -319,29 +312,24 @@ def test_start_after_records_that_were_not_deliberately_skipped_breaks_it(
     begins_at(history, 40, start, there)
 
 
-@pytest.mark.parametrize("is_recorded", [True, False], ids=["recorded", "unrecorded"])
-def test_gap_in_the_log_may_be_skipped_when_it_is_recorded(is_recorded: bool) -> None:
-    def happen(history: StoryHistory) -> None:
-        history.sealed("s1", [part(2, 100, 120)])
-        life = history.lives["s1"]
-        where = {"topic": "flights", "topic_id": "T1", "partition": 2, "before": 120, "after": 200}
-        if is_recorded:
-            names = {"group": "g", "consumer": "s1", "incarnation": life.channel.incarnation}
-            history.event("jump", "s1#1", **names, **where)
-        history.set_channel(life, replace(life.channel, running={**life.channel.running, P2: 200}))
-        history.sealed("s1", [part(2, 200, 210)])
-
+@holds(at="joined", is_recorded=True)
+@breaks("S5", "went from 120 to 200", at="joined", is_recorded=False)
+def test_gap_in_the_log_may_be_skipped_when_it_is_recorded(history: StoryHistory, is_recorded: bool) -> None:
+    history.sealed("s1", [part(2, 100, 120)])
+    life = history.lives["s1"]
+    where = {"topic": "flights", "topic_id": "T1", "partition": 2, "before": 120, "after": 200}
     if is_recorded:
-        held(spoilt("joined", happen))
-    else:
-        assert "went from 120 to 200" in only(spoilt("joined", happen), "S5").why
+        names = {"group": "g", "consumer": "s1", "incarnation": life.channel.incarnation}
+        history.event("jump", "s1#1", **names, **where)
+    history.set_channel(life, replace(life.channel, running={**life.channel.running, P2: 200}))
+    history.sealed("s1", [part(2, 200, 210)])
 
 
 def test_offset_of_what_a_liar_has_released_is_judged_again_after_an_honest_advance() -> None:
     """s9 lies that it runs flights-3, which s2 runs."""
     third = TopicPartition("flights", 3)
 
-    def happen(history: StoryHistory) -> None:
+    def happen(history: StoryHistory, advances: bool) -> None:
         liar, honest = history.consumer("s9#1", "g", "liar"), history.lives["s2"]
         history.register(liar, "s9-a")
         history.set_channel(liar, replace(liar.channel, running={third: 7}, topics={"flights": "T1"}))
@@ -351,8 +339,6 @@ def test_offset_of_what_a_liar_has_released_is_judged_again_after_an_honest_adva
             history.seal("s2", 5, 3)
         history.set_channel(honest, honest.channel.without({third}))
 
-    advances = False
-    assert not spoilt("joined", happen)["S5"].findings
-    advances = True
-    findings = spoilt("joined", happen)["S5"].findings
-    assert len(findings) == 1 and "s2 of group g gave up flights-3 at 65" in findings[0].why
+    assert not spoilt("joined", lambda history: happen(history, advances=False))["S5"].findings
+    (finding,) = spoilt("joined", lambda history: happen(history, advances=True))["S5"].findings
+    assert "s2 of group g gave up flights-3 at 65" in finding.why

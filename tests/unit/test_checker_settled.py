@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -11,10 +12,9 @@ from coordinator.zk.znodes.group_state import COMPLETING, STABLE, GroupState
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import PAUSED
 from coordinator.zk.znodes.records import OwnerRecord, Pause, PausedRecord
-from drills.checker import Verdicts
 from tests.support.made_histories import Made
 from tests.support.made_story import G, StoryHistory
-from tests.support.spoilt import breaks, changed, held, holds, names, only, spoilt
+from tests.support.spoilt import breaks, changed, holds, spoilt
 
 P3 = TopicPartition("flights", 3)
 
@@ -24,16 +24,22 @@ def begin(history: StoryHistory) -> None:
     history.fenced("g", replace(history.states["g"], state=COMPLETING))
 
 
-def until(at: float, stuck: list[str] | None = None) -> Verdicts:
-    """The story with group g unsettled from `calm` to `at`; some may be stuck."""
+def until(at: float, stuck: str = "") -> Callable[[StoryHistory], None]:
+    """Group g is unsettled from `calm` to `at`; one may be stuck."""
 
     def happen(history: StoryHistory) -> None:
-        history.events[-1]["stuck"] = stuck or []
+        history.events[-1]["stuck"] = [stuck] if stuck else []
         begin(history)
         history.to(at)
         history.stable("g")
 
-    return spoilt("calm", happen, goes_on=True)
+    return happen
+
+
+def is_late(happening: Callable[[StoryHistory], object]) -> bool:
+    """Whether the group is settled too late after the calm."""
+    verdict = spoilt("calm", happening, goes_on=True)["L1"]
+    return any("was not settled" in each.why for each in verdict.findings)
 
 
 @breaks(
@@ -44,11 +50,10 @@ def test_a_group_that_does_not_become_stable_breaks_it(history: StoryHistory) ->
     begin(history)
 
 
-def test_group_has_session_timeout_two_ticks_and_one_second_to_settle() -> None:
-    held(until(77.9))
-    finding = only(until(78.1), "L1")
-
-    assert names(finding) == ["server calm", "b#1 commit g/state", "b#1 commit g/state"]
+@holds(at="calm", goes_on=True, seconds=77.9)
+@breaks("L1", at="calm", witness="server calm, b#1 commit g/state, b#1 commit g/state", goes_on=True, seconds=78.1)
+def test_group_has_session_timeout_two_ticks_and_one_second_to_settle(history: StoryHistory, seconds: float) -> None:
+    until(seconds)(history)
 
 
 @holds(at="stable", after_s=15.9)
@@ -60,42 +65,33 @@ def test_consumer_that_is_stuck_since_the_calm_is_no_member_at_the_end(history: 
 
 
 def test_group_with_a_stuck_consumer_has_rebalance_timeout_lease_and_one_second() -> None:
-    def is_late(at: float, stuck: str) -> bool:
-        return any("was not settled" in each.why for each in until(at, stuck=[stuck])["L1"].findings)
-
-    assert not is_late(83.9, "s1#1") and is_late(84.1, "s1#1")
-    assert not is_late(83.9, "g/s1") and is_late(78.1, "c1#1")
+    assert not is_late(until(83.9, "s1#1")) and is_late(until(84.1, "s1#1"))
+    assert not is_late(until(83.9, "g/s1")) and is_late(until(78.1, "c1#1"))
 
 
 def test_silence_of_a_stuck_consumer_counts_from_an_election_after_the_calm() -> None:
-    def is_late(at: float) -> bool:
-        def happen(history: StoryHistory) -> None:
-            history.events[-1]["stuck"] = ["s1#1"]
-            begin(history)
-            history.pass_(4.0)
-            history.elect("b#1")
-            history.to(at)
-            history.stable("g")
+    def happen(history: StoryHistory, at: float) -> None:
+        history.events[-1]["stuck"] = ["s1#1"]
+        begin(history)
+        history.pass_(4.0)
+        history.elect("b#1")
+        history.to(at)
+        history.stable("g")
 
-        return any("was not settled" in each.why for each in spoilt("calm", happen, goes_on=True)["L1"].findings)
-
-    assert not is_late(87.9) and is_late(88.1)
+    assert not is_late(lambda history: happen(history, 87.9)) and is_late(lambda history: happen(history, 88.1))
 
 
 def test_silence_of_a_stuck_liar_counts_from_a_sweep_after_the_calm() -> None:
     """It does not leave by itself, and its last write is read with the next sweep at the latest."""
 
-    def is_late(at: float) -> bool:
-        def happen(history: StoryHistory) -> None:
-            history.events[-1]["stuck"] = ["g/s1"]
-            history.hand(SetData(G.channel("s1"), history.lives["s1"].channel.to_bytes()))
-            begin(history)
-            history.to(at)
-            history.stable("g")
+    def happen(history: StoryHistory, at: float) -> None:
+        history.events[-1]["stuck"] = ["g/s1"]
+        history.hand(SetData(G.channel("s1"), history.lives["s1"].channel.to_bytes()))
+        begin(history)
+        history.to(at)
+        history.stable("g")
 
-        return any("was not settled" in each.why for each in spoilt("calm", happen, goes_on=True)["L1"].findings)
-
-    assert not is_late(88.9) and is_late(89.1)
+    assert not is_late(lambda history: happen(history, 88.9)) and is_late(lambda history: happen(history, 89.1))
 
 
 def lied(at: float, settled_at: float, who: str = "s1#1", stuck: str = "g/s1") -> bool:
@@ -114,7 +110,7 @@ def lied(at: float, settled_at: float, who: str = "s1#1", stuck: str = "g/s1") -
         history.to(settled_at)
         history.stable("g")
 
-    return any("was not settled" in each.why for each in spoilt("calm", happen, goes_on=True)["L1"].findings)
+    return is_late(happen)
 
 
 def test_silence_of_a_stuck_liar_counts_from_the_last_command_that_it_names() -> None:
@@ -130,20 +126,16 @@ def test_what_a_hand_or_a_liar_that_polls_names_extends_no_deadline() -> None:
     assert lied(80.0, 82.1, stuck="h/c1")
 
 
-def test_owner_znode_that_an_evicted_liar_has_left_is_not_judged() -> None:
-    def is_late(who: str) -> bool:
-        def happen(history: StoryHistory) -> None:
-            history.session("s2#1")
-            history.event("start", "s2#1", kind=who, group="g", consumer="s2")
-            owner = OwnerRecord("s2-0", "s2", "s2-a", 1).to_bytes()
-            history.commit("s2#1", Create(G.owner("flights", 9), owner, ephemeral=True))
-            begin(history)
-            history.to(90.0)
-            history.stable("g")
-
-        return bool(spoilt("calm", happen, goes_on=True)["L1"].findings)
-
-    assert is_late("consumer") and not is_late("liar")
+@breaks("L1", at="calm", alone=False, goes_on=True, kind="consumer")
+@holds("L1", at="calm", goes_on=True, kind="liar")
+def test_owner_znode_that_an_evicted_liar_has_left_is_not_judged(history: StoryHistory, kind: str) -> None:
+    history.session("s2#1")
+    history.event("start", "s2#1", kind=kind, group="g", consumer="s2")
+    owner = OwnerRecord("s2-0", "s2", "s2-a", 1).to_bytes()
+    history.commit("s2#1", Create(G.owner("flights", 9), owner, ephemeral=True))
+    begin(history)
+    history.to(90.0)
+    history.stable("g")
 
 
 @breaks("L1", at="late", witness="server calm, b#1 commit g/state, b#1 commit g/state", goes_on=True)
