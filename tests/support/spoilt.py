@@ -90,8 +90,7 @@ class Case:
     """
 
     def __init__(self, judge: Judge, at: str, how: dict[str, Any], given: dict[str, object]) -> None:
-        self._judge, self._given = judge, given
-        self._verdicts = partial(spoilt, at, **how) if at else changed
+        self._judge, self._at, self._how, self._given = judge, at, how, given
 
     def __call__(self, body: Callable[..., Any]) -> Callable[..., None]:
         happening = getattr(body, "happening", body)
@@ -100,7 +99,8 @@ class Case:
             if happening is not body:
                 body(**parameters)
             arguments = {**parameters, **self._given}
-            self._judge(self._verdicts(partial(happening, **arguments)), arguments)
+            happen = partial(happening, **arguments)
+            self._judge(spoilt(self._at, happen, **self._how) if self._at else changed(happen), arguments)
 
         declared = signature(happening)
         parameters = [each for name, each in declared.parameters.items() if name not in self._given]
