@@ -23,8 +23,7 @@ from coordinator.zk.znodes.group_state import (
 from coordinator.zk.znodes.json_fields import compact
 from coordinator.zk.znodes.paths import GroupPaths, ask_name
 from coordinator.zk.znodes.records import ASSIGN, ASSIGNMENT_FAILED, Command, Registration, Seat
-from tests.support.made_histories import Happening, History, Made, MadeLife, Shares, parted
-from tests.support.made_story import Enough
+from tests.support.made_histories import Happening, Made, MadeLife, Shares, Story, parted
 
 G = GroupPaths("g")
 CALM_AT, END_AT = 40.0, 80.0
@@ -42,30 +41,18 @@ def offer(*topics: str, pattern: str = "static") -> ClientProtocols:
     return ClientProtocols(("range",), {"range": text}, digest=text[:8])
 
 
-class LedGroup(History):
+class LedGroup(Story):
     """Group `g`: m0 and m1 share a topic; m2 joins; a leader fails, and another coordinator takes over.
 
     :ivar asks: those that were made, by name.
     """
 
     def __init__(self, point: str = "", happening: Happening | None = None) -> None:
-        super().__init__()
+        super().__init__(point, happening)
         self.events[0]["bounds"]["assignment_timeout"] = 5.0
-        self._point, self._happening = point, happening
-        self.reached: list[str] = []
         self.asks: dict[str, Ask] = {}
         self.client = ClientSide("consumer")
-        for chapter in (self.found, self.join, self.fail, self.take_over, self.calm_down):
-            try:
-                chapter()
-            except Enough:
-                break
-
-    def point(self, name: str) -> None:
-        """A test's happening is inserted here."""
-        self.reached.append(name)
-        if name == self._point and self._happening is not None:
-            self._happening(self)
+        self.go_through(self.found, self.join, self.fail, self.take_over, self.calm_down)
 
     # ---- members
 
@@ -315,8 +302,4 @@ class LedGroup(History):
         self.event("end", "server")
 
 
-def led(point: str = "", happening: Happening | None = None) -> list[Made]:
-    """The events of the story, with what `happening` does at a point of it."""
-    history = LedGroup(point, happening)
-    assert not point or point in history.reached, f"there is no point {point}"
-    return history.events
+led = LedGroup.made

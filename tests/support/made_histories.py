@@ -45,6 +45,8 @@ BOUNDS = {
 Made = dict[str, Any]
 Shares = Mapping[str, Mapping[str, str]]
 """Consumer -> topic -> partition ranges."""
+Happening = Callable[[Any], object]
+"""A test's change of a history at one of its points."""
 
 
 class MadeLife:
@@ -458,6 +460,43 @@ class History:
         return Mark(life.name, life.channel.incarnation, frozenset(life.channel.running), 4000, "evicted")
 
 
+class Enough(Exception):
+    """Raised by a happening after which the story ends, without an `end`."""
+
+
+class Story(History):
+    """A history in chapters, with points at which a test may spoil it.
+
+    :ivar reached: its points so far.
+    """
+
+    def __init__(self, point: str = "", happening: Happening | None = None) -> None:
+        super().__init__()
+        self._point, self._happening = point, happening
+        self.reached: list[str] = []
+
+    def go_through(self, *chapters: Callable[[], None]) -> None:
+        """The story, up to its end or to a happening that ends it."""
+        for chapter in chapters:
+            try:
+                chapter()
+            except Enough:
+                break
+
+    def point(self, name: str) -> None:
+        """A test's happening is inserted here."""
+        self.reached.append(name)
+        if name == self._point and self._happening is not None:
+            self._happening(self)
+
+    @classmethod
+    def made(cls, point: str = "", happening: Happening | None = None) -> list[Made]:
+        """The events of the story, with what `happening` does at a point of it."""
+        history = cls(point, happening)
+        assert not point or point in history.reached, f"there is no point {point}"
+        return history.events
+
+
 def parted(share: Mapping[str, str]) -> PartitionSet:
     """Topic -> ranges as a set."""
     return partition_set({topic: ranges.decode(text) for topic, text in share.items()})
@@ -466,7 +505,3 @@ def parted(share: Mapping[str, str]) -> PartitionSet:
 def edited(text: str, **fields: Any) -> str:
     """A znode's JSON with other values in it."""
     return json.dumps({**json.loads(text), **fields}, separators=(",", ":"))
-
-
-Happening = Callable[[Any], object]
-"""A test's change of a history at one of its points."""

@@ -26,8 +26,7 @@ from coordinator.zk.znodes.regions import (
     RegionMembership,
 )
 from drills.checker.replay.sketches import NOTHING, Sketch, of_range
-from tests.support.made_histories import Happening, History, Made, MadeLife, Shares
-from tests.support.made_story import Enough
+from tests.support.made_histories import Happening, Made, MadeLife, Shares, Story
 
 G, R = GroupPaths("g"), RegionPaths("r")
 CALM_AT, END_AT = 40.0, 80.0
@@ -45,7 +44,7 @@ class MadeState:
         self.checkpoint = 0
 
 
-class RegionGroup(History):
+class RegionGroup(Story):
     """Group `g` in region `r`: m0 and m1 share a topic, and contribute to checkpoint 1; m2 joins, and the region is
     reset to checkpoint 2; then it is calm.
 
@@ -53,25 +52,13 @@ class RegionGroup(History):
     """
 
     def __init__(self, point: str = "", happening: Happening | None = None) -> None:
-        super().__init__()
+        super().__init__(point, happening)
         bounds = {"hold": 10.0, "reset_timeout": 5.0, "checkpoint_interval": 12.0, "drain_timeout": 4.0}
         self.events[0]["bounds"].update(bounds)
-        self._point, self._happening = point, happening
-        self.reached: list[str] = []
         self.region = Region(groups=("g",), reset=0)
         self.held: dict[str, MadeState] = {}
         self.cuts: dict[int, dict[str, tuple[Contribution, dict[Key, Sketch]]]] = {}
-        for chapter in (self.found, self.take_in, self.join, self.calm_down):
-            try:
-                chapter()
-            except Enough:
-                break
-
-    def point(self, name: str) -> None:
-        """A test's happening is inserted here."""
-        self.reached.append(name)
-        if name == self._point and self._happening is not None:
-            self._happening(self)
+        self.go_through(self.found, self.take_in, self.join, self.calm_down)
 
     # ---- the story
 
@@ -339,8 +326,4 @@ class RegionGroup(History):
         return self.set_channel(life, replace(life.channel, running=moved))
 
 
-def region_story(point: str = "", happening: Happening | None = None) -> list[Made]:
-    """The events of the story."""
-    made = RegionGroup(point, happening)
-    assert not point or point in made.reached, made.reached
-    return made.events
+region_story = RegionGroup.made

@@ -17,37 +17,21 @@ from coordinator.zk.znodes.group_state import PREPARING, GroupState
 from coordinator.zk.znodes.paths import Brokers, GroupPaths
 from coordinator.zk.znodes.records import BLACK_LIST, WHITE_LIST
 from coordinator.zk.znodes.segments import Query
-from tests.support.made_histories import Happening, History, Made, Shares, parted
+from tests.support.made_histories import Happening, Made, Shares, Story, parted
 
 G, H = GroupPaths("g"), GroupPaths("h")
 CALM_AT, END_AT = 70.0, 110.0
 
 
-class Enough(Exception):
-    """Raised by a happening after which the story ends, without an `end`."""
-
-
-class StoryHistory(History):
+class StoryHistory(Story):
     """The story, up to its end."""
 
     def __init__(self, point: str = "", happening: Happening | None = None) -> None:
-        super().__init__()
-        self._point, self._happening = point, happening
-        self.reached: list[str] = []
-        for chapter in (
+        super().__init__(point, happening)
+        self.go_through(
             self.found, self.read, self.commit_plainly, self.fail_over, self.join, self.evict, self.come_back,
             self.take_over, self.scribble, self.make_anew, self.calm_down,
-        ):  # fmt: skip
-            try:
-                chapter()
-            except Enough:
-                break
-
-    def point(self, name: str) -> None:
-        """A test's happening is inserted here."""
-        self.reached.append(name)
-        if name == self._point and self._happening is not None:
-            self._happening(self)
+        )  # fmt: skip
 
     def assigned(self, group: str, shares: Shares) -> Made:
         members = {name: self.lives[name].channel.incarnation for name in sorted(shares)}
@@ -309,11 +293,7 @@ class StoryHistory(History):
         return finished
 
 
-def story(point: str = "", happening: Happening | None = None) -> list[Made]:
-    """The events of the story, with what `happening` does at a point of it."""
-    history = StoryHistory(point, happening)
-    assert not point or point in history.reached, f"there is no point {point}"
-    return history.events
+story = StoryHistory.made
 
 
 def _fields(event: Made) -> Made:

@@ -8,8 +8,8 @@ from coordinator.zk.store import Check, Create, Delete, SetData
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import Command
 from tests.support.made_histories import Made
-from tests.support.made_story import Enough, G, StoryHistory
-from tests.support.spoilt import changed, held, names, only, spoilt
+from tests.support.made_story import G, StoryHistory
+from tests.support.spoilt import breaks, holds
 
 P3 = TopicPartition("flights", 3)
 
@@ -24,133 +24,97 @@ def acknowledges(history: StoryHistory, consumer: str, **more: object) -> str:
     return name
 
 
-def test_acknowledged_stop_whose_partition_still_runs_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        acknowledges(history, "s1")
-        raise Enough
-
-    finding = only(spoilt("stop sent", happen), "S6")
-
-    assert names(finding) == ["b#1 commit g/state", "s1#1 commit channel/s1"]
-    assert "a stop, was acknowledged by s1 of group g" in finding.why and "flights-3 still runs" in finding.why
+@breaks(
+    "S6", "a stop, was acknowledged by s1 of group g", "flights-3 still runs", at="stop sent",
+    witness="b#1 commit g/state, s1#1 commit channel/s1",
+)  # fmt: skip
+def test_acknowledged_stop_whose_partition_still_runs_breaks_it(history: StoryHistory) -> None:
+    acknowledges(history, "s1")
 
 
-def test_full_stop_that_leaves_a_partition_running_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.fenced("g", history.states["g"], history.stop("s2"))
-        acknowledges(history, "s2")
-        raise Enough
-
-    assert "flights-3 still runs" in only(spoilt("joined", happen), "S6").why
+@breaks("S6", "flights-3 still runs", at="joined")
+def test_full_stop_that_leaves_a_partition_running_breaks_it(history: StoryHistory) -> None:
+    history.fenced("g", history.states["g"], history.stop("s2"))
+    acknowledges(history, "s2")
 
 
-def test_acknowledged_stop_whose_partition_is_still_fetched_breaks_it() -> None:
-    def forget(events: list[Made]) -> None:
-        halt = next(e for e in events if e["event"] == "halt" and e["who"] == "s1#1")
-        done = next(e for e in events[events.index(halt) :] if e["event"] == "commit")
-        events.remove(halt)
-        events.insert(events.index(done) + 1, {**halt, "at": done["at"]})
-
-    finding = only(changed(forget), "S6")
-
-    assert names(finding) == ["s1#1 begin", "s1#1 lease", "b#1 commit g/state", "s1#1 commit channel/s1"]
-    assert "flights-3 is still fetched by s1#1" in finding.why
+@breaks(
+    "S6", "flights-3 is still fetched by s1#1",
+    witness="s1#1 begin, s1#1 lease, b#1 commit g/state, s1#1 commit channel/s1",
+)  # fmt: skip
+def test_acknowledged_stop_whose_partition_is_still_fetched_breaks_it(events: list[Made]) -> None:
+    halt = next(e for e in events if e["event"] == "halt" and e["who"] == "s1#1")
+    done = next(e for e in events[events.index(halt) :] if e["event"] == "commit")
+    events.remove(halt)
+    events.insert(events.index(done) + 1, {**halt, "at": done["at"]})
 
 
-def test_acknowledged_start_whose_partition_does_not_run_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        acknowledges(history, "s2")
-        raise Enough
-
-    finding = only(spoilt("start sent", happen), "S6")
-
-    assert names(finding) == ["b#1 commit g/state", "s2#1 commit channel/s2"]
-    assert "a start, was acknowledged by s2" in finding.why and "flights-3 neither runs nor is refused" in finding.why
+@breaks(
+    "S6", "a start, was acknowledged by s2", "flights-3 neither runs nor is refused", at="start sent",
+    witness="b#1 commit g/state, s2#1 commit channel/s2",
+)  # fmt: skip
+def test_acknowledged_start_whose_partition_does_not_run_breaks_it(history: StoryHistory) -> None:
+    acknowledges(history, "s2")
 
 
-def test_a_start_may_be_refused() -> None:
-    def happen(history: StoryHistory) -> None:
-        acknowledges(history, "s2", refused=frozenset({P3}))
-        raise Enough
-
-    held(spoilt("start sent", happen))
+@holds(at="start sent")
+def test_a_start_may_be_refused(history: StoryHistory) -> None:
+    acknowledges(history, "s2", refused=frozenset({P3}))
 
 
-def test_command_removed_unapplied_by_its_own_consumer_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.commit("s2#1", Check(G.channel("s2"), 1), Delete(history.command_of("s2")))
-        raise Enough
-
-    finding = only(spoilt("start sent", happen), "S6")
-
-    assert names(finding) == ["b#1 commit g/state", "s2#1 commit s2/command-0000000000"]
-    assert "was removed by s2 of group g" in finding.why and finding.why.endswith("neither applied nor stale")
+@breaks(
+    "S6", "was removed by s2 of group g", "neither applied nor stale$", at="start sent",
+    witness="b#1 commit g/state, s2#1 commit s2/command-0000000000",
+)  # fmt: skip
+def test_command_removed_unapplied_by_its_own_consumer_breaks_it(history: StoryHistory) -> None:
+    history.commit("s2#1", Check(G.channel("s2"), 1), Delete(history.command_of("s2")))
 
 
-def test_a_stale_command_may_be_removed_unapplied() -> None:
-    def remove(history: StoryHistory, **fields: object) -> None:
-        history.fenced("g", history.states["g"], history.start("s2", {"flights": "3"}, **fields))
-        history.commit("s2#1", Check(G.channel("s2"), 1), Delete(history.command_of("s2")))
-        raise Enough
-
-    held(spoilt("joined", lambda history: remove(history, incarnation="s2-old")))
-    held(spoilt("joined", lambda history: remove(history, epoch=1)))
-    held(spoilt("joined", lambda history: remove(history, generation=1)))
+@holds(at="joined", stale={"incarnation": "s2-old"})
+@holds(at="joined", stale={"epoch": 1})
+@holds(at="joined", stale={"generation": 1})
+def test_a_stale_command_may_be_removed_unapplied(history: StoryHistory, stale: dict[str, object]) -> None:
+    history.fenced("g", history.states["g"], history.start("s2", {"flights": "3"}, **stale))
+    history.commit("s2#1", Check(G.channel("s2"), 1), Delete(history.command_of("s2")))
 
 
-def test_unreadable_command_may_be_removed_unapplied() -> None:
-    def happen(history: StoryHistory) -> None:
-        create = Create(G.command_prefix("s2"), b"{}", sequential=True)
-        history.fenced("g", history.states["g"], create)
-        history.commit("s2#1", Check(G.channel("s2"), 1), Delete(history.command_of("s2")))
-        raise Enough
-
-    held(spoilt("joined", happen))
+@holds(at="joined")
+def test_unreadable_command_may_be_removed_unapplied(history: StoryHistory) -> None:
+    create = Create(G.command_prefix("s2"), b"{}", sequential=True)
+    history.fenced("g", history.states["g"], create)
+    history.commit("s2#1", Check(G.channel("s2"), 1), Delete(history.command_of("s2")))
 
 
-def test_withdrawn_command_that_is_applied_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        path = history.command_of("s2")
-        history.fenced("g", history.states["g"], Delete(path))
-        life = history.lives["s2"]
-        history.set_channel(life, replace(life.channel, command=path.rpartition("/")[2], epoch=2, generation=2))
-        raise Enough
-
-    finding = only(spoilt("start sent", happen), "S6")
-
-    assert names(finding) == ["b#1 commit g/state", "s2#1 commit channel/s2"]
-    assert "command-0000000000 of s2 in group g was withdrawn and then applied" in finding.why
+@breaks(
+    "S6", "command-0000000000 of s2 in group g was withdrawn and then applied", at="start sent",
+    witness="b#1 commit g/state, s2#1 commit channel/s2",
+)  # fmt: skip
+def test_withdrawn_command_that_is_applied_breaks_it(history: StoryHistory) -> None:
+    path = history.command_of("s2")
+    history.fenced("g", history.states["g"], Delete(path))
+    life = history.lives["s2"]
+    history.set_channel(life, replace(life.channel, command=path.rpartition("/")[2], epoch=2, generation=2))
 
 
-def test_command_may_be_withdrawn_while_it_is_applied_in_steps() -> None:
+@holds(at="start sent")
+def test_command_may_be_withdrawn_while_it_is_applied_in_steps(history: StoryHistory) -> None:
     """The channel names it from its first commit on."""
-
-    def happen(history: StoryHistory) -> None:
-        path = history.command_of("s2")
-        life = history.lives["s2"]
-        begun = replace(life.channel, command=path.rpartition("/")[2], epoch=2, generation=2)
-        history.set_channel(life, begun, Check(path, -1))
-        history.fenced("g", history.states["g"], Delete(path))
-        history.set_channel(life, replace(begun, touched=1))
-        raise Enough
-
-    held(spoilt("start sent", happen))
+    path = history.command_of("s2")
+    life = history.lives["s2"]
+    begun = replace(life.channel, command=path.rpartition("/")[2], epoch=2, generation=2)
+    history.set_channel(life, begun, Check(path, -1))
+    history.fenced("g", history.states["g"], Delete(path))
+    history.set_channel(life, replace(begun, touched=1))
 
 
-def test_process_that_takes_a_name_over_removes_commands_to_the_earlier_process() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.register(history.consumer("s2#2", "g"), "s2-x")
-        raise Enough
-
-    held(spoilt("start sent", happen))
+@holds(at="start sent")
+def test_process_that_takes_a_name_over_removes_commands_to_the_earlier_process(history: StoryHistory) -> None:
+    history.register(history.consumer("s2#2", "g"), "s2-x")
 
 
-def test_manually_created_or_removed_commands_are_not_judged() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.hand(history.start("s0", {"flights": "0-1"}))
-        history.commit("s0#1", Check(G.channel("s0"), 1), Delete(history.command_of("s0")))
-        history.hand(Delete(history.command_of("s2")))
-        history.hand(SetData(G.channel("s2"), b"{"))
-        raise Enough
-
-    held(spoilt("start sent", happen))
+@holds(at="start sent")
+def test_manually_created_or_removed_commands_are_not_judged(history: StoryHistory) -> None:
+    history.hand(history.start("s0", {"flights": "0-1"}))
+    history.commit("s0#1", Check(G.channel("s0"), 1), Delete(history.command_of("s0")))
+    history.hand(Delete(history.command_of("s2")))
+    history.hand(SetData(G.channel("s2"), b"{"))

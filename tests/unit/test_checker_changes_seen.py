@@ -12,8 +12,8 @@ from coordinator.zk.znodes.paths import PAUSED, Brokers
 from coordinator.zk.znodes.records import Channel, Pause, PausedRecord, Registration
 from drills.checker import Verdicts
 from tests.support.made_histories import Made
-from tests.support.made_story import Enough, G, StoryHistory
-from tests.support.spoilt import held, names, only, spoilt
+from tests.support.made_story import G, StoryHistory
+from tests.support.spoilt import breaks, held, holds, names, only, spoilt
 
 Change = Callable[[StoryHistory], object]
 
@@ -24,7 +24,6 @@ def overlooked(change: Change, seconds: float = 8.0, point: str = "joined") -> V
     def happen(history: StoryHistory) -> None:
         change(history)
         history.pass_(seconds)
-        raise Enough
 
     return spoilt(point, happen)
 
@@ -86,64 +85,47 @@ def test_change_missing_from_the_target_after_the_deadline_breaks_it(change: Cha
     held(overlooked(change, seconds=6.5))
 
 
-def test_static_member_that_left_may_keep_its_share_for_one_more_session_timeout() -> None:
-    def change(history: StoryHistory) -> None:
-        history.commit("s2#1", Create(G.seat("s2"), b"{}"))
-        leaves(history)
-
-    finding = only(overlooked(change, seconds=14.0), "L2")
-
-    assert "s2 (incarnation s2-a) has left" in finding.why
-    held(overlooked(change, seconds=12.5))
+@breaks("L2", "s2 (incarnation s2-a) has left", at="joined", lasts=14.0)
+@holds(at="joined", lasts=12.5)
+def test_static_member_that_left_may_keep_its_share_for_one_more_session_timeout(history: StoryHistory) -> None:
+    history.commit("s2#1", Create(G.seat("s2"), b"{}"))
+    leaves(history)
 
 
-def test_static_member_with_an_ended_session_gets_no_extra_time() -> None:
-    def change(history: StoryHistory) -> None:
-        history.commit("s2#1", Create(G.seat("s2"), b"{}"))
-        history.close("s2#1")
-
-    only(overlooked(change), "L2")
+@breaks("L2", at="joined", lasts=8.0)
+def test_static_member_with_an_ended_session_gets_no_extra_time(history: StoryHistory) -> None:
+    history.commit("s2#1", Create(G.seat("s2"), b"{}"))
+    history.close("s2#1")
 
 
-def test_leftover_seat_excuses_only_changes_of_its_member() -> None:
+@breaks("L2", at="joined", alone=False, lasts=8.0)
+def test_leftover_seat_excuses_only_changes_of_its_member(history: StoryHistory) -> None:
     left = Channel(incarnation="s8-a", ended="left").to_bytes()
-
-    def change(history: StoryHistory) -> None:
-        history.commit("s2#1", Create(G.channel("s8"), left), Create(G.seat("s8"), b"{}"))
-        history.hand(Delete(Brokers().topic("flights")))
-
-    assert "L2" in [verdict.invariant for verdict in overlooked(change).broken]
+    history.commit("s2#1", Create(G.channel("s8"), left), Create(G.seat("s8"), b"{}"))
+    history.hand(Delete(Brokers().topic("flights")))
 
 
-def test_group_without_a_state_breaks_it() -> None:
-    finding = only(overlooked(lambda history: history.register(history.consumer("n1#1", "new"), "n1-a")), "L2")
-
-    assert finding.why.startswith("there is no state, group new")
-    assert names(finding) == ["n1#1 commit channel/n1"]
+@breaks("L2", "^there is no state, group new", at="joined", witness="n1#1 commit channel/n1", lasts=8.0)
+def test_group_without_a_state_breaks_it(history: StoryHistory) -> None:
+    history.register(history.consumer("n1#1", "new"), "n1-a")
 
 
-def test_undetected_change_breaks_it_though_other_changes_are_detected() -> None:
-    def change(history: StoryHistory) -> None:
-        more_partitions(history)
-        history.pass_(4)
-        shares = {"s0": {"flights": "0-1"}, "s1": {"flights": "2"}, "s2": {"flights": "3"}}
-        history.turn("g", shares)
-
-    finding = only(overlooked(change, seconds=4), "L2")
-
-    assert "flights-4 is unassigned, group g: so since 15.09 s" in finding.why
+@breaks("L2", "flights-4 is unassigned, group g: so since 15.09 s", at="joined", lasts=4)
+def test_undetected_change_breaks_it_though_other_changes_are_detected(history: StoryHistory) -> None:
+    more_partitions(history)
+    history.pass_(4)
+    shares = {"s0": {"flights": "0-1"}, "s1": {"flights": "2"}, "s2": {"flights": "3"}}
+    history.turn("g", shares)
 
 
-def test_each_change_has_its_own_deadline() -> None:
-    def change(history: StoryHistory) -> None:
-        more_partitions(history)
-        history.pass_(4)
-        shares = {"s0": {"flights": "0-1"}, "s1": {"flights": "2"}, "s2": {"flights": "3-4"}}
-        history.fenced("g", history.rebalance("g", shares), history.start("s2", shares["s2"]))
-        history.obey("s2")
-        history.topic("flights", "T1", 6)
-
-    held(overlooked(change, seconds=6.5))
+@holds(at="joined", lasts=6.5)
+def test_each_change_has_its_own_deadline(history: StoryHistory) -> None:
+    more_partitions(history)
+    history.pass_(4)
+    shares = {"s0": {"flights": "0-1"}, "s1": {"flights": "2"}, "s2": {"flights": "3-4"}}
+    history.fenced("g", history.rebalance("g", shares), history.start("s2", shares["s2"]))
+    history.obey("s2")
+    history.topic("flights", "T1", 6)
 
 
 @pytest.mark.parametrize(
@@ -162,69 +144,57 @@ def test_nothing_is_judged_during_a_fault(name: str, fault: Made) -> None:
     assert only(overlooked(change, seconds=30), "L2"), f"{name}: after it, the time counts"
 
 
-def test_everything_is_judged_while_a_consumer_hangs() -> None:
-    def change(history: StoryHistory) -> None:
-        more_partitions(history)
-        history.event("fault", "server", kind="pause", process="s1#1", until=30.0)
-
-    only(overlooked(change), "L2")
+@breaks("L2", at="joined", lasts=8.0)
+def test_everything_is_judged_while_a_consumer_hangs(history: StoryHistory) -> None:
+    more_partitions(history)
+    history.event("fault", "server", kind="pause", process="s1#1", until=30.0)
 
 
-def test_nothing_is_judged_without_a_coordinator() -> None:
-    def change(history: StoryHistory) -> None:
-        more_partitions(history)
-        del history.roles["b#1"]
-
-    held(overlooked(change, seconds=20))
+@holds(at="joined", lasts=20)
+def test_nothing_is_judged_without_a_coordinator(history: StoryHistory) -> None:
+    more_partitions(history)
+    del history.roles["b#1"]
 
 
-def test_later_elected_coordinator_has_one_more_session_timeout() -> None:
-    def change(history: StoryHistory) -> None:
-        more_partitions(history)
-        history.close("b#1")
-        history.pass_(5)
-        history.session("a#1")
-        history.elect("a#1")
-
-    held(overlooked(change, seconds=12.5))
-    only(overlooked(change, seconds=14.5), "L2")
+@holds(at="joined", lasts=12.5)
+@breaks("L2", at="joined", lasts=14.5)
+def test_later_elected_coordinator_has_one_more_session_timeout(history: StoryHistory) -> None:
+    more_partitions(history)
+    history.close("b#1")
+    history.pass_(5)
+    history.session("a#1")
+    history.elect("a#1")
 
 
-def test_changes_are_not_judged_while_the_group_is_paused() -> None:
-    def change(history: StoryHistory) -> None:
-        more_partitions(history)
-        history.hand(Create(PAUSED, PausedRecord(groups={"g": Pause("ann", 0)}).to_bytes()))
-
-    held(overlooked(change, seconds=20))
-
-    def resumed(history: StoryHistory) -> None:
-        change(history)
-        history.pass_(5)
-        history.hand(Delete(PAUSED))
-
-    only(overlooked(resumed, seconds=14), "L2")
+@holds(at="joined", lasts=20)
+def test_changes_are_not_judged_while_the_group_is_paused(history: StoryHistory) -> None:
+    more_partitions(history)
+    history.hand(Create(PAUSED, PausedRecord(groups={"g": Pause("ann", 0)}).to_bytes()))
 
 
-def test_no_fault_excuses_a_missed_change_after_calm() -> None:
-    def change(history: StoryHistory) -> None:
-        history.event("fault", "server", kind="partition", servers=["1"], until=200.0)
-        history.topic("flights", "T1", 5)
-        del history.roles["b#1"]
-
-    finding = only(spoilt("before calm", change), "L2")
-
-    assert "flights-4 is unassigned" in finding.why
+@breaks("L2", at="joined", lasts=14)
+def test_changes_are_judged_again_when_the_group_is_resumed(history: StoryHistory) -> None:
+    more_partitions(history)
+    history.hand(Create(PAUSED, PausedRecord(groups={"g": Pause("ann", 0)}).to_bytes()))
+    history.pass_(5)
+    history.hand(Delete(PAUSED))
 
 
-def test_manually_written_target_is_not_judged() -> None:
-    def change(history: StoryHistory) -> None:
-        history.hand(SetData(G.state, replace(history.states["g"], target={}).to_bytes()))
+@breaks("L2", "flights-4 is unassigned", at="before calm", goes_on=True)
+def test_no_fault_excuses_a_missed_change_after_calm(history: StoryHistory) -> None:
+    history.event("fault", "server", kind="partition", servers=["1"], until=200.0)
+    history.topic("flights", "T1", 5)
+    del history.roles["b#1"]
 
-    held(overlooked(change))
+
+@holds(at="joined", lasts=8.0)
+def test_manually_written_target_is_not_judged(history: StoryHistory) -> None:
+    history.hand(SetData(G.state, replace(history.states["g"], target={}).to_bytes()))
 
 
-def test_topic_made_unreadable_manually_keeps_its_last_readable_data() -> None:
-    held(overlooked(lambda history: history.hand(SetData(Brokers().topic("flights"), b"?"))))
+@holds(at="joined", lasts=8.0)
+def test_topic_made_unreadable_manually_keeps_its_last_readable_data(history: StoryHistory) -> None:
+    history.hand(SetData(Brokers().topic("flights"), b"?"))
 
 
 def test_changes_not_due_at_the_end_of_the_history_are_reported() -> None:
@@ -232,7 +202,7 @@ def test_changes_not_due_at_the_end_of_the_history_are_reported() -> None:
         history.to(105)
         history.topic("flights", "T1", 5)
 
-    verdict = spoilt("collecting", happen)["L2"]
+    verdict = spoilt("collecting", happen, goes_on=True)["L2"]
 
     assert (verdict.outcome, verdict.is_due) == ("not decided", False)
     assert verdict.why == ("flights-4 is unassigned, group g, since 105.01 s: the history ends before that is due")

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.zk.store import Create, Delete, SetData
+from coordinator.zk.store import Create, Delete, Operation, SetData
 from coordinator.zk.znodes.group_state import PREPARING
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import Brokers
-from tests.support.made_story import Enough, G, StoryHistory
-from tests.support.spoilt import held, names, only, spoilt
+from tests.support.made_story import G, StoryHistory
+from tests.support.spoilt import breaks, held, holds, spoilt
 
 P1, P3 = TopicPartition("flights", 1), TopicPartition("flights", 3)
 
@@ -26,55 +26,38 @@ def give_up(history: StoryHistory, **more: str) -> None:
     history.fenced("g", state, history.stop("s2"))
     history.obey("s2")
     history.stable("g")
-    raise Enough
 
 
 """What runs after the eviction."""
 
 
-def test_partition_assigned_to_two_consumers_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        shares = {"s0": {"flights": "0-1"}, "s1": {"flights": "2-3"}, "s2": {"flights": "3"}}
-        history.fenced("g", history.rebalance("g", shares))
-        history.stable("g")
-        raise Enough
-
-    finding = spoilt("joined", happen)["S2"].findings[0]
-
-    assert "generation 3 of group g gives flights-3 to two" in finding.why
-    assert names(finding) == ["b#1 commit g/state"]
+@breaks("S2", "generation 3 of group g gives flights-3 to two", at="joined", witness="b#1 commit g/state", alone=False)
+def test_partition_assigned_to_two_consumers_breaks_it(history: StoryHistory) -> None:
+    shares = {"s0": {"flights": "0-1"}, "s1": {"flights": "2-3"}, "s2": {"flights": "3"}}
+    history.fenced("g", history.rebalance("g", shares))
+    history.stable("g")
 
 
-def test_partition_assigned_to_two_threads_of_one_consumer_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        state = history.states["g"]
-        share = state.target["s0"]
-        twice = replace(share, threads={**share.threads, "s0-1": frozenset({P1})})
-        history.fenced("g", replace(state, generation=3, target={**state.target, "s0": twice}))
-        raise Enough
-
-    finding = only(spoilt("joined", happen), "S2")
-
-    assert "gives flights-1 to two" in finding.why
-    assert names(finding) == ["b#1 commit g/state"]
+@breaks("S2", "gives flights-1 to two", at="joined", witness="b#1 commit g/state")
+def test_partition_assigned_to_two_threads_of_one_consumer_breaks_it(history: StoryHistory) -> None:
+    state = history.states["g"]
+    share = state.target["s0"]
+    twice = replace(share, threads={**share.threads, "s0-1": frozenset({P1})})
+    history.fenced("g", replace(state, generation=3, target={**state.target, "s0": twice}))
 
 
-def test_generation_that_does_not_follow_the_one_before_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        state = history.states["g"]
-        history.fenced("g", replace(state, generation=state.generation + 90))
-        raise Enough
-
-    verdicts = spoilt("joined", happen)
-
-    assert "generation 92 of group g follows 2" in verdicts["S2"].findings[0].why
+@breaks("S2", "generation 92 of group g follows 2", at="joined", alone=False)
+def test_generation_that_does_not_follow_the_one_before_breaks_it(history: StoryHistory) -> None:
+    state = history.states["g"]
+    history.fenced("g", replace(state, generation=state.generation + 90))
 
 
-def test_unassigned_partition_breaks_it() -> None:
-    finding = only(spoilt("joined", give_up), "S2")
-
-    assert names(finding) == ["hand commit topics/flights", "s0#1 commit channel/s0", "b#1 commit g/state"]
-    assert "flights-3 unassigned" in finding.why
+@breaks(
+    "S2", "flights-3 unassigned", at="joined",
+    witness="hand commit topics/flights, s0#1 commit channel/s0, b#1 commit g/state",
+)  # fmt: skip
+def test_unassigned_partition_breaks_it(history: StoryHistory) -> None:
+    give_up(history)
 
 
 def test_partition_may_stay_unassigned_when_the_state_gives_a_reason() -> None:
@@ -82,141 +65,109 @@ def test_partition_may_stay_unassigned_when_the_state_gives_a_reason() -> None:
     held(spoilt("joined", lambda history: give_up(history, flights="the topic has no partitions")))
 
 
-def test_recently_created_partition_may_be_unassigned() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.topic("flights", "T1", 5)
-        history.fenced("g", history.rebalance("g", SHARES))
-        history.stable("g")
-        raise Enough
-
-    held(spoilt("handed on", happen))
+@holds(at="handed on")
+def test_recently_created_partition_may_be_unassigned(history: StoryHistory) -> None:
+    history.topic("flights", "T1", 5)
+    history.fenced("g", history.rebalance("g", SHARES))
+    history.stable("g")
 
 
-def test_partition_created_long_before_must_be_detected_unless_faults_continued() -> None:
-    def happen(history: StoryHistory, after: float, fault: bool) -> None:
-        history.topic("flights", "T1", 5)
-        if fault:
-            history.event("fault", "server", kind="partition", servers=["1"], until=history.now + 5)
-        history.pass_(after)
-        history.fenced("g", history.rebalance("g", SHARES))
-        history.stable("g")
-        raise Enough
-
-    finding = spoilt("handed on", lambda history: happen(history, 11, fault=False))["S2"].findings[0]
-
-    assert names(finding) == ["s0#1 commit channel/s0", "hand commit topics/flights", "b#1 commit g/state"]
-    held(spoilt("handed on", lambda history: happen(history, 11, fault=True)))
-
-
-def test_wildcard_subscription_counts() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.topic("cities-2", "C9", 1)
-        history.pass_(14)
-        share = {"cities-1": "0-1"}
-        others = {"cities-1": "2"}
-        history.fenced("h", history.rebalance("h", {"c1": share, "c2": others}))
-        history.stable("h")
-        raise Enough
-
-    finding = spoilt("handed on", happen)["S2"].findings[0]
-
-    assert "group h" in finding.why and "cities-2-0 unassigned" in finding.why
+@breaks(
+    "S2", at="handed on", witness="s0#1 commit channel/s0, hand commit topics/flights, b#1 commit g/state", alone=False,
+    after=11, fault=False,
+)  # fmt: skip
+@holds(at="handed on", after=11, fault=True)
+def test_partition_created_long_before_must_be_detected_unless_faults_continued(
+    history: StoryHistory, after: float, fault: bool
+) -> None:
+    history.topic("flights", "T1", 5)
+    if fault:
+        history.event("fault", "server", kind="partition", servers=["1"], until=history.now + 5)
+    history.pass_(after)
+    history.fenced("g", history.rebalance("g", SHARES))
+    history.stable("g")
 
 
-def test_a_stable_group_whose_consumer_does_not_run_its_share_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.fenced("g", replace(history.states["g"], state=PREPARING), history.stop("s2"))
-        history.obey("s2")
-        history.stable("g")
-        raise Enough
-
-    finding = only(spoilt("joined", happen), "S2")
-
-    assert names(finding) == ["s2#1 commit channel/s2", "b#1 commit g/state"]
-    assert "while s2 does not run flights-3" in finding.why
+@breaks("S2", "group h", "cities-2-0 unassigned", at="handed on", alone=False)
+def test_wildcard_subscription_counts(history: StoryHistory) -> None:
+    history.topic("cities-2", "C9", 1)
+    history.pass_(14)
+    share = {"cities-1": "0-1"}
+    others = {"cities-1": "2"}
+    history.fenced("h", history.rebalance("h", {"c1": share, "c2": others}))
+    history.stable("h")
 
 
-def test_a_stable_group_whose_consumer_runs_more_than_its_share_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        life = history.lives["s0"]
-        history.set_channel(life, replace(life.channel, running={**life.channel.running, P3: None}))
-        raise_stable(history)
+@breaks("S2", "while s2 does not run flights-3", at="joined", witness="s2#1 commit channel/s2, b#1 commit g/state")
+def test_a_stable_group_whose_consumer_does_not_run_its_share_breaks_it(history: StoryHistory) -> None:
+    history.fenced("g", replace(history.states["g"], state=PREPARING), history.stop("s2"))
+    history.obey("s2")
+    history.stable("g")
 
-    finding = spoilt("stop obeyed", happen)["S2"].findings[0]
 
-    assert names(finding) == ["s0#1 commit channel/s0", "b#1 commit g/state"]
-    assert "while s0 still runs flights-3" in finding.why
+@breaks(
+    "S2", "while s0 still runs flights-3", at="stop obeyed", witness="s0#1 commit channel/s0, b#1 commit g/state",
+    alone=False,
+)  # fmt: skip
+def test_a_stable_group_whose_consumer_runs_more_than_its_share_breaks_it(history: StoryHistory) -> None:
+    life = history.lives["s0"]
+    history.set_channel(life, replace(life.channel, running={**life.channel.running, P3: None}))
+    raise_stable(history)
 
 
 def raise_stable(history: StoryHistory) -> None:
     history.stable("g", left_out={"flights-3": "no room"})
-    raise Enough
 
 
-def test_refused_partition_need_not_run() -> None:
-    def happen(history: StoryHistory) -> None:
-        life = history.lives["s2"]
-        history.set_channel(life, replace(life.channel, generation=2, epoch=2, refused=frozenset({P3})))
-        history.stable("g")
-        raise Enough
-
-    held(spoilt("stop obeyed", happen))
+@holds(at="stop obeyed")
+def test_refused_partition_need_not_run(history: StoryHistory) -> None:
+    life = history.lives["s2"]
+    history.set_channel(life, replace(life.channel, generation=2, epoch=2, refused=frozenset({P3})))
+    history.stable("g")
 
 
-def test_state_manually_set_to_stable_is_not_judged() -> None:
-    def happen(history: StoryHistory) -> None:
-        state = replace(history.states["g"], state="Stable", generation=9, target={})
-        history.hand(SetData(G.state, state.to_bytes()))
-        raise Enough
-
-    held(spoilt("joined", happen))
+@holds(at="joined")
+def test_state_manually_set_to_stable_is_not_judged(history: StoryHistory) -> None:
+    state = replace(history.states["g"], state="Stable", generation=9, target={})
+    history.hand(SetData(G.state, state.to_bytes()))
 
 
-def test_removed_or_unreadable_topic_needs_no_coverage() -> None:
-    for operation in (Delete(Brokers().topic("flights")), SetData(Brokers().topic("flights"), b"?")):
-
-        def happen(history: StoryHistory, operation: Delete | SetData = operation) -> None:
-            history.hand(operation)
-            history.pass_(2)
-            give_up(history)
-
-        held(spoilt("joined", happen))
+@holds(at="joined", operation=Delete(Brokers().topic("flights")))
+@holds(at="joined", operation=SetData(Brokers().topic("flights"), b"?"))
+def test_removed_or_unreadable_topic_needs_no_coverage(history: StoryHistory, operation: Operation) -> None:
+    history.hand(operation)
+    history.pass_(2)
+    give_up(history)
 
 
 @pytest.mark.parametrize("what", ["share", "incarnation", "topic id", "strategy"])
-def test_other_target_in_the_same_generation_breaks_it(what: str) -> None:
-    def happen(history: StoryHistory) -> None:
-        state = history.states["g"]
-        one = state.target["s0"]
-        changed = {
-            "share": replace(state, target={**state.target, "s0": replace(one, threads={"s0-0": frozenset({P3})})}),
-            "incarnation": replace(state, target={**state.target, "s0": replace(one, incarnation="s0-b")}),
-            "topic id": replace(state, topics={"flights": "T2"}),
-            "strategy": replace(state, strategy="sticky"),
-        }
-        history.fenced("g", replace(changed[what], state=PREPARING))
-        raise Enough
-
-    finding = only(spoilt("joined", happen), "S2")
-
-    assert "of group g has another target after the commit" in finding.why
-    assert names(finding) == ["b#1 commit g/state", "b#1 commit g/state"]
+@breaks(
+    "S2", "of group g has another target after the commit", at="joined",
+    witness="b#1 commit g/state, b#1 commit g/state",
+)  # fmt: skip
+def test_other_target_in_the_same_generation_breaks_it(history: StoryHistory, what: str) -> None:
+    state = history.states["g"]
+    one = state.target["s0"]
+    changed = {
+        "share": replace(state, target={**state.target, "s0": replace(one, threads={"s0-0": frozenset({P3})})}),
+        "incarnation": replace(state, target={**state.target, "s0": replace(one, incarnation="s0-b")}),
+        "topic id": replace(state, topics={"flights": "T2"}),
+        "strategy": replace(state, strategy="sticky"),
+    }
+    history.fenced("g", replace(changed[what], state=PREPARING))
 
 
-@pytest.mark.parametrize("when", ["before", "in a turn", "since"])
-def test_static_is_also_who_has_lost_its_seat_since_the_state_last_changed(when: str) -> None:
+@breaks("S2", at="joined", alone=False, when="before")
+@holds("S2", at="joined", when="in a turn")
+@holds("S2", at="joined", when="since")
+def test_static_is_also_who_has_lost_its_seat_since_the_state_last_changed(history: StoryHistory, when: str) -> None:
     """The first commits of a turn that takes several write the state again that the turn has read."""
-
-    def happen(history: StoryHistory) -> None:
-        state = history.states["g"]
-        history.commit("s0#1", Create(G.seat("s0"), b""))
-        if when != "since":
-            history.commit("s0#1", Delete(G.seat("s0")))
-        history.fenced("g", replace(state, state=PREPARING) if when == "before" else state)
-        if when == "since":
-            history.commit("s0#1", Delete(G.seat("s0")))
-        other = replace(state.target["s0"], incarnation="s0-b")
-        history.fenced("g", replace(state, target={**state.target, "s0": other}, state=PREPARING))
-        raise Enough
-
-    assert (spoilt("joined", happen)["S2"].outcome == "broken") is (when == "before")
+    state = history.states["g"]
+    history.commit("s0#1", Create(G.seat("s0"), b""))
+    if when != "since":
+        history.commit("s0#1", Delete(G.seat("s0")))
+    history.fenced("g", replace(state, state=PREPARING) if when == "before" else state)
+    if when == "since":
+        history.commit("s0#1", Delete(G.seat("s0")))
+    other = replace(state.target["s0"], incarnation="s0-b")
+    history.fenced("g", replace(state, target={**state.target, "s0": other}, state=PREPARING))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+
+import pytest
 
 from coordinator.zk.store import Create, Delete, Operation, SetData
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, PAUSED
 from coordinator.zk.znodes.records import EpochRecord, Pause, PausedRecord
 from coordinator.zk.znodes.segments import Query, SegmentsRecord
-from drills.checker import Verdicts
-from tests.support.made_story import Enough, G, StoryHistory
-from tests.support.spoilt import changed, held, names, only, spoilt
+from tests.support.made_story import G, StoryHistory
+from tests.support.spoilt import breaks, holds, names, spoilt
 
 BUMP = "commit consumers/coordinator"
 
@@ -24,103 +26,70 @@ def depose(history: StoryHistory) -> str:
     return deposed
 
 
-def late(history: StoryHistory, *operations: Operation) -> None:
-    """The deposed coordinator writes."""
+WRITES: dict[str, Callable[[StoryHistory], Operation]] = {
+    "state": lambda history: SetData(G.state, history.states["g"].to_bytes()),
+    "a command": lambda history: history.start("s0", {"flights": "0-1"}),
+    "an end": lambda history: SetData(
+        G.channel("s0"), replace(history.lives["s0"].channel, ended="evicted").to_bytes()
+    ),
+    "an eviction": lambda history: Delete(G.id("s0")),
+    "history": lambda history: Create(G.rebalance(9), b"{}"),
+    "collected": lambda history: SetData(G.segments, SegmentsRecord(1).to_bytes()),
+    "expiry": lambda history: SetData(G.query("q"), Query("r2", 50, 0, 1).to_bytes()),
+    "an answer": lambda history: Delete(G.request),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_any_write_of_a_deposed_coordinator_breaks_it(write: Callable[[StoryHistory], Operation]) -> None:
+    (finding,) = spoilt("joined", lambda history: history.commit(depose(history), write(history)))["S4"].findings
+
+    bumps, last = names(finding)[:2], names(finding)[2:]
+    assert bumps == [f"b#1 {BUMP}", f"a#1 {BUMP}"] and len(last) == 1 and last[0].startswith("b#1 commit")
+    assert "b#1 wrote as a coordinator" in finding.why and "a#1 raised the epoch to 3" in finding.why
+
+
+@breaks("S4", at="joined", witness=f"b#1 {BUMP}, a#1 {BUMP}, b#1 commit g/state")
+def test_writes_of_a_deposed_coordinator_break_no_other_invariant(history: StoryHistory) -> None:
+    history.commit(depose(history), SetData(G.state, history.states["g"].to_bytes()))
+
+
+@holds(at="joined")
+def test_reelected_coordinator_may_write(history: StoryHistory) -> None:
     deposed = depose(history)
-    history.commit(deposed, *operations)
-    raise Enough
+    history.session(deposed)
+    history.elect(deposed)
+    history.stable("g")
 
 
-def test_any_write_of_a_deposed_coordinator_breaks_it() -> None:
-    def writes(history: StoryHistory) -> dict[str, list[Operation]]:
-        life = history.lives["s0"]
-        ended = replace(life.channel, ended="evicted")
-        return {
-            "state": [SetData(G.state, history.states["g"].to_bytes())],
-            "a command": [history.start("s0", {"flights": "0-1"})],
-            "an end": [SetData(G.channel("s0"), ended.to_bytes())],
-            "an eviction": [Delete(G.id("s0"))],
-            "history": [Create(G.rebalance(9), b"{}")],
-            "collected": [SetData(G.segments, SegmentsRecord(1).to_bytes())],
-            "expiry": [SetData(G.query("q"), Query("r2", 50, 0, 1).to_bytes())],
-            "an answer": [Delete(G.request)],
-        }
-
-    for kind in ("state", "a command", "an end", "an eviction", "history", "collected", "expiry", "an answer"):
-
-        def happen(history: StoryHistory, kind: str = kind) -> None:
-            late(history, *writes(history)[kind])
-
-        verdict = spoilt("joined", happen)["S4"]
-
-        assert len(verdict.findings) == 1, kind
-        finding = verdict.findings[0]
-        assert names(finding)[:2] == [f"b#1 {BUMP}", f"a#1 {BUMP}"], kind
-        assert names(finding)[2].startswith("b#1 commit") and len(finding.witness) == 3, kind
-        assert "b#1 wrote as a coordinator" in finding.why and "a#1 raised the epoch to 3" in finding.why
+@breaks("S4", at="joined", witness=f"b#1 {BUMP}, b#1 {BUMP}, b#1 commit g/state")
+def test_old_session_of_a_reelected_coordinator_may_not_write(history: StoryHistory) -> None:
+    deposed = depose(history)
+    old = history.sessions[deposed]
+    history.session(deposed)
+    history.elect(deposed)
+    history.sessions[deposed] = old
+    history.stable("g")
 
 
-def test_writes_of_a_deposed_coordinator_break_no_other_invariant() -> None:
-    finding = only(spoilt("joined", lambda h: late(h, SetData(G.state, h.states["g"].to_bytes()))), "S4")
-
-    assert names(finding) == [f"b#1 {BUMP}", f"a#1 {BUMP}", "b#1 commit g/state"]
-
-
-def test_reelected_coordinator_may_write() -> None:
-    def happen(history: StoryHistory) -> None:
-        deposed = depose(history)
-        history.session(deposed)
-        history.elect(deposed)
-        history.stable("g")
-        raise Enough
-
-    held(spoilt("joined", happen))
+@breaks("S4", at="joined", witness=f"b#1 {BUMP}, s0#1 commit g/state")
+def test_state_written_by_a_never_elected_process_breaks_it(history: StoryHistory) -> None:
+    history.commit("s0#1", SetData(G.state, history.states["g"].to_bytes()))
 
 
-def test_old_session_of_a_reelected_coordinator_may_not_write() -> None:
-    def happen(history: StoryHistory) -> None:
-        deposed = depose(history)
-        old = history.sessions[deposed]
-        history.session(deposed)
-        history.elect(deposed)
-        history.sessions[deposed] = old
-        history.stable("g")
-        raise Enough
-
-    finding = only(spoilt("joined", happen), "S4")
-
-    assert names(finding) == [f"b#1 {BUMP}", f"b#1 {BUMP}", "b#1 commit g/state"]
+@breaks(
+    "S4", "^a#1 wrote what only a coordinator writes at 1.05 s", witness="a#1 commit g/state", alone=False,
+)  # fmt: skip
+def test_state_written_before_the_first_election_breaks_it(events: list[dict[str, object]]) -> None:
+    bump = next(e for e in events if e["event"] == "commit")
+    bump["ops"] = []
 
 
-def test_state_written_by_a_never_elected_process_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.commit("s0#1", SetData(G.state, history.states["g"].to_bytes()))
-        raise Enough
-
-    finding = only(spoilt("joined", happen), "S4")
-
-    assert names(finding) == [f"b#1 {BUMP}", "s0#1 commit g/state"]
-
-
-def test_state_written_before_the_first_election_breaks_it() -> None:
-    def unelect(events: list[dict[str, object]]) -> None:
-        bump = next(e for e in events if e["event"] == "commit")
-        bump["ops"] = []
-
-    verdict = changed(unelect)["S4"]
-
-    assert verdict.findings[0].why.startswith("a#1 wrote what only a coordinator writes at 1.05 s")
-    assert names(verdict.findings[0]) == ["a#1 commit g/state"]
-
-
-def test_manual_write_is_allowed_and_changes_no_known_epoch() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.hand(SetData(G.state, history.states["g"].to_bytes()))
-        history.hand(SetData(COORDINATOR_EPOCH, EpochRecord(40).to_bytes()))
-        history.stable("g")
-        raise Enough
-
-    held(spoilt("joined", happen))
+@holds(at="joined")
+def test_manual_write_is_allowed_and_changes_no_known_epoch(history: StoryHistory) -> None:
+    history.hand(SetData(G.state, history.states["g"].to_bytes()))
+    history.hand(SetData(COORDINATOR_EPOCH, EpochRecord(40).to_bytes()))
+    history.stable("g")
 
 
 # ---- epochs
@@ -130,64 +99,60 @@ def elects(history: StoryHistory, epoch: int) -> None:
     """The other node is elected with this epoch."""
     history.epoch = epoch - 1
     depose(history)
-    raise Enough
 
 
-def test_an_election_with_an_epoch_that_is_not_above_the_last_breaks_it() -> None:
-    finding = only(spoilt("joined", lambda history: elects(history, 2)), "S4")
-
-    assert "a#1 was elected at" in finding.why and "with epoch 2, after epoch 2" in finding.why
-    assert names(finding) == [f"b#1 {BUMP}", f"a#1 {BUMP}"]
-    held(spoilt("joined", lambda history: elects(history, 3)))
-
-
-def test_after_a_manual_edit_an_epoch_is_above_those_of_all_states() -> None:
-    def happen(history: StoryHistory, epoch: int) -> None:
-        history.fenced("g", replace(history.states["g"], epoch=2))
-        history.hand(Delete(COORDINATOR_EPOCH))
-        elects(history, epoch)
-
-    def unwritten(history: StoryHistory) -> None:
-        """The coordinator of epoch 2 has written nothing yet."""
-        history.hand(Delete(COORDINATOR_EPOCH))
-        elects(history, 2)
-
-    finding = only(spoilt("joined", lambda history: happen(history, 2)), "S4")
-
-    assert "with epoch 2, after epoch 2" in finding.why
-    assert names(finding) == ["b#1 commit g/state", f"a#1 {BUMP}"]
-    held(spoilt("joined", lambda history: happen(history, 3)))
-    held(spoilt("failed over", unwritten))
+@breaks(
+    "S4", "a#1 was elected at", "with epoch 2, after epoch 2", at="joined", witness=f"b#1 {BUMP}, a#1 {BUMP}", epoch=2
+)
+@holds(at="joined", epoch=3)
+def test_an_election_with_an_epoch_that_is_not_above_the_last_breaks_it(history: StoryHistory, epoch: int) -> None:
+    elects(history, epoch)
 
 
-def paused_turn(before_the_election: bool, pause: bytes) -> Verdicts:
-    def happen(history: StoryHistory) -> None:
-        written = Create(PAUSED, pause)
-        if before_the_election:
-            history.hand(written)
-        history.close(history.coordinator)
-        history.session("a#1")
-        history.elect("a#1")
-        if not before_the_election:
-            history.hand(written)
-        history.states["g"] = replace(history.states["g"], epoch=history.epoch)
-        history.fenced("g", history.states["g"])
-        raise Enough
-
-    return spoilt("joined", happen)
+@breaks("S4", "with epoch 2, after epoch 2", at="joined", witness=f"b#1 commit g/state, a#1 {BUMP}", epoch=2)
+@holds(at="joined", epoch=3)
+def test_after_a_manual_edit_an_epoch_is_above_those_of_all_states(history: StoryHistory, epoch: int) -> None:
+    history.fenced("g", replace(history.states["g"], epoch=2))
+    history.hand(Delete(COORDINATOR_EPOCH))
+    elects(history, epoch)
 
 
-def test_a_turn_of_a_group_that_was_paused_before_the_election_breaks_it() -> None:
-    finding = only(paused_turn(True, PausedRecord(groups={"g": Pause("ann", 0)}).to_bytes()), "S4")
-
-    assert "a#1 took a turn of group g" in finding.why
-    assert names(finding) == ["hand commit consumers/paused", f"a#1 {BUMP}", "a#1 commit g/state"]
-
-
-def test_a_turn_that_began_before_the_pause_is_finished() -> None:
-    held(paused_turn(False, PausedRecord(everything=Pause("ann", 0)).to_bytes()))
+@holds(at="failed over")
+def test_after_a_manual_edit_an_epoch_without_a_write_may_come_again(history: StoryHistory) -> None:
+    history.hand(Delete(COORDINATOR_EPOCH))
+    elects(history, 2)
 
 
-def test_another_groups_pause_or_one_that_cannot_be_read_keeps_no_turn_back() -> None:
-    held(paused_turn(True, PausedRecord(groups={"h": Pause("ann", 0)}).to_bytes()))
-    held(paused_turn(True, b"{"))
+def elects_another(history: StoryHistory) -> None:
+    """The other node is elected, with its epoch in the state that it will write."""
+    history.close(history.coordinator)
+    history.session("a#1")
+    history.elect("a#1")
+    history.states["g"] = replace(history.states["g"], epoch=history.epoch)
+
+
+@breaks(
+    "S4", "a#1 took a turn of group g", at="joined",
+    witness=f"hand commit consumers/paused, a#1 {BUMP}, a#1 commit g/state",
+)  # fmt: skip
+def test_a_turn_of_a_group_that_was_paused_before_the_election_breaks_it(history: StoryHistory) -> None:
+    history.hand(Create(PAUSED, PausedRecord(groups={"g": Pause("ann", 0)}).to_bytes()))
+    elects_another(history)
+    history.fenced("g", history.states["g"])
+
+
+@holds(at="joined")
+def test_a_turn_that_began_before_the_pause_is_finished(history: StoryHistory) -> None:
+    elects_another(history)
+    history.hand(Create(PAUSED, PausedRecord(everything=Pause("ann", 0)).to_bytes()))
+    history.fenced("g", history.states["g"])
+
+
+@holds(at="joined", pause=PausedRecord(groups={"h": Pause("ann", 0)}).to_bytes())
+@holds(at="joined", pause=b"{")
+def test_another_groups_pause_or_one_that_cannot_be_read_keeps_no_turn_back(
+    history: StoryHistory, pause: bytes
+) -> None:
+    history.hand(Create(PAUSED, pause))
+    elects_another(history)
+    history.fenced("g", history.states["g"])

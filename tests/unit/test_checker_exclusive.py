@@ -12,8 +12,8 @@ from coordinator.zk.znodes.records import OwnerRecord
 from coordinator.zk.znodes.segments import SealedRange
 from drills.checker import Verdicts, Violation, check
 from tests.support.made_histories import BOUNDS, Made, parted
-from tests.support.made_story import Enough, G, StoryHistory
-from tests.support.spoilt import changed, held, names, only, spoilt
+from tests.support.made_story import G, StoryHistory
+from tests.support.spoilt import breaks, held, holds, names, only, spoilt
 
 P2, P3 = TopicPartition("flights", 2), TopicPartition("flights", 3)
 
@@ -35,266 +35,214 @@ def overlaps(verdicts: Verdicts) -> list[Violation]:
 
 
 def test_concurrent_fetches_of_a_partition_break_it() -> None:
-    (finding,) = overlaps(spoilt("stop sent", begins_early))
+    (finding,) = overlaps(spoilt("stop sent", begins_early, goes_on=True))
 
     assert names(finding) == ["s1#1 begin", "s1#1 lease", "s2#1 lease", "s2#1 begin"]
     assert "flights-3 of group g was fetched by s1#1" in finding.why and "by s2#1" in finding.why
 
 
-def test_partition_may_be_started_in_the_instant_in_which_its_holder_halts() -> None:
-    def happen(history: StoryHistory) -> None:
-        life = history.lives["s2"]
-        life.channel = replace(life.channel, topics={"flights": "T1"})
-        history.begin(life, [P3])
-        history.halt(history.lives["s1"], parted({"flights": "3"}), "revoked")
-        history.halt(life, parted({"flights": "3"}), "revoked")
-        life.channel = replace(life.channel, running={}, topics={})
+def begins_at_once(history: StoryHistory, fetch: bool) -> None:
+    """The newcomer begins a partition in the instant in which its holder halts, and both may fetch in it."""
+    life = history.lives["s2"]
+    life.channel = replace(life.channel, topics={"flights": "T1"})
+    history.begin(life, [P3])
+    if fetch:
+        history.fetch("s2", 4, 3)
+        history.fetch("s1", 4, 3)
+    history.halt(history.lives["s1"], parted({"flights": "3"}), "revoked")
+    history.halt(life, parted({"flights": "3"}), "revoked")
+    life.channel = replace(life.channel, running={}, topics={})
 
-    assert not overlaps(spoilt("stop sent", happen))
+
+def test_partition_may_be_started_in_the_instant_in_which_its_holder_halts() -> None:
+    assert not overlaps(spoilt("stop sent", lambda history: begins_at_once(history, fetch=False), goes_on=True))
 
 
 def test_two_consumers_that_fetch_in_one_instant_break_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        life = history.lives["s2"]
-        life.channel = replace(life.channel, topics={"flights": "T1"})
-        history.begin(life, [P3])
-        history.fetch("s2", 4, 3)
-        history.fetch("s1", 4, 3)
-        history.halt(history.lives["s1"], parted({"flights": "3"}), "revoked")
-        history.halt(life, parted({"flights": "3"}), "revoked")
-        life.channel = replace(life.channel, running={}, topics={})
-
-    (finding,) = overlaps(spoilt("stop sent", happen))
+    (finding,) = overlaps(spoilt("stop sent", lambda history: begins_at_once(history, fetch=True), goes_on=True))
 
     assert names(finding) == ["s1#1 begin", "s1#1 lease", "s2#1 lease", "s2#1 begin", "s2#1 fetch", "s1#1 fetch"]
 
 
-def test_records_fetched_after_the_partition_was_released_break_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        ranges = [SealedRange("flights", "T1", 3, 20, 24)._asdict()]
-        history.event("fetch", "s1#1", group="g", consumer="s1", incarnation="s1-a", ranges=ranges)
-        raise Enough
-
-    finding = only(spoilt("joined", happen), "S1")
-
-    assert names(finding) == ["s2#1 lease", "s2#1 begin", "s1#1 fetch"]
-    assert "flights-3 of group g was fetched by s1#1" in finding.why and "which does not run it" in finding.why
+@breaks(
+    "S1", "flights-3 of group g was fetched by s1#1", "which does not run it", at="joined",
+    witness="s2#1 lease, s2#1 begin, s1#1 fetch",
+)  # fmt: skip
+def test_records_fetched_after_the_partition_was_released_break_it(history: StoryHistory) -> None:
+    ranges = [SealedRange("flights", "T1", 3, 20, 24)._asdict()]
+    history.event("fetch", "s1#1", group="g", consumer="s1", incarnation="s1-a", ranges=ranges)
 
 
-def test_late_records_of_a_consumer_without_name_or_lease_do_not_count() -> None:
-    def happen(history: StoryHistory) -> None:
-        ranges = [SealedRange("flights", "T1", 3, 60, 64)._asdict()]
-        history.event("fetch", "s2#1", group="g", consumer="s2", incarnation="s2-a", ranges=ranges)
-        raise Enough
+def fetches(
+    history: StoryHistory, consumer: str, first: int, partition: int = 3, kind: str = "fetch", **more: float
+) -> None:
+    """The first life of a consumer fetches or returns four records."""
+    ranges = [SealedRange("flights", "T1", partition, first, first + 4)._asdict()]
+    names = {"group": "g", "consumer": consumer, "incarnation": f"{consumer}-a"}
+    history.event(kind, f"{consumer}#1", **names, ranges=ranges, **more)
 
-    held(spoilt("taken over", happen))
 
-    def lapsed(history: StoryHistory) -> None:
-        del history.roles["s1#1"]
+@holds(at="taken over", consumer="s2", first=60, has_lease=True)
+@holds(at="joined", consumer="s1", first=20, has_lease=False)
+def test_late_records_of_a_consumer_without_name_or_lease_do_not_count(
+    history: StoryHistory, consumer: str, first: int, has_lease: bool
+) -> None:
+    if not has_lease:
+        del history.roles[f"{consumer}#1"]
         history.pass_(5)
-        ranges = [SealedRange("flights", "T1", 3, 20, 24)._asdict()]
-        history.event("fetch", "s1#1", group="g", consumer="s1", incarnation="s1-a", ranges=ranges)
-        raise Enough
-
-    held(spoilt("joined", lapsed))
+    fetches(history, consumer, first)
 
 
-def acts(history: StoryHistory, *kinds: str, checked: float | None = None) -> None:
-    """s1, whose lease has lapsed meanwhile, fetches or returns its records, a second apart."""
+def lapses(history: StoryHistory, *kinds: str, is_late: bool | None = None, renews: bool = False) -> None:
+    """The lease of s1 lapses, which then fetches or returns its records, a second apart.
+
+    :param is_late: whether the lease was recorded as checked after its lapse; None: not recorded.
+    """
+    fetches(history, "s1", 100, 2, kinds[0])  # under its lease
+    history.pass_(1)
+    del history.roles["s1#1"]
+    lapse = max(e["until"] for e in history.events if e["event"] == "lease" and e["who"] == "s1#1")
+    history.pass_(5)
+    checked = {} if is_late is None else {"checked": lapse + (0.01 if is_late else -0.01)}
+    if renews:
+        history.lease("s1#1", "consumer")
+        checked = {"checked": history.now}
     for kind in kinds:
-        ranges = [SealedRange("flights", "T1", 2, 100, 104)._asdict()]
-        more = {} if checked is None else {"checked": checked}
-        history.event(kind, "s1#1", group="g", consumer="s1", incarnation="s1-a", ranges=ranges, **more)
+        fetches(history, "s1", 100, 2, kind, **checked)
         history.pass_(1)
 
 
-def lapsed(*kinds: str, is_late: bool | None = None, renews: bool = False) -> Verdicts:
-    """
-    :param is_late: whether the lease was recorded as checked after its lapse; None: not recorded.
-    """
-
-    def happen(history: StoryHistory) -> None:
-        acts(history, kinds[0])  # under its lease
-        del history.roles["s1#1"]
-        lapse = max(e["until"] for e in history.events if e["event"] == "lease" and e["who"] == "s1#1")
-        history.pass_(5)
-        if renews:
-            history.lease("s1#1", "consumer")
-        when = None if is_late is None else lapse + (0.01 if is_late else -0.01)
-        acts(history, *kinds, checked=history.now if renews else when)
-        raise Enough
-
-    return spoilt("joined", happen)
+@pytest.mark.parametrize("kind", ["fetch", "returned"])
+@holds(at="joined", is_late=False)
+@holds(at="joined", is_late=None)
+def test_a_fetch_that_began_before_the_lease_lapsed_may_end(
+    history: StoryHistory, kind: str, is_late: bool | None
+) -> None:
+    lapses(history, kind, is_late=is_late)
 
 
 @pytest.mark.parametrize("kind", ["fetch", "returned"])
-def test_a_fetch_that_began_before_the_lease_lapsed_may_end(kind: str) -> None:
-    held(lapsed(kind, is_late=False))
-    held(lapsed(kind))
-
-
-@pytest.mark.parametrize("kind", ["fetch", "returned"])
-def test_a_fetch_that_begins_after_the_lapse_of_its_lease_breaks_it(kind: str) -> None:
-    finding = only(lapsed(kind, is_late=True), "S1")
-
-    assert names(finding) == ["s1#1 lease", f"s1#1 {kind}"]
-    assert "s1#1 (consumer s1 of group g, incarnation s1-a)" in finding.why and "had lapsed at" in finding.why
+@breaks(
+    "S1", "s1#1 (consumer s1 of group g, incarnation s1-a)", "had lapsed at", at="joined",
+    witness="s1#1 lease, s1#1 {kind}",
+)  # fmt: skip
+def test_a_fetch_that_begins_after_the_lapse_of_its_lease_breaks_it(history: StoryHistory, kind: str) -> None:
+    lapses(history, kind, is_late=True)
 
 
 def test_second_fetch_after_the_lapse_breaks_it_without_a_begin_time() -> None:
-    finding = only(lapsed("fetch", "fetch", "fetch"), "S1")
+    finding = only(spoilt("joined", lambda history: lapses(history, "fetch", "fetch", "fetch")), "S1")
 
     assert names(finding) == ["s1#1 lease", "s1#1 fetch"]
     assert finding.witness[1]["at"] - finding.witness[0]["until"] > 1
 
 
-def test_fetch_after_the_renewal_of_a_lapsed_lease_is_judged() -> None:
-    held(lapsed("fetch", "returned", renews=True))
+@holds(at="joined")
+def test_fetch_after_the_renewal_of_a_lapsed_lease_is_judged(history: StoryHistory) -> None:
+    lapses(history, "fetch", "returned", renews=True)
 
 
-def test_a_lease_that_is_renewed_after_the_partition_was_handed_on_breaks_it() -> None:
+@breaks("S1", "at 36 s", witness="s1#1 begin, s3#1 begin, s1#1 lease, s3#1 lease")
+def test_a_lease_that_is_renewed_after_the_partition_was_handed_on_breaks_it(events: list[Made]) -> None:
     """The consumer that hangs has been evicted by then, and halts only when it wakes: its lease had lapsed."""
-
-    def renew(events: list[Made]) -> None:
-        place = next(number for number, event in enumerate(events) if event["at"] == 36.0)
-        model = next(event for event in events if event["event"] == "lease" and event["who"] == "s1#1")
-        events.insert(place, {**model, "at": 36.0, "until": 37.0})
-
-    finding = only(changed(renew), "S1")
-
-    assert names(finding) == ["s1#1 begin", "s3#1 begin", "s1#1 lease", "s3#1 lease"]
-    assert "at 36 s" in finding.why
+    place = next(number for number, event in enumerate(events) if event["at"] == 36.0)
+    model = next(event for event in events if event["event"] == "lease" and event["who"] == "s1#1")
+    events.insert(place, {**model, "at": 36.0, "until": 37.0})
 
 
-def test_lease_longer_than_the_mark_breaks_it() -> None:
-    def lengthen(events: list[Made]) -> None:
-        last = [event for event in events if event["event"] == "lease" and event["who"] == "s1#1"]
-        before = [event for event in last if event["at"] < 30]
-        before[-1]["until"] = 34.5
-
-    finding = only(changed(lengthen), "S1")
-
-    assert names(finding) == ["s1#1 begin", "s1#1 lease", "s3#1 lease", "s3#1 begin"]
+@breaks("S1", witness="s1#1 begin, s1#1 lease, s3#1 lease, s3#1 begin")
+def test_lease_longer_than_the_mark_breaks_it(events: list[Made]) -> None:
+    last = [event for event in events if event["event"] == "lease" and event["who"] == "s1#1"]
+    before = [event for event in last if event["at"] < 30]
+    before[-1]["until"] = 34.5
 
 
 def test_killed_process_does_not_fetch_even_under_a_valid_lease() -> None:
     def happen(history: StoryHistory) -> None:
         history.event("exit", "s1#1", why="killed")
         begins_early(history)
-        raise Enough
 
     assert not overlaps(spoilt("stop sent", happen))
 
 
-def test_start_after_its_name_was_taken_over_counts_as_no_fetch() -> None:
+@holds()
+def test_start_after_its_name_was_taken_over_counts_as_no_fetch(events: list[Made]) -> None:
     """The old process has claimed it before, and reads its offset while the new one registers."""
-
-    def begin_late(events: list[Made]) -> None:
-        place = next(number for number, e in enumerate(events) if e["event"] == "begin" and e["who"] == "s2#2")
-        before = [e for e in events[:place] if e["event"] == "begin" and e["who"] == "s2#1"]
-        events.insert(place + 1, {**before[-1], "at": events[place]["at"]})
-
-    held(changed(begin_late))
+    place = next(number for number, e in enumerate(events) if e["event"] == "begin" and e["who"] == "s2#2")
+    before = [e for e in events[:place] if e["event"] == "begin" and e["who"] == "s2#1"]
+    events.insert(place + 1, {**before[-1], "at": events[place]["at"]})
 
 
-def test_a_name_that_another_process_has_taken_over_fetches_no_more() -> None:
+@breaks("S1", witness="s2#1 begin, s2#1 lease, s2#2 lease, s2#2 begin", alone=False)
+def test_a_name_that_another_process_has_taken_over_fetches_no_more(events: list[Made]) -> None:
     """In the story the old process halts only after the new one has begun."""
-
-    def be_the_same(events: list[Made]) -> None:
-        taken = next(e for e in events if e["event"] == "commit" and e["who"] == "s2#2" and len(e["ops"]) > 2)
-        taken["who"] = "s2#1"
-
-    finding = changed(be_the_same)["S1"].findings[0]
-
-    assert names(finding) == ["s2#1 begin", "s2#1 lease", "s2#2 lease", "s2#2 begin"]
+    taken = next(e for e in events if e["event"] == "commit" and e["who"] == "s2#2" and len(e["ops"]) > 2)
+    taken["who"] = "s2#1"
 
 
-def test_process_that_registers_again_without_releasing_partitions_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        life = history.lives["s1"]
-        history.register(life, "s1-x")
-        shares = {"s0": {"flights": "0-1"}, "s1": {"flights": "2"}, "s2": {"flights": "3"}}
-        start = history.start("s1", shares["s1"], generation=history.states["g"].generation + 1)
-        history.turn("g", shares, start)
-        history.obey("s1")
-        history.pass_(1)
-        raise Enough
-
-    finding = only(spoilt("joined", happen), "S1")
-
-    assert names(finding) == ["s1#1 begin", "s1#1 lease", "s1#1 begin"]
-    assert "incarnation s1-a" in finding.why and "incarnation s1-x" in finding.why
+@breaks("S1", "incarnation s1-a", "incarnation s1-x", at="joined", witness="s1#1 begin, s1#1 lease, s1#1 begin")
+def test_process_that_registers_again_without_releasing_partitions_breaks_it(history: StoryHistory) -> None:
+    life = history.lives["s1"]
+    history.register(life, "s1-x")
+    shares = {"s0": {"flights": "0-1"}, "s1": {"flights": "2"}, "s2": {"flights": "3"}}
+    start = history.start("s1", shares["s1"], generation=history.states["g"].generation + 1)
+    history.turn("g", shares, start)
+    history.obey("s1")
+    history.pass_(1)
 
 
-def test_consumer_that_left_in_zookeeper_does_not_fetch_though_its_process_hangs() -> None:
-    def happen(history: StoryHistory) -> None:
-        life = history.lives["s1"]
-        ended = replace(life.channel, running={}, topics={}, ended="poll was not called", error="UnknownMemberId")
-        history.set_channel(life, ended, *history.released(life, [P2]), Delete(G.id("s1")))
-        shares = {"s0": {"flights": "0-1"}, "s2": {"flights": "2-3"}}
-        start = history.start("s2", shares["s2"], generation=history.states["g"].generation + 1)
-        history.turn("g", shares, start)
-        history.obey("s2")
-        history.pass_(1)
-        raise Enough
-
-    held(spoilt("joined", happen))
+@holds(at="joined")
+def test_consumer_that_left_in_zookeeper_does_not_fetch_though_its_process_hangs(history: StoryHistory) -> None:
+    life = history.lives["s1"]
+    ended = replace(life.channel, running={}, topics={}, ended="poll was not called", error="UnknownMemberId")
+    history.set_channel(life, ended, *history.released(life, [P2]), Delete(G.id("s1")))
+    shares = {"s0": {"flights": "0-1"}, "s2": {"flights": "2-3"}}
+    start = history.start("s2", shares["s2"], generation=history.states["g"].generation + 1)
+    history.turn("g", shares, start)
+    history.obey("s2")
+    history.pass_(1)
 
 
-def test_two_channels_that_run_a_partition_after_a_commit_break_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        life = history.lives["s0"]
-        running = {**life.channel.running, P2: None}
-        owner = Create(G.owner(*P2), OwnerRecord("s0-0", "s0", "s0-a", 2).to_bytes(), ephemeral=True)
-        history.hand(Delete(G.owner(*P2)))
-        history.set_channel(life, replace(life.channel, running=running), owner)
-        history.set_channel(life, life.channel.without([P2]), Delete(G.owner(*P2)))
-
-    finding = only(spoilt("joined", happen), "S1")
-
-    assert names(finding) == ["s1#1 commit channel/s1", "s0#1 commit channel/s0"]
-    assert "flights-2 of group g is in `running` of s0 and s1" in finding.why
+@breaks(
+    "S1", "flights-2 of group g is in `running` of s0 and s1", at="joined",
+    witness="s1#1 commit channel/s1, s0#1 commit channel/s0", goes_on=True,
+)  # fmt: skip
+def test_two_channels_that_run_a_partition_after_a_commit_break_it(history: StoryHistory) -> None:
+    life = history.lives["s0"]
+    running = {**life.channel.running, P2: None}
+    owner = Create(G.owner(*P2), OwnerRecord("s0-0", "s0", "s0-a", 2).to_bytes(), ephemeral=True)
+    history.hand(Delete(G.owner(*P2)))
+    history.set_channel(life, replace(life.channel, running=running), owner)
+    history.set_channel(life, life.channel.without([P2]), Delete(G.owner(*P2)))
 
 
-def test_partition_in_an_ended_channel_may_not_run_in_another() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.close("s1#1")
-        torn = replace(history.lives["s1"].channel, ended="its session ended")
-        history.commit(history.coordinator, SetData(G.channel("s1"), torn.to_bytes()))
-        life = history.lives["s0"]
-        owner = Create(G.owner(*P2), OwnerRecord("s0-0", "s0", "s0-a", 2).to_bytes(), ephemeral=True)
-        history.set_channel(life, replace(life.channel, running={**life.channel.running, P2: None}), owner)
-        raise Enough
-
-    finding = only(spoilt("joined", happen), "S1")
-
-    assert names(finding) == ["s1#1 commit channel/s1", "s0#1 commit channel/s0"]
+@breaks("S1", at="joined", witness="s1#1 commit channel/s1, s0#1 commit channel/s0")
+def test_partition_in_an_ended_channel_may_not_run_in_another(history: StoryHistory) -> None:
+    history.close("s1#1")
+    torn = replace(history.lives["s1"].channel, ended="its session ended")
+    history.commit(history.coordinator, SetData(G.channel("s1"), torn.to_bytes()))
+    life = history.lives["s0"]
+    owner = Create(G.owner(*P2), OwnerRecord("s0-0", "s0", "s0-a", 2).to_bytes(), ephemeral=True)
+    history.set_channel(life, replace(life.channel, running={**life.channel.running, P2: None}), owner)
 
 
-def test_manually_edited_channel_is_not_judged() -> None:
-    def happen(history: StoryHistory) -> None:
-        life = history.lives["s0"]
-        running = {**life.channel.running, P2: 7}
-        history.hand(SetData(G.channel("s0"), replace(life.channel, running=running).to_bytes()))
-        raise Enough
-
-    held(spoilt("joined", happen))
+@holds(at="joined")
+def test_manually_edited_channel_is_not_judged(history: StoryHistory) -> None:
+    life = history.lives["s0"]
+    running = {**life.channel.running, P2: 7}
+    history.hand(SetData(G.channel("s0"), replace(life.channel, running=running).to_bytes()))
 
 
-def test_fetches_after_manual_removal_of_a_registration_are_not_judged() -> None:
+@holds(at="joined")
+def test_fetches_after_manual_removal_of_a_registration_are_not_judged(history: StoryHistory) -> None:
     """It is ended like its session: the coordinator cannot know that its lease is still valid."""
-
-    def happen(history: StoryHistory) -> None:
-        history.hand(Delete(G.id("s1")))
-        life = history.lives["s1"]
-        shares = {"s0": {"flights": "0-1"}, "s2": {"flights": "2-3"}}
-        start = history.start("s2", shares["s2"], generation=history.states["g"].generation + 1)
-        history.turn("g", shares, *history.end_of(life, "its session ended"), start)
-        history.obey("s2")
-        history.pass_(1)
-        raise Enough
-
-    held(spoilt("joined", happen))
+    history.hand(Delete(G.id("s1")))
+    life = history.lives["s1"]
+    shares = {"s0": {"flights": "0-1"}, "s2": {"flights": "2-3"}}
+    start = history.start("s2", shares["s2"], generation=history.states["g"].generation + 1)
+    history.turn("g", shares, *history.end_of(life, "its session ended"), start)
+    history.obey("s2")
+    history.pass_(1)
 
 
 RUN: Made = {"at": 0.0, "who": "server", "event": "run", "version": 1, "bounds": dict(BOUNDS)}
@@ -381,7 +329,6 @@ def test_fetch_by_a_consumer_that_left_breaks_it() -> None:
         history.begin(life, [P3])
         history.pass_(0.5)
         history.event("exit", "s1#1", why="left")
-        raise Enough
 
     finding = only(spoilt("returned", happen), "S1")
 
@@ -394,35 +341,34 @@ def test_a_claim_that_removes_an_owner_znode_in_the_way_breaks_it() -> None:
         running = {**life.channel.running, P2: None}
         owner = Create(G.owner(*P2), OwnerRecord("s0-0", "s0", "s0-a", 2).to_bytes(), ephemeral=True)
         history.set_channel(life, replace(life.channel, running=running), Delete(G.owner(*P2)), owner)
-        raise Enough
 
     findings = spoilt("joined", happen)["S1"].findings
 
     assert any("s0 of group g claimed flights-2" in each.why and "was in the way" in each.why for each in findings)
 
 
-def left(error: str = "", halts_after_s: float | None = None) -> Verdicts:
+def leaves(history: StoryHistory, error: str = "", halts_after_s: float | None = None) -> None:
     """s1 ends its incarnation, and stops fetching so much later, or never."""
-
-    def happen(history: StoryHistory) -> None:
-        life = history.lives["s1"]
-        ended = replace(life.channel, running={}, topics={}, ended="left", error=error)
-        history.set_channel(life, ended, *history.released(life, [P2]), Delete(G.id("s1")))
-        if halts_after_s is not None:
-            history.pass_(halts_after_s)
-            history.halt(life, frozenset({P2}), "left")
-        history.pass_(1)
-        raise Enough
-
-    return spoilt("joined", happen)
+    life = history.lives["s1"]
+    ended = replace(life.channel, running={}, topics={}, ended="left", error=error)
+    history.set_channel(life, ended, *history.released(life, [P2]), Delete(G.id("s1")))
+    if halts_after_s is not None:
+        history.pass_(halts_after_s)
+        history.halt(life, frozenset({P2}), "left")
+    history.pass_(1)
 
 
-def test_leaving_of_its_own_accord_while_still_fetching_breaks_it() -> None:
-    for verdicts in (left(), left(halts_after_s=0.01)):
-        finding = only(verdicts, "S1")
-        assert "s1#1 left group g" in finding.why and "while it still fetched flights-2" in finding.why
+@breaks("S1", "s1#1 left group g", "while it still fetched flights-2", at="joined", halts_after_s=None)
+@breaks("S1", "s1#1 left group g", "while it still fetched flights-2", at="joined", halts_after_s=0.01)
+def test_leaving_of_its_own_accord_while_still_fetching_breaks_it(
+    history: StoryHistory, halts_after_s: float | None
+) -> None:
+    leaves(history, halts_after_s=halts_after_s)
 
 
-def test_the_end_of_fetching_may_seem_to_be_a_millisecond_behind_the_leave() -> None:
-    held(left(halts_after_s=0.001))
-    held(left(error="UnknownMemberId"))
+@holds(at="joined", error="", halts_after_s=0.001)
+@holds(at="joined", error="UnknownMemberId", halts_after_s=None)
+def test_the_end_of_fetching_may_seem_to_be_a_millisecond_behind_the_leave(
+    history: StoryHistory, error: str, halts_after_s: float | None
+) -> None:
+    leaves(history, error, halts_after_s)

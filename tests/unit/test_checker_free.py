@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -11,11 +10,12 @@ from coordinator.zk.store import Create, Delete, Operation, SetData
 from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import OwnerRecord
-from tests.support.made_story import Enough, G, StoryHistory
-from tests.support.spoilt import held, names, only, spoilt
+from tests.support.made_story import G, StoryHistory
+from tests.support.spoilt import breaks, held, holds, only, spoilt
 
 P1, P2, P3 = (TopicPartition("flights", number) for number in (1, 2, 3))
 LEASE_S = 4.0
+ENDED = "s2#1 commit channel/s2, b#1 commit g/state"
 
 
 def sends(history: StoryHistory, consumer: str, ranges: str, *more: Operation, **fields: object) -> None:
@@ -27,41 +27,29 @@ def sends(history: StoryHistory, consumer: str, ranges: str, *more: Operation, *
 # ---- starts
 
 
-def test_a_start_with_a_partition_that_another_channel_runs_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        sends(history, "s2", "3")
-        raise Enough
-
-    finding = only(spoilt("stop sent", happen), "S1")
-
-    assert "gives flights-3 of group g to s2" in finding.why and "s1 runs it" in finding.why
-    assert names(finding) == ["s1#1 commit channel/s1", "b#1 commit g/state"]
+@breaks(
+    "S1", "gives flights-3 of group g to s2", "s1 runs it", at="stop sent",
+    witness="s1#1 commit channel/s1, b#1 commit g/state",
+)  # fmt: skip
+def test_a_start_with_a_partition_that_another_channel_runs_breaks_it(history: StoryHistory) -> None:
+    sends(history, "s2", "3")
 
 
-def test_a_start_with_a_partition_of_an_earlier_start_breaks_it() -> None:
-    def happen(history: StoryHistory, in_one_multi: bool) -> None:
-        command = Delete(history.command_of("s2"))
-        if not in_one_multi:
-            history.fenced("g", history.states["g"], command)
-        sends(history, "s0", "0-1,3", *([command] if in_one_multi else []))
-        raise Enough
-
-    finding = only(spoilt("start sent", lambda history: happen(history, in_one_multi=True)), "S1")
-
-    assert "command-0000000000 of s2, a start with it, was not acknowledged" in finding.why
-    held(spoilt("start sent", lambda history: happen(history, in_one_multi=False)))
+@breaks("S1", "command-0000000000 of s2, a start with it, was not acknowledged", at="start sent", in_one_multi=True)
+@holds(at="start sent", in_one_multi=False)
+def test_a_start_with_a_partition_of_an_earlier_start_breaks_it(history: StoryHistory, in_one_multi: bool) -> None:
+    command = Delete(history.command_of("s2"))
+    if not in_one_multi:
+        history.fenced("g", history.states["g"], command)
+    sends(history, "s0", "0-1,3", *([command] if in_one_multi else []))
 
 
-def test_a_start_with_a_partition_under_a_mark_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        sends(history, "s3", "1-2")
-        raise Enough
-
-    finding = only(spoilt("evicted", happen), "S1")
-
-    assert "gives flights-2 of group g to s3" in finding.why
-    assert "the lease of s1 (incarnation s1-a) still covers it" in finding.why
-    assert names(finding) == ["b#1 commit g/state", "b#1 commit g/state"]
+@breaks(
+    "S1", "gives flights-2 of group g to s3", "the lease of s1 (incarnation s1-a) still covers it", at="evicted",
+    witness="b#1 commit g/state, b#1 commit g/state",
+)  # fmt: skip
+def test_a_start_with_a_partition_under_a_mark_breaks_it(history: StoryHistory) -> None:
+    sends(history, "s3", "1-2")
 
 
 def test_a_start_with_a_partition_that_has_an_owner_znode_breaks_it() -> None:
@@ -70,7 +58,6 @@ def test_a_start_with_a_partition_that_has_an_owner_znode_breaks_it() -> None:
     def happen(history: StoryHistory, who: str) -> None:
         history.commit(who, Create(G.owner(*P3), data, ephemeral=True))
         sends(history, "s2", "3")
-        raise Enough
 
     finding = only(spoilt("stop obeyed", lambda history: happen(history, "s1#1")), "S1")
 
@@ -78,96 +65,80 @@ def test_a_start_with_a_partition_that_has_an_owner_znode_breaks_it() -> None:
     held(spoilt("stop obeyed", lambda history: happen(history, "hand")))
 
 
-def test_a_start_may_give_again_what_its_consumer_runs() -> None:
-    def happen(history: StoryHistory) -> None:
-        sends(history, "s0", "0-1")
-        raise Enough
-
-    held(spoilt("joined", happen))
+@holds(at="joined")
+def test_a_start_may_give_again_what_its_consumer_runs(history: StoryHistory) -> None:
+    sends(history, "s0", "0-1")
 
 
-def test_a_start_after_a_manual_edit_of_the_other_channel_is_not_judged() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.hand(SetData(G.channel("s1"), history.lives["s1"].channel.to_bytes()))
-        sends(history, "s2", "3", Delete(G.owner(*P3)))
-        raise Enough
-
-    held(spoilt("stop sent", happen))
+@holds(at="stop sent")
+def test_a_start_after_a_manual_edit_of_the_other_channel_is_not_judged(history: StoryHistory) -> None:
+    history.hand(SetData(G.channel("s1"), history.lives["s1"].channel.to_bytes()))
+    sends(history, "s2", "3", Delete(G.owner(*P3)))
 
 
 # ---- marks
 
 
-def without_marks(after_s: float, elects: bool = False, by_hand: bool = False) -> Callable[[StoryHistory], None]:
+def drops_the_mark(history: StoryHistory, after_s: float, elects: bool = False, by_hand: bool = False) -> None:
     """The coordinator drops the mark of the evicted so long after it was written."""
-
-    def happen(history: StoryHistory) -> None:
-        written = history.now - 0.01  # the acknowledged start came after it
-        if elects:
-            history.pass_(1.0)
-            history.close(history.coordinator)
-            history.session("a#1")
-            history.elect("a#1")
-        if by_hand:
-            history.hand(SetData(G.state, history.states["g"].to_bytes()))
-        history.to(round(written + after_s, 3) - 0.01)
-        history.fenced("g", replace(history.states["g"], marks=(), epoch=history.epoch))
-        raise Enough
-
-    return happen
-
-
-def test_a_mark_that_is_dropped_before_its_lease_is_over_breaks_it() -> None:
-    finding = only(spoilt("evicted", without_marks(0.9 * LEASE_S)), "S1")
-
-    assert "the mark of s1 (incarnation s1-a) in group g was dropped" in finding.why
-    assert names(finding) == ["b#1 commit consumers/coordinator", "b#1 commit g/state", "b#1 commit g/state"]
-    held(spoilt("evicted", without_marks(LEASE_S)))
-    held(spoilt("evicted", without_marks(0.99 * LEASE_S)))
-
-
-def test_the_lease_of_a_mark_counts_again_after_an_election() -> None:
-    only(spoilt("evicted", without_marks(LEASE_S, elects=True)), "S1")
-    held(spoilt("evicted", without_marks(LEASE_S + 1.1, elects=True)))
-
-
-def test_marks_of_a_state_that_a_hand_has_written_are_not_judged() -> None:
-    held(spoilt("evicted", without_marks(1.0, by_hand=True)))
-
-
-@pytest.mark.parametrize("lease_ms", [None, 3900, 4000])
-def test_a_live_incarnation_that_is_ended_without_a_mark_for_its_lease_breaks_it(lease_ms: int | None) -> None:
-    def happen(history: StoryHistory) -> None:
-        life = history.lives["s2"]
-        mark = replace(history.mark(life), lease_ms=lease_ms or 0)
-        state = replace(history.states["g"], marks=(mark,) if lease_ms is not None else ())
-        history.fenced("g", state, *history.end_of(life, "refused: no common strategy"), Delete(G.id("s2")))
-        raise Enough
-
-    if lease_ms == 4000:
-        held(spoilt("joined", happen))
-        return
-    finding = only(spoilt("joined", happen), "S1")
-    assert "no mark covers its partitions for its lease of 4000 ms" in finding.why
-    assert names(finding) == ["s2#1 commit channel/s2", "b#1 commit g/state"]
-
-
-def test_the_mark_of_a_lost_state_counts_from_its_first_manual_write() -> None:
-    def happen(history: StoryHistory, after_s: float) -> None:
-        state = history.states["g"]
-        history.hand(SetData(G.state, b"{"))
-        lost_at = history.now
+    written = history.now - 0.01  # the acknowledged start came after it
+    if elects:
         history.pass_(1.0)
-        history.hand(SetData(G.state, b""))
-        history.pass_(1.0)
-        mark = replace(history.mark(history.lives["s2"]), consumer="unknown", incarnation="state-1")
-        history.fenced("g", replace(state, marks=(mark,)))
-        history.to(lost_at + after_s)
-        history.fenced("g", state)
-        raise Enough
+        history.close(history.coordinator)
+        history.session("a#1")
+        history.elect("a#1")
+    if by_hand:
+        history.hand(SetData(G.state, history.states["g"].to_bytes()))
+    history.to(round(written + after_s, 3) - 0.01)
+    history.fenced("g", replace(history.states["g"], marks=(), epoch=history.epoch))
 
-    held(spoilt("joined", lambda history: happen(history, LEASE_S)))
-    only(spoilt("joined", lambda history: happen(history, LEASE_S - 0.2)), "S1")
+
+@breaks(
+    "S1", "the mark of s1 (incarnation s1-a) in group g was dropped", at="evicted",
+    witness="b#1 commit consumers/coordinator, b#1 commit g/state, b#1 commit g/state", after_s=0.9 * LEASE_S,
+)  # fmt: skip
+@holds(at="evicted", after_s=LEASE_S)
+@holds(at="evicted", after_s=0.99 * LEASE_S)
+def test_a_mark_that_is_dropped_before_its_lease_is_over_breaks_it(history: StoryHistory, after_s: float) -> None:
+    drops_the_mark(history, after_s)
+
+
+@breaks("S1", at="evicted", after_s=LEASE_S)
+@holds(at="evicted", after_s=LEASE_S + 1.1)
+def test_the_lease_of_a_mark_counts_again_after_an_election(history: StoryHistory, after_s: float) -> None:
+    drops_the_mark(history, after_s, elects=True)
+
+
+@holds(at="evicted")
+def test_marks_of_a_state_that_a_hand_has_written_are_not_judged(history: StoryHistory) -> None:
+    drops_the_mark(history, 1.0, by_hand=True)
+
+
+@breaks("S1", "no mark covers its partitions for its lease of 4000 ms", at="joined", witness=ENDED, lease_ms=None)
+@breaks("S1", "no mark covers its partitions for its lease of 4000 ms", at="joined", witness=ENDED, lease_ms=3900)
+@holds(at="joined", lease_ms=4000)
+def test_a_live_incarnation_that_is_ended_without_a_mark_for_its_lease_breaks_it(
+    history: StoryHistory, lease_ms: int | None
+) -> None:
+    life = history.lives["s2"]
+    mark = replace(history.mark(life), lease_ms=lease_ms or 0)
+    state = replace(history.states["g"], marks=(mark,) if lease_ms is not None else ())
+    history.fenced("g", state, *history.end_of(life, "refused: no common strategy"), Delete(G.id("s2")))
+
+
+@holds(at="joined", after_s=LEASE_S)
+@breaks("S1", at="joined", after_s=LEASE_S - 0.2)
+def test_the_mark_of_a_lost_state_counts_from_its_first_manual_write(history: StoryHistory, after_s: float) -> None:
+    state = history.states["g"]
+    history.hand(SetData(G.state, b"{"))
+    lost_at = history.now
+    history.pass_(1.0)
+    history.hand(SetData(G.state, b""))
+    history.pass_(1.0)
+    mark = replace(history.mark(history.lives["s2"]), consumer="unknown", incarnation="state-1")
+    history.fenced("g", replace(state, marks=(mark,)))
+    history.to(lost_at + after_s)
+    history.fenced("g", state)
 
 
 # ---- claims
@@ -177,7 +148,6 @@ def test_a_partition_that_comes_to_run_without_its_owner_znode_breaks_it() -> No
     def happen(history: StoryHistory, *operations: Operation) -> None:
         life = history.lives["s2"]
         history.set_channel(life, replace(life.channel, running={P3: None}, topics={"flights": "T1"}), *operations)
-        raise Enough
 
     owner = Create(G.owner(*P3), OwnerRecord("s2-0", "s2", "s2-a", 2).to_bytes(), ephemeral=True)
 
@@ -186,21 +156,18 @@ def test_a_partition_that_comes_to_run_without_its_owner_znode_breaks_it() -> No
     held(spoilt("stop obeyed", lambda history: happen(history, owner)))
 
 
-def test_an_owner_znode_that_stays_after_a_stop_breaks_it_unless_made_by_hand() -> None:
-    def happen(history: StoryHistory, by_hand: bool) -> None:
-        life = history.lives["s2"]
-        if by_hand:
-            history.hand(Delete(G.owner(*P3)))
-            history.hand(Create(G.owner(*P3), OwnerRecord("s2-0", "s2", "s2-a", 2).to_bytes()))
-        history.halt(life, frozenset(life.channel.running), "revoked")
-        offset = history.put(G.offset(*P3), history.offset(life, P3, life.channel.running[P3] or 0))
-        history.set_channel(life, life.channel.without([P3]), offset)
-        raise Enough
-
-    finding = only(spoilt("joined", lambda history: happen(history, by_hand=False)), "S1")
-
-    assert "flights-3 of group g left `running` of s2 (incarnation s2-a)" in finding.why
-    held(spoilt("joined", lambda history: happen(history, by_hand=True)))
+@breaks("S1", "flights-3 of group g left `running` of s2 (incarnation s2-a)", at="joined", by_hand=False)
+@holds(at="joined", by_hand=True)
+def test_an_owner_znode_that_stays_after_a_stop_breaks_it_unless_made_by_hand(
+    history: StoryHistory, by_hand: bool
+) -> None:
+    life = history.lives["s2"]
+    if by_hand:
+        history.hand(Delete(G.owner(*P3)))
+        history.hand(Create(G.owner(*P3), OwnerRecord("s2-0", "s2", "s2-a", 2).to_bytes()))
+    history.halt(life, frozenset(life.channel.running), "revoked")
+    offset = history.put(G.offset(*P3), history.offset(life, P3, life.channel.running[P3] or 0))
+    history.set_channel(life, life.channel.without([P3]), offset)
 
 
 @pytest.mark.parametrize(("early_s", "is_broken"), [(0.0, False), (0.004, False), (0.02, True)])
@@ -215,7 +182,6 @@ def test_a_begin_before_its_claim_breaks_it(early_s: float, is_broken: bool) -> 
         history.obey("s2", begins=False)
         history.pass_(1.0)
         history.event("fetch", "s2#1", group="g", consumer="s2", incarnation="s2-a", ranges=[])
-        raise Enough
 
     verdicts = spoilt("start sent", happen)
 
@@ -224,22 +190,16 @@ def test_a_begin_before_its_claim_breaks_it(early_s: float, is_broken: bool) -> 
         assert "s2#1 began to fetch flights-3 of group g" in only(verdicts, "S1").why
 
 
-def test_a_begin_after_the_name_was_taken_over_is_not_judged() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.event(
-            "begin", "s2#1", group="g", consumer="s2", incarnation="s2-a", generation=2,
-            partitions={"flights": {"1": 0}}, topics={"flights": "T1"},
-        )  # fmt: skip
-        history.pass_(1.0)
-        raise Enough
-
-    held(spoilt("taken over", happen))
+@holds(at="taken over")
+def test_a_begin_after_the_name_was_taken_over_is_not_judged(history: StoryHistory) -> None:
+    history.event(
+        "begin", "s2#1", group="g", consumer="s2", incarnation="s2-a", generation=2,
+        partitions={"flights": {"1": 0}}, topics={"flights": "T1"},
+    )  # fmt: skip
+    history.pass_(1.0)
 
 
-def test_a_first_state_has_no_marks_to_drop() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.hand(Delete(G.state))
-        history.fenced("g", GroupState(epoch=history.epoch))
-        raise Enough
-
-    held(spoilt("evicted", happen))
+@holds(at="evicted")
+def test_a_first_state_has_no_marks_to_drop(history: StoryHistory) -> None:
+    history.hand(Delete(G.state))
+    history.fenced("g", GroupState(epoch=history.epoch))

@@ -11,7 +11,7 @@ from coordinator.zk.znodes.records import OwnerRecord, Pause, PausedRecord
 from drills.checker import check
 from tests.support.made_histories import Made, edited
 from tests.support.made_story import G, H, StoryHistory, story
-from tests.support.spoilt import changed, held, names, only, spoilt
+from tests.support.spoilt import breaks, changed, held, holds
 
 
 def without(*paths: str, verb: str = "delete", skip: int = 0) -> Callable[[list[Made]], None]:
@@ -25,47 +25,38 @@ def without(*paths: str, verb: str = "delete", skip: int = 0) -> Callable[[list[
     return drop
 
 
-def test_an_ephemeral_that_outlives_its_session_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.session("x#1")
-        history.commit("x#1", Create(G.owner("flights", 9), b"{}", ephemeral=True))
-        del history.tree[G.owner("flights", 9)]
-        history.close("x#1")
-
-    finding = only(spoilt("before calm", happen), "S7")
-
-    assert names(finding) == ["server closed", "server end"]
-    assert "owner flights-9 of group g is dead since 70.02 s, and there at 110 s" in finding.why
+@breaks(
+    "S7", "owner flights-9 of group g is dead since 70.02 s, and there at 110 s", at="before calm",
+    witness="server closed, server end", goes_on=True,
+)  # fmt: skip
+def test_an_ephemeral_that_outlives_its_session_breaks_it(history: StoryHistory) -> None:
+    history.session("x#1")
+    history.commit("x#1", Create(G.owner("flights", 9), b"{}", ephemeral=True))
+    del history.tree[G.owner("flights", 9)]
+    history.close("x#1")
 
 
-def test_a_registration_that_outlives_its_session_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.session("x#1")
-        history.commit("x#1", Create(G.id("x"), b"{}", ephemeral=True))
-        del history.tree[G.id("x")]
-        history.close("x#1")
-
-    assert "the registration of x in group g" in only(spoilt("before calm", happen), "S7").why
+@breaks("S7", "the registration of x in group g", at="before calm", goes_on=True)
+def test_a_registration_that_outlives_its_session_breaks_it(history: StoryHistory) -> None:
+    history.session("x#1")
+    history.commit("x#1", Create(G.id("x"), b"{}", ephemeral=True))
+    del history.tree[G.id("x")]
+    history.close("x#1")
 
 
-def test_owner_of_an_ended_incarnation_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        owner = OwnerRecord("s1-0", "s1", "s1-a", 3).to_bytes()
-        history.commit("s0#1", Create(G.owner("flights", 9), owner, ephemeral=True))
-
-    finding = only(spoilt("before calm", happen), "S7")
-
-    assert names(finding) == ["s0#1 commit flights/9", "server end"]
+@breaks("S7", at="before calm", witness="s0#1 commit flights/9, server end", goes_on=True)
+def test_owner_of_an_ended_incarnation_breaks_it(history: StoryHistory) -> None:
+    owner = OwnerRecord("s1-0", "s1", "s1-a", 3).to_bytes()
+    history.commit("s0#1", Create(G.owner("flights", 9), owner, ephemeral=True))
 
 
-def test_command_for_an_ended_incarnation_breaks_it() -> None:
+@breaks(
+    "S7", "command-0000000002 for s1 of group g is dead since 45.01 s", alone=False,
+    witness="s1#1 commit channel/s1, server end",
+)  # fmt: skip
+def test_command_for_an_ended_incarnation_breaks_it(events: list[Made]) -> None:
     """The command withdrawn at the eviction of its consumer remains."""
-    command = f"{G.channel('s1')}/command-0000000002"
-
-    finding = changed(without(command))["S7"].findings[0]
-
-    assert names(finding) == ["s1#1 commit channel/s1", "server end"]
-    assert "command-0000000002 for s1 of group g is dead since 45.01 s" in finding.why
+    without(f"{G.channel('s1')}/command-0000000002")(events)
 
 
 def keep_running(events: list[Made]) -> None:
@@ -75,35 +66,30 @@ def keep_running(events: list[Made]) -> None:
     left["ops"][0]["data"] = edited(left["ops"][0]["data"], running={"old": {"0": 5}})
 
 
-def test_ended_channel_with_a_running_partition_breaks_it() -> None:
-    finding = only(changed(keep_running), "S7")
-
-    assert names(finding) == ["c2#1 commit channel/c2", "server end"]
-    assert "old-0 in `running` of c2, ended, in group h" in finding.why
+@breaks("S7", "old-0 in `running` of c2, ended, in group h", witness="c2#1 commit channel/c2, server end")
+def test_ended_channel_with_a_running_partition_breaks_it(events: list[Made]) -> None:
+    keep_running(events)
 
 
-def test_channel_of_a_consumer_removed_long_ago_breaks_it() -> None:
-    finding = only(changed(without(H.channel("c2"))), "S7")
-
-    assert names(finding) == ["c2#1 commit channel/c2", "server end"]
-    assert "the channel of c2 in group h is dead since 65.01 s" in finding.why
-
-
-def test_segment_finished_by_every_query_breaks_it() -> None:
-    segment = G.segment("segment-0000000003")
-
-    finding = only(changed(without(segment)), "S7")
-
-    assert names(finding) == ["q#1 commit queries/q", "server end"]
-    assert "segment-0000000003 of group g, finished by every query, is dead since 3.06 s" in finding.why
+@breaks(
+    "S7", "the channel of c2 in group h is dead since 65.01 s", witness="c2#1 commit channel/c2, server end",
+)  # fmt: skip
+def test_channel_of_a_consumer_removed_long_ago_breaks_it(events: list[Made]) -> None:
+    without(H.channel("c2"))(events)
 
 
-def test_finished_segment_may_remain_for_its_retention() -> None:
-    def retain(events: list[Made]) -> None:
-        without(G.segment("segment-0000000003"))(events)
-        events[0]["bounds"] = {**events[0]["bounds"], "segment_retention": 3600.0}
+@breaks(
+    "S7", "segment-0000000003 of group g, finished by every query, is dead since 3.06 s",
+    witness="q#1 commit queries/q, server end",
+)  # fmt: skip
+def test_segment_finished_by_every_query_breaks_it(events: list[Made]) -> None:
+    without(G.segment("segment-0000000003"))(events)
 
-    held(changed(retain))
+
+@holds()
+def test_finished_segment_may_remain_for_its_retention(events: list[Made]) -> None:
+    without(G.segment("segment-0000000003"))(events)
+    events[0]["bounds"] = {**events[0]["bounds"], "segment_retention": 3600.0}
 
 
 def test_segment_unfinished_by_one_query_may_remain() -> None:

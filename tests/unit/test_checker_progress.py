@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from coordinator.zk.store import Create, Delete
 from coordinator.zk.znodes.group_state import STABLE
 from coordinator.zk.znodes.paths import PAUSED
 from coordinator.zk.znodes.records import Pause, PausedRecord
-from drills.checker import Verdicts
-from tests.support.made_story import Enough, G, StoryHistory
-from tests.support.spoilt import changed, held, names, only, spoilt
+from tests.support.made_story import G, StoryHistory
+from tests.support.spoilt import breaks, changed, holds, spoilt
 
-
-def waits(meanwhile: Callable[[StoryHistory], object], seconds: float) -> Verdicts:
-    """s1 hangs with a command since 20.02 s; 9 s and 7 s are allowed."""
-
-    def happen(history: StoryHistory) -> None:
-        meanwhile(history)
-        history.to(20.02 + seconds)
-        raise Enough
-
-    return spoilt("stuck", happen)
+# s1 hangs with a command since 20.02 s; 9 s and 7 s are allowed.
 
 
 def nothing(history: StoryHistory) -> None:
@@ -36,22 +25,20 @@ def replace_command(history: StoryHistory) -> None:
     history.fenced("g", history.states["g"], history.stop("s1"))
 
 
-def test_a_consumer_that_is_not_evicted_in_time_breaks_it() -> None:
-    finding = only(waits(nothing, 18), "L4")
+@breaks(
+    "L4", "s1 of group g has carried out none of its commands from 20.03 s", "over its max_poll_interval_ms of 9 s",
+    at="stuck", witness="s1#1 commit channel/s1, b#1 commit g/state", until=38.02,
+)  # fmt: skip
+@holds(at="stuck", until=35.92)
+def test_a_consumer_that_is_not_evicted_in_time_breaks_it(history: StoryHistory) -> None:
+    nothing(history)
 
-    assert names(finding) == ["s1#1 commit channel/s1", "b#1 commit g/state"]
-    assert "s1 of group g has carried out none of its commands from 20.03 s" in finding.why
-    assert "over its max_poll_interval_ms of 9 s" in finding.why
-    held(waits(nothing, 15.9))
 
-
-def test_churn_that_replaces_its_commands_does_not_postpone_an_eviction() -> None:
-    def churn(history: StoryHistory) -> None:
-        for _ in range(5):
-            history.pass_(3)
-            replace_command(history)
-
-    only(waits(churn, 18), "L4")
+@breaks("L4", at="stuck", until=38.02)
+def test_churn_that_replaces_its_commands_does_not_postpone_an_eviction(history: StoryHistory) -> None:
+    for _ in range(5):
+        history.pass_(3)
+        replace_command(history)
 
 
 def remove_command(history: StoryHistory) -> None:
@@ -62,34 +49,26 @@ def remove_command(history: StoryHistory) -> None:
     history.fenced("g", history.states["g"], history.stop("s1"))
 
 
-def test_commands_that_it_removes_undone_do_not_postpone_an_eviction() -> None:
-    def removes(history: StoryHistory) -> None:
-        for _ in range(5):
-            history.pass_(2)
-            remove_command(history)
-
-    finding = waits(removes, 18)["L4"].findings[0]
-
-    assert "s1 of group g has carried out none of its commands from 20.03 s" in finding.why
+@breaks("L4", "s1 of group g has carried out none of its commands from 20.03 s", at="stuck", alone=False, until=38.02)
+def test_commands_that_it_removes_undone_do_not_postpone_an_eviction(history: StoryHistory) -> None:
+    for _ in range(5):
+        history.pass_(2)
+        remove_command(history)
 
 
-def test_command_that_is_begun_and_stays_restarts_the_wait() -> None:
-    def begins(history: StoryHistory) -> None:
-        history.pass_(10)
-        life, path = history.lives["s1"], history.command_of("s1")
-        history.set_channel(life, replace(life.channel, command=path.rpartition("/")[2]))
-
-    assert not waits(begins, 18)["L4"].findings
+@holds("L4", at="stuck", until=38.02)
+def test_command_that_is_begun_and_stays_restarts_the_wait(history: StoryHistory) -> None:
+    history.pass_(10)
+    life, path = history.lives["s1"], history.command_of("s1")
+    history.set_channel(life, replace(life.channel, command=path.rpartition("/")[2]))
 
 
-def test_consumer_without_a_command_for_a_while_restarts_the_wait() -> None:
-    def pause(history: StoryHistory) -> None:
-        history.pass_(10)
-        history.fenced("g", history.states["g"], Delete(history.command_of("s1")))
-        history.pass_(3)
-        history.fenced("g", history.states["g"], history.stop("s1"))
-
-    held(waits(pause, 18))
+@holds(at="stuck", until=38.02)
+def test_consumer_without_a_command_for_a_while_restarts_the_wait(history: StoryHistory) -> None:
+    history.pass_(10)
+    history.fenced("g", history.states["g"], Delete(history.command_of("s1")))
+    history.pass_(3)
+    history.fenced("g", history.states["g"], history.stop("s1"))
 
 
 def withdraws(history: StoryHistory, share: str) -> None:
@@ -103,36 +82,28 @@ def withdraws(history: StoryHistory, share: str) -> None:
         history.fenced("g", history.states["g"], history.stop("s1"))
 
 
-def test_consumer_without_a_command_that_waits_for_others_restarts_the_wait() -> None:
-    def meanwhile(history: StoryHistory) -> None:
-        withdraws(history, "2-3")
-
-    assert not waits(meanwhile, 18)["L4"].findings
+@holds("L4", at="stuck", until=38.02)
+def test_consumer_without_a_command_that_waits_for_others_restarts_the_wait(history: StoryHistory) -> None:
+    withdraws(history, "2-3")
 
 
-def test_consumer_that_runs_more_than_its_target_does_not_wait_for_others() -> None:
-    def meanwhile(history: StoryHistory) -> None:
-        withdraws(history, "3")
-
-    assert waits(meanwhile, 18)["L4"].findings
+@breaks("L4", at="stuck", alone=False, until=38.02)
+def test_consumer_that_runs_more_than_its_target_does_not_wait_for_others(history: StoryHistory) -> None:
+    withdraws(history, "3")
 
 
-def test_consumer_with_owner_znodes_of_what_it_lacks_does_not_wait_for_others() -> None:
-    def meanwhile(history: StoryHistory) -> None:
-        life = history.lives["s1"]
-        history.set_channel(life, replace(life.channel, running={}))
-        withdraws(history, "2")
-
-    assert waits(meanwhile, 18)["L4"].findings
+@breaks("L4", at="stuck", alone=False, until=38.02)
+def test_consumer_with_owner_znodes_of_what_it_lacks_does_not_wait_for_others(history: StoryHistory) -> None:
+    life = history.lives["s1"]
+    history.set_channel(life, replace(life.channel, running={}))
+    withdraws(history, "2")
 
 
-def test_consumer_that_applies_a_command_restarts_the_wait() -> None:
-    def apply(history: StoryHistory) -> None:
-        history.pass_(10)
-        history.obey("s1")
-        history.fenced("g", history.states["g"], history.start("s1", {}))
-
-    held(waits(apply, 18))
+@holds(at="stuck", until=38.02)
+def test_consumer_that_applies_a_command_restarts_the_wait(history: StoryHistory) -> None:
+    history.pass_(10)
+    history.obey("s1")
+    history.fenced("g", history.states["g"], history.start("s1", {}))
 
 
 def test_consumer_that_registers_again_restarts_the_wait() -> None:
@@ -143,29 +114,25 @@ def test_consumer_that_registers_again_restarts_the_wait() -> None:
         history.register(life, "s1-x")
         history.fenced("g", history.states["g"], history.start("s1", {}))
 
-    verdicts = waits(register, 18)
+    verdict = spoilt("stuck", register, until=38.02)["L4"]
 
-    assert verdicts["L4"].outcome == "not decided" and not verdicts["L4"].findings
-
-
-def test_elected_coordinator_restarts_the_wait() -> None:
-    def fail_over(history: StoryHistory) -> None:
-        history.pass_(10)
-        history.die("b#1")
-        history.pass_(6)
-        history.close("b#1")
-        history.session("a#1")
-        history.elect("a#1")
-
-    assert not waits(fail_over, 30)["L4"].findings
-    assert waits(fail_over, 36)["L4"].findings
+    assert verdict.outcome == "not decided" and not verdict.findings
 
 
-def test_a_consumer_of_a_paused_group_is_not_evicted() -> None:
-    def pause(history: StoryHistory) -> None:
-        history.hand(Create(PAUSED, PausedRecord(everything=Pause("ann", 0)).to_bytes()))
+@holds("L4", at="stuck", until=50.02)
+@breaks("L4", at="stuck", alone=False, until=56.02)
+def test_elected_coordinator_restarts_the_wait(history: StoryHistory) -> None:
+    history.pass_(10)
+    history.die("b#1")
+    history.pass_(6)
+    history.close("b#1")
+    history.session("a#1")
+    history.elect("a#1")
 
-    assert not waits(pause, 30)["L4"].findings
+
+@holds("L4", at="stuck", until=50.02)
+def test_a_consumer_of_a_paused_group_is_not_evicted(history: StoryHistory) -> None:
+    history.hand(Create(PAUSED, PausedRecord(everything=Pause("ann", 0)).to_bytes()))
 
 
 def next_generation(history: StoryHistory) -> None:
@@ -174,27 +141,26 @@ def next_generation(history: StoryHistory) -> None:
     history.fenced("g", replace(state, state=STABLE, generation=state.generation + 1))
 
 
-def test_generation_without_a_change_long_after_calm_breaks_it() -> None:
-    finding = only(spoilt("collecting", next_generation), "L4")
+@breaks(
+    "L4", "generation 7 of group g begins at 88.02 s, and nothing has changed since 60.02 s", at="collecting",
+    witness="b#1 commit g/state, server calm, b#1 commit g/state", goes_on=True,
+)  # fmt: skip
+def test_generation_without_a_change_long_after_calm_breaks_it(history: StoryHistory) -> None:
+    next_generation(history)
 
-    assert names(finding) == ["b#1 commit g/state", "server calm", "b#1 commit g/state"]
-    assert "generation 7 of group g begins at 88.02 s, and nothing has changed since 60.02 s" in finding.why
 
-
-def test_a_generation_may_begin_soon_after_calm_or_after_a_change() -> None:
-    held(spoilt("calm", next_generation))
-
-    def removed(history: StoryHistory) -> None:
+@holds(at="calm", goes_on=True, loses_an_owner=False)
+@holds(at="collecting", goes_on=True, loses_an_owner=True)
+def test_a_generation_may_begin_soon_after_calm_or_after_a_change(history: StoryHistory, loses_an_owner: bool) -> None:
+    if loses_an_owner:
         history.hand(Delete(G.owner("flights", 0)))
-        next_generation(history)
+    next_generation(history)
 
-    held(spoilt("collecting", removed))
 
-    def given_up(history: StoryHistory) -> None:
-        state = history.states["g"]
-        history.fenced("g", replace(state, state=STABLE, generation=state.generation + 1), Delete(G.seat("s9")))
-
-    held(spoilt("collecting", given_up))
+@holds(at="collecting", goes_on=True)
+def test_a_generation_may_begin_with_the_end_of_a_seat(history: StoryHistory) -> None:
+    state = history.states["g"]
+    history.fenced("g", replace(state, state=STABLE, generation=state.generation + 1), Delete(G.seat("s9")))
 
 
 def test_without_a_calm_it_is_not_decided() -> None:

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from coordinator.zk.store import Create, Delete, SetData
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.regions import COMPLETED, FAILED, GroupRegion, Order, Progress
-from drills.checker import HELD, Verdicts, check
+from drills.checker import HELD, check
 from drills.checker.replay.sketches import NOTHING, of_range
 from tests.support.made_regions import CALM_AT, END_AT, R, RegionGroup, region_story
-from tests.support.made_story import Enough
+from tests.support.spoilt import spoilt as spoilt_story
 
 P0 = TopicPartition("flights", 0)
 Happening = Callable[[RegionGroup], object]
 
 
-def spoilt(point: str, happening: Happening) -> Verdicts:
-    """The verdicts on the story with `happening` at one of its points, after which it ends."""
-
-    def happen(history: RegionGroup) -> None:
-        happening(history)
-        raise Enough
-
-    return check(region_story(point, happen))
+spoilt = partial(spoilt_story, of=region_story)
 
 
 def test_every_invariant_holds_in_a_region_with_checkpoints_and_resets() -> None:

@@ -10,52 +10,44 @@ from coordinator.zk.store import Delete
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
-from tests.support.made_story import Enough, G, StoryHistory
-from tests.support.spoilt import held, names, only, spoilt
+from tests.support.made_histories import Happening
+from tests.support.made_story import G, StoryHistory
+from tests.support.spoilt import breaks, holds
 
 SHARE = {"flights": "0-1"}
 
 
-@pytest.mark.parametrize(("times", "apart_s", "is_broken"), [(4, 0.1, False), (5, 0.1, True), (5, 0.6, False)])
-def test_a_start_that_is_sent_five_times_in_two_seconds_breaks_it(times: int, apart_s: float, is_broken: bool) -> None:
-    def happen(history: StoryHistory) -> None:
-        for _ in range(times):
-            history.fenced("g", history.states["g"], history.start("s0", SHARE))
-            history.fenced("g", history.states["g"], Delete(history.command_of("s0")))
-            history.pass_(apart_s)
-        raise Enough
-
-    verdicts = spoilt("joined", happen)
-
-    assert bool(verdicts.broken) == is_broken, verdicts.text()
-    if is_broken:
-        finding = only(verdicts, "L4")
-        assert "the same start was sent to s0 of group g 5 times" in finding.why
-        assert len(finding.witness) == 5
+FIVE_TIMES = "the same start was sent to s0 of group g 5 times"
 
 
-def test_other_starts_do_not_count() -> None:
-    def happen(history: StoryHistory) -> None:
-        for number in range(4):
-            history.fenced("g", history.states["g"], history.start("s0", {"flights": "0" if number % 2 else "0-1"}))
-            history.fenced("g", history.states["g"], Delete(history.command_of("s0")))
-        raise Enough
+@holds(at="joined", times=4, apart_s=0.1)
+@breaks("L4", FIVE_TIMES, at="joined", witness=", ".join(["b#1 commit g/state"] * 5), times=5, apart_s=0.1)
+@holds(at="joined", times=5, apart_s=0.6)
+def test_a_start_that_is_sent_five_times_in_two_seconds_breaks_it(
+    history: StoryHistory, times: int, apart_s: float
+) -> None:
+    for _ in range(times):
+        history.fenced("g", history.states["g"], history.start("s0", SHARE))
+        history.fenced("g", history.states["g"], Delete(history.command_of("s0")))
+        history.pass_(apart_s)
 
-    held(spoilt("joined", happen))
+
+@holds(at="joined")
+def test_other_starts_do_not_count(history: StoryHistory) -> None:
+    for number in range(4):
+        history.fenced("g", history.states["g"], history.start("s0", {"flights": "0" if number % 2 else "0-1"}))
+        history.fenced("g", history.states["g"], Delete(history.command_of("s0")))
 
 
-def test_each_coordinator_may_send_a_start_again() -> None:
-    def happen(history: StoryHistory) -> None:
-        for node in ("a#1", "c#1", "d#1", "e#1"):
-            history.close(history.coordinator)
-            history.session(node)
-            history.elect(node)
-            history.states["g"] = replace(history.states["g"], epoch=history.epoch)
-            history.fenced("g", history.states["g"], history.start("s0", SHARE))
-            history.fenced("g", history.states["g"], Delete(history.command_of("s0")))
-        raise Enough
-
-    held(spoilt("joined", happen))
+@holds(at="joined")
+def test_each_coordinator_may_send_a_start_again(history: StoryHistory) -> None:
+    for node in ("a#1", "c#1", "d#1", "e#1"):
+        history.close(history.coordinator)
+        history.session(node)
+        history.elect(node)
+        history.states["g"] = replace(history.states["g"], epoch=history.epoch)
+        history.fenced("g", history.states["g"], history.start("s0", SHARE))
+        history.fenced("g", history.states["g"], Delete(history.command_of("s0")))
 
 
 def elect_another(history: StoryHistory) -> None:
@@ -71,63 +63,56 @@ def begin_again(history: StoryHistory, **more: object) -> None:
     history.fenced("g", replace(state, **fields))  # type: ignore[arg-type]
 
 
-def test_a_generation_that_begins_only_because_of_another_coordinator_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.pass_(1.0)
-        elect_another(history)
-        begin_again(history)
-        raise Enough
-
-    finding = only(spoilt("joined", happen), "L4")
-
-    assert "generation 3 of group g begins" in finding.why and "the target of the generation before" in finding.why
-    assert names(finding) == ["b#1 commit g/state", "a#1 commit g/state"]
+@breaks(
+    "L4", "generation 3 of group g begins", "the target of the generation before", at="joined",
+    witness="b#1 commit g/state, a#1 commit g/state",
+)  # fmt: skip
+def test_a_generation_that_begins_only_because_of_another_coordinator_breaks_it(history: StoryHistory) -> None:
+    history.pass_(1.0)
+    elect_another(history)
+    begin_again(history)
 
 
 @pytest.mark.parametrize("multis", [1, 2])
-def test_a_member_that_the_turn_itself_ends_is_no_reason_for_the_next_generation(multis: int) -> None:
-    def happen(history: StoryHistory) -> None:
-        life = history.consumer("s9#1", "g")
-        history.register(life, "s9-a")
-        history.pass_(1.0)
-        begun = replace(history.states["g"], generation=history.states["g"].generation + 1)
-        ended = [*history.end_of(life, "refused: it has no share"), Delete(G.id("s9"))]
-        history.fenced("g", begun, *(ended if multis == 1 else ()))
-        if multis == 2:
-            history.fenced("g", begun, *ended)
-        history.pass_(1.0)
-        begin_again(history)
-        raise Enough
-
-    finding = only(spoilt("joined", happen), "L4")
-
-    assert "generation 4 of group g begins" in finding.why
+@breaks("L4", "generation 4 of group g begins", at="joined")
+def test_a_member_that_the_turn_itself_ends_is_no_reason_for_the_next_generation(
+    history: StoryHistory, multis: int
+) -> None:
+    life = history.consumer("s9#1", "g")
+    history.register(life, "s9-a")
+    history.pass_(1.0)
+    begun = replace(history.states["g"], generation=history.states["g"].generation + 1)
+    ended = [*history.end_of(life, "refused: it has no share"), Delete(G.id("s9"))]
+    history.fenced("g", begun, *(ended if multis == 1 else ()))
+    if multis == 2:
+        history.fenced("g", begun, *ended)
+    history.pass_(1.0)
+    begin_again(history)
 
 
-def test_a_generation_with_the_same_target_has_a_reason() -> None:
-    def another_strategy(history: StoryHistory) -> None:
-        begin_again(history, strategy="sticky")
-        raise Enough
+def loses_an_owner(history: StoryHistory) -> None:
+    history.commit("s2#1", Delete(G.owner(*TopicPartition("flights", 3))))
 
-    def lost_owner(history: StoryHistory) -> None:
-        history.commit("s2#1", Delete(G.owner(*TopicPartition("flights", 3))))
-        begin_again(history)
-        raise Enough
 
-    def edited(history: StoryHistory) -> None:
-        history.hand(Delete(G.rebalance(1)))
-        begin_again(history)
-        raise Enough
+def is_edited(history: StoryHistory) -> None:
+    history.hand(Delete(G.rebalance(1)))
 
-    def grown(history: StoryHistory) -> None:
-        history.hand(history.put(Brokers().topic("flights"), Topic("flights", "T1", tuple(range(5))).to_bytes()))
-        begin_again(history)
-        raise Enough
 
-    def joined(history: StoryHistory) -> None:
-        history.register(history.consumer("s9#1", "g"), "s9-a")
-        begin_again(history)
-        raise Enough
+def grows(history: StoryHistory) -> None:
+    history.hand(history.put(Brokers().topic("flights"), Topic("flights", "T1", tuple(range(5))).to_bytes()))
 
-    for happen in (another_strategy, lost_owner, edited, grown, joined):
-        held(spoilt("joined", happen))
+
+def is_joined(history: StoryHistory) -> None:
+    history.register(history.consumer("s9#1", "g"), "s9-a")
+
+
+@pytest.mark.parametrize("change", [loses_an_owner, is_edited, grows, is_joined])
+@holds(at="joined")
+def test_a_generation_with_the_same_target_has_a_reason(history: StoryHistory, change: Happening) -> None:
+    change(history)
+    begin_again(history)
+
+
+@holds(at="joined")
+def test_a_generation_with_the_same_target_may_have_another_strategy(history: StoryHistory) -> None:
+    begin_again(history, strategy="sticky")

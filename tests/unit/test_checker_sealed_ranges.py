@@ -11,11 +11,12 @@ from coordinator.zk.store import Create, Delete, SetData
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import BegunRecord, OffsetRecord
 from coordinator.zk.znodes.segments import Query, SealedRange
-from tests.support.made_story import Enough, G, StoryHistory
-from tests.support.spoilt import held, names, only, spoilt
+from tests.support.made_story import G, StoryHistory
+from tests.support.spoilt import breaks, held, holds, names, only, spoilt
 
 P2 = TopicPartition("flights", 2)
 CITIES = TopicPartition("cities-1", 0)
+TWICE = "c1#1 commit channel/c1, c1#1 commit channel/c1"
 
 
 def part(number: int, first: int, following: int, topic_id: str = "T1") -> SealedRange:
@@ -34,7 +35,6 @@ def test_a_seal_by_the_next_holder_that_does_not_join_breaks_it(first: int, kind
 
     def happen(history: StoryHistory) -> None:
         history.sealed("s3", [part(2, first, first + 5)])
-        raise Enough
 
     finding = only(spoilt("handed on, unsealed", happen), "S5")
 
@@ -43,98 +43,59 @@ def test_a_seal_by_the_next_holder_that_does_not_join_breaks_it(first: int, kind
     assert "100 was reached at 3.02 s" in finding.why
 
 
-def test_a_seal_by_the_same_holder_that_does_not_join_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.sealed("s1", [part(2, 100, 120)])
-        set_position(history, "s1", P2, 130)
-        history.sealed("s1", [part(2, 130, 140)])
-        raise Enough
-
-    finding = only(spoilt("joined", happen), "S5")
-
-    assert names(finding) == ["s1#1 commit channel/s1"]
-    assert "went from 120 to 140" in finding.why and "its segment has 130 to 140" in finding.why
+@breaks("S5", "went from 120 to 140", "its segment has 130 to 140", at="joined", witness="s1#1 commit channel/s1")
+def test_a_seal_by_the_same_holder_that_does_not_join_breaks_it(history: StoryHistory) -> None:
+    history.sealed("s1", [part(2, 100, 120)])
+    set_position(history, "s1", P2, 130)
+    history.sealed("s1", [part(2, 130, 140)])
 
 
-def test_segment_with_another_range_than_its_commit_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.sealed("s1", [part(2, 100, 120)], to=[part(2, 100, 150)])
-        raise Enough
-
-    finding = only(spoilt("joined", happen), "S5")
-
-    assert names(finding) == ["s1#1 commit channel/s1"]
-    assert "flights-2 (id T1) of group g went from 100 to 150" in finding.why
+@breaks("S5", "flights-2 (id T1) of group g went from 100 to 150", at="joined", witness="s1#1 commit channel/s1")
+def test_segment_with_another_range_than_its_commit_breaks_it(history: StoryHistory) -> None:
+    history.sealed("s1", [part(2, 100, 120)], to=[part(2, 100, 150)])
 
 
-def test_a_segment_whose_commit_advances_nothing_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.sealed("s1", [part(2, 100, 120)], to=[])
-        raise Enough
-
-    finding = only(spoilt("joined", happen), "S5")
-
-    assert "has flights-2 from 100 to 120, which its commit" in finding.why
+@breaks("S5", "has flights-2 from 100 to 120, which its commit", at="joined")
+def test_a_segment_whose_commit_advances_nothing_breaks_it(history: StoryHistory) -> None:
+    history.sealed("s1", [part(2, 100, 120)], to=[])
 
 
-def test_a_segment_of_another_topic_id_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.sealed("s1", [part(2, 100, 120, topic_id="T0")])
-        raise Enough
-
-    assert only(spoilt("joined", happen), "S5").why.endswith("its segment has 100 to 120 of id T0")
+@breaks("S5", "its segment has 100 to 120 of id T0$", at="joined")
+def test_a_segment_of_another_topic_id_breaks_it(history: StoryHistory) -> None:
+    history.sealed("s1", [part(2, 100, 120, topic_id="T0")])
 
 
-def test_a_slot_that_advances_without_a_segment_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.advance("s1", 20, 2)
-        raise Enough
-
-    finding = only(spoilt("joined", happen), "S5")
-
-    assert "went from 100 to 120 at" in finding.why and finding.why.endswith("without a segment")
-    assert names(finding) == ["s1#1 commit channel/s1"]
+@breaks("S5", "went from 100 to 120 at", "without a segment$", at="joined", witness="s1#1 commit channel/s1")
+def test_a_slot_that_advances_without_a_segment_breaks_it(history: StoryHistory) -> None:
+    history.advance("s1", 20, 2)
 
 
-def test_two_segments_in_one_commit_break_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        life = history.lives["s0"]
-        some = [part(0, 110, 120), part(1, 130, 140)]
-        history.sealed("s0", some[:1])
-        del history.events[-1]
-        history.zxid -= 1
-        texts = []
-        for each in some:
-            history.sealed("s0", [each])
-            texts.append(history.events.pop()["ops"][1]["data"].encode())
-        creates = [Create(G.segment_prefix, text, sequential=True) for text in texts]
-        history.set_channel(life, life.channel, *creates)
-        raise Enough
-
-    finding = only(spoilt("joined", happen), "S5")
-
-    assert "were sealed in one commit" in finding.why
-    assert names(finding) == ["s0#1 commit channel/s0"]
+@breaks("S5", "were sealed in one commit", at="joined", witness="s0#1 commit channel/s0")
+def test_two_segments_in_one_commit_break_it(history: StoryHistory) -> None:
+    life = history.lives["s0"]
+    some = [part(0, 110, 120), part(1, 130, 140)]
+    history.sealed("s0", some[:1])
+    del history.events[-1]
+    history.zxid -= 1
+    texts = []
+    for each in some:
+        history.sealed("s0", [each])
+        texts.append(history.events.pop()["ops"][1]["data"].encode())
+    creates = [Create(G.segment_prefix, text, sequential=True) for text in texts]
+    history.set_channel(life, life.channel, *creates)
 
 
-def test_first_seal_of_a_partition_after_its_beginning_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.sealed("s1", [part(2, 4, 20)])
-        raise Enough
-
-    finding = only(spoilt("stable", happen), "S5")
-
-    assert "a gap in flights-2 of group g: 4 to 20" in finding.why and "nothing was before" in finding.why
-    assert names(finding) == ["s1#1 commit channel/s1"]
+@breaks(
+    "S5", "a gap in flights-2 of group g: 4 to 20", "nothing was before", at="stable", witness="s1#1 commit channel/s1"
+)
+def test_first_seal_of_a_partition_after_its_beginning_breaks_it(history: StoryHistory) -> None:
+    history.sealed("s1", [part(2, 4, 20)])
 
 
-def test_first_seal_of_a_partition_may_begin_at_the_log_start() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.event("earliest", "server", topic="flights", topic_id="T1", partition=2, offset=4)
-        history.sealed("s1", [part(2, 4, 20)])
-        raise Enough
-
-    held(spoilt("stable", happen))
+@holds(at="stable")
+def test_first_seal_of_a_partition_may_begin_at_the_log_start(history: StoryHistory) -> None:
+    history.event("earliest", "server", topic="flights", topic_id="T1", partition=2, offset=4)
+    history.sealed("s1", [part(2, 4, 20)])
 
 
 def again(history: StoryHistory, offset: int) -> None:
@@ -146,7 +107,6 @@ def again(history: StoryHistory, offset: int) -> None:
     history.obey("c1", begins=False)
     history.begin(history.lives["c1"], [CITIES], at=offset)
     history.advance("c1", 3, 0, topic="cities-1")
-    raise Enough
 
 
 def back(history: StoryHistory, offset: int, to: int) -> None:
@@ -156,36 +116,25 @@ def back(history: StoryHistory, offset: int, to: int) -> None:
     history.event("sought", "c1#1", **own, partitions={"cities-1": {"0": offset}})
     history.set_channel(life, replace(life.channel, running={**life.channel.running, CITIES: to}))
     history.advance("c1", 3, 0, topic="cities-1")
-    raise Enough
 
 
-def test_consumer_without_sealing_may_rewind_to_the_position_of_a_seek() -> None:
-    held(spoilt("grown", lambda history: back(history, 5, 5)))
-
-    finding = only(spoilt("grown", lambda history: back(history, 4, 5)), "S5")
-
-    assert "an overlap in cities-1-0 of group h: 7 to 5" in finding.why
+@holds(at="grown", sought=5)
+@breaks("S5", "an overlap in cities-1-0 of group h: 7 to 5", at="grown", sought=4)
+def test_consumer_without_sealing_may_rewind_to_the_position_of_a_seek(history: StoryHistory, sought: int) -> None:
+    back(history, sought, 5)
 
 
-@pytest.mark.parametrize(("offset", "kind"), [(9, "a gap"), (5, "an overlap")])
-def test_consumer_without_sealing_that_skips_offsets_breaks_it(offset: int, kind: str) -> None:
-    held(spoilt("grown", lambda history: again(history, 7)))
-
-    finding = only(spoilt("grown", lambda history: again(history, offset)), "S5")
-
-    assert f"{kind} in cities-1-0 of group h: {offset} to {offset + 3}" in finding.why
-    assert names(finding) == ["c1#1 commit channel/c1", "c1#1 commit channel/c1"]
+@holds(at="grown", offset=7)
+@breaks("S5", "a gap in cities-1-0 of group h: 9 to 12", at="grown", witness=TWICE, offset=9)
+@breaks("S5", "an overlap in cities-1-0 of group h: 5 to 8", at="grown", witness=TWICE, offset=5)
+def test_consumer_without_sealing_that_skips_offsets_breaks_it(history: StoryHistory, offset: int) -> None:
+    again(history, offset)
 
 
-def test_consumer_without_sealing_that_rewinds_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        life = history.lives["c1"]
-        history.set_channel(life, replace(life.channel, running={**life.channel.running, CITIES: 5}))
-        raise Enough
-
-    finding = only(spoilt("plain", happen), "S5")
-
-    assert "an overlap in cities-1-0 of group h: 7 to 5" in finding.why
+@breaks("S5", "an overlap in cities-1-0 of group h: 7 to 5", at="plain")
+def test_consumer_without_sealing_that_rewinds_breaks_it(history: StoryHistory) -> None:
+    life = history.lives["c1"]
+    history.set_channel(life, replace(life.channel, running={**life.channel.running, CITIES: 5}))
 
 
 def commits(history: StoryHistory, to: int, *events: tuple[str, dict[str, Any]]) -> None:
@@ -195,7 +144,6 @@ def commits(history: StoryHistory, to: int, *events: tuple[str, dict[str, Any]])
     for kind, fields in events:
         history.event(kind, "c1#1", **own, **fields)
     history.set_channel(life, replace(life.channel, running={**life.channel.running, CITIES: to}))
-    raise Enough
 
 
 def records(kind: str, first: int, following: int, **more: int) -> tuple[str, dict[str, Any]]:
@@ -233,87 +181,67 @@ def test_offsets_without_a_record_are_committed_unless_records_are_buffered() ->
     held(spoilt("grown", lambda history: commits(history, 14, FETCHED, behind, records("returned", 7, 14))))
 
 
-def test_process_that_records_no_returned_offsets_is_not_judged_by_them() -> None:
-    held(spoilt("grown", lambda history: commits(history, 12, FETCHED)))
+@holds(at="grown")
+def test_process_that_records_no_returned_offsets_is_not_judged_by_them(history: StoryHistory) -> None:
+    commits(history, 12, FETCHED)
 
 
-def test_a_hold_that_ends_without_its_offset_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        life = history.lives["s1"]
-        ended = replace(life.channel, running={}, topics={}, ended="gone")
-        history.halt(life, frozenset(life.channel.running), "lost")
-        history.close("s1#1")
-        history.commit(history.coordinator, SetData(G.channel("s1"), ended.to_bytes()))
-        raise Enough
-
-    finding = only(spoilt("joined", happen), "S5")
-
-    assert "s1 of group g gave up flights-2 at 100" in finding.why and "`offsets` has none" in finding.why
-    assert names(finding) == ["b#1 commit channel/s1"]
+@breaks(
+    "S5", "s1 of group g gave up flights-2 at 100", "`offsets` has none", at="joined", witness="b#1 commit channel/s1"
+)
+def test_a_hold_that_ends_without_its_offset_breaks_it(history: StoryHistory) -> None:
+    life = history.lives["s1"]
+    ended = replace(life.channel, running={}, topics={}, ended="gone")
+    history.halt(life, frozenset(life.channel.running), "lost")
+    history.close("s1#1")
+    history.commit(history.coordinator, SetData(G.channel("s1"), ended.to_bytes()))
 
 
-def test_incorrectly_written_offset_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        data = OffsetRecord(99, "T1", 2).to_bytes()
-        history.commit("s1#1", Create(G.offset("flights", 2), data))
-        raise Enough
-
-    finding = only(spoilt("joined", happen), "S5")
-
-    assert "was set to 99" in finding.why and "100 was reached at 3.02 s" in finding.why
-    assert names(finding) == ["s1#1 commit channel/s1", "s1#1 commit flights/2"]
+@breaks(
+    "S5", "was set to 99", "100 was reached at 3.02 s", at="joined",
+    witness="s1#1 commit channel/s1, s1#1 commit flights/2",
+)  # fmt: skip
+def test_incorrectly_written_offset_breaks_it(history: StoryHistory) -> None:
+    data = OffsetRecord(99, "T1", 2).to_bytes()
+    history.commit("s1#1", Create(G.offset("flights", 2), data))
 
 
-def test_partition_under_another_topic_id_starts_over() -> None:
+@breaks("S5", "a gap in cities-1-0 of group h: 7 to 10", "nothing was before", at="starts of the recreated topic")
+def test_partition_under_another_topic_id_starts_over(history: StoryHistory) -> None:
     """In the story it does; here it continues at the offset of the old topic."""
-
-    def happen(history: StoryHistory) -> None:
-        history.obey("c1", begins=False)
-        history.begin(history.lives["c1"], [CITIES], at=7)
-        history.advance("c1", 3, 0, topic="cities-1")
-        raise Enough
-
-    finding = only(spoilt("starts of the recreated topic", happen), "S5")
-
-    assert "a gap in cities-1-0 of group h: 7 to 10" in finding.why and "nothing was before" in finding.why
+    history.obey("c1", begins=False)
+    history.begin(history.lives["c1"], [CITIES], at=7)
+    history.advance("c1", 3, 0, topic="cities-1")
 
 
-def test_manually_set_offset_is_the_new_position() -> None:
-    def happen(history: StoryHistory) -> None:
-        life = history.lives["s1"]
-        history.halt(life, frozenset(life.channel.running), "lost")
-        history.register(life, "s1-x")
-        history.hand(SetData(G.offset("flights", 2), OffsetRecord(500, "T1", 1).to_bytes()))
-        shares = {"s0": {"flights": "0-1"}, "s1": {"flights": "2"}, "s2": {"flights": "3"}}
-        history.turn("g", shares, history.start("s1", shares["s1"], generation=history.states["g"].generation + 1))
-        history.obey("s1")
-        history.seal("s1", 10, 2)
-        if continues:
-            set_position(history, "s1", P2, 700)
-        history.sealed("s1", [part(2, 700, 710)] if continues else [part(2, 510, 520)])
-        raise Enough
-
-    continues = False
-    held(spoilt("joined", happen))
-    continues = True
-    assert spoilt("joined", happen)["S5"].outcome == "broken", "from there on it is judged again"
+@holds(at="joined", continues=False)
+@breaks("S5", at="joined", alone=False, continues=True)
+def test_manually_set_offset_is_the_new_position(history: StoryHistory, continues: bool) -> None:
+    """From there on it is judged again."""
+    life = history.lives["s1"]
+    history.halt(life, frozenset(life.channel.running), "lost")
+    history.register(life, "s1-x")
+    history.hand(SetData(G.offset("flights", 2), OffsetRecord(500, "T1", 1).to_bytes()))
+    shares = {"s0": {"flights": "0-1"}, "s1": {"flights": "2"}, "s2": {"flights": "3"}}
+    history.turn("g", shares, history.start("s1", shares["s1"], generation=history.states["g"].generation + 1))
+    history.obey("s1")
+    history.seal("s1", 10, 2)
+    if continues:
+        set_position(history, "s1", P2, 700)
+    history.sealed("s1", [part(2, 700, 710)] if continues else [part(2, 510, 520)])
 
 
-def test_a_segment_that_is_collected_before_a_query_has_finished_it_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.collect("g", history.zxid)
-        raise Enough
-
-    finding = spoilt("queried", happen)["S5"].findings[0]
-
-    assert names(finding) == ["s0#1 commit channel/s0", "q#1 commit g/queries", "a#1 commit g/segments"]
-    assert "query q has finished 0" in finding.why
+@breaks(
+    "S5", "query q has finished 0", at="queried",
+    witness="s0#1 commit channel/s0, q#1 commit g/queries, a#1 commit g/segments", alone=False,
+)  # fmt: skip
+def test_a_segment_that_is_collected_before_a_query_has_finished_it_breaks_it(history: StoryHistory) -> None:
+    history.collect("g", history.zxid)
 
 
 def test_a_segment_that_is_collected_while_no_query_reads_the_group_breaks_it() -> None:
     def happen(history: StoryHistory) -> None:
         history.collect("g", history.zxid)
-        raise Enough
 
     findings = spoilt("sealed", happen)["S5"].findings
 
@@ -321,36 +249,28 @@ def test_a_segment_that_is_collected_while_no_query_reads_the_group_breaks_it() 
     assert findings[0].why.endswith("and no query reads the group")
 
 
-def test_unreadable_query_retains_every_segment() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.hand(SetData(G.query("q"), b"?"))
-        history.collect("g", history.zxid)
-        raise Enough
-
-    finding = spoilt("finished", happen)["S5"].findings[0]
-
-    assert names(finding) == ["s0#1 commit channel/s0", "hand commit queries/q", "a#1 commit g/segments"]
-    assert "query q cannot be read" in finding.why
+@breaks(
+    "S5", "query q cannot be read", at="finished",
+    witness="s0#1 commit channel/s0, hand commit queries/q, a#1 commit g/segments", alone=False,
+)  # fmt: skip
+def test_unreadable_query_retains_every_segment(history: StoryHistory) -> None:
+    history.hand(SetData(G.query("q"), b"?"))
+    history.collect("g", history.zxid)
 
 
-def test_expired_query_retains_no_segment() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.query("p#1", "g", "p", "r9", 0)
-        expired = Query("r9", 0, 0, 1).to_bytes()
-        history.commit(history.coordinator, SetData(G.queries, b""), SetData(G.query("p"), expired))
-
-    held(spoilt("finished", happen))
+@holds(at="finished", goes_on=True)
+def test_expired_query_retains_no_segment(history: StoryHistory) -> None:
+    history.query("p#1", "g", "p", "r9", 0)
+    expired = Query("r9", 0, 0, 1).to_bytes()
+    history.commit(history.coordinator, SetData(G.queries, b""), SetData(G.query("p"), expired))
 
 
-def test_manual_removal_of_segments_is_not_judged() -> None:
-    def happen(history: StoryHistory) -> None:
-        first = min(path for path in history.tree if path.startswith(G.segment_prefix))
-        history.hand(Delete(first))
-        history.query("p#1", "g", "p", "r9", 0)
-        history.batch("p#1", "g", "p", "r9", 0, 0)
-        raise Enough
-
-    held(spoilt("sealed", happen))
+@holds(at="sealed")
+def test_manual_removal_of_segments_is_not_judged(history: StoryHistory) -> None:
+    first = min(path for path in history.tree if path.startswith(G.segment_prefix))
+    history.hand(Delete(first))
+    history.query("p#1", "g", "p", "r9", 0)
+    history.batch("p#1", "g", "p", "r9", 0, 0)
 
 
 # ---- start offsets of a group
@@ -364,70 +284,52 @@ def begins_at(
     history.commit("s1#1", history.put(G.offset("flights", 2), OffsetRecord(offset, "T1", 2, start).to_bytes()))
 
 
-def test_existing_partition_may_begin_at_its_recorded_start() -> None:
-    def happen(history: StoryHistory) -> None:
-        begins_at(history, 40)
-        history.sealed("s1", [part(2, 40, 60)])
-        raise Enough
-
-    held(spoilt("stable", happen))
+@holds(at="stable")
+def test_existing_partition_may_begin_at_its_recorded_start(history: StoryHistory) -> None:
+    begins_at(history, 40)
+    history.sealed("s1", [part(2, 40, 60)])
 
 
-def test_a_start_that_is_resolved_again_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        begins_at(history, 40)
-        begins_at(history, 60)
-        raise Enough
-
-    finding = only(spoilt("stable", happen), "S5")
-
-    assert "`offsets` of flights-2 in group g was set to 60" in finding.why and "40 was reached" in finding.why
+@breaks("S5", "`offsets` of flights-2 in group g was set to 60", "40 was reached", at="stable")
+def test_a_start_that_is_resolved_again_breaks_it(history: StoryHistory) -> None:
+    begins_at(history, 40)
+    begins_at(history, 60)
 
 
-def test_partition_with_another_first_offset_than_its_start_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        begins_at(history, 40)
-        history.sealed("s1", [part(2, 60, 70)])
-        raise Enough
-
-    assert "a gap in flights-2 of group g: 60 to 70" in only(spoilt("stable", happen), "S5").why
+@breaks("S5", "a gap in flights-2 of group g: 60 to 70", at="stable")
+def test_partition_with_another_first_offset_than_its_start_breaks_it(history: StoryHistory) -> None:
+    begins_at(history, 40)
+    history.sealed("s1", [part(2, 60, 70)])
 
 
 @pytest.mark.parametrize(
     ("start", "there"), [("end", frozenset({0, 1})), ("beginning", frozenset({0, 1, 2}))], ids=["came later", "no end"]
 )
-def test_start_after_records_that_were_not_deliberately_skipped_breaks_it(start: str, there: frozenset[int]) -> None:
-    def happen(history: StoryHistory) -> None:
-        begins_at(history, 40, start, there)
-        raise Enough
+@breaks("S5", "was set to 40", at="stable")
+def test_start_after_records_that_were_not_deliberately_skipped_breaks_it(
+    history: StoryHistory, start: str, there: frozenset[int]
+) -> None:
+    begins_at(history, 40, start, there)
 
-    assert "was set to 40" in only(spoilt("stable", happen), "S5").why
 
-
-@pytest.mark.parametrize("is_recorded", [True, False], ids=["recorded", "unrecorded"])
-def test_gap_in_the_log_may_be_skipped_when_it_is_recorded(is_recorded: bool) -> None:
-    def happen(history: StoryHistory) -> None:
-        history.sealed("s1", [part(2, 100, 120)])
-        life = history.lives["s1"]
-        where = {"topic": "flights", "topic_id": "T1", "partition": 2, "before": 120, "after": 200}
-        if is_recorded:
-            names = {"group": "g", "consumer": "s1", "incarnation": life.channel.incarnation}
-            history.event("jump", "s1#1", **names, **where)
-        history.set_channel(life, replace(life.channel, running={**life.channel.running, P2: 200}))
-        history.sealed("s1", [part(2, 200, 210)])
-        raise Enough
-
+@holds(at="joined", is_recorded=True)
+@breaks("S5", "went from 120 to 200", at="joined", is_recorded=False)
+def test_gap_in_the_log_may_be_skipped_when_it_is_recorded(history: StoryHistory, is_recorded: bool) -> None:
+    history.sealed("s1", [part(2, 100, 120)])
+    life = history.lives["s1"]
+    where = {"topic": "flights", "topic_id": "T1", "partition": 2, "before": 120, "after": 200}
     if is_recorded:
-        held(spoilt("joined", happen))
-    else:
-        assert "went from 120 to 200" in only(spoilt("joined", happen), "S5").why
+        names = {"group": "g", "consumer": "s1", "incarnation": life.channel.incarnation}
+        history.event("jump", "s1#1", **names, **where)
+    history.set_channel(life, replace(life.channel, running={**life.channel.running, P2: 200}))
+    history.sealed("s1", [part(2, 200, 210)])
 
 
 def test_offset_of_what_a_liar_has_released_is_judged_again_after_an_honest_advance() -> None:
     """s9 lies that it runs flights-3, which s2 runs."""
     third = TopicPartition("flights", 3)
 
-    def happen(history: StoryHistory) -> None:
+    def happen(history: StoryHistory, advances: bool) -> None:
         liar, honest = history.consumer("s9#1", "g", "liar"), history.lives["s2"]
         history.register(liar, "s9-a")
         history.set_channel(liar, replace(liar.channel, running={third: 7}, topics={"flights": "T1"}))
@@ -436,10 +338,7 @@ def test_offset_of_what_a_liar_has_released_is_judged_again_after_an_honest_adva
         if advances:
             history.seal("s2", 5, 3)
         history.set_channel(honest, honest.channel.without({third}))
-        raise Enough
 
-    advances = False
-    assert not spoilt("joined", happen)["S5"].findings
-    advances = True
-    findings = spoilt("joined", happen)["S5"].findings
-    assert len(findings) == 1 and "s2 of group g gave up flights-3 at 65" in findings[0].why
+    assert not spoilt("joined", lambda history: happen(history, advances=False))["S5"].findings
+    (finding,) = spoilt("joined", lambda history: happen(history, advances=True))["S5"].findings
+    assert "s2 of group g gave up flights-3 at 65" in finding.why

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -11,10 +12,9 @@ from coordinator.zk.znodes.group_state import COMPLETING, STABLE, GroupState
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import PAUSED
 from coordinator.zk.znodes.records import OwnerRecord, Pause, PausedRecord
-from drills.checker import Verdicts
 from tests.support.made_histories import Made
-from tests.support.made_story import Enough, G, StoryHistory
-from tests.support.spoilt import changed, held, names, only, spoilt
+from tests.support.made_story import G, StoryHistory
+from tests.support.spoilt import breaks, changed, holds, spoilt
 
 P3 = TopicPartition("flights", 3)
 
@@ -24,84 +24,74 @@ def begin(history: StoryHistory) -> None:
     history.fenced("g", replace(history.states["g"], state=COMPLETING))
 
 
-def until(at: float, stuck: list[str] | None = None) -> Verdicts:
-    """The story with group g unsettled from `calm` to `at`; some may be stuck."""
+def until(at: float, stuck: str = "") -> Callable[[StoryHistory], None]:
+    """Group g is unsettled from `calm` to `at`; one may be stuck."""
 
     def happen(history: StoryHistory) -> None:
-        history.events[-1]["stuck"] = stuck or []
+        history.events[-1]["stuck"] = [stuck] if stuck else []
         begin(history)
         history.to(at)
         history.stable("g")
 
-    return spoilt("calm", happen)
+    return happen
 
 
-def test_a_group_that_does_not_become_stable_breaks_it() -> None:
-    finding = only(spoilt("before calm", begin), "L1")
-
-    assert names(finding) == ["b#1 commit g/state", "server calm", "server end"]
-    assert "group g was not settled from 70.01 s to 110 s (CompletingRebalance in generation 6)" in finding.why
-    assert finding.why.endswith("and had to be at 78.01 s")
+def is_late(happening: Callable[[StoryHistory], object]) -> bool:
+    """Whether the group is settled too late after the calm."""
+    verdict = spoilt("calm", happening, goes_on=True)["L1"]
+    return any("was not settled" in each.why for each in verdict.findings)
 
 
-def test_group_has_session_timeout_two_ticks_and_one_second_to_settle() -> None:
-    held(until(77.9))
-    finding = only(until(78.1), "L1")
+@breaks(
+    "L1", "group g was not settled from 70.01 s to 110 s (CompletingRebalance in generation 6)",
+    "and had to be at 78.01 s$", at="before calm", witness="b#1 commit g/state, server calm, server end", goes_on=True,
+)  # fmt: skip
+def test_a_group_that_does_not_become_stable_breaks_it(history: StoryHistory) -> None:
+    begin(history)
 
-    assert names(finding) == ["server calm", "b#1 commit g/state", "b#1 commit g/state"]
+
+@holds(at="calm", goes_on=True, seconds=77.9)
+@breaks("L1", at="calm", witness="server calm, b#1 commit g/state, b#1 commit g/state", goes_on=True, seconds=78.1)
+def test_group_has_session_timeout_two_ticks_and_one_second_to_settle(history: StoryHistory, seconds: float) -> None:
+    until(seconds)(history)
 
 
-def test_consumer_that_is_stuck_since_the_calm_is_no_member_at_the_end() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.event("calm", "server", stuck=["s1#1"])
-        history.to(history.now + after_s)
-        history.event("end", "server")
-        raise Enough
-
-    after_s = 15.9
-    held(spoilt("stable", happen))
-    after_s = 16.2
-    finding = only(spoilt("stable", happen), "L1")
-    assert "s1 of group g has not polled since" in finding.why
+@holds(at="stable", after_s=15.9)
+@breaks("L1", "s1 of group g has not polled since", at="stable", after_s=16.2)
+def test_consumer_that_is_stuck_since_the_calm_is_no_member_at_the_end(history: StoryHistory, after_s: float) -> None:
+    history.event("calm", "server", stuck=["s1#1"])
+    history.to(history.now + after_s)
+    history.event("end", "server")
 
 
 def test_group_with_a_stuck_consumer_has_rebalance_timeout_lease_and_one_second() -> None:
-    def is_late(at: float, stuck: str) -> bool:
-        return any("was not settled" in each.why for each in until(at, stuck=[stuck])["L1"].findings)
-
-    assert not is_late(83.9, "s1#1") and is_late(84.1, "s1#1")
-    assert not is_late(83.9, "g/s1") and is_late(78.1, "c1#1")
+    assert not is_late(until(83.9, "s1#1")) and is_late(until(84.1, "s1#1"))
+    assert not is_late(until(83.9, "g/s1")) and is_late(until(78.1, "c1#1"))
 
 
 def test_silence_of_a_stuck_consumer_counts_from_an_election_after_the_calm() -> None:
-    def is_late(at: float) -> bool:
-        def happen(history: StoryHistory) -> None:
-            history.events[-1]["stuck"] = ["s1#1"]
-            begin(history)
-            history.pass_(4.0)
-            history.elect("b#1")
-            history.to(at)
-            history.stable("g")
+    def happen(history: StoryHistory, at: float) -> None:
+        history.events[-1]["stuck"] = ["s1#1"]
+        begin(history)
+        history.pass_(4.0)
+        history.elect("b#1")
+        history.to(at)
+        history.stable("g")
 
-        return any("was not settled" in each.why for each in spoilt("calm", happen)["L1"].findings)
-
-    assert not is_late(87.9) and is_late(88.1)
+    assert not is_late(lambda history: happen(history, 87.9)) and is_late(lambda history: happen(history, 88.1))
 
 
 def test_silence_of_a_stuck_liar_counts_from_a_sweep_after_the_calm() -> None:
     """It does not leave by itself, and its last write is read with the next sweep at the latest."""
 
-    def is_late(at: float) -> bool:
-        def happen(history: StoryHistory) -> None:
-            history.events[-1]["stuck"] = ["g/s1"]
-            history.hand(SetData(G.channel("s1"), history.lives["s1"].channel.to_bytes()))
-            begin(history)
-            history.to(at)
-            history.stable("g")
+    def happen(history: StoryHistory, at: float) -> None:
+        history.events[-1]["stuck"] = ["g/s1"]
+        history.hand(SetData(G.channel("s1"), history.lives["s1"].channel.to_bytes()))
+        begin(history)
+        history.to(at)
+        history.stable("g")
 
-        return any("was not settled" in each.why for each in spoilt("calm", happen)["L1"].findings)
-
-    assert not is_late(88.9) and is_late(89.1)
+    assert not is_late(lambda history: happen(history, 88.9)) and is_late(lambda history: happen(history, 89.1))
 
 
 def lied(at: float, settled_at: float, who: str = "s1#1", stuck: str = "g/s1") -> bool:
@@ -120,7 +110,7 @@ def lied(at: float, settled_at: float, who: str = "s1#1", stuck: str = "g/s1") -
         history.to(settled_at)
         history.stable("g")
 
-    return any("was not settled" in each.why for each in spoilt("calm", happen)["L1"].findings)
+    return is_late(happen)
 
 
 def test_silence_of_a_stuck_liar_counts_from_the_last_command_that_it_names() -> None:
@@ -136,91 +126,70 @@ def test_what_a_hand_or_a_liar_that_polls_names_extends_no_deadline() -> None:
     assert lied(80.0, 82.1, stuck="h/c1")
 
 
-def test_owner_znode_that_an_evicted_liar_has_left_is_not_judged() -> None:
-    def is_late(who: str) -> bool:
-        def happen(history: StoryHistory) -> None:
-            history.session("s2#1")
-            history.event("start", "s2#1", kind=who, group="g", consumer="s2")
-            owner = OwnerRecord("s2-0", "s2", "s2-a", 1).to_bytes()
-            history.commit("s2#1", Create(G.owner("flights", 9), owner, ephemeral=True))
-            begin(history)
-            history.to(90.0)
-            history.stable("g")
-
-        return bool(spoilt("calm", happen)["L1"].findings)
-
-    assert is_late("consumer") and not is_late("liar")
+@breaks("L1", at="calm", alone=False, goes_on=True, kind="consumer")
+@holds("L1", at="calm", goes_on=True, kind="liar")
+def test_owner_znode_that_an_evicted_liar_has_left_is_not_judged(history: StoryHistory, kind: str) -> None:
+    history.session("s2#1")
+    history.event("start", "s2#1", kind=kind, group="g", consumer="s2")
+    owner = OwnerRecord("s2-0", "s2", "s2-a", 1).to_bytes()
+    history.commit("s2#1", Create(G.owner("flights", 9), owner, ephemeral=True))
+    begin(history)
+    history.to(90.0)
+    history.stable("g")
 
 
-def test_a_group_that_does_not_stay_stable_breaks_it() -> None:
-    def happen(history: StoryHistory) -> None:
-        begin(history)
-        history.stable("g")
-
-    finding = only(spoilt("late", happen), "L1")
-
-    assert names(finding) == ["server calm", "b#1 commit g/state", "b#1 commit g/state"]
+@breaks("L1", at="late", witness="server calm, b#1 commit g/state, b#1 commit g/state", goes_on=True)
+def test_a_group_that_does_not_stay_stable_breaks_it(history: StoryHistory) -> None:
+    begin(history)
+    history.stable("g")
 
 
-def test_seat_given_up_restarts_the_deadline() -> None:
-    def given_up(seconds: float) -> Verdicts:
-        def happen(history: StoryHistory) -> None:
-            history.fenced("g", replace(history.states["g"], state=COMPLETING), Delete(G.seat("s9")))
-            history.pass_(seconds)
-            history.stable("g")
-
-        return spoilt("late", happen)
-
-    held(given_up(7.9))
-    only(given_up(8.1), "L1")
+@holds(at="late", goes_on=True, seconds=7.9)
+@breaks("L1", at="late", goes_on=True, seconds=8.1)
+def test_seat_given_up_restarts_the_deadline(history: StoryHistory, seconds: float) -> None:
+    history.fenced("g", replace(history.states["g"], state=COMPLETING), Delete(G.seat("s9")))
+    history.pass_(seconds)
+    history.stable("g")
 
 
-def test_seat_given_up_after_the_deadline_excuses_no_violation() -> None:
-    def happen(history: StoryHistory) -> None:
-        begin(history)
-        history.to(89.0)
-        history.fenced("g", replace(history.states["g"], state=STABLE), Delete(G.seat("s9")))
-
-    finding = only(spoilt("calm", happen), "L1")
-
-    assert finding.why.endswith("and had to be at 78 s")
+@breaks("L1", "and had to be at 78 s$", at="calm", goes_on=True)
+def test_seat_given_up_after_the_deadline_excuses_no_violation(history: StoryHistory) -> None:
+    begin(history)
+    history.to(89.0)
+    history.fenced("g", replace(history.states["g"], state=STABLE), Delete(G.seat("s9")))
 
 
 @pytest.mark.parametrize("is_static", [False, True])
-def test_repeatedly_evicted_member_breaks_it_with_or_without_a_seat(is_static: bool) -> None:
-    def happen(history: StoryHistory) -> None:
-        for number in range(7):
-            life = history.lives["s3"]
-            seat = [Delete(G.seat("s3"))] if is_static else []
-            evicted = [*history.end_of(life, "evicted"), Delete(G.id("s3")), *seat]
-            history.fenced("g", replace(history.states["g"], state=COMPLETING), *evicted)
-            history.pass_(1.0)
-            history.halt(life, frozenset(life.channel.running), "lost")
-            history.register(life, f"s3-{number}")
-            if is_static:
-                history.commit(life.who, Create(G.seat("s3"), b"{}"))
-            history.pass_(4.0)
-
-    assert spoilt("calm", happen)["L1"].findings
+@breaks("L1", at="calm", alone=False, goes_on=True)
+def test_repeatedly_evicted_member_breaks_it_with_or_without_a_seat(history: StoryHistory, is_static: bool) -> None:
+    for number in range(7):
+        life = history.lives["s3"]
+        seat = [Delete(G.seat("s3"))] if is_static else []
+        evicted = [*history.end_of(life, "evicted"), Delete(G.id("s3")), *seat]
+        history.fenced("g", replace(history.states["g"], state=COMPLETING), *evicted)
+        history.pass_(1.0)
+        history.halt(life, frozenset(life.channel.running), "lost")
+        history.register(life, f"s3-{number}")
+        if is_static:
+            history.commit(life.who, Create(G.seat("s3"), b"{}"))
+        history.pass_(4.0)
 
 
-def test_consumer_that_does_not_run_its_target_breaks_it_despite_a_stable_state() -> None:
-    def happen(history: StoryHistory) -> None:
-        life = history.lives["s2"]
-        history.halt(life, frozenset({P3}), "revoked")
-        history.set_channel(life, life.channel.without([P3]), *history.released(life, [P3]))
-
-    finding = only(spoilt("before calm", happen), "L1")
-
-    assert "s2 does not run its target" in finding.why
-    assert names(finding) == ["b#1 commit g/state", "server calm", "server end"]
+@breaks(
+    "L1", "s2 does not run its target", at="before calm", witness="b#1 commit g/state, server calm, server end",
+    goes_on=True,
+)  # fmt: skip
+def test_consumer_that_does_not_run_its_target_breaks_it_despite_a_stable_state(history: StoryHistory) -> None:
+    life = history.lives["s2"]
+    history.halt(life, frozenset({P3}), "revoked")
+    history.set_channel(life, life.channel.without([P3]), *history.released(life, [P3]))
 
 
 def test_late_member_must_get_its_share_in_time() -> None:
     def happen(history: StoryHistory) -> None:
         history.register(history.consumer("s9#1", "g"), "s9-a")
 
-    verdicts = spoilt("late", happen)
+    verdicts = spoilt("late", happen, goes_on=True)
 
     assert [verdict.invariant for verdict in verdicts.broken] == ["L1", "L2"]
 
@@ -249,30 +218,27 @@ def test_a_history_without_an_end_decides_nothing() -> None:
     assert (verdict.outcome, verdict.why, verdict.is_due) == ("not decided", "the history has no `end`", True)
 
 
-def test_a_paused_group_is_not_judged() -> None:
-    def happen(history: StoryHistory) -> None:
-        begin(history)
-        history.hand(Create(PAUSED, PausedRecord(groups={"g": Pause("ann", 0)}).to_bytes()))
-
-    held(spoilt("before calm", happen))
+@holds(at="before calm", goes_on=True)
+def test_a_paused_group_is_not_judged(history: StoryHistory) -> None:
+    begin(history)
+    history.hand(Create(PAUSED, PausedRecord(groups={"g": Pause("ann", 0)}).to_bytes()))
 
 
 @pytest.mark.parametrize("data", [b"?", b'{"state":"PreparingRebalance"}'])
-def test_group_is_not_judged_while_its_state_is_a_manual_edit(data: bytes) -> None:
-    held(spoilt("before calm", lambda history: history.hand(SetData(G.state, data))))
+@holds(at="before calm", goes_on=True)
+def test_group_is_not_judged_while_its_state_is_a_manual_edit(history: StoryHistory, data: bytes) -> None:
+    history.hand(SetData(G.state, data))
 
 
-def test_lost_state_extends_the_deadline_by_forty_seconds() -> None:
-    def happen(history: StoryHistory) -> None:
-        history.to(40.0)
-        before = history.states["g"]
-        history.hand(SetData(G.state, b"?"))
-        history.fenced("g", replace(before, state=COMPLETING))
-        history.to(44.0)
-        history.states["g"] = before
-        history.stable("g")
-
-    held(spoilt("handed on", happen))
+@holds(at="handed on", goes_on=True)
+def test_lost_state_extends_the_deadline_by_forty_seconds(history: StoryHistory) -> None:
+    history.to(40.0)
+    before = history.states["g"]
+    history.hand(SetData(G.state, b"?"))
+    history.fenced("g", replace(before, state=COMPLETING))
+    history.to(44.0)
+    history.states["g"] = before
+    history.stable("g")
 
 
 def test_group_with_a_registration_made_unreadable_manually_is_not_judged() -> None:
@@ -280,7 +246,7 @@ def test_group_with_a_registration_made_unreadable_manually_is_not_judged() -> N
         history.hand(SetData(G.id("s3"), b"?"))
         begin(history)
 
-    assert spoilt("before calm", happen)["L1"].outcome == "held"
+    assert spoilt("before calm", happen, goes_on=True)["L1"].outcome == "held"
 
 
 @pytest.mark.parametrize("with_group", [True, False])
@@ -293,6 +259,5 @@ def test_group_created_by_an_operator_loses_no_state_and_no_time(with_group: boo
         history.event("calm", "server")
         history.to(history.now + 20.0)
         history.event("end", "server")
-        raise Enough
 
     assert (spoilt("stable", happen)["L1"].outcome == "held") is with_group

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from coordinator.zk.store import Check, Create, Delete
 from coordinator.zk.znodes.paths import COORDINATOR_EPOCH
 from coordinator.zk.znodes.records import ASSIGNMENT_FAILED, Command
-from tests.support.made_story import Enough, G, StoryHistory
-from tests.support.spoilt import held, names, only, spoilt
+from tests.support.made_story import G, StoryHistory
+from tests.support.spoilt import breaks, holds
 
 
 def elect_another(history: StoryHistory) -> None:
@@ -20,82 +18,61 @@ def elect_another(history: StoryHistory) -> None:
     history.elect("a#1")
 
 
-def test_a_start_beside_one_of_an_earlier_epoch_breaks_it() -> None:
-    def happen(history: StoryHistory, withdraws: bool) -> None:
-        command = history.command_of("s2")
-        elect_another(history)
-        state = replace(history.states["g"], epoch=history.epoch)
-        gone = [Delete(command)] if withdraws else []
-        history.fenced("g", state, *gone, history.start("s0", {"flights": "0-1"}))
-        raise Enough
-
-    finding = only(spoilt("start sent", lambda history: happen(history, withdraws=False)), "S6")
-
-    assert "of epoch 3 was sent to s0 of group g" in finding.why
-    assert "command-0000000000 of epoch 2 is pending in the channel of s2" in finding.why
-    assert names(finding) == ["b#1 commit g/state", "a#1 commit g/state"]
-    held(spoilt("start sent", lambda history: happen(history, withdraws=True)))
+@breaks(
+    "S6", "of epoch 3 was sent to s0 of group g", "command-0000000000 of epoch 2 is pending in the channel of s2",
+    at="start sent", witness="b#1 commit g/state, a#1 commit g/state", withdraws=False,
+)  # fmt: skip
+@holds(at="start sent", withdraws=True)
+def test_a_start_beside_one_of_an_earlier_epoch_breaks_it(history: StoryHistory, withdraws: bool) -> None:
+    command = history.command_of("s2")
+    elect_another(history)
+    state = replace(history.states["g"], epoch=history.epoch)
+    gone = [Delete(command)] if withdraws else []
+    history.fenced("g", state, *gone, history.start("s0", {"flights": "0-1"}))
 
 
-def test_two_starts_in_one_channel_break_it_unless_made_by_hand() -> None:
-    def happen(history: StoryHistory, by_hand: bool) -> None:
-        if by_hand:
-            history.hand(history.start("s0", {"flights": "0-1"}))
+@breaks("S6", "is pending in the channel of s0", at="joined", by_hand=False)
+@holds(at="joined", by_hand=True)
+def test_two_starts_in_one_channel_break_it_unless_made_by_hand(history: StoryHistory, by_hand: bool) -> None:
+    if by_hand:
+        history.hand(history.start("s0", {"flights": "0-1"}))
+    history.fenced("g", history.states["g"], history.start("s0", {"flights": "0-1"}))
+    if not by_hand:
         history.fenced("g", history.states["g"], history.start("s0", {"flights": "0-1"}))
-        if not by_hand:
-            history.fenced("g", history.states["g"], history.start("s0", {"flights": "0-1"}))
-        raise Enough
-
-    finding = only(spoilt("joined", lambda history: happen(history, by_hand=False)), "S6")
-
-    assert "is pending in the channel of s0" in finding.why
-    held(spoilt("joined", lambda history: happen(history, by_hand=True)))
 
 
-def test_the_notice_of_a_failure_stays_beside_later_commands() -> None:
-    def happen(history: StoryHistory) -> None:
-        notice = Command(ASSIGNMENT_FAILED, history.epoch, history.states["g"].generation, "s0-a", ask="ask-0000000001")
-        history.fenced(
-            "g", history.states["g"], Create(G.command_prefix("s0"), notice.to_bytes(), sequential=True)
-        )  # fmt: skip
-        elect_another(history)
-        state = replace(history.states["g"], epoch=history.epoch)
-        history.fenced("g", state, history.start("s0", {"flights": "0-1"}))
-        raise Enough
-
-    held(spoilt("joined", happen))
+@holds(at="joined")
+def test_the_notice_of_a_failure_stays_beside_later_commands(history: StoryHistory) -> None:
+    notice = Command(ASSIGNMENT_FAILED, history.epoch, history.states["g"].generation, "s0-a", ask="ask-0000000001")
+    history.fenced(
+        "g", history.states["g"], Create(G.command_prefix("s0"), notice.to_bytes(), sequential=True)
+    )  # fmt: skip
+    elect_another(history)
+    state = replace(history.states["g"], epoch=history.epoch)
+    history.fenced("g", state, history.start("s0", {"flights": "0-1"}))
 
 
-@pytest.mark.parametrize(
-    ("after_s", "fault", "is_broken"), [(0.9, False, False), (1.1, False, True), (1.1, True, False)]
-)
+@holds("S6", at="start sent", after_s=0.9, fault=False)
+@breaks(
+    "S6", "of epoch 2 was applied by s2 of group g", "the coordinator of epoch 3 has taken its turn", at="start sent",
+    alone=False, after_s=1.1, fault=False,
+)  # fmt: skip
+@holds("S6", at="start sent", after_s=1.1, fault=True)
 def test_a_start_of_an_earlier_epoch_applied_in_a_stable_group_breaks_it(
-    after_s: float, fault: bool, is_broken: bool
+    history: StoryHistory, after_s: float, fault: bool
 ) -> None:
-    def happen(history: StoryHistory) -> None:
-        elect_another(history)
-        history.fenced("g", replace(history.states["g"], epoch=history.epoch, state="Stable"))
-        history.pass_(0.1)
-        if fault:
-            history.event("fault", "server", kind="drop-connection", process="s2#1")
-        history.pass_(after_s - 0.1)
-        history.obey("s2")
-        raise Enough
-
-    verdict = spoilt("start sent", happen)["S6"]
-
-    assert bool(verdict.findings) == is_broken
-    if is_broken:
-        assert "of epoch 2 was applied by s2 of group g" in verdict.findings[0].why
-        assert "the coordinator of epoch 3 has taken its turn" in verdict.findings[0].why
+    elect_another(history)
+    history.fenced("g", replace(history.states["g"], epoch=history.epoch, state="Stable"))
+    history.pass_(0.1)
+    if fault:
+        history.event("fault", "server", kind="drop-connection", process="s2#1")
+    history.pass_(after_s - 0.1)
+    history.obey("s2")
 
 
-def test_a_start_of_an_earlier_epoch_may_be_applied_before_the_next_turn() -> None:
-    def happen(history: StoryHistory) -> None:
-        elect_another(history)
-        history.commit(history.coordinator, Check(COORDINATOR_EPOCH, history.fence), Delete(G.id("nobody")))
-        history.pass_(2.0)
-        history.obey("s2")
-        raise Enough
-
-    held(spoilt("start sent", happen))
+@holds(at="start sent")
+def test_a_start_of_an_earlier_epoch_may_be_applied_before_the_next_turn(history: StoryHistory) -> None:
+    elect_another(history)
+    history.commit(history.coordinator, Check(COORDINATOR_EPOCH, history.fence), Delete(G.id("nobody")))
+    history.pass_(2.0)
+    history.obey("s2")
