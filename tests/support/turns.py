@@ -1,0 +1,547 @@
+"""A group's turn as lines of text: what it reads, and what its plan writes. Nothing else knows the shape of either.
+
+A line is a subject, plain words, and options as key=value; shell quotes keep what has spaces together:
+
+    group 1/2 Stable range          the state: epoch, generation, name, strategy; with client-side assignment also type=
+                                    (its protocol type) ask= failed= attempts= failed_ask= floor=
+    coordinator 2                   its epoch, if it is not that of the state
+    member a had=a-1 has=t-0        a member, in the order of registration. Its target: had= (incarnation), has=, sent
+             runs=t-0 at=1/1 ask=1  its channel: what it says; life= (its incarnation) idle= touched= written by it
+             lease=2000 ...         its registration: offers= (client-side protocols) digest= type= instance= ...
+             gone, unread, mute     words: without `ids` znode; with an unreadable one; without a channel
+    a gets start 1/2 t-0 ask=1      a pending command, or one that the plan sends
+    seat a czxid=5 away=2.0         a static member's
+    mark x x-1 t-0 lease=2000       of an eviction (age= seconds)
+    ask 1 p a members=a,b           protocol and leader (reason= outdated= attempt= age=); its answer: a-0= (a thread;
+                                    a/b-0= in the entry of a), names= error= problem= states=, unread (its entries)
+    request "topic u has changed"   by a leader
+    topic t id-t 0,1                its id and partitions
+    owners t-0                      if they are not those that members say they run
+    ages failed=0.3 grown=1.0       seconds; rules timeout=30
+    history 1 2; record ...         of rebalances; now=
+
+Partitions are t-0,t-1 and `-` is none. `every` gives options to each member. Asks are named by their numbers.
+What the plan writes stands below, indented (`likewise` is a reason given above, a withdrawn command has its number in
+the channel): epoch, generation, state and strategy with its reason, then only what
+changes. The leader's command is left out where it is just that of the ask made. Unindented lines below start another
+turn, which reads the same but for them: `without SUBJECT`, and `after` for the state as the turn before left it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from coordinator.assignors import Assignor
+from coordinator.planning.membership import End, GroupRules
+from coordinator.planning.plan import Plan, plan
+from coordinator.planning.snapshot import AskView, ChannelView, Member, SeatView, SentCommand, Snapshot, SyncRequestView
+from coordinator.zk.znodes.group_state import (
+    Answer,
+    Ask,
+    AskMember,
+    ClientProtocols,
+    ClientSide,
+    GroupState,
+    Mark,
+    MemberAnswer,
+    Rebalance,
+    Target,
+)
+from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition, by_topic
+from coordinator.zk.znodes.paths import ask_name
+from coordinator.zk.znodes.records import (
+    ASSIGN,
+    ASSIGNMENT_FAILED,
+    START_FETCHER,
+    STOP_FETCHER,
+    UNKNOWN_MEMBER_ID,
+    Channel,
+    Command,
+    Registration,
+    Seat,
+    Topic,
+)
+
+COMMANDS = {"start": START_FETCHER, "stop": STOP_FETCHER, "assign": ASSIGN, "failed": ASSIGNMENT_FAILED}
+WORDS = {option: word for word, option in COMMANDS.items()}
+OFFSET = 5
+"""Of every partition that a member says it runs."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """What follows its subject: plain words, and options."""
+
+    words: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def over(self, other: Line) -> Line:
+        """The same, with another's options where this has none."""
+        return Line((*self.words, *other.words), {**other.options, **self.options})
+
+    def text(self, key: str, default: str = "") -> str:
+        return self.options.get(key, default)
+
+    def names(self, key: str) -> tuple[str, ...]:
+        return tuple(self.text(key).split(",")) if self.text(key) not in ("", "-") else ()
+
+    def number(self, key: str, default: int = 0) -> int:
+        return int(self.text(key, str(default)))
+
+    def seconds(self, key: str) -> float:
+        return float(self.text(key, "0"))
+
+
+Lines = dict[str, list[Line]]
+"""Subject -> its lines. A subject is a word, or two for what there are several of."""
+SEVERAL = ("member", "seat", "mark", "ask", "topic")
+
+
+def lines_of(text: str) -> Lines:
+    """The lines of a turn."""
+    found: Lines = {}
+    for one in text.splitlines():
+        words = shlex.split(one)
+        if not words:
+            continue
+        count = 2 if words[0] in SEVERAL or words[1:2] in (["gets"], ["without"]) else 1
+        rest = words[count:]
+        options = dict(word.split("=", 1) for word in rest if "=" in word)
+        line = Line(tuple(word for word in rest if "=" not in word), options)
+        found.setdefault(" ".join(words[:count]), []).append(line)
+    return found
+
+
+def changed(before: Lines, changes: Lines) -> Lines:
+    """A turn's lines after some have changed: those of a subject replace its lines, `without` removes them."""
+    gone = {word for line in changes.get("without", ()) for word in (" ".join(line.words),)}
+    after = {**before, **{subject: lines for subject, lines in changes.items() if subject != "without"}}
+    return {subject: lines for subject, lines in after.items() if subject not in gone}
+
+
+def partitions(text: str) -> PartitionSet:
+    """Those that are named in `t-0,t-1`."""
+    some = [] if text in ("", "-") else text.split(",")
+    return frozenset(TopicPartition(topic, int(number)) for topic, _, number in (one.rpartition("-") for one in some))
+
+
+def threads(name: str, text: str) -> Mapping[str, PartitionSet]:
+    """What a member's first thread has."""
+    return {f"{name}-0": partitions(text)} if partitions(text) else {}
+
+
+def ask_of(text: str) -> str:
+    return ask_name(int(text)) if text else ""
+
+
+class Reader:
+    """The snapshot that lines of text describe."""
+
+    def __init__(self, lines: Lines, state: GroupState | None = None) -> None:
+        self._lines = lines
+        self._topics = {name: Topic(name, one.words[0], _numbers(one.words[1])) for name, one in self._all("topic")}
+        every = self._one("every")
+        self._members = {name: one.over(every) for name, one in self._all("member")}
+        self._there = {name: one for name, one in self._members.items() if "gone" not in one.words}
+        self.state = state or self._state()
+
+    def _one(self, subject: str) -> Line:
+        return self._lines.get(subject, [Line()])[0]
+
+    def _all(self, subject: str) -> list[tuple[str, Line]]:
+        some = [(key.partition(" "), lines) for key, lines in self._lines.items()]
+        return [(name, line) for (first, _, name), lines in some if first == subject for line in lines]
+
+    def snapshot(self) -> Snapshot:
+        ages, marks = self._one("ages"), self._all("mark")
+        channels = {name: self._channel(name, one) for name, one in self._members.items() if self._has_channel(one)}
+        running = frozenset(part for one in channels.values() for part in one.running)
+        owners = self._lines.get("owners")
+        request = self._lines.get("request")
+        return Snapshot(
+            "g",
+            int(self._one("coordinator").words[0]) if "coordinator" in self._lines else self.state.epoch,
+            self.state,
+            1,
+            channels=channels,
+            members={name: self._member(name, place) for place, name in enumerate(self._there)},
+            seats={name: self._seat(name, one) for name, one in self._all("seat")},
+            owners=partitions(owners[0].words[0]) if owners else running,
+            topics=self._topics,
+            mark_age_s={(name, one.words[0]): one.seconds("age") for name, one in marks if "age" in one.options},
+            history=tuple(map(int, self._one("history").words)),
+            rebalance=self._record(),
+            now_ms=ages.number("now"),
+            asks=tuple(self._ask(name, one) for name, one in self._all("ask")),
+            has_sync=True,
+            sync_request=SyncRequestView(1, request[0].words[0]) if request else None,
+            failed_age_s=ages.seconds("failed"),
+            grown_age_s=ages.seconds("grown"),
+        )
+
+    def rules(self) -> GroupRules:
+        return GroupRules(assignment_timeout_s=float(self._one("rules").text("timeout", "30")))
+
+    def _state(self) -> GroupState:
+        words = self._one("group").words or ("0/0", "Empty")
+        epoch, generation = map(int, words[0].split("/"))
+        targets = {name: self._target(name, one) for name, one in self._members.items() if "has" in one.options}
+        return GroupState(
+            words[1],
+            generation,
+            epoch,
+            *words[2:3],
+            target=targets,
+            topics=self._ids(part for one in targets.values() for part in one.partitions),
+            marks=tuple(self._mark(name, one) for name, one in self._all("mark")),
+            client=self._client() if "type" in self._one("group").options else None,
+        )
+
+    def _client(self) -> ClientSide:
+        one = self._one("group")
+        asks = {key: ask_of(one.text(key)) for key in ("ask", "failed_ask", "floor")}
+        return ClientSide(one.text("type"), failed=one.names("failed"), attempts=one.number("attempts"), **asks)
+
+    def _target(self, name: str, one: Line) -> Target:
+        return Target(one.text("had", f"{name}-1"), threads(name, one.text("has")), is_sent="sent" in one.words)
+
+    def _mark(self, name: str, one: Line) -> Mark:
+        return Mark(name, one.words[0], partitions(one.words[1]), one.number("lease"), one.text("reason", "evicted"))
+
+    def _record(self) -> Rebalance | None:
+        if "record" not in self._lines:
+            return None
+        one = self._one("record")
+        times = {f"{key}_ms": one.number(key) for key in ("stopped", "finished") if key in one.options}
+        return Rebalance(int(one.words[0]), self.state.epoch, one.text("trigger"), one.number("started"), **times)
+
+    # ---- members
+
+    @staticmethod
+    def _has_channel(one: Line) -> bool:
+        return "mute" not in one.words and ("gone" not in one.words or "runs" in one.options)
+
+    def _channel(self, name: str, one: Line) -> ChannelView:
+        epoch, generation = map(int, one.text("at", "0/0").split("/"))
+        running = partitions(one.text("runs"))
+        channel = Channel(
+            one.text("life", f"{name}-1"),
+            epoch,
+            generation,
+            running=dict.fromkeys(running, OFFSET),
+            topics=self._ids(running),
+            touched=one.number("touched"),
+            ask=ask_of(one.text("ask")),
+        )
+        sent = tuple(
+            SentCommand(f"command-{number:010d}", self._command(name, one.text("life"), line), line.seconds("age"))
+            for number, line in enumerate(self._lines.get(f"{name} gets", ()), 1)
+        )
+        return ChannelView(name, 1, channel, sent, one.seconds("idle"))
+
+    def _command(self, name: str, life: str, one: Line) -> Command:
+        epoch, generation = map(int, one.words[1].split("/"))
+        some = one.words[2] if len(one.words) > 2 else ""
+        is_start = one.words[0] == "start"
+        return Command(
+            COMMANDS[one.words[0]],
+            epoch,
+            generation,
+            life or f"{name}-1",
+            threads(name, some) if is_start else {},
+            partitions("" if is_start else some),
+            self._ids(partitions(some)),
+            ask_of(one.text("ask")),
+            one.text("reason"),
+        )
+
+    def _member(self, name: str, place: int) -> Member:
+        one = self._there[name]
+        registration = None if "unread" in one.words else self._registration(name, one)
+        return Member(name, 10 + place, registration)
+
+    def _registration(self, name: str, one: Line) -> Registration:
+        offers = one.names("offers")
+        kind = one.text("type", "consumer")
+        return Registration(
+            one.text("life", f"{name}-1"),
+            dict.fromkeys(one.names("wants"), 1),
+            "client" if offers else "static",
+            protocols=one.names("protocols") or ("range",),
+            lease_ms=one.number("lease"),
+            max_poll_interval_ms=one.number("poll", 300_000),
+            instance_id=one.text("instance"),
+            client=ClientProtocols(offers, dict.fromkeys(offers, ""), kind, digest=one.text("digest", "d"))
+            if offers
+            else None,
+        )
+
+    def _seat(self, name: str, one: Line) -> SeatView:
+        seat = Seat(self._registration(name, self._members[name]), 10_000)
+        return SeatView(name, 1, seat, one.seconds("away"), one.number("czxid"))
+
+    # ---- asks
+
+    def _ask(self, name: str, one: Line) -> AskView:
+        if not one.words:
+            return AskView(ask_of(name), None)
+        members = dict(self._asked(each, one) for each in one.names("members"))
+        ask = Ask(
+            one.words[0],
+            one.words[1],
+            one.text("life", f"{one.words[1]}-1"),
+            members,
+            one.text("type") or self._one("group").text("type", "consumer"),
+            one.number("attempt", 1),
+            one.text("reason"),
+            outdated=one.number("outdated"),
+        )
+        entries = self._entries(one)
+        is_answered = bool(entries) or "error" in one.options
+        children = (*(("answer",) if is_answered else ()), *(f"member-{each}" for each in entries))
+        return AskView(
+            ask_of(name),
+            ask,
+            self._answer(one, entries) if is_answered else None,
+            one.text("problem"),
+            {} if "unread" in one.words else entries,
+            children,
+            one.seconds("age"),
+        )
+
+    def _asked(self, text: str, one: Line) -> tuple[str, AskMember]:
+        name, _, identity = text.partition(":")
+        return name, AskMember(identity or f"{name}-1", one.text("digest", "d"), 5000)
+
+    def _entries(self, one: Line) -> dict[str, MemberAnswer]:
+        found = {name: MemberAnswer(member_state="eA==") for name in one.names("states")}
+        for key, text in one.options.items():
+            if "-" in key:
+                name, thread = key.split("/") if "/" in key else (key.rpartition("-")[0], key)
+                found[name] = MemberAnswer({thread: partitions(text)} if partitions(text) else {})
+        return found
+
+    def _answer(self, one: Line, entries: Mapping[str, MemberAnswer]) -> Answer:
+        if "error" in one.options:
+            return Answer(error=one.text("error"))
+        names = one.names("names") or tuple(sorted(entries))
+        return Answer(names) if "states" in one.options else Answer(names, {"t": "id-t"}, {"t": frozenset({0, 1})})
+
+    def _ids(self, some: Iterable[TopicPartition]) -> dict[str, str]:
+        return {name: self._topics[name].id for name in by_topic(some) if name in self._topics}
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(",")))
+
+
+# ---- what the plan writes
+
+
+def written(before: Snapshot, found: Plan) -> list[str]:
+    """The lines of a plan: the state, its changes, and the znodes beside it."""
+    state = found.state
+    lines = [" ".join(_head(found)) + (f": {state.reason}" if state.reason is not None else "")]
+    if state.target != before.state.target:
+        lines.append(f"target {'; '.join(_target(*each) for each in sorted(state.target.items())) or 'none'}")
+    lines += [_mark(each) for each in state.marks]
+    lines += [f"left out {what}: {why}" for what, why in state.left_out.items()]
+    if state.client != before.state.client:
+        lines.append(_client(state.client))
+    lines += [_end(end) for end in found.ends]
+    lines += [f"give up seat {each.instance}" for each in found.given_up]
+    lines += [f"withdraw {_sent(*each)}" for each in found.withdrawn]
+    if found.asking.made is not None:
+        lines.append(_ask(*found.asking.made))
+    lines += _commands(before.state.generation, found)
+    if found.asking.answered is not None:
+        lines.append("answer the request")
+    if found.removed_asks:
+        lines.append(f"remove asks {' '.join(_number(each.name) for each in found.removed_asks)}")
+    if found.rebalance is not None:
+        lines.append(_rebalance(found.rebalance))
+    if found.forgotten:
+        lines.append(f"forget {_list(found.forgotten)}")
+    return _shortened(lines) if found.changes(before.state) else [*_shortened(lines), "nothing is written"]
+
+
+def _shortened(lines: list[str]) -> list[str]:
+    """A reason that has been given is `likewise`."""
+    known, found = set(), []
+    for what, colon, reason in (line.partition(": ") for line in lines):
+        found.append(f"{what}: likewise" if reason in known else what + colon + reason)
+        known |= {reason} - {""}
+    return found
+
+
+def _commands(before: int, found: Plan) -> list[str]:
+    """The commands, those that say the same in one line; without that of an ask made just now, when it fits."""
+    given: dict[str, list[str]] = {}
+    for name, command in found.commands:
+        given.setdefault(_command(name, command).removeprefix(f"{name} "), []).append(name)
+    lines = [f"{_list(names)} {text}" for text, names in given.items()]
+    made, assign = found.asking.made, found.asking.assign
+    if made is None:
+        return lines
+    if assign is None:
+        return [*lines, "the leader gets no command"]
+    name, command = assign
+    expected = Command(ASSIGN, found.state.epoch, command.generation, made[1].incarnation, ask=made[0])
+    is_usual = assign == (made[1].leader, expected) and command.generation in (found.state.generation, before)
+    return [one for one in lines if one != _command(name, command)] if is_usual else lines
+
+
+def _head(found: Plan) -> Iterable[str]:
+    yield f"{found.state.epoch}/{found.state.generation} {found.state.state} {found.state.strategy}".rstrip()
+    if found.is_new_generation:
+        yield "new"
+    if found.asking.has_failed:
+        yield "leader-failed"
+    if found.again_s is not None:
+        yield f"again={round(found.again_s, 3)}"
+
+
+def _list(some: Iterable[object]) -> str:
+    return ",".join(map(str, some)) or "-"
+
+
+def _parts(name: str, given: Mapping[str, PartitionSet]) -> str:
+    if given.keys() <= {f"{name}-0"}:
+        return _list(sorted(given.get(f"{name}-0", ())))
+    return " ".join(f"{thread}:{_list(sorted(some))}" for thread, some in sorted(given.items()))
+
+
+def _number(name: str) -> str:
+    return str(int(name.removeprefix("ask-"))) if name else "-"
+
+
+def _target(name: str, one: Target) -> str:
+    return f"{name} {one.incarnation} {_parts(name, one.threads)}{' sent' if one.is_sent else ''}"
+
+
+def _mark(one: Mark) -> str:
+    marked = f"mark {one.consumer} {one.incarnation} {_list(sorted(one.partitions))} lease={one.lease_ms}"
+    since = f" since={one.since_ms}" if one.since_ms is not None else ""
+    return marked + since + (f": {one.reason}" if one.reason else "")
+
+
+def _client(one: ClientSide | None) -> str:
+    if one is None:
+        return "leaders none"
+    some = {"ask": one.ask, "failed_ask": one.failed_ask, "floor": one.floor}
+    options = [f"{key}={_number(name)}" for key, name in some.items() if name]
+    options += ["cooperative"] if one.is_cooperative else []
+    failed = [f"failed={_list(one.failed)}"] if one.failed else []
+    attempts = [f"attempts={one.attempts}"] if one.attempts else []
+    return " ".join(["leaders", one.protocol_type, *options, *failed, *attempts])
+
+
+def _command(name: str, one: Command) -> str:
+    some = _parts(name, one.threads) if one.option == START_FETCHER else _list(sorted(one.partitions))
+    words = [name, "gets", WORDS[one.option], f"{one.epoch}/{one.generation}"]
+    words += [some] if one.option in (START_FETCHER, STOP_FETCHER) else []
+    words += [f"life={one.incarnation}"] if one.incarnation != f"{name}-1" else []
+    words += [f"ask={_number(one.ask)}"] if one.ask else []
+    return " ".join(words) + (f": {one.reason}" if one.reason else "")
+
+
+def _end(one: End) -> str:
+    what = f"{'evict' if one.evicted else 'end'} {one.view.consumer} owners={_list(sorted(one.owners))}"
+    error = f" {one.error}" if one.error != UNKNOWN_MEMBER_ID else ""
+    return f"{what}{error}: {one.reason}"
+
+
+def _sent(name: str, sent: SentCommand) -> str:
+    number = int(sent.name.removeprefix("command-"))
+    return f"number {number}: {_command(name, sent.command) if sent.command is not None else name}"
+
+
+def _ask(name: str, one: Ask) -> str:
+    members = _list(_identity(each, member) for each, member in sorted(one.members.items()))
+    words = ["make", "ask", _number(name), one.protocol, one.leader, f"members={members}"]
+    words += [f"attempt={one.attempt}"] if one.attempt > 1 else []
+    words += [f"outdated={one.outdated}"] if one.outdated else []
+    words.append(f"digest={_list(dict.fromkeys(each.digest for each in one.members.values()))}")
+    words.append(f"lease={_list(dict.fromkeys(each.lease_ms for each in one.members.values()))}")
+    return " ".join(words) + f": {one.reason}"
+
+
+def _identity(name: str, member: AskMember) -> str:
+    return name if member.identity == f"{name}-1" else f"{name}:{member.identity}"
+
+
+def _rebalance(one: Rebalance) -> str:
+    known = {
+        "started": one.started_ms or None,
+        "stopped": one.stopped_ms,
+        "finished": one.finished_ms,
+        "standing": one.standing_since_ms,
+        "silent": one.silent_since_ms,
+        "standstill": one.standstill_ms,
+        "assignment": one.assignment_ms,
+        "attempts": one.attempts,
+    }
+    options = "".join(f" {key}={value}" for key, value in known.items() if value is not None)
+    return f"record {one.epoch}/{one.generation}{options}: {one.trigger}"
+
+
+# ---- cases
+
+
+@dataclass(frozen=True)
+class Case:
+    """A case of a file, as it stands there: a title, and turns with what they read and what is expected of them.
+
+    :ivar common: lines that every case of the file reads.
+    """
+
+    title: str
+    text: str
+    common: str
+
+    def played(self, assignors: Mapping[str, Assignor]) -> str:
+        """The same text with what the plans write."""
+        lines, found = lines_of(self.common), ""
+        state: GroupState | None = None
+        for given in self._given():
+            lines = changed(lines, lines_of(given))
+            reader = Reader(lines, state if lines.pop("after", None) else None)
+            snapshot = reader.snapshot()
+            decided = plan(snapshot, assignors, "", reader.rules())
+            state = decided.state
+            found += given + "".join(f"  {line}\n" for line in written(snapshot, decided))
+        return found
+
+    def _given(self) -> list[str]:
+        """What each turn reads: the lines between those that are indented."""
+        turns = [""]
+        is_expected = False
+        for line in self.text.splitlines(keepends=True):
+            if line.startswith(" "):
+                is_expected = True
+                continue
+            if is_expected:
+                turns.append("")
+            is_expected = False
+            turns[-1] += line
+        return turns
+
+
+def cases(text: str) -> tuple[str, list[Case]]:
+    """A file's head, whose lines below the first empty one are of every case, and its cases."""
+    head, *rest = text.split("\n\n== ")
+    common = head.partition("\n\n")[2]
+    titled = [one.partition("\n") for one in rest]
+    return head, [Case(title, body.rstrip("\n") + "\n", common) for title, _, body in titled]
+
+
+def file_of(head: str, some: Iterable[tuple[str, str]]) -> str:
+    """The text of a file of cases: title and text of each."""
+    return "".join([head, *(f"\n\n== {title}\n{text.rstrip()}" for title, text in some)]) + "\n"
+
+
+def snapshot_of(text: str) -> Snapshot:
+    """What a turn reads, for a test of what has no place in a file."""
+    return Reader(lines_of(text)).snapshot()
