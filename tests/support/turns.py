@@ -10,13 +10,15 @@ A line is a subject, plain words, and options as key=value; shell quotes keep wh
              lease=2000 ...         its registration: offers= (client-side protocols) digest= type= instance= ...
              gone, unread, mute     words: without `ids` znode; with an unreadable one; without a channel
     a gets start 1/2 t-0 ask=1      a pending command, or one that the plan sends
-    seat a czxid=5 away=2.0         a static member's
+    seat a czxid=5 away=2.0         a static member's (removed= by whom)
     mark x x-1 t-0 lease=2000       of an eviction (age= seconds)
     ask 1 p a members=a,b           protocol and leader (reason= outdated= attempt= age=); its answer: a-0= (a thread;
                                     a/b-0= in the entry of a), names= error= problem= states=, unread (its entries)
     request "topic u has changed"   by a leader
     topic t id-t 0,1                its id and partitions
     owners t-0                      if they are not those that members say they run
+    region r Running reset=1        of the group: sequence= next= groups= reason= held=1/119.9 (checkpoint/seconds); of
+                                    `every` member too; what a member has restored: ready=; group: ready= away=
     ages failed=0.3 grown=1.0       seconds; rules timeout=30
     history 1 2; record ...         of rebalances; now=
 
@@ -36,7 +38,18 @@ from dataclasses import dataclass, field
 from coordinator.assignors import Assignor
 from coordinator.planning.membership import End, GroupRules
 from coordinator.planning.plan import Plan, plan
-from coordinator.planning.snapshot import AskView, ChannelView, Member, SeatView, SentCommand, Snapshot, SyncRequestView
+from coordinator.planning.regional import RegionStep
+from coordinator.planning.snapshot import (
+    AskView,
+    ChannelView,
+    Member,
+    RegionView,
+    SeatView,
+    SentCommand,
+    Snapshot,
+    SyncRequestView,
+)
+from coordinator.zk.errors import RebalanceFailed
 from coordinator.zk.znodes.group_state import (
     Answer,
     Ask,
@@ -63,6 +76,7 @@ from coordinator.zk.znodes.records import (
     Seat,
     Topic,
 )
+from coordinator.zk.znodes.regions import GroupRegion, Progress, Region, RegionMembership
 
 COMMANDS = {"start": START_FETCHER, "stop": STOP_FETCHER, "assign": ASSIGN, "failed": ASSIGNMENT_FAILED}
 WORDS = {option: word for word, option in COMMANDS.items()}
@@ -179,6 +193,7 @@ class Reader:
             sync_request=SyncRequestView(1, request[0].words[0]) if request else None,
             failed_age_s=ages.seconds("failed"),
             grown_age_s=ages.seconds("grown"),
+            region=self._region() if "region" in self._lines else None,
         )
 
     def rules(self) -> GroupRules:
@@ -197,7 +212,26 @@ class Reader:
             topics=self._ids(part for one in targets.values() for part in one.partitions),
             marks=tuple(self._mark(name, one) for name, one in self._all("mark")),
             client=self._client() if "type" in self._one("group").options else None,
+            region=self._region_of_group() if "ready" in self._one("group").options else None,
         )
+
+    def _region(self) -> RegionView:
+        one = self._one("region")
+        checkpoint, _, seconds = one.text("held", "0/0").partition("/")
+        record = Region(
+            state=one.words[1],
+            sequence=one.number("sequence"),
+            next_sequence=one.number("next", 1),
+            reset=one.number("reset", 1),
+            groups=one.names("groups"),
+            reason=one.options.get("reason"),
+            interval_ms=60_000,
+        )
+        return RegionView(one.words[0], record, 7, held_for=int(checkpoint), held_s=float(seconds))
+
+    def _region_of_group(self) -> GroupRegion:
+        one = self._one("group")
+        return GroupRegion(self._one("region").words[0], one.number("ready"), one.names("away"))
 
     def _client(self) -> ClientSide:
         one = self._one("group")
@@ -234,6 +268,7 @@ class Reader:
             topics=self._ids(running),
             touched=one.number("touched"),
             ask=ask_of(one.text("ask")),
+            region=Progress(one.number("ready"), one.number("ready"), 0) if "ready" in one.options else None,
         )
         sent = tuple(
             SentCommand(f"command-{number:010d}", self._command(name, one.text("life"), line), line.seconds("age"))
@@ -276,10 +311,11 @@ class Reader:
             client=ClientProtocols(offers, dict.fromkeys(offers, ""), kind, digest=one.text("digest", "d"))
             if offers
             else None,
+            region=RegionMembership(one.text("region")) if "region" in one.options else None,
         )
 
     def _seat(self, name: str, one: Line) -> SeatView:
-        seat = Seat(self._registration(name, self._members[name]), 10_000)
+        seat = Seat(self._registration(name, self._members[name]), 10_000, one.options.get("removed"))
         return SeatView(name, 1, seat, one.seconds("away"), one.number("czxid"))
 
     # ---- asks
@@ -348,6 +384,8 @@ def written(before: Snapshot, found: Plan) -> list[str]:
         lines.append(f"target {'; '.join(_target(*each) for each in sorted(state.target.items())) or 'none'}")
     lines += [_mark(each) for each in state.marks]
     lines += [f"left out {what}: {why}" for what, why in state.left_out.items()]
+    if state.region is not None and state.region != before.state.region:
+        lines.append(f"group of {state.region.name} ready={state.region.ready} away={_list(state.region.away)}")
     if state.client != before.state.client:
         lines.append(_client(state.client))
     lines += [_end(end) for end in found.ends]
@@ -362,6 +400,8 @@ def written(before: Snapshot, found: Plan) -> list[str]:
         lines.append(f"remove asks {' '.join(_number(each.name) for each in found.removed_asks)}")
     if found.rebalance is not None:
         lines.append(_rebalance(found.rebalance))
+    if found.region is not None:
+        lines.append(_region(found.region))
     if found.forgotten:
         lines.append(f"forget {_list(found.forgotten)}")
     return _shortened(lines) if found.changes(before.state) else [*_shortened(lines), "nothing is written"]
@@ -447,6 +487,15 @@ def _command(name: str, one: Command) -> str:
     return " ".join(words) + (f": {one.reason}" if one.reason else "")
 
 
+def _region(step: RegionStep) -> str:
+    after = step.after
+    words = ["region", step.name, after.state, f"reset={after.reset}", f"groups={_list(after.groups)}"]
+    words += [f"waits for checkpoint {step.held_for}"] if step.held_for else []
+    words += ["touched"] if step.is_touched else []
+    words += [f"aborts {step.aborted}"] if step.aborted else []
+    return " ".join(words)
+
+
 def _end(one: End) -> str:
     what = f"{'evict' if one.evicted else 'end'} {one.view.consumer} owners={_list(sorted(one.owners))}"
     error = f" {one.error}" if one.error != UNKNOWN_MEMBER_ID else ""
@@ -509,7 +558,11 @@ class Case:
             lines = changed(lines, lines_of(given))
             reader = Reader(lines, state if lines.pop("after", None) else None)
             snapshot = reader.snapshot()
-            decided = plan(snapshot, assignors, "", reader.rules())
+            try:
+                decided = plan(snapshot, assignors, "", reader.rules())
+            except RebalanceFailed as failure:
+                found += f"{given}  {failure}\n"
+                continue
             state = decided.state
             found += given + "".join(f"  {line}\n" for line in written(snapshot, decided))
         return found

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.assignors.eager import RoundRobinAssignor
 from tests.property.test_convergence import CooperativeRange
 from tests.support.strategies import RANGE, only
 from tests.support.turns import Case, cases, file_of
 
 FILES = sorted(Path(__file__).with_name("turns").glob("*.txt"))
-KNOWN = {**RANGE, **only(CooperativeRange())}
+KNOWN = {**RANGE, **only(CooperativeRange()), **only(RoundRobinAssignor())}
 CASES = [pytest.param(file, case, id=case.title) for file in FILES for case in cases(file.read_text())[1]]
 
 
