@@ -15,7 +15,7 @@ A line is a subject, plain words, and options as key=value; shell quotes keep wh
     ask 1 p a members=a,b           protocol and leader (reason= outdated= attempt= age=); its answer: a-0= (a thread;
                                     a/b-0= in the entry of a), names= error= problem= states=, unread (its entries)
     request "topic u has changed"   by a leader
-    topic t id-t 0,1                its id and partitions
+    topic t id-t 0,1                its id and partitions (or a range: 0-99)
     owners t-0                      if they are not those that members say they run
     region r Running reset=1        of the group: sequence= next= groups= reason= held=1/119.9 (checkpoint/seconds); of
                                     `every` member too; what a member has restored: ready=; group: ready= away=
@@ -207,7 +207,7 @@ class Reader:
             words[1],
             generation,
             epoch,
-            *words[2:3],
+            words[2] if len(words) > 2 else "",
             target=targets,
             topics=self._ids(part for one in targets.values() for part in one.partitions),
             marks=tuple(self._mark(name, one) for name, one in self._all("mark")),
@@ -235,8 +235,14 @@ class Reader:
 
     def _client(self) -> ClientSide:
         one = self._one("group")
-        asks = {key: ask_of(one.text(key)) for key in ("ask", "failed_ask", "floor")}
-        return ClientSide(one.text("type"), failed=one.names("failed"), attempts=one.number("attempts"), **asks)
+        return ClientSide(
+            one.text("type"),
+            ask_of(one.text("ask")),
+            failed=one.names("failed"),
+            attempts=one.number("attempts"),
+            failed_ask=ask_of(one.text("failed_ask")),
+            floor=ask_of(one.text("floor")),
+        )
 
     def _target(self, name: str, one: Line) -> Target:
         return Target(one.text("had", f"{name}-1"), threads(name, one.text("has")), is_sent="sent" in one.words)
@@ -248,8 +254,13 @@ class Reader:
         if "record" not in self._lines:
             return None
         one = self._one("record")
-        times = {f"{key}_ms": one.number(key) for key in ("stopped", "finished") if key in one.options}
-        return Rebalance(int(one.words[0]), self.state.epoch, one.text("trigger"), one.number("started"), **times)
+        return Rebalance(
+            int(one.words[0]),
+            self.state.epoch,
+            one.text("trigger"),
+            one.number("started"),
+            stopped_ms=one.number("stopped") if "stopped" in one.options else None,
+        )
 
     # ---- members
 
@@ -370,7 +381,8 @@ class Reader:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(map(int, text.split(",")))
+    first, is_range, last = text.partition("-")
+    return tuple(range(int(first), int(last) + 1)) if is_range else tuple(map(int, text.split(",")))
 
 
 # ---- what the plan writes
