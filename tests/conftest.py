@@ -48,6 +48,7 @@ gc.set_threshold(100_000)  # by default a tenth of the time goes into what lives
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=0, help="another order of what happens in tests in virtual time")
+    parser.addoption("--rewrite", action="store_true", help="the expected side of turns as text becomes what is found")
 
 
 class Failures:

@@ -14,11 +14,11 @@ import pytest
 from coordinator.assignors import Assignor
 from coordinator.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
 from coordinator.planning.plan import Plan, plan
-from coordinator.planning.snapshot import ChannelView, Member, Snapshot
+from coordinator.planning.snapshot import Snapshot
 from coordinator.zk.znodes.group_state import STABLE, GroupState
 from coordinator.zk.znodes.partitions import NONE, PartitionSet
-from coordinator.zk.znodes.records import Channel, Registration, Topic
 from tests.support.strategies import only
+from tests.support.turns import Reader, lines_of
 from tests.unit.strategies import numbered, parts
 
 MOST_ROUNDS = 4
@@ -64,30 +64,15 @@ class Group:
         return plan(self._snapshot(), only(self._assignor))
 
     def _snapshot(self) -> Snapshot:
-        ids = {topic: f"{topic}-1" for topic in numbered(self.topics)}
-        channels, members = {}, {}
+        lines = ["coordinator 1"]
+        for topic, numbers in numbered(self.topics).items():
+            lines.append(f"topic {topic} {topic}-1 {','.join(map(str, numbers))}")
         for name, topics in self.wants.items():
-            registration = Registration(
-                f"{name}-life", dict.fromkeys(topics.split(), 1), "static", protocols=(self._assignor.name,)
-            )
-            running = self.running[name]
-            known = {part.topic: f"{part.topic}-1" for part in running}
-            offsets = dict.fromkeys(running, 1)
-            generation = self.generations.get(name, 0)
-            channel = Channel(f"{name}-life", epoch=1, generation=generation, running=offsets, topics=known)
-            channels[name] = ChannelView(name, 1, channel)
-            members[name] = Member(name, 1, registration)
-        return Snapshot(
-            "g",
-            1,
-            self._state,
-            1,
-            channels,
-            members,
-            owners=NONE.union(*self.running.values()),
-            offsets=NONE.union(*self.running.values()),
-            topics={name: Topic(name, ids[name], tuple(numbers)) for name, numbers in numbered(self.topics).items()},
-        )
+            runs = ",".join(map(str, self.running[name]))
+            at = f"1/{self.generations.get(name, 0)}"
+            wants = ",".join(topics.split())
+            lines.append(f"member {name} wants={wants} protocols={self._assignor.name} runs={runs} at={at}")
+        return Reader(lines_of("\n".join(lines)), self._state).snapshot()
 
     def carry_out(self, decided: Plan) -> PartitionSet:
         """Every member applies its commands; returns the revoked partitions."""

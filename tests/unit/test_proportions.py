@@ -12,7 +12,7 @@ import pytest
 from coordinator.assignors import Assignor
 from coordinator.assignors.registry import assignors
 from coordinator.planning.plan import Plan, plan
-from coordinator.planning.snapshot import ChannelView, Member, Snapshot
+from coordinator.planning.snapshot import Member, Snapshot
 from coordinator.planning.target import BEYOND, OVER_A_SESSION
 from coordinator.rebalance.plan_operations import steps, with_state
 from coordinator.zk.errors import BadData, RebalanceFailed
@@ -21,7 +21,6 @@ from coordinator.zk.znodes.group_state import (
     COMPLETING,
     MAX_BYTES,
     REST,
-    GroupState,
     MemberAnswer,
     bounded,
     first_of,
@@ -29,7 +28,8 @@ from coordinator.zk.znodes.group_state import (
     partitions_of,
 )
 from coordinator.zk.znodes.partitions import NONE, TopicPartition
-from coordinator.zk.znodes.records import WHITE_LIST, Channel, Registration, Topic
+from coordinator.zk.znodes.records import WHITE_LIST, Topic
+from tests.support.turns import snapshot_of
 
 pytestmark = pytest.mark.long
 
@@ -40,21 +40,10 @@ def a_group(
     members: int, partitions: int, strategy: str = "range", subscription: Mapping[str, int] | None = None
 ) -> Snapshot:
     """New members of a group, and a topic."""
-    names = [f"consumer-{number:03}" for number in range(members)]
-    incarnations = {name: f"{number:032x}" for number, name in enumerate(names)}
-    wanted = dict(subscription or {"t": 1})
-    return Snapshot(
-        "g",
-        1,
-        GroupState(epoch=1),
-        0,
-        {name: ChannelView(name, 1, Channel(incarnation)) for name, incarnation in incarnations.items()},
-        {
-            name: Member(name, 7, Registration(incarnation, wanted, protocols=(strategy,)))
-            for name, incarnation in incarnations.items()
-        },
-        topics={"t": Topic("t", "id", tuple(range(partitions)))},
-    )
+    wants = ",".join(subscription or ("t",))
+    group = f"group 1/0 Empty\ntopic t id 0-{partitions - 1}\n"
+    registered = (f"member consumer-{number:03} life={number:032x}\n" for number in range(members))
+    return snapshot_of(f"{group}every wants={wants} protocols={strategy}\n{''.join(registered)}")
 
 
 def fits(snapshot: Snapshot, decided: Plan) -> None:

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 
 from coordinator.assignors.eager import RangeAssignor
-from coordinator.planning.plan import HISTORY_KEPT, plan
-from coordinator.planning.snapshot import ChannelView, Member, SentCommand, Snapshot
 from coordinator.zk.errors import ConnectionLost
 from coordinator.zk.store import Create, Delete, SetData
-from coordinator.zk.znodes.group_state import COMPLETING, STABLE, GroupState, Mark, Rebalance, Target
+from coordinator.zk.znodes.group_state import COMPLETING, STABLE
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import (
-    START_FETCHER,
-    STOP_FETCHER,
     Channel,
-    Command,
     OffsetRecord,
     Registration,
-    Topic,
 )
 from tests.property.group_world import MAX_POLL_MS, PATHS, GroupWorld, MemberProcess
-from tests.property.test_convergence import CooperativeRange, assert_everything_is_assigned, settle
+from tests.property.test_convergence import assert_everything_is_assigned, settle
 from tests.property.tree import MemoryTreeStore
-from tests.support.strategies import RANGE, only
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 
@@ -427,152 +420,3 @@ def test_unreadable_static_member_that_writes_constantly_delays_no_other_member(
     run_turns(world)
 
     assert running(world, "c")
-
-
-# ---- one decision at a time
-
-
-def snapshot(views: Sequence[ChannelView], state: GroupState, **fields: object) -> Snapshot:
-    registration = Registration("", {"t": 1}, protocols=("range", "cooperative-range"), lease_ms=2000)
-    members = {
-        each.consumer: Member(each.consumer, 1, replace(registration, incarnation=f"{each.consumer}1"))
-        for each in views
-    }
-    known: dict[str, object] = {
-        "members": members,
-        "topics": {"t": Topic("t", "t-1", (0, 1))},
-        "owners": frozenset(part for each in views for part in each.running),
-        **fields,
-    }
-    return Snapshot("g", 5, state, 1, {each.consumer: each for each in views}, **known)  # type: ignore[arg-type]
-
-
-def test_a_record_of_history_that_is_written_again_is_not_removed_in_the_same_multi() -> None:
-    lost = GroupState()  # the state was removed manually, its history was not
-    history = tuple(range(1, HISTORY_KEPT + 2))
-
-    decided = plan(snapshot([ChannelView("a", 1, Channel("a1"))], lost, history=history), RANGE)
-
-    assert decided.rebalance is not None
-    assert decided.rebalance.generation == 1
-    assert decided.forgotten == (2,)
-
-
-def test_eviction_names_the_option_to_change() -> None:
-    view = ChannelView("a", 1, Channel("a1", running={T0: 1}, topics={"t": "t-1"}), idle_s=300.0)
-
-    decided = plan(snapshot([view], GroupState()), RANGE)
-
-    (end,) = decided.ends
-    assert end.evicted
-    assert end.reason == (
-        "evicted: it gave no sign of life for 300000 ms "
-        "(its process hangs, or max_poll_interval_ms is too short for it)"
-    )
-    assert decided.state.left_out == {"a": end.reason}
-    assert decided.state.marks == (Mark("a", "a1", frozenset([T0]), 2000, end.reason, 0),)
-
-
-@pytest.mark.parametrize("age_s", [0.0, 1.9])
-def test_partitions_marked_by_an_eviction_wait_for_the_lease(age_s: float) -> None:
-    mark = Mark("x", "x1", frozenset([T0]), 2000, "evicted")
-    seen = snapshot([ChannelView("a", 1, Channel("a1"))], GroupState(marks=(mark,)), mark_age_s={("x", "x1"): age_s})
-
-    decided = plan(seen, RANGE)
-
-    ((_, command),) = decided.starts
-    assert command.started == {T1}
-    assert decided.state.marks == (mark,)
-    assert decided.again_s == pytest.approx(min(2.0 - age_s, 1.0))
-
-
-def test_partitions_marked_by_an_eviction_are_free_after_the_lease() -> None:
-    mark = Mark("x", "x1", frozenset([T0]), 2000, "evicted")
-    seen = snapshot([ChannelView("a", 1, Channel("a1"))], GroupState(marks=(mark,)), mark_age_s={("x", "x1"): 2.0})
-
-    decided = plan(seen, RANGE)
-
-    ((_, command),) = decided.starts
-    assert command.started == {T0, T1}
-    assert decided.state.marks == ()
-
-
-def test_the_mark_of_an_eviction_that_never_happened_is_dropped() -> None:
-    """The state was written with the mark, and the multi that ends the incarnation was refused: it gave a sign."""
-    mark = Mark("a", "a1", frozenset([T0]), 300_000, "evicted")
-    view = ChannelView("a", 2, Channel("a1", running={T0: 1}, topics={"t": "t-1"}, touched=1))
-
-    decided = plan(snapshot([view], GroupState(marks=(mark,))), RANGE)
-
-    assert decided.state.marks == ()
-    assert decided.ends == ()
-    assert decided.state.target["a"].partitions == {T0, T1}
-
-
-def test_mark_of_an_earlier_incarnation_than_the_live_one_is_kept() -> None:
-    mark = Mark("a", "a0", frozenset([T0]), 2000, "evicted")
-
-    decided = plan(
-        snapshot([ChannelView("a", 1, Channel("a1"))], GroupState(marks=(mark,)), mark_age_s={("a", "a0"): 0.5}),
-        RANGE,
-    )
-
-    assert decided.state.marks == (mark,)
-    ((_, command),) = decided.starts
-    assert command.started == {T1}
-
-
-def test_valid_stop_is_kept_and_a_second_one_is_withdrawn() -> None:
-    stop = Command(STOP_FETCHER, 5, 3, "a1", topics={"t": "t-1"})
-    sent = (SentCommand("command-0000000001", stop), SentCommand("command-0000000002", stop))
-    view = ChannelView("a", 1, Channel("a1", 5, 2, running={T0: 1}, topics={"t": "t-1"}), sent)
-    target = {"a": Target("a1", {"a-0": frozenset([T0, T1])})}
-    state = GroupState(generation=3, epoch=5, target=target, topics={"t": "t-1"})
-
-    decided = plan(snapshot([view], state), RANGE)
-
-    assert decided.withdrawn == (("a", sent[1]),)
-    assert decided.stops == ()
-    assert decided.starts == ()
-
-
-def test_stop_applied_in_several_commits_is_kept_meanwhile() -> None:
-    stop = Command(STOP_FETCHER, 5, 3, "a1", partitions=frozenset([T1, T2]), topics={"t": "t-1"})
-    # Of T1 and T2, the second has been released by now.
-    view = ChannelView(
-        "a",
-        2,
-        Channel("a1", 5, 2, running={T0: 1, T1: 1}, topics={"t": "t-1"}),
-        (SentCommand("command-0000000001", stop),),
-    )
-    other = ChannelView("b", 1, Channel("b1", 5, 3))
-    target = {"a": Target("a1", {"a-0": frozenset([T0])}), "b": Target("b1", {"b-0": frozenset([T1])})}
-    state = GroupState("PreparingRebalance", 3, 5, "cooperative-range", target, {"t": "t-1"})
-
-    decided = plan(snapshot([view, other], state), only(CooperativeRange()))
-
-    assert (decided.withdrawn, decided.stops, decided.is_new_generation) == ((), (), False)
-
-
-def test_a_rebalance_that_a_dead_coordinator_had_finished_but_not_closed_is_closed() -> None:
-    target = {"a": Target("a1", {"a-0": frozenset([T0, T1])})}
-    state = GroupState("CompletingRebalance", 3, 4, "range", target, {"t": "t-1"})
-    channel = Channel("a1", 4, 3, running={T0: 1, T1: 1}, topics={"t": "t-1"})
-    record = Rebalance(3, 4, "joined a", 1, stopped_ms=2)
-    seen = snapshot([ChannelView("a", 1, channel)], state, rebalance=record, history=(3,), now_ms=9)
-
-    decided = plan(seen, RANGE)
-
-    assert decided.state.state == STABLE
-    assert decided.rebalance == replace(record, finished_ms=9)
-    assert not decided.is_new_generation
-
-
-def test_waiting_group_names_the_member_without_an_acknowledgement() -> None:
-    command = Command(START_FETCHER, 5, 1, "a1")
-    state = GroupState(state=COMPLETING, generation=1, epoch=5, strategy="range", target={"a": Target("a1", {})})
-    waiting = ChannelView("a", 1, Channel("a1"), (SentCommand("command-0000000000", command, age_s=0.6),))
-
-    decided = plan(snapshot([waiting], state, topics={}), RANGE)
-
-    assert decided.state.reason == "a has not acknowledged its start-fetcher"

@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from coordinator.assignors.eager import RangeAssignor, RoundRobinAssignor
+from coordinator.assignors.eager import RangeAssignor
 from coordinator.planning.membership import Membership
 from coordinator.planning.plan import Plan, plan
 from coordinator.planning.regional import MAX_GROUPS, RegionStep, after_reset, region_step
-from coordinator.planning.snapshot import ChannelView, Member, RegionView, SeatView, Snapshot
+from coordinator.planning.snapshot import Snapshot
 from coordinator.planning.target import Wanted
 from coordinator.regions.plan import RegionPlan, RegionRules, RegionSnapshot, region_plan
 from coordinator.regions.region_reader import GroupRegionReader
@@ -27,13 +27,11 @@ from coordinator.zk.znodes.group_state import STABLE, GroupState, Target
 from coordinator.zk.znodes.json_fields import MAX_COUNT
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import ACL_POLICY, COORDINATOR_EPOCH, GroupPaths, RegionPaths
-from coordinator.zk.znodes.records import Channel, Registration, Seat, Topic
 from coordinator.zk.znodes.regions import (
     MAX_NUMBER_OF_PARTICIPANTS,
     Checkpoint,
     CheckpointEnd,
     GroupRegion,
-    Progress,
     Region,
     RegionMembership,
     RegionRequest,
@@ -41,6 +39,7 @@ from coordinator.zk.znodes.regions import (
 from tests.property.tree import MemoryTree
 from tests.support.stores import FrontStore
 from tests.support.terms import a_term
+from tests.support.turns import snapshot_of
 from tests.unit.manual import ManualRuntime
 
 PATHS = RegionPaths("r")
@@ -57,84 +56,20 @@ STATE = GroupState(
 
 def of_two(**region: Any) -> Snapshot:
     """A group in a region whose only member runs, and another has just registered."""
-    wants = [Registration(life, {"t": 1}, region=RegionMembership("r")) for life in ("i1", "i2")]
-    members = {f"c{n}": Member(f"c{n}", n, one) for n, one in enumerate(wants, 1)}
-    runs = Channel("i1", 1, 1, "command-1", {PART: 5}, {"t": "t-1"}, region=Progress(1, 1, 0))
-    channels = {"c1": ChannelView("c1", 3, runs), "c2": ChannelView("c2", 1, Channel("i2"))}
-    view = RegionView("r", **{"record": RUNNING, "version": 7, **region})
-    return Snapshot(
-        "g",
-        1,
-        STATE,
-        4,
-        channels,
-        members,
-        owners=frozenset({PART}),
-        topics={"t": Topic("t", "t-1", (0,))},
-        region=view,
-    )
+    snapshot = snapshot_of("""
+        every wants=t region=r
+        topic t t-1 0
+        region r Running reset=1 groups=g
+        group 1/1 Stable range ready=1
+        member c1 life=i1 had=i1 has=t-0 runs=t-0 at=1/1 ready=1
+        member c2 life=i2
+    """)
+    assert snapshot.region is not None
+    return replace(snapshot, region=replace(snapshot.region, **region))
 
 
 def decided(**region: Any) -> Plan:
     return plan(of_two(**region), {"range": RangeAssignor()}, "joined c2")
-
-
-def test_generation_waits_for_a_checkpoint_for_two_minutes_at_most() -> None:
-    first = decided()
-    assert not first.is_new_generation and first.region is not None
-    assert first.region.held_for == RUNNING.next_sequence and first.again_s is not None and first.again_s <= 1.0
-
-    waits = decided(held_for=1, held_s=119.9)
-    assert not waits.is_new_generation, "no checkpoint begins, as while a group of the region is paused"
-
-    over = decided(held_for=1, held_s=120.0)
-    assert over.is_new_generation and over.region is not None
-    assert (over.region.held_for, over.region.after.reset, over.region.after.state) == (0, 2, "Resetting")
-
-
-def test_strategy_stays_while_the_generation_with_another_one_waits() -> None:
-    snapshot = of_two()
-    protocols = {"c1": ("range", "round-robin"), "c2": ("round-robin",)}
-    members = {
-        name: replace(one, registration=replace(one.registration, protocols=protocols[name]))
-        for name, one in snapshot.members.items()
-        if one.registration is not None
-    }
-
-    waits = plan(replace(snapshot, members=members), {"range": RangeAssignor(), "round-robin": RoundRobinAssignor()})
-
-    assert waits.region is not None and waits.region.held_for == RUNNING.next_sequence
-    assert (waits.state.generation, waits.state.strategy) == (1, "range")
-
-
-def test_a_generation_waits_no_more_once_its_checkpoint_has_ended_however_it_did() -> None:
-    for ended in (replace(RUNNING, sequence=1, next_sequence=2), replace(RUNNING, next_sequence=2)):
-        snapshot = of_two(held_for=1, held_s=3.0)
-        assert snapshot.region is not None
-        snapshot = replace(snapshot, region=replace(snapshot.region, record=ended))
-        assert plan(snapshot, {"range": RangeAssignor()}, "joined c2").is_new_generation
-
-
-@pytest.mark.parametrize("removed", [None, "by ann"], ids=["expired", "removed"])
-def test_seat_of_a_member_that_left_is_given_up_after_a_checkpoint(removed: str | None) -> None:
-    left = Registration("i3", {"t": 1}, region=RegionMembership("r"), instance_id="s")
-    target = {**STATE.target, "s": Target("i3", {})}
-    state = replace(STATE, target=target, region=GroupRegion("r", 1, ("s",)))
-    over = SeatView("s", 1, Seat(left, 6000, removed), away_s=6.0 if removed is None else 0.0)
-
-    def planned(held_s: float) -> Plan:
-        snapshot = of_two(held_for=1, held_s=held_s)
-        members = {"c1": snapshot.members["c1"]}
-        snapshot = replace(snapshot, state=state, seats={"s": over}, members=members)
-        return plan(snapshot, {"range": RangeAssignor()}, "its seat")
-
-    waits = planned(0.0)
-    assert not waits.is_new_generation and waits.region is not None and waits.region.held_for == 1
-    assert not waits.given_up and waits.state.target == target
-    assert waits.state.region == GroupRegion("r", 1, ("s",)), "the checkpoint begins without it"
-
-    ended = planned(120.0)
-    assert ended.is_new_generation and ended.given_up == (over,) and set(ended.state.target) == {"c1"}
 
 
 @pytest.mark.parametrize(("incarnation", "is_reset"), [("i1", False), ("i2", True)])
@@ -612,23 +547,6 @@ def test_a_malformed_policy_of_the_chroot_leaves_bindings_as_they_were(
     view = reader.read(GroupState(), of_two().members, {})
 
     assert view is not None and (view.refusal == "") is may_be_bound
-
-
-def test_members_naming_different_regions_bind_their_group_to_the_one_read() -> None:
-    """The first registered member has no live channel: the region that was read is never written to another."""
-    snapshot = of_two()
-    members = {
-        name: replace(member, registration=replace(member.registration, region=RegionMembership(region)))
-        for (name, member), region in zip(snapshot.members.items(), ("r", "other"), strict=True)
-        if member.registration is not None
-    }
-    fresh = ChannelView("c2", 1, Channel("i2"))
-    snapshot = replace(snapshot, state=GroupState(), members=members, owners=frozenset(), channels={"c2": fresh})
-
-    found = plan(snapshot, {"range": RangeAssignor()})
-
-    assert found.region is None or found.region.name == "r"
-    assert [end.error for end in found.ends] == ["InconsistentRegion"]
 
 
 def test_region_takes_no_turn_after_a_group_turn_without_relevant_changes() -> None:

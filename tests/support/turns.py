@@ -1,0 +1,436 @@
+"""A group's turn as lines of text: what it reads, and (in `written_turns.py`) what its plan writes.
+
+A line is a subject, plain words, and options as key=value; shell quotes keep what has spaces together:
+
+    group 1/2 Stable range          the state: epoch, generation, name, strategy; with client-side assignment also type=
+                                    (its protocol type) ask= failed= attempts= failed_ask= floor=
+    coordinator 2                   its epoch, if it is not that of the state
+    member a had=a-1 has=t-0        a member, in the order of registration. Its target: had= (incarnation), has=, sent
+             runs=t-0 at=1/1 ask=1  its channel: what it says; life= (its incarnation) idle= touched= written by it
+             lease=2000 ...         its registration: offers= (client-side protocols) digest= type= instance= ...
+             gone, unread, mute     words: without `ids` znode; with an unreadable one; without a channel
+    a gets start 1/2 t-0 ask=1      a pending command, or one that the plan sends
+    seat a czxid=5 away=2.0         a static member's (removed= by whom)
+    mark x x-1 t-0 lease=2000       of an eviction (age= seconds)
+    ask 1 p a members=a,b           protocol and leader (reason= outdated= attempt= age=); its answer: a-0= (a thread;
+                                    a/b-0= in the entry of a), names= error= problem= states=, unread (its entries)
+    request "topic u has changed"   by a leader
+    topic t id-t 0,1                its id and partitions (or a range: 0-99)
+    owners t-0                      if they are not those that members say they run
+    region r Running reset=1        of the group: sequence= next= groups= reason= held=1/119.9 (checkpoint/seconds); of
+                                    `every` member too; what a member has restored: ready=; group: ready= away=
+    ages failed=0.3 grown=1.0       seconds; rules timeout=30
+    history 1 2; record ...         of rebalances; now=
+
+Partitions are t-0,t-1 and `-` is none. `every` gives options to each member. Asks are named by their numbers.
+What the plan writes stands below, indented (`likewise` is a reason given above, a withdrawn command has its number in
+the channel): epoch, generation, state and strategy with its reason, then only what
+changes. The leader's command is left out where it is just that of the ask made. Unindented lines below start another
+turn, which reads the same but for them: `without SUBJECT`, and `after` for the state as the turn before left it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from coordinator.assignors import Assignor
+from coordinator.planning.membership import GroupRules
+from coordinator.planning.plan import plan
+from coordinator.planning.snapshot import (
+    AskView,
+    ChannelView,
+    Member,
+    RegionView,
+    SeatView,
+    SentCommand,
+    Snapshot,
+    SyncRequestView,
+)
+from coordinator.zk.errors import RebalanceFailed
+from coordinator.zk.znodes.group_state import (
+    Answer,
+    Ask,
+    AskMember,
+    ClientProtocols,
+    ClientSide,
+    GroupState,
+    Mark,
+    MemberAnswer,
+    Rebalance,
+    Target,
+)
+from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition, by_topic
+from coordinator.zk.znodes.paths import ask_name
+from coordinator.zk.znodes.records import Channel, Command, Registration, Seat, Topic
+from coordinator.zk.znodes.regions import GroupRegion, Progress, Region, RegionMembership
+from tests.support.written_turns import COMMANDS, written
+
+OFFSET = 5
+"""Of every partition that a member says it runs."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """What follows its subject: plain words, and options."""
+
+    words: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def over(self, other: Line) -> Line:
+        """The same, with another's options where this has none."""
+        return Line((*self.words, *other.words), {**other.options, **self.options})
+
+    def text(self, key: str, default: str = "") -> str:
+        return self.options.get(key, default)
+
+    def names(self, key: str) -> tuple[str, ...]:
+        return tuple(self.text(key).split(",")) if self.text(key) not in ("", "-") else ()
+
+    def number(self, key: str, default: int = 0) -> int:
+        return int(self.text(key, str(default)))
+
+    def seconds(self, key: str) -> float:
+        return float(self.text(key, "0"))
+
+
+Lines = dict[str, list[Line]]
+"""Subject -> its lines. A subject is a word, or two for what there are several of."""
+SEVERAL = ("member", "seat", "mark", "ask", "topic")
+
+
+def lines_of(text: str) -> Lines:
+    """The lines of a turn."""
+    found: Lines = {}
+    for one in text.splitlines():
+        words = shlex.split(one)
+        if not words:
+            continue
+        count = 2 if words[0] in SEVERAL or words[1:2] in (["gets"], ["without"]) else 1
+        rest = words[count:]
+        options = dict(word.split("=", 1) for word in rest if "=" in word)
+        line = Line(tuple(word for word in rest if "=" not in word), options)
+        found.setdefault(" ".join(words[:count]), []).append(line)
+    return found
+
+
+def changed(before: Lines, changes: Lines) -> Lines:
+    """A turn's lines after some have changed: those of a subject replace its lines, `without` removes them."""
+    gone = {word for line in changes.get("without", ()) for word in (" ".join(line.words),)}
+    after = {**before, **{subject: lines for subject, lines in changes.items() if subject != "without"}}
+    return {subject: lines for subject, lines in after.items() if subject not in gone}
+
+
+def partitions(text: str) -> PartitionSet:
+    """Those that are named in `t-0,t-1`."""
+    some = [] if text in ("", "-") else text.split(",")
+    return frozenset(TopicPartition(topic, int(number)) for topic, _, number in (one.rpartition("-") for one in some))
+
+
+def threads(name: str, text: str) -> Mapping[str, PartitionSet]:
+    """What a member's first thread has."""
+    return {f"{name}-0": partitions(text)} if partitions(text) else {}
+
+
+def ask_of(text: str) -> str:
+    return ask_name(int(text)) if text else ""
+
+
+class Reader:
+    """The snapshot that lines of text describe."""
+
+    def __init__(self, lines: Lines, state: GroupState | None = None) -> None:
+        self._lines = lines
+        self._topics = {name: Topic(name, one.words[0], _numbers(one.words[1])) for name, one in self._all("topic")}
+        every = self._one("every")
+        self._members = {name: one.over(every) for name, one in self._all("member")}
+        self._there = {name: one for name, one in self._members.items() if "gone" not in one.words}
+        self.state = state or self._state()
+
+    def _one(self, subject: str) -> Line:
+        return self._lines.get(subject, [Line()])[0]
+
+    def _all(self, subject: str) -> list[tuple[str, Line]]:
+        some = [(key.partition(" "), lines) for key, lines in self._lines.items()]
+        return [(name, line) for (first, _, name), lines in some if first == subject for line in lines]
+
+    def snapshot(self) -> Snapshot:
+        ages, marks = self._one("ages"), self._all("mark")
+        channels = {name: self._channel(name, one) for name, one in self._members.items() if self._has_channel(one)}
+        running = frozenset(part for one in channels.values() for part in one.running)
+        owners = self._lines.get("owners")
+        request = self._lines.get("request")
+        return Snapshot(
+            "g",
+            int(self._one("coordinator").words[0]) if "coordinator" in self._lines else self.state.epoch,
+            self.state,
+            1,
+            channels=channels,
+            members={name: self._member(name, place) for place, name in enumerate(self._there)},
+            seats={name: self._seat(name, one) for name, one in self._all("seat")},
+            owners=partitions(owners[0].words[0]) if owners else running,
+            topics=self._topics,
+            mark_age_s={(name, one.words[0]): one.seconds("age") for name, one in marks if "age" in one.options},
+            history=tuple(map(int, self._one("history").words)),
+            rebalance=self._record(),
+            now_ms=ages.number("now"),
+            asks=tuple(self._ask(name, one) for name, one in self._all("ask")),
+            has_sync=True,
+            sync_request=SyncRequestView(1, request[0].words[0]) if request else None,
+            failed_age_s=ages.seconds("failed"),
+            grown_age_s=ages.seconds("grown"),
+            region=self._region() if "region" in self._lines else None,
+        )
+
+    def rules(self) -> GroupRules:
+        return GroupRules(assignment_timeout_s=float(self._one("rules").text("timeout", "30")))
+
+    def _state(self) -> GroupState:
+        words = self._one("group").words or ("0/0", "Empty")
+        epoch, generation = map(int, words[0].split("/"))
+        targets = {name: self._target(name, one) for name, one in self._members.items() if "has" in one.options}
+        return GroupState(
+            words[1],
+            generation,
+            epoch,
+            words[2] if len(words) > 2 else "",
+            target=targets,
+            topics=self._ids(part for one in targets.values() for part in one.partitions),
+            marks=tuple(self._mark(name, one) for name, one in self._all("mark")),
+            client=self._client() if "type" in self._one("group").options else None,
+            region=self._region_of_group() if "ready" in self._one("group").options else None,
+        )
+
+    def _region(self) -> RegionView:
+        one = self._one("region")
+        checkpoint, _, seconds = one.text("held", "0/0").partition("/")
+        record = Region(
+            state=one.words[1],
+            sequence=one.number("sequence"),
+            next_sequence=one.number("next", 1),
+            reset=one.number("reset", 1),
+            groups=one.names("groups"),
+            reason=one.options.get("reason"),
+            interval_ms=60_000,
+        )
+        return RegionView(one.words[0], record, 7, held_for=int(checkpoint), held_s=float(seconds))
+
+    def _region_of_group(self) -> GroupRegion:
+        one = self._one("group")
+        return GroupRegion(self._one("region").words[0], one.number("ready"), one.names("away"))
+
+    def _client(self) -> ClientSide:
+        one = self._one("group")
+        return ClientSide(
+            one.text("type"),
+            ask_of(one.text("ask")),
+            failed=one.names("failed"),
+            attempts=one.number("attempts"),
+            failed_ask=ask_of(one.text("failed_ask")),
+            floor=ask_of(one.text("floor")),
+        )
+
+    def _target(self, name: str, one: Line) -> Target:
+        return Target(one.text("had", f"{name}-1"), threads(name, one.text("has")), is_sent="sent" in one.words)
+
+    def _mark(self, name: str, one: Line) -> Mark:
+        return Mark(name, one.words[0], partitions(one.words[1]), one.number("lease"), one.text("reason", "evicted"))
+
+    def _record(self) -> Rebalance | None:
+        if "record" not in self._lines:
+            return None
+        one = self._one("record")
+        return Rebalance(
+            int(one.words[0]),
+            self.state.epoch,
+            one.text("trigger"),
+            one.number("started"),
+            stopped_ms=one.number("stopped") if "stopped" in one.options else None,
+        )
+
+    # ---- members
+
+    @staticmethod
+    def _has_channel(one: Line) -> bool:
+        return "mute" not in one.words and ("gone" not in one.words or "runs" in one.options)
+
+    def _channel(self, name: str, one: Line) -> ChannelView:
+        epoch, generation = map(int, one.text("at", "0/0").split("/"))
+        running = partitions(one.text("runs"))
+        channel = Channel(
+            one.text("life", f"{name}-1"),
+            epoch,
+            generation,
+            running=dict.fromkeys(running, OFFSET),
+            topics=self._ids(running),
+            touched=one.number("touched"),
+            ask=ask_of(one.text("ask")),
+            region=Progress(one.number("ready"), one.number("ready"), 0) if "ready" in one.options else None,
+        )
+        sent = tuple(
+            SentCommand(f"command-{number:010d}", self._command(name, one.text("life"), line), line.seconds("age"))
+            for number, line in enumerate(self._lines.get(f"{name} gets", ()), 1)
+        )
+        return ChannelView(name, 1, channel, sent, one.seconds("idle"))
+
+    def _command(self, name: str, life: str, one: Line) -> Command:
+        epoch, generation = map(int, one.words[1].split("/"))
+        some = one.words[2] if len(one.words) > 2 else ""
+        is_start = one.words[0] == "start"
+        return Command(
+            COMMANDS[one.words[0]],
+            epoch,
+            generation,
+            life or f"{name}-1",
+            threads(name, some) if is_start else {},
+            partitions("" if is_start else some),
+            self._ids(partitions(some)),
+            ask_of(one.text("ask")),
+            one.text("reason"),
+        )
+
+    def _member(self, name: str, place: int) -> Member:
+        one = self._there[name]
+        registration = None if "unread" in one.words else self._registration(name, one)
+        return Member(name, 10 + place, registration)
+
+    def _registration(self, name: str, one: Line) -> Registration:
+        offers = one.names("offers")
+        kind = one.text("type", "consumer")
+        return Registration(
+            one.text("life", f"{name}-1"),
+            dict.fromkeys(one.names("wants"), 1),
+            "client" if offers else "static",
+            protocols=one.names("protocols") or ("range",),
+            lease_ms=one.number("lease"),
+            max_poll_interval_ms=one.number("poll", 300_000),
+            instance_id=one.text("instance"),
+            client=ClientProtocols(offers, dict.fromkeys(offers, ""), kind, digest=one.text("digest", "d"))
+            if offers
+            else None,
+            region=RegionMembership(one.text("region")) if "region" in one.options else None,
+        )
+
+    def _seat(self, name: str, one: Line) -> SeatView:
+        seat = Seat(self._registration(name, self._members[name]), 10_000, one.options.get("removed"))
+        return SeatView(name, 1, seat, one.seconds("away"), one.number("czxid"))
+
+    # ---- asks
+
+    def _ask(self, name: str, one: Line) -> AskView:
+        if not one.words:
+            return AskView(ask_of(name), None)
+        members = dict(self._asked(each, one) for each in one.names("members"))
+        ask = Ask(
+            one.words[0],
+            one.words[1],
+            one.text("life", f"{one.words[1]}-1"),
+            members,
+            one.text("type") or self._one("group").text("type", "consumer"),
+            one.number("attempt", 1),
+            one.text("reason"),
+            outdated=one.number("outdated"),
+        )
+        entries = self._entries(one)
+        is_answered = bool(entries) or "error" in one.options
+        children = (*(("answer",) if is_answered else ()), *(f"member-{each}" for each in entries))
+        return AskView(
+            ask_of(name),
+            ask,
+            self._answer(one, entries) if is_answered else None,
+            one.text("problem"),
+            {} if "unread" in one.words else entries,
+            children,
+            one.seconds("age"),
+        )
+
+    def _asked(self, text: str, one: Line) -> tuple[str, AskMember]:
+        name, _, identity = text.partition(":")
+        return name, AskMember(identity or f"{name}-1", one.text("digest", "d"), 5000)
+
+    def _entries(self, one: Line) -> dict[str, MemberAnswer]:
+        found = {name: MemberAnswer(member_state="eA==") for name in one.names("states")}
+        for key, text in one.options.items():
+            if "-" in key:
+                name, thread = key.split("/") if "/" in key else (key.rpartition("-")[0], key)
+                found[name] = MemberAnswer({thread: partitions(text)} if partitions(text) else {})
+        return found
+
+    def _answer(self, one: Line, entries: Mapping[str, MemberAnswer]) -> Answer:
+        if "error" in one.options:
+            return Answer(error=one.text("error"))
+        names = one.names("names") or tuple(sorted(entries))
+        return Answer(names) if "states" in one.options else Answer(names, {"t": "id-t"}, {"t": frozenset({0, 1})})
+
+    def _ids(self, some: Iterable[TopicPartition]) -> dict[str, str]:
+        return {name: self._topics[name].id for name in by_topic(some) if name in self._topics}
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    first, is_range, last = text.partition("-")
+    return tuple(range(int(first), int(last) + 1)) if is_range else tuple(map(int, text.split(",")))
+
+
+# ---- cases
+
+
+@dataclass(frozen=True)
+class Case:
+    """A case of a file, as it stands there: a title, and turns with what they read and what is expected of them.
+
+    :ivar common: lines that every case of the file reads.
+    """
+
+    title: str
+    text: str
+    common: str
+
+    def played(self, assignors: Mapping[str, Assignor]) -> str:
+        """The same text with what the plans write."""
+        lines, found = lines_of(self.common), ""
+        state: GroupState | None = None
+        for given in self._given():
+            lines = changed(lines, lines_of(given))
+            reader = Reader(lines, state if lines.pop("after", None) else None)
+            snapshot = reader.snapshot()
+            try:
+                decided = plan(snapshot, assignors, "", reader.rules())
+            except RebalanceFailed as failure:
+                found += f"{given}  {failure}\n"
+                continue
+            state = decided.state
+            found += given + "".join(f"  {line}\n" for line in written(snapshot, decided))
+        return found
+
+    def _given(self) -> list[str]:
+        """What each turn reads: the lines between those that are indented."""
+        turns = [""]
+        is_expected = False
+        for line in self.text.splitlines(keepends=True):
+            if line.startswith(" "):
+                is_expected = True
+                continue
+            if is_expected:
+                turns.append("")
+            is_expected = False
+            turns[-1] += line
+        return turns
+
+
+def cases(text: str) -> tuple[str, list[Case]]:
+    """A file's head, whose lines below the first empty one are of every case, and its cases."""
+    head, *rest = text.split("\n\n== ")
+    common = head.partition("\n\n")[2]
+    titled = [one.partition("\n") for one in rest]
+    return head, [Case(title, body.rstrip("\n") + "\n", common) for title, _, body in titled]
+
+
+def file_of(head: str, some: Iterable[tuple[str, str]]) -> str:
+    """The text of a file of cases: title and text of each."""
+    return "".join([head, *(f"\n\n== {title}\n{text.rstrip()}" for title, text in some)]) + "\n"
+
+
+def snapshot_of(text: str) -> Snapshot:
+    """What a turn reads, for a test of what has no place in a file."""
+    return Reader(lines_of(text)).snapshot()

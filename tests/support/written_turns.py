@@ -1,0 +1,183 @@
+"""What a turn's plan writes, as lines of text: see `turns.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from coordinator.planning.membership import End
+from coordinator.planning.plan import Plan
+from coordinator.planning.regional import RegionStep
+from coordinator.planning.snapshot import SentCommand, Snapshot
+from coordinator.zk.znodes.group_state import Ask, AskMember, ClientSide, Mark, Rebalance, Target
+from coordinator.zk.znodes.partitions import PartitionSet
+from coordinator.zk.znodes.records import (
+    ASSIGN,
+    ASSIGNMENT_FAILED,
+    START_FETCHER,
+    STOP_FETCHER,
+    UNKNOWN_MEMBER_ID,
+    Command,
+)
+
+COMMANDS = {"start": START_FETCHER, "stop": STOP_FETCHER, "assign": ASSIGN, "failed": ASSIGNMENT_FAILED}
+WORDS = {option: word for word, option in COMMANDS.items()}
+
+
+def written(before: Snapshot, found: Plan) -> list[str]:
+    """The lines of a plan: the state, its changes, and the znodes beside it."""
+    state = found.state
+    lines = [" ".join(_head(found)) + (f": {state.reason}" if state.reason is not None else "")]
+    if state.target != before.state.target:
+        lines.append(f"target {'; '.join(_target(*each) for each in sorted(state.target.items())) or 'none'}")
+    lines += [_mark(each) for each in state.marks]
+    lines += [f"left out {what}: {why}" for what, why in state.left_out.items()]
+    if state.region is not None and state.region != before.state.region:
+        lines.append(f"group of {state.region.name} ready={state.region.ready} away={_list(state.region.away)}")
+    if state.client != before.state.client:
+        lines.append(_client(state.client))
+    lines += [_end(end) for end in found.ends]
+    lines += [f"give up seat {each.instance}" for each in found.given_up]
+    lines += [f"withdraw {_sent(*each)}" for each in found.withdrawn]
+    if found.asking.made is not None:
+        lines.append(_ask(*found.asking.made))
+    lines += _commands(before.state.generation, found)
+    if found.asking.answered is not None:
+        lines.append("answer the request")
+    if found.removed_asks:
+        lines.append(f"remove asks {' '.join(_number(each.name) for each in found.removed_asks)}")
+    if found.rebalance is not None:
+        lines.append(_rebalance(found.rebalance))
+    if found.region is not None:
+        lines.append(_region(found.region))
+    if found.forgotten:
+        lines.append(f"forget {_list(found.forgotten)}")
+    return _shortened(lines) if found.changes(before.state) else [*_shortened(lines), "nothing is written"]
+
+
+def _shortened(lines: list[str]) -> list[str]:
+    """A reason that has been given is `likewise`."""
+    known, found = set(), []
+    for what, colon, reason in (line.partition(": ") for line in lines):
+        found.append(f"{what}: likewise" if reason in known else what + colon + reason)
+        known |= {reason} - {""}
+    return found
+
+
+def _commands(before: int, found: Plan) -> list[str]:
+    """The commands, those that say the same in one line; without that of an ask made just now, when it fits."""
+    given: dict[str, list[str]] = {}
+    for name, command in found.commands:
+        given.setdefault(_command(name, command).removeprefix(f"{name} "), []).append(name)
+    lines = [f"{_list(names)} {text}" for text, names in given.items()]
+    made, assign = found.asking.made, found.asking.assign
+    if made is None:
+        return lines
+    if assign is None:
+        return [*lines, "the leader gets no command"]
+    name, command = assign
+    expected = Command(ASSIGN, found.state.epoch, command.generation, made[1].incarnation, ask=made[0])
+    is_usual = assign == (made[1].leader, expected) and command.generation in (found.state.generation, before)
+    return [one for one in lines if one != _command(name, command)] if is_usual else lines
+
+
+def _head(found: Plan) -> Iterable[str]:
+    yield f"{found.state.epoch}/{found.state.generation} {found.state.state} {found.state.strategy}".rstrip()
+    if found.is_new_generation:
+        yield "new"
+    if found.asking.has_failed:
+        yield "leader-failed"
+    if found.again_s is not None:
+        yield f"again={round(found.again_s, 3)}"
+
+
+def _list(some: Iterable[object]) -> str:
+    return ",".join(map(str, some)) or "-"
+
+
+def _parts(name: str, given: Mapping[str, PartitionSet]) -> str:
+    if given.keys() <= {f"{name}-0"}:
+        return _list(sorted(given.get(f"{name}-0", ())))
+    return " ".join(f"{thread}:{_list(sorted(some))}" for thread, some in sorted(given.items()))
+
+
+def _number(name: str) -> str:
+    return str(int(name.removeprefix("ask-"))) if name else "-"
+
+
+def _target(name: str, one: Target) -> str:
+    return f"{name} {one.incarnation} {_parts(name, one.threads)}{' sent' if one.is_sent else ''}"
+
+
+def _mark(one: Mark) -> str:
+    marked = f"mark {one.consumer} {one.incarnation} {_list(sorted(one.partitions))} lease={one.lease_ms}"
+    since = f" since={one.since_ms}" if one.since_ms is not None else ""
+    return marked + since + (f": {one.reason}" if one.reason else "")
+
+
+def _client(one: ClientSide | None) -> str:
+    if one is None:
+        return "leaders none"
+    some = {"ask": one.ask, "failed_ask": one.failed_ask, "floor": one.floor}
+    options = [f"{key}={_number(name)}" for key, name in some.items() if name]
+    options += ["cooperative"] if one.is_cooperative else []
+    failed = [f"failed={_list(one.failed)}"] if one.failed else []
+    attempts = [f"attempts={one.attempts}"] if one.attempts else []
+    return " ".join(["leaders", one.protocol_type, *options, *failed, *attempts])
+
+
+def _command(name: str, one: Command) -> str:
+    some = _parts(name, one.threads) if one.option == START_FETCHER else _list(sorted(one.partitions))
+    words = [name, "gets", WORDS[one.option], f"{one.epoch}/{one.generation}"]
+    words += [some] if one.option in (START_FETCHER, STOP_FETCHER) else []
+    words += [f"life={one.incarnation}"] if one.incarnation != f"{name}-1" else []
+    words += [f"ask={_number(one.ask)}"] if one.ask else []
+    return " ".join(words) + (f": {one.reason}" if one.reason else "")
+
+
+def _region(step: RegionStep) -> str:
+    after = step.after
+    words = ["region", step.name, after.state, f"reset={after.reset}", f"groups={_list(after.groups)}"]
+    words += [f"waits for checkpoint {step.held_for}"] if step.held_for else []
+    words += ["touched"] if step.is_touched else []
+    words += [f"aborts {step.aborted}"] if step.aborted else []
+    return " ".join(words)
+
+
+def _end(one: End) -> str:
+    what = f"{'evict' if one.evicted else 'end'} {one.view.consumer} owners={_list(sorted(one.owners))}"
+    error = f" {one.error}" if one.error != UNKNOWN_MEMBER_ID else ""
+    return f"{what}{error}: {one.reason}"
+
+
+def _sent(name: str, sent: SentCommand) -> str:
+    number = int(sent.name.removeprefix("command-"))
+    return f"number {number}: {_command(name, sent.command) if sent.command is not None else name}"
+
+
+def _ask(name: str, one: Ask) -> str:
+    members = _list(_identity(each, member) for each, member in sorted(one.members.items()))
+    words = ["make", "ask", _number(name), one.protocol, one.leader, f"members={members}"]
+    words += [f"attempt={one.attempt}"] if one.attempt > 1 else []
+    words += [f"outdated={one.outdated}"] if one.outdated else []
+    words.append(f"digest={_list(dict.fromkeys(each.digest for each in one.members.values()))}")
+    words.append(f"lease={_list(dict.fromkeys(each.lease_ms for each in one.members.values()))}")
+    return " ".join(words) + f": {one.reason}"
+
+
+def _identity(name: str, member: AskMember) -> str:
+    return name if member.identity == f"{name}-1" else f"{name}:{member.identity}"
+
+
+def _rebalance(one: Rebalance) -> str:
+    known = {
+        "started": one.started_ms or None,
+        "stopped": one.stopped_ms,
+        "finished": one.finished_ms,
+        "standing": one.standing_since_ms,
+        "silent": one.silent_since_ms,
+        "standstill": one.standstill_ms,
+        "assignment": one.assignment_ms,
+        "attempts": one.attempts,
+    }
+    options = "".join(f" {key}={value}" for key, value in known.items() if value is not None)
+    return f"record {one.epoch}/{one.generation}{options}: {one.trigger}"

@@ -1,0 +1,37 @@
+"""The turns of `turns/*.txt`: what a group's turn reads, and what its plan writes.
+
+`pytest tests/unit/test_turns.py --rewrite` writes what the plans write into the files: review the difference.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coordinator.assignors.eager import RoundRobinAssignor
+from tests.property.test_convergence import CooperativeRange
+from tests.support.strategies import RANGE, only
+from tests.support.turns import Case, cases, file_of
+
+FILES = sorted(Path(__file__).with_name("turns").glob("*.txt"))
+KNOWN = {**RANGE, **only(CooperativeRange()), **only(RoundRobinAssignor())}
+CASES = [pytest.param(file, case, id=case.title) for file in FILES for case in cases(file.read_text())[1]]
+
+
+@pytest.mark.parametrize(("file", "case"), CASES)
+def test_turn_writes(file: Path, case: Case, request: pytest.FixtureRequest) -> None:
+    found = case.played(KNOWN)
+
+    if request.config.getoption("--rewrite"):
+        head, some = cases(file.read_text())
+        file.write_text(file_of(head, ((one.title, found if one == case else one.text) for one in some)))
+    else:
+        assert found == case.text
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_titles_of_turns_are_unique(file: Path) -> None:
+    titles = [case.title for case in cases(file.read_text())[1]]
+
+    assert titles and len(titles) == len(set(titles))
