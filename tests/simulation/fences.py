@@ -11,7 +11,6 @@ import consumer.membership.member
 import consumer.membership.offsets
 import coordinator.planning.membership
 import coordinator.planning.reconciliation
-import coordinator.rebalance.plan_operations
 import coordinator.rebalance.rebalancer
 from consumer.consumer import Consumer
 from consumer.fetching.polling import Polling
@@ -128,7 +127,7 @@ OWNERS_NOT_ASKED: tuple[Patch, ...] = (
 SMALL_STEPS: tuple[Patch, ...] = (
     constant(consumer.membership.member, "chunks", partial(chunks, size=1)),
     constant(consumer.membership.offsets, "PARTITIONS_A_STEP", 2),
-    constant(coordinator.rebalance.plan_operations, "PARTITIONS_A_STEP", 2),
+    constant(coordinator.rebalance.rebalancer, "PARTITIONS_A_STEP", 2),
 )
 """A command over two partitions is a large one."""
 
@@ -185,7 +184,7 @@ NO_STATE_VERSION: tuple[Patch, ...] = (
     replaced(coordinator.rebalance.rebalancer, "with_state", _without_state_version),
 )
 MARKS_DIE: tuple[Patch, ...] = (replaced(coordinator.planning.membership, "_keep_marks", _marks_die),)
-OWNERS_STAY: tuple[Patch, ...] = (replaced(coordinator.rebalance.plan_operations, "_whole_end", _keeps_owners),)
+OWNERS_STAY: tuple[Patch, ...] = (replaced(coordinator.rebalance.rebalancer, "_whole_end", _keeps_owners),)
 NOT_WITHDRAWN: tuple[Patch, ...] = (replaced(coordinator.planning.reconciliation, "sort_commands", _withdraws_nothing),)
 DATA_FIRST: tuple[Patch, ...] = (replaced(ChannelReader, "read", _data_before_commands),)
 

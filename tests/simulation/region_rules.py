@@ -14,7 +14,7 @@ import consumer.membership.contributor
 import consumer.membership.member
 import coordinator.planning.plan
 import coordinator.planning.regional
-import coordinator.rebalance.plan_operations
+import coordinator.rebalance.rebalancer
 import coordinator.regions.plan
 import coordinator.regions.region_reader
 import coordinator.regions.turns
@@ -321,7 +321,7 @@ def _any_region(operations: Any) -> list[Any]:
 
 UNCHECKED_REGION: tuple[Patch, ...] = (
     replaced(
-        coordinator.rebalance.plan_operations,
+        coordinator.rebalance.rebalancer,
         "_region",
         lambda original: lambda *args: [_any_region(unit) for unit in original(*args)],
     ),

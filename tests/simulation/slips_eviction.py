@@ -13,7 +13,7 @@ import consumer.membership.registration
 import coordinator.planning.membership
 import coordinator.planning.plan
 import coordinator.planning.reconciliation
-import coordinator.rebalance.plan_operations
+import coordinator.rebalance.rebalancer
 from consumer.errors import FencedInstanceId, UnknownMemberId
 from consumer.membership.channel import FencedChannel
 from coordinator.rebalance.member_clocks import EvictionClocks
@@ -197,7 +197,7 @@ EVICTION: tuple[Mutation, ...] = (
     Mutation(
         "a seat is removed unchecked",
         "Rebalance 3",
-        (replaced(coordinator.rebalance.plan_operations, "_given_up", _given_up_unchecked),),
+        (replaced(coordinator.rebalance.rebalancer, "_given_up", _given_up_unchecked),),
         of("S7", "L1"),
         ("aimed", "storm"),
     ),

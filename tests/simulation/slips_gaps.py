@@ -8,7 +8,7 @@ from typing import Any
 import consumer.membership.registration
 import consumer.sealing.segment_files
 import consumer.spark.source.planner
-import coordinator.rebalance.plan_operations
+import coordinator.rebalance.rebalancer
 from consumer.membership.offsets import CommittedOffsets
 from consumer.spark.source.planner import Planner
 from consumer.spark.source.query_znode import QueryPost
@@ -188,7 +188,7 @@ GAP_RULES: tuple[Mutation, ...] = (
     _gap(
         "the end of an incarnation by a coordinator forgets discontinuities",
         "offsets/[topic]/[partition]",
-        replaced(coordinator.rebalance.plan_operations, "_offsets", _coordinator_forgets),
+        replaced(coordinator.rebalance.rebalancer, "_offsets", _coordinator_forgets),
     ),
     _gap(
         "a take-over forgets discontinuities",

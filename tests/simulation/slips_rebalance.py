@@ -9,12 +9,10 @@ import coordinator.planning.membership
 import coordinator.planning.plan
 import coordinator.planning.reconciliation
 import coordinator.rebalance.group_reader
-import coordinator.rebalance.plan_operations
 import coordinator.rebalance.rebalancer
 from coordinator.planning import reconciliation
 from coordinator.rebalance.group_reader import GroupReader
-from coordinator.rebalance.plan_operations import Step
-from coordinator.rebalance.rebalancer import Rebalancer
+from coordinator.rebalance.rebalancer import Rebalancer, Step
 from coordinator.zk.store import SetData
 from coordinator.zk.znodes.group_state import COMPLETING, STABLE
 from coordinator.zk.znodes.partitions import NONE
@@ -254,14 +252,14 @@ REBALANCE: tuple[Mutation, ...] = (
     Mutation(
         "an end is no compare-and-set",
         "Rebalance 2",
-        (replaced(coordinator.rebalance.plan_operations, "_whole_end", _end_without_version),),
+        (replaced(coordinator.rebalance.rebalancer, "_whole_end", _end_without_version),),
         of("S1", "S5", "S6", "S7", "L1"),
         ("aimed", "storm"),
     ),
     Mutation(
         "an end writes no offsets",
         "Rebalance 2",
-        (constant(coordinator.rebalance.plan_operations, "_offsets", lambda *_: []),),
+        (constant(coordinator.rebalance.rebalancer, "_offsets", lambda *_: []),),
         of("S5"),
         ("aimed", "storm"),
     ),
@@ -363,7 +361,7 @@ REBALANCE: tuple[Mutation, ...] = (
     Mutation(
         "a torn end does not begin with the fence",
         "Eviction 2",
-        (replaced(coordinator.rebalance.plan_operations, "_torn_end", _fence_last),),
+        (replaced(coordinator.rebalance.rebalancer, "_torn_end", _fence_last),),
         of("S1", "S3", "S5", "S7", "L1", "L2", "L4"),
         ("large", "aimed"),
         fences.SMALL_STEPS,

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.assignors.eager import RangeAssignor
+from coordinator.assignors import RangeAssignor
 from coordinator.planning.plan import HISTORY_KEPT, plan
 from coordinator.planning.snapshot import ChannelView, Member, SentCommand, Snapshot
 from coordinator.zk.errors import ConnectionLost
