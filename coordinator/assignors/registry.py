@@ -14,8 +14,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..zk.znodes.paths import error_text, is_name, shown
-from . import Assignor
-from .eager import RangeAssignor, RoundRobinAssignor
+from . import Assignor, RangeAssignor, RoundRobinAssignor
 from .sticky import CooperativeStickyAssignor, StickyAssignor
 
 log = logging.getLogger(__name__)

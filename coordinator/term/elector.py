@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ..zk.errors import BadData, NotAuthorized, OutcomeUnknown, Refused, Retryable, SessionLost, StoreError, WriteDenied
 from ..zk.runtime import Event, Runtime
-from ..zk.store import DENIED, Create, Node, Operation, SetData, Store, StoreFactory
+from ..zk.store import DENIED, Create, Node, Operation, SetData, Store, StoreFactory, Watch
 from ..zk.update import commit_once, ensure
 from ..zk.znodes.json_fields import MAX_CONTINUED
 from ..zk.znodes.paths import ACL_POLICY, CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, NODES, node_path
@@ -50,6 +50,7 @@ class Elector:
         self._node = node
         self._host = host
         self._wake = wake
+        self._on_coordinator: Watch = lambda path: wake.set()  # one watch, however often it is set
         store.add_listener(lambda state: wake.set())
 
     def stand(self, stopping: Event, is_admitted: bool = False) -> Election | None:
@@ -86,9 +87,6 @@ class Elector:
             if self._store.lost:
                 raise SessionLost("the session ended while this node stood for election")
         return None
-
-    def _on_coordinator(self, path: str) -> None:
-        self._wake.set()
 
     def _elect(self) -> Election | None:
         """One read and, without an elected node, one attempt; None when another node is elected."""

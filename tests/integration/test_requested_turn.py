@@ -9,8 +9,7 @@ import pytest
 from click.testing import Result
 
 from coordinator.admin import control
-from coordinator.assignors import Assignment, Subscriber
-from coordinator.assignors.eager import RangeAssignor
+from coordinator.assignors import Assignment, RangeAssignor, Subscriber
 from coordinator.term.operator_requests import Asked
 from coordinator.zk.errors import EpochOver
 from coordinator.zk.runtime import ThreadRuntime

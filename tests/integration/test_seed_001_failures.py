@@ -184,7 +184,7 @@ def test_coordinator_failure_2_refused_takeover_still_sends_the_same_ask_again(
     hands: HandStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "coordinator.rebalance.plan_operations.ROOM", 1
+        "coordinator.rebalance.rebalancer.ROOM", 1
     )  # as in a large group: what is withdrawn goes before
     begun = a_pair(hands)
     hands.member("c3")
@@ -495,7 +495,7 @@ def test_coordinator_failure_anywhere_after_its_nth_commit_ends_in_one_generatio
     hands: HandStage, like: str, nth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "coordinator.rebalance.plan_operations.ROOM", 1
+        "coordinator.rebalance.rebalancer.ROOM", 1
     )  # as in a large group: each step is a commit of its own
     begun = a_pair(hands, like)
     hands.member("c3", like=like)

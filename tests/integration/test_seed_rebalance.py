@@ -7,8 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from coordinator.assignors import Assignment, Subscriber
-from coordinator.assignors.eager import RangeAssignor
+from coordinator.assignors import Assignment, RangeAssignor, Subscriber
 from coordinator.zk.errors import IncarnationOver, RebalanceFailed
 from coordinator.zk.znodes.group_state import COMPLETING, EMPTY, FAILED, PREPARING, STABLE
 from coordinator.zk.znodes.paths import GroupPaths

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.assignors import Assignor
-from coordinator.assignors.eager import RangeAssignor
+from coordinator.assignors import Assignor, RangeAssignor
 from coordinator.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
 from coordinator.planning.plan import plan
 from coordinator.planning.snapshot import ChannelView, Member, SentCommand, Snapshot

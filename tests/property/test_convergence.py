@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from coordinator.assignors import Assignor
-from coordinator.assignors.eager import RangeAssignor
+from coordinator.assignors import Assignor, RangeAssignor
 from coordinator.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
 from coordinator.planning.plan import plan
 from coordinator.zk.errors import Refused

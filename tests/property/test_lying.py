@@ -13,8 +13,7 @@ from random import Random
 import pytest
 
 from consumer.membership.registration import register
-from coordinator.assignors import Assignor
-from coordinator.assignors.eager import RangeAssignor
+from coordinator.assignors import Assignor, RangeAssignor
 from coordinator.assignors.sticky import CooperativeStickyAssignor
 from coordinator.zk.errors import BadData, Refused, StoreError
 from coordinator.zk.store import Create, Delete, Operation, SetData

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.assignors import Subscriber, checked
-from coordinator.assignors.eager import RangeAssignor
+from coordinator.assignors import RangeAssignor, Subscriber, checked
 from coordinator.zk.errors import RebalanceFailed
 from coordinator.zk.znodes.partitions import TopicPartition
 from tests.property.effort import Draw, tried

@@ -12,7 +12,6 @@ import consumer.membership.offsets
 import consumer.membership.registration
 import coordinator.planning.membership
 import coordinator.planning.reconciliation
-import coordinator.rebalance.plan_operations
 import coordinator.rebalance.rebalancer
 import tests.simulation.tuning
 from consumer.consumer import Consumer
@@ -144,7 +143,7 @@ OWNERS_NOT_ASKED: tuple[Patch, ...] = (
 SMALL_STEPS: tuple[Patch, ...] = (
     constant(consumer.membership.member, "chunks", partial(chunks, size=1)),
     constant(consumer.membership.offsets, "PARTITIONS_A_STEP", 2),
-    constant(coordinator.rebalance.plan_operations, "PARTITIONS_A_STEP", 2),
+    constant(coordinator.rebalance.rebalancer, "PARTITIONS_A_STEP", 2),
 )
 """A command over two partitions is a large one."""
 

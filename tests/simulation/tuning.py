@@ -24,7 +24,7 @@ import consumer.spark.source.data_source
 import coordinator.planning.asking
 import coordinator.planning.regional
 import coordinator.rebalance.group_reader
-import coordinator.rebalance.plan_operations
+import coordinator.rebalance.rebalancer
 import coordinator.term.elector
 import coordinator.zk.update
 from consumer.membership.claims import chunks
@@ -114,7 +114,7 @@ def tuned(profile: Profile, disk: SharedDisk) -> Iterator[None]:
             patch.object(consumer.membership.member, "chunks", partial(chunks, size=size)),
             patch.object(consumer.membership.offsets, "PARTITIONS_A_STEP", 2 * size),
             patch.object(consumer.membership.registration, "PARTITIONS_A_STEP", 2 * size),
-            patch.object(coordinator.rebalance.plan_operations, "PARTITIONS_A_STEP", 2 * size),
+            patch.object(coordinator.rebalance.rebalancer, "PARTITIONS_A_STEP", 2 * size),
         ]
     with ExitStack() as stack:
         for change in changes:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.assignors import Assignor
-from coordinator.assignors.eager import RangeAssignor
+from coordinator.assignors import Assignor, RangeAssignor
 
 
 def only(assignor: Assignor) -> dict[str, Assignor]:

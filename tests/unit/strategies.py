@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from coordinator.assignors import Assignment, Assignor, Subscriber, assigned
-from coordinator.assignors.eager import RangeAssignor, RoundRobinAssignor
+from coordinator.assignors import Assignment, Assignor, RangeAssignor, RoundRobinAssignor, Subscriber, assigned
 from coordinator.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition, partition_set
 from coordinator.zk.znodes.ranges import decode

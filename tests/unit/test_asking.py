@@ -10,7 +10,7 @@ import pytest
 from coordinator.planning.membership import GroupRules
 from coordinator.planning.plan import Plan, plan
 from coordinator.planning.snapshot import Snapshot
-from coordinator.rebalance.plan_operations import steps, with_state
+from coordinator.rebalance.rebalancer import steps, with_state
 from coordinator.zk.store import Delete
 from coordinator.zk.znodes.group_state import Answer, GroupState, MemberAnswer
 from coordinator.zk.znodes.partitions import TopicPartition

@@ -11,8 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from coordinator.assignors import Assignment, Subscriber, assigned
-from coordinator.assignors.eager import RangeAssignor
+from coordinator.assignors import Assignment, RangeAssignor, Subscriber, assigned
 from coordinator.assignors.registry import BUILT_IN, ENTRY_POINTS, assignors
 
 THEIRS = "a_third_partys_module"

@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.planning.plan import End, Plan
 from coordinator.planning.snapshot import ChannelView, SentCommand, Snapshot
-from coordinator.rebalance.plan_operations import PARTITIONS_A_STEP, Step, steps, with_state
+from coordinator.rebalance.rebalancer import PARTITIONS_A_STEP, Step, steps, with_state
 from coordinator.zk.errors import RebalanceFailed
 from coordinator.zk.store import (
     MAX_COMMIT_BYTES,

@@ -11,8 +11,7 @@ from consumer.assignment.adapter import CoordinatorStrategy
 from consumer.assignment.base import Assignment, Held
 from consumer.assignment.metadata import ConsumerMetadata
 from coordinator import assignors
-from coordinator.assignors import Subscriber
-from coordinator.assignors.eager import RangeAssignor
+from coordinator.assignors import RangeAssignor, Subscriber
 from coordinator.zk.errors import RebalanceFailed
 from coordinator.zk.znodes.partitions import TopicPartition
 from tests.unit.strategies import STRATEGIES

@@ -15,8 +15,8 @@ from consumer.assignment.adapter import CoordinatorStrategy
 from consumer.assignment.base import Assignment, ClientAssignor, Cluster
 from consumer.assignment.consumers import ENTRY_POINTS, client_assignors, named
 from consumer.assignment.lag import LagAssignor
+from coordinator.assignors import RangeAssignor
 from coordinator.assignors import registry as coordinator_side
-from coordinator.assignors.eager import RangeAssignor
 from coordinator.zk.errors import UsageError
 
 THEIRS = "a_third_partys_client_module"

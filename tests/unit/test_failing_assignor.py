@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from consumer.membership.registration import register
-from coordinator.assignors import Assignment, Subscriber, assigned
-from coordinator.assignors.eager import RangeAssignor
+from coordinator.assignors import Assignment, RangeAssignor, Subscriber, assigned
 from coordinator.rebalance.handlers import Handlers
 from coordinator.term.operator_requests import Asked
 from coordinator.term.request_queue import Request

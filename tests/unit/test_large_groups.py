@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.assignors.eager import RangeAssignor
-from coordinator.rebalance.plan_operations import PARTITIONS_A_STEP
+from coordinator.assignors import RangeAssignor
+from coordinator.rebalance.rebalancer import PARTITIONS_A_STEP
 from coordinator.zk.znodes.records import Channel
 from tests.property.group_world import GroupWorld
 from tests.property.test_convergence import assert_everything_is_assigned, settle

@@ -14,7 +14,7 @@ from consumer.membership.call_guard import MemberContext
 from consumer.membership.member import ConsumerMember
 from consumer.membership.offsets import Consumption
 from consumer.types import Position
-from coordinator.assignors.eager import RangeAssignor
+from coordinator.assignors import RangeAssignor
 from coordinator.zk.errors import IncarnationOver
 from coordinator.zk.store import Create, Delete, SetData
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition

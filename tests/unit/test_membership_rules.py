@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.assignors.eager import RangeAssignor
+from coordinator.assignors import RangeAssignor
 from coordinator.planning.membership import ESTABLISHED, NEWCOMER, RETURNING, Candidate, GroupRules, choose
 from coordinator.zk.errors import RebalanceFailed
 from coordinator.zk.store import SetData

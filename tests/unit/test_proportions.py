@@ -14,7 +14,7 @@ from coordinator.assignors.registry import assignors
 from coordinator.planning.plan import Plan, plan
 from coordinator.planning.snapshot import Member, Snapshot
 from coordinator.planning.target import BEYOND, OVER_A_SESSION
-from coordinator.rebalance.plan_operations import steps, with_state
+from coordinator.rebalance.rebalancer import steps, with_state
 from coordinator.zk.errors import BadData, RebalanceFailed
 from coordinator.zk.store import MAX_COMMIT_BYTES, operation_bytes
 from coordinator.zk.znodes.group_state import (

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.assignors.eager import RangeAssignor
+from coordinator.assignors import RangeAssignor
 from coordinator.planning.plan import plan
 from coordinator.planning.snapshot import Snapshot
 from coordinator.rebalance.group_reader import GroupReader

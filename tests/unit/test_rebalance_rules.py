@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.assignors.eager import RangeAssignor
+from coordinator.assignors import RangeAssignor
 from coordinator.zk.errors import ConnectionLost
 from coordinator.zk.store import Create, Delete, SetData
 from coordinator.zk.znodes.group_state import COMPLETING, STABLE

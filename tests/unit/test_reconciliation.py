@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from coordinator.assignors import Assignment, Assignor, Subscriber
-from coordinator.assignors.eager import RangeAssignor
+from coordinator.assignors import Assignment, Assignor, RangeAssignor, Subscriber
 from coordinator.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
 from coordinator.planning.membership import membership
 from coordinator.planning.reconciliation import Round, Step, moves

@@ -20,7 +20,7 @@ from consumer.errors import (
     UnknownMemberId,
     refusal_in,
 )
-from coordinator.assignors.eager import RangeAssignor
+from coordinator.assignors import RangeAssignor
 from coordinator.zk.errors import IncarnationOver
 from coordinator.zk.store import SetData
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition

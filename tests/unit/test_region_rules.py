@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from coordinator.assignors.eager import RangeAssignor
+from coordinator.assignors import RangeAssignor
 from coordinator.planning.membership import Membership
 from coordinator.planning.plan import Plan, plan
 from coordinator.planning.regional import MAX_GROUPS, RegionStep, after_reset, region_step

@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-import coordinator.assignors.eager
+import coordinator.assignors
 import coordinator.planning.asking
 import coordinator.planning.plan
 import coordinator.planning.reconciliation
@@ -111,7 +111,7 @@ def assignor_asks_where_it_runs() -> None:
     def turned(original: Any) -> Any:
         return lambda numbers, threads: original(numbers, threads)[:: -1 if is_second else 1]
 
-    _apply(replaced(coordinator.assignors.eager, "_shares", turned))
+    _apply(replaced(coordinator.assignors, "_shares", turned))
 
 
 def starts_are_late() -> None:
