@@ -23,6 +23,7 @@ from .fetching.polling import LOOK_FOR_DATA_S, AutoCommit, Lag, Polling, fetcher
 from .fetching.record_buffer import Record as Record
 from .fetching.record_buffer import records_of as records_of
 from .logs import Log, OffsetAndTimestamp, OffsetOutOfRange, UnknownTopic, open_log
+from .logs.base import Position
 from .membership.call_guard import MemberContext, exclusive, shared
 from .membership.member import ConsumerMember
 from .membership.offsets import Consumption
@@ -30,7 +31,6 @@ from .membership.start_position import Starts
 from .metrics import ConsumerMetrics
 from .operator.region import RegionMember, final_checkpoint
 from .operator.states import State, own_state
-from .types import Position
 
 log = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from coordinator.zk.znodes.records import Channel
 
 from ..config import ConsumerConfig
 from ..errors import Closed, ConcurrentModification, refuse_inherited
+from ..logs.base import Fetch, Jump, Position
 from ..metrics import Meter, unread
-from ..types import Fetch, Jump, Position
 
 CLOSED = "This consumer has already been closed."
 NOT_REENTRANT = "poll is not reentrant"

@@ -30,7 +30,7 @@ from coordinator.zk.znodes.records import DRAIN, START_FETCHER, STOP_FETCHER, Ch
 
 from ..config import Subscription
 from ..errors import TURNED_AWAY, ChannelGone, DrainFailed, FencedInstanceId, IllegalGeneration, UnknownMemberId
-from ..types import NO_OFFSETS, Fetch, Jump, Offsets
+from ..logs.base import NO_OFFSETS, Fetch, Jump, Offsets
 from .call_guard import MemberContext, Trace
 from .channel import FencedChannel
 from .claims import acknowledgement, after_command, chunks, claim_operations, with_claimed

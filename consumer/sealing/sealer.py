@@ -24,12 +24,12 @@ from coordinator.zk.znodes.segments import SEAL_INTERVAL_MS, Missing, SealedRang
 
 from ..errors import ForeignFolder, UnknownMemberId
 from ..fetching.polling import Fetcher
+from ..logs.base import Fetch, Position
 from ..membership.call_guard import MemberContext
 from ..membership.channel import FencedChannel
 from ..membership.contributor import Contributor
 from ..membership.member import ConsumerMember
 from ..metrics import Meter, unread
-from ..types import Fetch, Position
 from .segment_files import ClaimedFiles, segment_file
 
 log = logging.getLogger(__name__)
