@@ -138,7 +138,7 @@ class Sealer:
             self._opened_at = self._runtime.monotonic()
         for fetch in fetched:
             self._open.add(fetch)
-        self._membership.fetched(fetched, checked)
+        self._membership.trace.fetched(fetched, checked)
         return sum(fetch.rows for fetch in fetched)
 
     def _jump(self) -> bool:
@@ -153,7 +153,7 @@ class Sealer:
             running = channel_of(self._membership).running
             ends = {part: offset for part in jumps if (offset := running.get(part)) is not None}
             jumps = {part: jump._replace(before=ends.get(part, jump.before)) for part, jump in jumps.items()}
-            self._membership.jumped(jumps)
+            self._membership.trace.jumped(jumps)
             self._membership.advance(
                 {partition: jump.after for partition, jump in jumps.items()},
                 lost={partition: jump.before for partition, jump in jumps.items()},

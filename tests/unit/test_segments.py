@@ -50,6 +50,7 @@ class Membership:
         self.truth = Channel("abc", running={P0: 0, P1: 0}, topics={"t": "id"})
         self.channel: Channel | None = self.truth
         self.paths = GroupPaths("g")
+        self.trace = self  # and records its own events
         self.may_fetch = True
         self.lapses_after_commit = False
         self.fates: list[str] = []
