@@ -23,6 +23,7 @@ from .fetching.polling import LOOK_FOR_DATA_S, AutoCommit, Lag, Polling, fetcher
 from .fetching.record_buffer import Record as Record
 from .fetching.record_buffer import records_of as records_of
 from .logs import Log, OffsetAndTimestamp, OffsetOutOfRange, UnknownTopic, open_log
+from .logs.base import Position
 from .membership.call_guard import MemberContext, exclusive, shared
 from .membership.member import ConsumerMember
 from .membership.offsets import Consumption
@@ -30,7 +31,6 @@ from .membership.start_position import Starts
 from .metrics import ConsumerMetrics
 from .operator.region import RegionMember, final_checkpoint
 from .operator.states import State, own_state
-from .types import Position
 
 log = logging.getLogger(__name__)
 
@@ -113,20 +113,15 @@ class Consumer:
         self._log = source or open_log(config.log_dir, config.kafka_place)
         metrics = metrics or ConsumerMetrics()
         self._meter = metrics.of(config.group, config.consumer)
-        self._polling = Polling(
-            config,
-            fetcher_of(config, self._log, self._meter, self._runtime.monotonic),
-            self._runtime,
-            lambda fetched, checked: self._member.fetched(fetched, checked),
-            lambda jumps: self._member.jumped(jumps),
-            self._may_fetch,
-        )
+        context = self._context = MemberContext(config, self._runtime, self._meter)
+        fetcher = fetcher_of(config, self._log, self._meter, self._runtime.monotonic)
+        trace = context.trace
+        self._polling = Polling(config, fetcher, self._runtime, trace.fetched, trace.jumped, self._may_fetch)
         self._auto_commit = AutoCommit(config, self._runtime, self.commit)
         Lag(self._log, self._polling, self._runtime).reported(self._meter)
         self._meter.reads_buffer(lambda: self._polling.retained, lambda: len(self._polling.paused))
         self._callbacks = callbacks or Callbacks()
         opener = open_store or config.opener(f"consumer {config.consumer}")
-        context = self._context = MemberContext(config, self._runtime, self._meter)
         self._calls = context.calls
         self._client = client_assignment(context, self._log, assignors)
         self._region = RegionMember(context, self) if config.region else None
@@ -176,7 +171,7 @@ class Consumer:
                 if records := self._polled(most):
                     checked = self._runtime.monotonic()
                     if self._may_fetch() and not self._calls.is_closing:
-                        self._returned(self._polling.ranges_of(records), checked)
+                        self._context.trace.returned(self._polling.ranges_of(records), checked)
                         return records
                     self._polling.put_back(records)  # closed, or the lease expired while the process was suspended
             left_s = deadline - self._runtime.monotonic()
@@ -229,7 +224,7 @@ class Consumer:
             if not moved:
                 return
             beyond = {p: o for p, o in moved.items() if given is not None and o > (self.position(p) or 0)}
-            self._sought(beyond | {p: o for p, o in moved.items() if o < (running.get(p) or 0)})
+            self._context.trace.sought(beyond | {p: o for p, o in moved.items() if o < (running.get(p) or 0)})
             try:
                 return self._member.advance(moved)
             except IncarnationOver as over:
@@ -518,19 +513,10 @@ class Consumer:
         self._check_held(partitions)
         self._seek(ask(partitions or self.assignment()))
 
-    def _sought(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """The application has chosen these itself; for the history."""
-        if offsets:
-            self._member.record(lambda trace, incarnation: trace.sought(incarnation, offsets))
-
-    def _returned(self, records: Mapping[TopicPartition, tuple[int, Position]], checked: float) -> None:
-        """`poll` returns these; parameters as of `Trace.returned`."""
-        self._member.record(lambda trace, incarnation: trace.returned(incarnation, records, checked))
-
     @exclusive
     def _seek(self, offsets: Mapping[TopicPartition, int]) -> None:
         self._check_held(offsets)
-        self._sought(offsets)
+        self._context.trace.sought(offsets)
         for partition, offset in offsets.items():
             self._polling.seek(partition, offset)
 

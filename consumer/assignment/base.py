@@ -17,7 +17,7 @@ from coordinator.zk.znodes.records import Topic
 from .metadata import ConsumerMetadata
 
 if TYPE_CHECKING:  # a package's assignor loads neither logs nor ZooKeeper's client
-    from ..types import Offsets
+    from ..logs.base import Offsets
     from .consumers import LeaderLookup
 
 

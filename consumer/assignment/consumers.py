@@ -36,10 +36,9 @@ from coordinator.zk.znodes.records import (
 from coordinator.zk.znodes.topic_filter import GroupFilters, TopicFilter
 
 from ..config import CLIENT_SIDE, COORDINATOR_SIDE, Subscription
-from ..logs import Log, TopicIdPartition
+from ..logs.base import Log, Offsets, TopicIdPartition
 from ..membership.call_guard import MemberContext
 from ..membership.client_assignment import IDS_AT_ONCE, ClientAssignment, Decision, MemberMetadata, Role
-from ..types import Offsets
 from .adapter import CoordinatorStrategy
 from .base import Assignment, ClientAssignor, Cluster, Held
 from .lag import LagAssignor

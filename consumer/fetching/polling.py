@@ -15,9 +15,9 @@ from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from ..config import ConsumerConfig
 from ..errors import CommitFailed
 from ..logs import FetchLimits, Log, OffsetOutOfRange, Source, TopicIdPartition, UnknownTopic
+from ..logs.base import Fetch, Jump, Position
 from ..membership.start_position import EARLIEST, LATEST, NONE
 from ..metrics import Meter, unread
-from ..types import Fetch, Jump, Position
 from .poll_order import HEURISTICS, ORDERS, UNBOUNDED
 from .record_buffer import Buffer, Record, records_of
 

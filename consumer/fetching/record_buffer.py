@@ -18,8 +18,7 @@ import pyarrow as pa
 
 from coordinator.zk.znodes.partitions import TopicPartition
 
-from ..logs.base import POOL, fitting_rows
-from ..types import Fetch, Position
+from ..logs.base import POOL, Fetch, Position, fitting_rows
 
 COLUMNS = ("offset", "timestamp", "timestampType", "key", "value", "headers")
 """The columns of a record; topic and partition are the fetch's."""

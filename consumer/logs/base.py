@@ -8,6 +8,8 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from math import inf
 from typing import NamedTuple, Protocol
 
@@ -15,8 +17,6 @@ import pyarrow as pa
 
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.znodes.partitions import TopicPartition
-
-from ..types import Fetch, Position
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
@@ -56,6 +56,47 @@ class OffsetOutOfRange(LogError):
 
 class UnknownTopic(LogError):
     """The log has no topic of this name with this id: it was deleted, or never written to."""
+
+
+class Position(NamedTuple):
+    """A place in a partition: the next offset to fetch, in the topic of that id."""
+
+    topic_id: str
+    offset: int
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """Fetched records of one partition: consecutive batches, `first` up to, not including, `next`.
+
+    Measuring a batch takes Arrow about ten microseconds: that is done once.
+    """
+
+    partition: TopicPartition
+    topic_id: str
+    first: int
+    next: int
+    batches: list[pa.RecordBatch]
+
+    @cached_property
+    def rows(self) -> int:
+        return sum(batch.num_rows for batch in self.batches)
+
+    @cached_property
+    def nbytes(self) -> int:
+        return sum(batch.nbytes for batch in self.batches)
+
+
+class Jump(NamedTuple):
+    """Fetching of a partition continues at `after` instead of `before`."""
+
+    topic_id: str
+    before: int
+    after: int
+
+
+Offsets = Mapping[TopicPartition, int]
+NO_OFFSETS: Offsets = {}
 
 
 class Fetched(NamedTuple):

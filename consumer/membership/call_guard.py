@@ -21,8 +21,8 @@ from coordinator.zk.znodes.records import Channel
 
 from ..config import ConsumerConfig
 from ..errors import Closed, ConcurrentModification, refuse_inherited
+from ..logs.base import Fetch, Jump, Position
 from ..metrics import Meter, unread
-from ..types import Fetch, Jump, Position
 
 CLOSED = "This consumer has already been closed."
 NOT_REENTRANT = "poll is not reentrant"
@@ -234,14 +234,19 @@ def shared(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P]
 
 
 class Trace:
-    """Records the events of one consumer, for the history of its process (`drills/checker/history.md`)."""
+    """Records the events of one consumer, for the history of its process (`drills/checker/history.md`).
+
+    :ivar incarnation: the current one; empty without one: then what is fetched, returned or sought is not recorded.
+    """
 
     def __init__(self, runtime: Runtime, group: str, consumer: str) -> None:
         self._runtime = runtime
         self._names = {"group": group, "consumer": consumer}
+        self.incarnation = ""
 
     def registered(self, incarnation: str, session: int) -> None:
         """An incarnation has begun."""
+        self.incarnation = incarnation
         self._record("registered", incarnation, session=session)
 
     def over(self, incarnation: str, why: str) -> None:
@@ -262,11 +267,12 @@ class Trace:
         for incarnation, partitions in by_life.items():
             self._record("halt", incarnation, partitions=by_topic(partitions), why=why)
 
-    def sought(self, incarnation: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def sought(self, offsets: Mapping[TopicPartition, int]) -> None:
         """The application has chosen these offsets itself: by a seek, or for a commit."""
-        self._record("sought", incarnation, partitions=nested(offsets))
+        if offsets:
+            self._record("sought", self.incarnation, partitions=nested(offsets))
 
-    def fetched(self, incarnation: str, fetched: Sequence[Fetch], checked: float) -> None:
+    def fetched(self, fetched: Sequence[Fetch], checked: float) -> None:
         """Records were fetched.
 
         :param checked: the monotonic time right before the lease was checked for this fetch.
@@ -275,27 +281,27 @@ class Trace:
             _range(fetch.partition, fetch.topic_id, fetch.first, fetch.next) | ({} if fetch.rows else {"records": 0})
             for fetch in fetched
         ]
-        self._record("fetch", incarnation, ranges=ranges, checked=checked)
+        if ranges:
+            self._record("fetch", self.incarnation, ranges=ranges, checked=checked)
 
-    def returned(
-        self, incarnation: str, records: Mapping[TopicPartition, tuple[int, Position]], checked: float
-    ) -> None:
+    def returned(self, records: Mapping[TopicPartition, tuple[int, Position]], checked: float) -> None:
         """`poll` returns these records.
 
         :param records: partition -> the first offset, and the position after its records.
         :param checked: as of `fetched`.
         """
         ranges = [_range(part, after.topic_id, first, after.offset) for part, (first, after) in records.items()]
-        self._record("returned", incarnation, ranges=ranges, checked=checked)
+        self._record("returned", self.incarnation, ranges=ranges, checked=checked)
 
-    def jumped(self, incarnation: str, jumps: Mapping[TopicPartition, Jump]) -> None:
+    def jumped(self, jumps: Mapping[TopicPartition, Jump]) -> None:
         """These positions are out of range: fetching continues elsewhere."""
         for partition, jump in sorted(jumps.items()):
             where = {"topic": partition.topic, "topic_id": jump.topic_id, "partition": partition.partition}
-            self._record("jump", incarnation, **where, before=jump.before, after=jump.after)
+            self._record("jump", self.incarnation, **where, before=jump.before, after=jump.after)
 
     def _record(self, event: str, incarnation: str, **fields: Any) -> None:
-        self._runtime.record(event, **self._names, incarnation=incarnation, **fields)
+        if incarnation:
+            self._runtime.record(event, **self._names, incarnation=incarnation, **fields)
 
 
 def _range(partition: TopicPartition, topic_id: str, first: int, following: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ consumer leave when the application has stopped polling.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from coordinator.zk.errors import (
@@ -24,14 +24,14 @@ from coordinator.zk.errors import (
 )
 from coordinator.zk.runtime import FirstLines
 from coordinator.zk.store import Delete, Operation, Store, StoreFactory
-from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from coordinator.zk.znodes.partitions import PartitionSet
 from coordinator.zk.znodes.paths import error_text, sequence
 from coordinator.zk.znodes.records import DRAIN, START_FETCHER, STOP_FETCHER, Channel, Command, Order
 
 from ..config import Subscription
 from ..errors import TURNED_AWAY, ChannelGone, DrainFailed, FencedInstanceId, IllegalGeneration, UnknownMemberId
-from ..types import NO_OFFSETS, Fetch, Jump, Offsets
-from .call_guard import MemberContext, Trace
+from ..logs.base import NO_OFFSETS, Offsets
+from .call_guard import MemberContext
 from .channel import FencedChannel
 from .claims import acknowledgement, after_command, chunks, claim_operations, with_claimed
 from .client_assignment import ClientAssignment
@@ -219,7 +219,7 @@ class ConsumerMember:
     :param consumption: None for a member of a group that assigns no partitions.
     :param client: its part in client-side assignment, None without it.
     :param region: its part in its consistent region, None outside a region.
-    :ivar paths: of the group.  :ivar wake: set when `tend` has work.
+    :ivar paths: of the group.  :ivar trace: its events.  :ivar wake: set when `tend` has work.
     """
 
     def __init__(
@@ -235,6 +235,7 @@ class ConsumerMember:
         self._client = client
         self._region = region
         self.paths = context.paths
+        self.trace = context.trace
         self.wake = context.wake
         find = consumption.starts.find if consumption else find_nowhere
         self._offsets = CommittedOffsets(context.runtime, context.paths, find)
@@ -440,20 +441,6 @@ class ConsumerMember:
         finally:  # a callback of the application may raise: an open session would keep the member
             self._registrar.close()
             self._context.meter.gone()
-
-    def fetched(self, fetched: Sequence[Fetch], checked: float) -> None:
-        """These records were fetched; `checked` as of `Trace.fetched`."""
-        if fetched:
-            self.record(lambda trace, incarnation: trace.fetched(incarnation, fetched, checked))
-
-    def jumped(self, jumps: Mapping[TopicPartition, Jump]) -> None:
-        """Positions were out of range, and are reset."""
-        self.record(lambda trace, incarnation: trace.jumped(incarnation, jumps))
-
-    def record(self, write: Callable[[Trace, str], None]) -> None:
-        """Write events of the current incarnation into the history."""
-        if (fenced := self._registrar.fenced) is not None:
-            write(self._context.trace, fenced.incarnation)
 
     # ---- commands and running partitions
 

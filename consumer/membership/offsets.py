@@ -20,7 +20,7 @@ from coordinator.zk.znodes.records import Channel, OffsetRecord
 
 from ..config import Subscription
 from ..errors import NoOffsetForPartition
-from ..types import Position
+from ..logs.base import Position
 from .call_guard import MemberContext
 from .channel import FencedChannel
 from .claims import PARTITIONS_A_STEP, chunks, offset_operations, release_operations

@@ -384,7 +384,7 @@ class Registrar:
         if fenced is None:
             return None if self.backoff.is_running else self._register()
         if fenced.over is not None:
-            self.fenced = None
+            self.fenced, self._context.trace.incarnation = None, ""
             raise fenced.over
         if store is not None and store.lost:
             raise SessionLost("the session with ZooKeeper is over")
@@ -517,7 +517,7 @@ class Registrar:
 
     def forget(self) -> None:
         """The incarnation is over."""
-        self.fenced = None
+        self.fenced, self._context.trace.incarnation = None, ""
         self.lease = None
 
 

@@ -25,10 +25,9 @@ from ..config import ConsumerConfig, Subscription
 from ..consumer import Callbacks, Consumer
 from ..errors import AssignmentFailed, Closed, ProcessFailed
 from ..fetching.record_buffer import Record
-from ..logs import Log, OffsetOutOfRange
+from ..logs.base import NO_OFFSETS, Log, OffsetOutOfRange
 from ..membership.call_guard import CLOSED, LOOK_S, CallGuard
 from ..metrics import ConsumerMetrics
-from ..types import NO_OFFSETS
 from .region import RESET_PENDING
 from .states import State
 

@@ -24,12 +24,12 @@ from coordinator.zk.znodes.segments import SEAL_INTERVAL_MS, Missing, SealedRang
 
 from ..errors import ForeignFolder, UnknownMemberId
 from ..fetching.polling import Fetcher
+from ..logs.base import Fetch, Position
 from ..membership.call_guard import MemberContext
 from ..membership.channel import FencedChannel
 from ..membership.contributor import Contributor
 from ..membership.member import ConsumerMember
 from ..metrics import Meter, unread
-from ..types import Fetch, Position
 from .segment_files import ClaimedFiles, segment_file
 
 log = logging.getLogger(__name__)
@@ -138,7 +138,7 @@ class Sealer:
             self._opened_at = self._runtime.monotonic()
         for fetch in fetched:
             self._open.add(fetch)
-        self._membership.fetched(fetched, checked)
+        self._membership.trace.fetched(fetched, checked)
         return sum(fetch.rows for fetch in fetched)
 
     def _jump(self) -> bool:
@@ -153,7 +153,7 @@ class Sealer:
             running = channel_of(self._membership).running
             ends = {part: offset for part in jumps if (offset := running.get(part)) is not None}
             jumps = {part: jump._replace(before=ends.get(part, jump.before)) for part, jump in jumps.items()}
-            self._membership.jumped(jumps)
+            self._membership.trace.jumped(jumps)
             self._membership.advance(
                 {partition: jump.after for partition, jump in jumps.items()},
                 lost={partition: jump.before for partition, jump in jumps.items()},

@@ -12,7 +12,7 @@ import pytest
 from consumer.config import ConsumerConfig
 from consumer.fetching.poll_order import ORDERS, greedy, proportional
 from consumer.fetching.polling import Polling, fetcher_of
-from consumer.types import Position
+from consumer.logs.base import Position
 from coordinator.zk.znodes.partitions import TopicPartition
 from tests.property.effort import Draw, tried
 from tests.support.sizedlog import SizedLog

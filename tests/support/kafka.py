@@ -16,8 +16,8 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection,
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from consumer.logs import KafkaPlace, Log, open_log
+from consumer.logs.base import Position
 from consumer.logs.kafka.requests import topic_id_text
-from consumer.types import Position
 from coordinator.zk.embedded.directory import HOST, Ports, choose_ports
 from coordinator.zk.embedded.kafka import Broker, KafkaConfig, fetch_kafka
 from coordinator.zk.errors import CoordinatorError, MissingProgram

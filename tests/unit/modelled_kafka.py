@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from consumer.logs import LogError
+from consumer.logs.base import Fetch, Position
 from consumer.logs.kafka.client import END, OUT_OF_RANGE, BrokerStats, Columns, Signal
 from consumer.logs.kafka.requests import EARLIEST, NO_TOPIC, Described, Unanswered, refused
 from consumer.logs.kafka.source import KafkaLog
-from consumer.types import Fetch, Position
 from coordinator.zk.znodes.partitions import TopicPartition
 
 Place = tuple[str, int]

@@ -16,14 +16,13 @@ from hypothesis import strategies as st
 from consumer.errors import SegmentError
 from consumer.fetching.polling import Fetcher
 from consumer.logs import LogError, checked_file, open_log
-from consumer.logs.base import LOG_SCHEMA
+from consumer.logs.base import LOG_SCHEMA, Position
 from consumer.logs.checked_file import CheckedFile, write_checked
 from consumer.logs.embedded.log import STORED_SCHEMA, file_name
 from consumer.logs.embedded.producer import Appender, PendingRecords, stored_batches
 from consumer.sealing.segment_files import SegmentFolder, sealed_rows
 from consumer.spark.source.data_source import records
 from consumer.spark.source.segment_index import Sealed
-from consumer.types import Position
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.segments import Missing, SealedRange, Segment
 from tests.support.files_without_checksums import LOG_FILE, SEGMENT

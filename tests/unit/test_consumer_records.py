@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 from consumer.consumer import records_of
-from consumer.logs.base import LOG_SCHEMA
-from consumer.types import Fetch
+from consumer.logs.base import LOG_SCHEMA, Fetch
 from coordinator.zk.znodes.partitions import TopicPartition
 
 

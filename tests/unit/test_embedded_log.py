@@ -54,7 +54,7 @@ def values(log: Log, offset: int, max_bytes: int = LARGE, max_records: int = LAR
 FIRST_FETCH = """
 import sys
 from consumer.consumer import records_of
-from consumer.types import Fetch
+from consumer.logs.base import Fetch
 from consumer.logs import open_log
 from consumer.sealing.segment_files import SegmentFolder
 from coordinator.zk.znodes.partitions import TopicPartition

@@ -10,13 +10,12 @@ import pytest
 
 from consumer.fetching.polling import LONGEST_WAIT_S, LOOK_FOR_DATA_S, PENDING_S, Fetcher, Looks
 from consumer.logs import FetchLimits, LogError, OffsetOutOfRange
-from consumer.logs.base import Fetched, PullSource
+from consumer.logs.base import Fetch, Fetched, Jump, Position, PullSource
 from consumer.logs.embedded.log import EmbeddedLog, topic_folder
 from consumer.logs.embedded.producer import Appender, stored_batches
 from consumer.membership.offsets import SLOW_RETRY_S, CommittedOffsets
 from consumer.membership.start_position import OffsetSpec, StartOffset
 from consumer.metrics import ConsumerMetrics
-from consumer.types import Fetch, Jump, Position
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import Channel

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 from consumer.errors import SegmentError
+from consumer.logs.base import Fetch
 from consumer.logs.kafka.client import RecordRun, runs
 from consumer.logs.kafka.partition import Partition, UnconfirmedQueue
 from consumer.sealing.sealer import OpenSegment
 from consumer.sealing.segment_check import SegmentCheck
 from consumer.sealing.segment_files import SegmentFolder
-from consumer.types import Fetch
 from coordinator.zk.errors import BadData
 from coordinator.zk.znodes.partitions import RESET, Discontinuity, TopicPartition
 from coordinator.zk.znodes.segments import Missing, SealedRange, Segment

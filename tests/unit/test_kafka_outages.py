@@ -16,9 +16,9 @@ from consumer.config import ConsumerConfig
 from consumer.consumer import Consumer
 from consumer.fetching.polling import Fetcher, Polling
 from consumer.logs import LogError, UnknownTopic
+from consumer.logs.base import Position
 from consumer.membership.call_guard import CallGuard
 from consumer.membership.start_position import StartRule, Starts
-from consumer.types import Position
 from coordinator.zk.errors import UsageError
 from coordinator.zk.znodes.partitions import TopicPartition
 from tests.support import kafka_group

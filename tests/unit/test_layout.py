@@ -60,7 +60,7 @@ def imports_of(path: Path) -> Iterator[Import]:
 
 PACKAGES = ("coordinator", "consumer", "drills")
 
-CONSUMER_BASE = ("consumer.config", "consumer.errors", "consumer.metrics", "consumer.types")
+CONSUMER_BASE = ("consumer.config", "consumer.errors", "consumer.metrics")
 """Modules at the root of `consumer` that every room of it uses."""
 
 MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
@@ -95,11 +95,10 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
         "coordinator.zk.**",
     ),
     "consumer.errors": ("coordinator.zk.**",),
-    "consumer.types": ("coordinator.zk.**",),
     "consumer.metrics": ("coordinator.zk.**",),
-    "consumer.logs": ("consumer.logs.**", "consumer.types", "coordinator.zk", "coordinator.zk.znodes"),
+    "consumer.logs": ("consumer.logs.**", "coordinator.zk", "coordinator.zk.znodes"),
     "consumer.logs.embedded": ("consumer.errors", "consumer.logs", "coordinator.zk", "coordinator.zk.znodes"),
-    "consumer.logs.kafka": ("consumer.logs", "consumer.types", "coordinator.zk.**"),
+    "consumer.logs.kafka": ("consumer.logs", "coordinator.zk.**"),
     "consumer.membership": (*CONSUMER_BASE, "consumer.logs", "coordinator.zk.**"),
     "consumer.fetching": (*CONSUMER_BASE, "consumer.membership", "consumer.logs", "coordinator.zk.**"),
     "consumer.sealing": (

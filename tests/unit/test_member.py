@@ -10,10 +10,10 @@ import pytest
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.errors import FencedInstanceId
+from consumer.logs.base import Position
 from consumer.membership.call_guard import MemberContext
 from consumer.membership.member import ConsumerMember
 from consumer.membership.offsets import Consumption
-from consumer.types import Position
 from coordinator.assignors import RangeAssignor
 from coordinator.zk.errors import IncarnationOver
 from coordinator.zk.store import Create, Delete, SetData

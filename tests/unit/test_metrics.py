@@ -16,9 +16,9 @@ from prometheus_client import CollectorRegistry
 from consumer.config import ConsumerConfig
 from consumer.fetching.polling import READ_AGAIN_S, Fetcher, Lag
 from consumer.logs import LogError
+from consumer.logs.base import Position
 from consumer.metrics import MOST_PARTITIONS, ConsumerMetrics
 from consumer.spark.fetchers.config import SlotConfig
-from consumer.types import Position
 from coordinator.listeners.members import _who_changed
 from coordinator.listeners.topics import _what_happened
 from coordinator.planning.asking import Asking

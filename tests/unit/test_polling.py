@@ -14,8 +14,7 @@ from consumer.fetching.poll_order import share
 from consumer.fetching.polling import Polling, fetcher_of
 from consumer.fetching.record_buffer import Buffer, packed, records_of
 from consumer.logs import OffsetOutOfRange
-from consumer.logs.base import LOG_SCHEMA
-from consumer.types import Fetch, Jump, Position
+from consumer.logs.base import LOG_SCHEMA, Fetch, Jump, Position
 from coordinator.zk.znodes.partitions import TopicPartition
 from tests.support.allocated import allocated_bytes
 from tests.support.sizedlog import SizedLog, batch_of

@@ -13,10 +13,9 @@ import pytest
 
 from consumer.errors import SegmentError
 from consumer.fetching.polling import Fetcher
-from consumer.logs.base import LOG_SCHEMA, Fetched, OffsetOutOfRange
+from consumer.logs.base import LOG_SCHEMA, NO_OFFSETS, Fetch, Fetched, Jump, OffsetOutOfRange, Offsets, Position
 from consumer.sealing.sealer import SealConfig, Sealer
 from consumer.sealing.segment_files import BATCH_BYTES, SegmentFolder, arranged, incarnation_of, segment_file
-from consumer.types import NO_OFFSETS, Fetch, Jump, Offsets, Position
 from coordinator.zk.errors import ConnectionLost, IncarnationOver, OutcomeUnknown, Refused, UsageError
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Create, Operation
@@ -51,6 +50,7 @@ class Membership:
         self.truth = Channel("abc", running={P0: 0, P1: 0}, topics={"t": "id"})
         self.channel: Channel | None = self.truth
         self.paths = GroupPaths("g")
+        self.trace = self  # and records its own events
         self.may_fetch = True
         self.lapses_after_commit = False
         self.fates: list[str] = []

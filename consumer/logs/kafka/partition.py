@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from coordinator.zk.znodes.partitions import TopicPartition
 
-from ...types import Fetch
-from ..base import LogError, fitting_rows
+from ..base import Fetch, LogError, fitting_rows
 from .client import CORRUPT, DENIED, OUT_OF_RANGE, KafkaClient, RecordRun, Signal
 from .requests import LATEST, Pending
 

@@ -14,8 +14,18 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.znodes.partitions import TopicPartition
 
-from ...types import Fetch, Position
-from ..base import NO_LIMITS, FetchLimits, Log, LogError, OffsetAndTimestamp, OffsetOutOfRange, Source, TopicIdPartition
+from ..base import (
+    NO_LIMITS,
+    Fetch,
+    FetchLimits,
+    Log,
+    LogError,
+    OffsetAndTimestamp,
+    OffsetOutOfRange,
+    Position,
+    Source,
+    TopicIdPartition,
+)
 from .client import END, UNKNOWN, Columns, KafkaClient, Signal, runs
 from .connection import Connection, TopicRegistry
 from .partition import RETRY_S, STARVED_S, Failure, FairShare, FetchState, Partition, UnconfirmedQueue
