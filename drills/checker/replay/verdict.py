@@ -52,9 +52,7 @@ class Verdict:
     judged: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        found = asdict(self)
-        findings = [{**each, "witness": list(each["witness"])} for each in found["findings"]]
-        return {**found, "witness": list(found["witness"]), "findings": findings}
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
