@@ -52,7 +52,9 @@ class Verdict:
     judged: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        found = asdict(self)
+        findings = [{**each, "witness": list(each["witness"])} for each in found["findings"]]
+        return {**found, "witness": list(found["witness"]), "findings": findings}
 
 
 @dataclass(frozen=True, slots=True)
