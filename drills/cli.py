@@ -19,7 +19,7 @@ from coordinator.zk.embedded.kafka import fetch_kafka
 from coordinator.zk.errors import MissingProgram, NotAuthorized, UsageError, ZooKeeperUnreachable
 from coordinator.zk.process.cli import TABLE, command_access, output_option, print_json, print_rows, zk_config_option
 from coordinator.zk.process.cli import report as say_error
-from drills.base import signals
+from drills.base.processes import INTERRUPTS
 from drills.base.settings import Settings
 from drills.environments.base import BROKER, Embedded, Environment
 from drills.environments.containers import Containers
@@ -101,7 +101,7 @@ def _run(options: DrillOptions) -> int:
     done: list[DrillRun] = []
     verdicts: list[str] = []
     try:
-        with signals.taken(), _opened(options, external) as (environment, reader):
+        with INTERRUPTS.taken(), _opened(options, external) as (environment, reader):
             for one, nth in product(chosen, range(options.repeat)):
                 done.append(_run_one(one, environment, reader, options, options.seed + nth, console))
     except (UsageError, ZooKeeperUnreachable, MissingProgram, NotAuthorized):
@@ -184,7 +184,7 @@ def _opened(options: DrillOptions, external: External | None) -> Iterator[tuple[
         stack.callback(reader.close)
         opened = stack.enter_context(environment)
         stack.enter_context(opened.access.in_force(folder / "access"))
-        stack.callback(signals.ignore)  # the cleanup is not interruptible, as after an interrupt
+        stack.callback(INTERRUPTS.ignore)  # the cleanup is not interruptible, as after an interrupt
         yield opened, reader
 
 

@@ -1,1 +1,1 @@
-"""Settings, processes, signals, and waiting with a deadline. Imports `coordinator.zk`."""
+"""Settings, processes with signals, and waiting with a deadline. Imports `coordinator.zk`."""

@@ -20,8 +20,7 @@ from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import Brokers, GroupPaths
 from coordinator.zk.znodes.records import Channel, Registration, Topic, parsed_channel
 
-from ..base import signals
-from ..base.processes import NotReached, Process, wait_for
+from ..base.processes import INTERRUPTS, NotReached, Process, wait_for
 from ..base.settings import Settings
 from ..environments.base import Environment
 from ..faults.proxy import MULTI, Loss, op_code
@@ -285,7 +284,7 @@ class Bench(Stage):
         """
 
         def looked() -> T | None:
-            if signals.is_ending():
+            if INTERRUPTS.is_ending():
                 raise NotReached("interrupted")
             return look()
 

@@ -27,8 +27,7 @@ from coordinator.zk.process.cli import report as say_error
 from coordinator.zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS
 from coordinator.zk.znodes.paths import NODES, GroupPaths
 
-from ..base import signals
-from ..base.processes import NotReached, module_command, wait_for
+from ..base.processes import INTERRUPTS, NotReached, module_command, wait_for
 from ..checker import check
 from ..environments.base import Embedded
 from ..evidence.files import STRANGER, Event, merged_history, write_history
@@ -87,7 +86,7 @@ def conformance(
     verdicts: list[str] = []
     try:
         with (
-            signals.taken(),
+            INTERRUPTS.taken(),
             tempfile.TemporaryDirectory(prefix="zk-group-conformance-") as place,
             Embedded(Path(place), 1) as environment,
         ):
@@ -181,7 +180,7 @@ def run_all(
             for future in as_completed(futures):
                 done(future.result())
         except BaseException:
-            signals.ignore()  # the scenarios stop waiting, too
+            INTERRUPTS.ignore()  # the scenarios stop waiting, too
             pool.shutdown(cancel_futures=True)
             raise
     return [future.result() for future in futures]

@@ -22,8 +22,8 @@ from coordinator.zk.security.access import (
     environment_of,
 )
 
+from ..base.processes import held
 from ..base.settings import Settings
-from ..base.signals import held
 
 COORDINATOR: Final = "coordinator"
 MEMBER: Final = "member"

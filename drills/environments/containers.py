@@ -16,8 +16,7 @@ from coordinator.zk.embedded.directory import HOST, choose_ports
 from coordinator.zk.embedded.ensemble import four_letter_word, mode_in, modes_are_healthy
 from coordinator.zk.errors import CoordinatorError, MissingProgram, UsageError
 
-from ..base.processes import REPOSITORY, wait_for
-from ..base.signals import finished, held
+from ..base.processes import REPOSITORY, finished, held, wait_for
 from .base import NETWORK, PAUSE, SERVERS, Action, Environment, version_in
 
 _log = logging.getLogger(__name__)

@@ -18,8 +18,7 @@ from typing import Any
 from coordinator import __version__
 from coordinator.zk.store import Store
 
-from ..base.processes import REPOSITORY
-from ..base.signals import finished
+from ..base.processes import REPOSITORY, finished
 from ..checker.replay.commits import HAND
 from ..checker.replay.history_files import Lines, merged
 from ..checker.replay.txn_log import events_of

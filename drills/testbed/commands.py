@@ -18,9 +18,8 @@ from coordinator.zk.znodes.group_state import STABLE
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.records import CoordinatorRecord
 
-from ..base.processes import NotReached, Process, module_command, wait_for
+from ..base.processes import NotReached, Process, held, module_command, wait_for
 from ..base.settings import POOL, QUERY, Settings
-from ..base.signals import held
 from ..environments.base import COORDINATOR, MEMBER, connect_string
 from ..faults.proxy import Proxy, ZxidClock
 

@@ -22,9 +22,8 @@ from coordinator.zk.session.kazoo_store import WRITES_DIR, open_kazoo
 from coordinator.zk.values import shown
 from coordinator.zk.znodes.paths import Brokers
 
-from ..base.processes import END_S, NotReached, Process, end_all, module_command, wait_for
+from ..base.processes import END_S, NotReached, Process, end_all, finished, held, module_command, wait_for
 from ..base.settings import Settings
-from ..base.signals import finished, held
 from ..environments.base import COORDINATOR, MEMBER, OPERATOR, Environment, connect_string
 from ..evidence.files import Notes, logged, sessions_in, with_strangers, write_history
 from ..evidence.watch_observer import WatchObserver

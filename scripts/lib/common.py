@@ -22,8 +22,7 @@ from coordinator.zk.security.access import clear_environment
 from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.store import AclStore
 from coordinator.zk.znodes.paths import Brokers
-from drills.base.processes import Process, end_all, module_command, own_environment
-from drills.base.signals import finished
+from drills.base.processes import Process, end_all, finished, module_command, own_environment
 
 
 def start_node(folder: Path, name: str, zk: str, *options: str, variables: Mapping[str, str] = {}) -> Process:

@@ -13,8 +13,7 @@ import psutil
 import pytest
 
 from coordinator.zk.embedded.ensemble import command_line
-from drills.base.processes import Process, end_all
-from drills.base.signals import ENDINGS, finished, held, ignore, taken
+from drills.base.processes import ENDINGS, INTERRUPTS, Process, end_all, finished, held
 from tests.support.wait import eventually
 
 UNUSED_PID = 1 << 30
@@ -63,7 +62,7 @@ class Ending(Process):
 def test_the_first_signal_interrupts_and_further_ones_are_answered_once(
     first: signal.Signals, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with taken():
+    with INTERRUPTS.taken():
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(first)
         for again in (*ENDINGS, *ENDINGS):
@@ -76,7 +75,7 @@ def test_ignored_signals_stay_ignored_and_handlers_are_restored() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     before = {each: signal.getsignal(each) for each in ENDINGS}
 
-    with taken():
+    with INTERRUPTS.taken():
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
         assert signal.getsignal(signal.SIGTERM) != before[signal.SIGTERM]
 
@@ -85,7 +84,7 @@ def test_ignored_signals_stay_ignored_and_handlers_are_restored() -> None:
 
 def test_deferred_signal_takes_effect_when_the_last_hold_ends() -> None:
     done = []
-    with taken(), pytest.raises(KeyboardInterrupt), held():
+    with INTERRUPTS.taken(), pytest.raises(KeyboardInterrupt), held():
         with held():
             signal.raise_signal(signal.SIGINT)
             done.append("inner")
@@ -95,10 +94,10 @@ def test_deferred_signal_takes_effect_when_the_last_hold_ends() -> None:
 
 
 def test_first_signal_does_not_interrupt_the_end(capfd: pytest.CaptureFixture[str]) -> None:
-    with taken():
-        ignore()
+    with INTERRUPTS.taken():
+        INTERRUPTS.ignore()
         signal.raise_signal(signal.SIGINT)
-    with taken(), pytest.raises(KeyboardInterrupt):
+    with INTERRUPTS.taken(), pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)  # another run has its own
 
     assert capfd.readouterr().err.startswith("cleaning up")
@@ -107,7 +106,7 @@ def test_first_signal_does_not_interrupt_the_end(capfd: pytest.CaptureFixture[st
 def test_every_process_is_ended_despite_ctrl_c_during_the_first_wait() -> None:
     processes = [Ending(), Ending()]
 
-    with taken(), pytest.raises(KeyboardInterrupt):
+    with INTERRUPTS.taken(), pytest.raises(KeyboardInterrupt):
         end_all(cast(list[Process], processes))
 
     assert [each.done for each in processes] == [["resume", "terminate", "wait", "kill"]] * 2

@@ -358,7 +358,7 @@ def test_signal_handler_sets_no_event_that_its_thread_may_be_waiting_for() -> No
     }
 
     # The first is used by all others; the last two set flags, write, or raise.
-    assert handles == {"coordinator/zk/runtime.py", "drills/base/signals.py", "consumer/spark/fetchers/slot.py"}
+    assert handles == {"coordinator/zk/runtime.py", "drills/base/processes.py", "consumer/spark/fetchers/slot.py"}
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from coordinator.zk.znodes.records import NOTHING_PAUSED, PausedRecord
+from coordinator.zk.znodes.records import PausedRecord
 
 from .commits import Commit
 from .reading import read_paused
@@ -90,9 +90,7 @@ class Conditions:
         self._until = NEVER
         self._leases: dict[tuple[str, object], float] = {}
         self._acting_since = FOREVER
-        self._paused = NOTHING_PAUSED
-        self._paused_changes: list[tuple[float, PausedRecord]] = []
-        self._pauses: list[tuple[Event, PausedRecord]] = []
+        self._pauses: list[tuple[Event, PausedRecord | None]] = []
 
     # ---- the coordinator
 
@@ -170,30 +168,26 @@ class Conditions:
     # ---- pauses
 
     def pause(self, event: Event, text: str) -> None:
-        record = read_paused(text)
-        self._pauses.append((event, record or NOTHING_PAUSED))
-        if record is not None:  # else the coordinator keeps the last readable one, if it has read one
-            self._paused = record
-            self._paused_changes.append((event["at"], record))
+        self._pauses.append((event, read_paused(text)))
 
     def paused_by(self, group: str) -> Event | None:
         """The commit since which the group has been paused, for every coordinator; None when it is not."""
         found = None
         for event, record in reversed(self._pauses):
-            if record.of(group) is None:
+            if record is None or record.of(group) is None:
                 break
             found = event
         return found
 
     def unpaused_since(self, group: str) -> float:
         """Since when the group has turns; infinity while it is paused."""
-        if self._paused.of(group) is not None:
-            return FOREVER
-        found = NEVER
-        for at, record in reversed(self._paused_changes):
+        found = FOREVER
+        for event, record in reversed(self._pauses):
+            if record is None:
+                continue  # the coordinator keeps the last readable one, if it has read one
             if record.of(group) is not None:
                 return found
-            found = at
+            found = event["at"]
         return NEVER
 
 
