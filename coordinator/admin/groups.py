@@ -9,6 +9,7 @@ from typing import TypeVar
 from ..planning.rebalance_history import in_order
 from ..zk.errors import AccessDenied, BadData, UsageError
 from ..zk.store import Node, Store
+from ..zk.values import in_chunks
 from ..zk.znodes import paths as znodes
 from ..zk.znodes.group_state import DEAD, GROUP_STATES, Ask, GroupState, Rebalance
 from ..zk.znodes.partitions import TopicPartition
@@ -34,8 +35,8 @@ def tree(store: Store, root: str) -> dict[str, Node]:
     level = [root]
     while level:
         parents: list[str] = []
-        for first in range(0, len(level), NODES_AT_ONCE):
-            there = existing(store, {path: path for path in level[first : first + NODES_AT_ONCE]})
+        for batch in in_chunks(level, NODES_AT_ONCE):
+            there = existing(store, {path: path for path in batch})
             found |= there
             parents += [path for path, node in there.items() if node.stat.children]
         listings = store.children_many(parents)

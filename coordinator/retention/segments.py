@@ -31,7 +31,8 @@ from ..term.reading import Findings, FirstSeen
 from ..term.term import Term
 from ..zk.below import unlink_segment
 from ..zk.errors import AccessDenied, BadData
-from ..zk.store import DENIED, Check, Delete, Listing, Node, Operation, SetData
+from ..zk.store import DENIED, Check, Delete, Listing, Node, Operation, SetData, existing_nodes
+from ..zk.values import in_chunks
 from ..zk.znodes.cuts import Cut, GroupCuts
 from ..zk.znodes.json_fields import readable
 from ..zk.znodes.paths import SEGMENT_PREFIX, GroupPaths, is_name, names_below, sequence
@@ -298,9 +299,8 @@ class SegmentCollector:
                     group.registered, group.intervals = registered, self._intervals(group.paths)
 
     def _intervals(self, paths: GroupPaths) -> tuple[int, ...]:
-        members = [paths.id(name) for name in names_below(self._store, paths.ids)]
-        nodes = self._store.get_many(members)
-        found = (readable(Registration.parse, path, node) for path, node in zip(members, nodes, strict=True))
+        members = existing_nodes(self._store, names_below(self._store, paths.ids), paths.id)
+        found = (readable(Registration.parse, path, node) for _, path, node in members)
         # The consumer of an unreadable registration is left out of the group.
         return tuple(each.seal_interval_ms or SEAL_INTERVAL_MS for each in found if each is not None)
 
@@ -377,23 +377,19 @@ class SegmentCollector:
     def _collect_up_to(self, group: _Group, czxid: int, version: int) -> bool:
         """Whether all of these segments were removed."""
         done = sorted((known.czxid, name) for name, known in group.segments.items() if known.czxid <= czxid)
-        batch = done[: MULTIS_A_ROUND * SEGMENTS_A_MULTI]
-        for first in range(0, len(batch), SEGMENTS_A_MULTI):
-            if not self._collect_some(group, [name for _, name in batch[first : first + SEGMENTS_A_MULTI]], version):
+        chosen = done[: MULTIS_A_ROUND * SEGMENTS_A_MULTI]
+        for batch in in_chunks(chosen, SEGMENTS_A_MULTI):
+            if not self._collect_some(group, [name for _, name in batch], version):
                 return False
-        return len(batch) == len(done)
+        return len(chosen) == len(done)
 
     def _collect_some(self, group: _Group, names: Sequence[str], version: int) -> bool:
         paths = group.paths
-        nodes = self._store.get_many([paths.segment(name) for name in names])
-        found = [(name, node) for name, node in zip(names, nodes, strict=True) if node is not None]
+        found = [*existing_nodes(self._store, names, paths.segment)]
         if not found:  # a concurrent removal
             return False
-        collected = max([group.record.collected, *(node.stat.czxid for _, node in found)])
-        operations: list[Operation] = [
-            Check(paths.queries, version),
-            *(Delete(paths.segment(name)) for name, _ in found),
-        ]
+        collected = max([group.record.collected, *(node.stat.czxid for _, _, node in found)])
+        operations: list[Operation] = [Check(paths.queries, version), *(Delete(path) for _, path, _ in found)]
         if not self._write(group, replace(group.record, collected=collected), operations):
             return False
         group.has_read = True
@@ -430,14 +426,13 @@ class SegmentCollector:
         group.root, group.record = Node(change.data, stat._replace(version=stat.version + 1)), record
         return True
 
-    def _remove_files(self, paths: GroupPaths, done: Sequence[tuple[str, Node]]) -> None:
+    def _remove_files(self, paths: GroupPaths, done: Sequence[tuple[str, str, Node]]) -> None:
         """Remove files after their znodes, if this node can and may; a fetcher pool's sweep removes the others."""
-        for name, node in done:
+        for name, path, node in done:
             try:
-                segment = Segment.parse(paths.segment(name), node.data)
-                path = local_file(paths.group, segment)
-                if path is not None:
-                    self._remove(path)
+                file = local_file(paths.group, Segment.parse(path, node.data))
+                if file is not None:
+                    self._remove(file)
             except (FileNotFoundError, PermissionError):
                 continue
             except (BadData, OSError, ValueError) as error:
