@@ -127,7 +127,6 @@ class Listeners:
     ) -> None:
         self._term = term
         self._store = term.store
-        self._interests = interests
         self._ask = ask
         self._asked = asked
         self._forget = forget

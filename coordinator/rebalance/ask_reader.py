@@ -125,9 +125,8 @@ class AskReader:
         exist = sum(map(len, view.answer.partitions.values())) if view.answer is not None else 0
         size, room = 0, 2 * exist  # duplicates are found by the judgement
         for batch in in_chunks(consumers, ENTRIES_AT_ONCE):
-            for consumer, path, node in existing_nodes(
-                self._store, batch, partial(self._paths.member_answer, view.name)
-            ):
+            nodes = existing_nodes(self._store, batch, partial(self._paths.member_answer, view.name))
+            for consumer, path, node in nodes:
                 size += len(node.data)
                 found[consumer] = _checked(path, node.data, room)
                 room -= sum(map(len, found[consumer].threads.values()))

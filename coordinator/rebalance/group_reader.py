@@ -428,7 +428,7 @@ class ChannelReader:
         names = sorted(self._memory.problems.usable(self._paths.channels, listing.names if listing else ()))
         nodes = dict(zip(names, self._store.get_many([self._paths.channel(name) for name in names]), strict=True))
         busy = [name for name, node in nodes.items() if node is not None and node.stat.children]
-        sent = self._sent(busy)
+        sent = self._commands([(name, each) for name, names in self.watch(busy).items() for each in names])
         nodes |= zip(busy, self._store.get_many([self._paths.channel(name) for name in busy]), strict=True)
         return {name: self._view(name, node, sent.get(name, ())) for name, node in nodes.items() if node is not None}
 
@@ -436,10 +436,6 @@ class ChannelReader:
         channel = self._memory.parsed(self._paths.channel(name), node, parsed_channel)
         idle_s = self._memory.age_s("channel", name, str(node.stat.mzxid))
         return ChannelView(name, node.stat.version, channel, tuple(commands), idle_s, written_ms=node.stat.mtime_ms)
-
-    def _sent(self, consumers: Sequence[str]) -> dict[str, list[SentCommand]]:
-        listings = self.watch(consumers)
-        return self._commands([(name, sent) for name, names in listings.items() for sent in names])
 
     def watch(self, consumers: Sequence[str]) -> dict[str, list[str]]:
         """The command names in the channels of `consumers`; `on_acknowledge` is called when they change."""

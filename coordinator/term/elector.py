@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from ..zk.errors import BadData, NotAuthorized, OutcomeUnknown, Refused, Retryable, SessionLost, StoreError, WriteDenied
-from ..zk.runtime import Event, Runtime
+from ..zk.runtime import Event
 from ..zk.store import DENIED, Create, Node, Operation, SetData, Store, StoreFactory, Watch
 from ..zk.update import commit_once, ensure
 from ..zk.znodes.json_fields import MAX_CONTINUED
@@ -44,9 +44,8 @@ class Elector:
     :param wake: set to make `stand` check again, or return.
     """
 
-    def __init__(self, store: Store, runtime: Runtime, node: str, host: str, wake: Event) -> None:
+    def __init__(self, store: Store, node: str, host: str, wake: Event) -> None:
         self._store = store
-        self._runtime = runtime
         self._node = node
         self._host = host
         self._wake = wake
