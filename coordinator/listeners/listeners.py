@@ -51,7 +51,6 @@ class Agenda:
         self._long: dict[Event, None] = {}
         self._later: dict[Event, float] = {}
         self._is_changes_turn = True
-
         self._runtime = runtime
 
     def put_at(self, event: Event, time: float) -> None:

@@ -113,26 +113,24 @@ class Queries:
         readers: dict[str, int] = {}
         ephemeral: dict[str, int] = {}
         runs: set[QueryRun] = set()
-        for name, node in zip(names, self._store.get_many([paths.query(name) for name in names]), strict=True):
+        where = [paths.query(name) for name in names]
+        for name, path, node in zip(names, where, self._store.get_many(where), strict=True):
             if node is None:  # the next listing shows whether it was removed
                 if name in seen.ephemeral:
                     readers[name] = ephemeral[name] = seen.ephemeral[name]
                 continue
-            is_silent = self._is_silent(paths.query(name), node)
+            is_silent = self._is_silent(path, node)
             try:
-                query = Query.parse(paths.query(name), node.data)
+                query = Query.parse(path, node.data)
             except BadData as error:
-                self._problems.report(paths.query(name), str(error))
+                self._problems.report(path, str(error))
                 if not is_silent:
                     readers[name] = UNKNOWN
                 continue
             runs.add((name, node.stat.czxid, query.run))
             if node.stat.ephemeral_owner:
                 ephemeral[name] = query.finished
-            if not is_silent:
-                if not query.expired_ms:
-                    readers[name] = query.finished
-            elif self._expire(paths, name, query, node, version):
+            if is_silent and self._expire(paths, name, query, node, version):
                 version += 1
             elif not query.expired_ms:
                 readers[name] = query.finished
@@ -170,11 +168,10 @@ class Queries:
         change = Delete(path, node.stat.version) if query.expired_ms else SetData(path, marked, node.stat.version)
         if not self._term.collect([SetData(paths.queries, b"", version), change], f"query {name}"):
             return False
-        if not self._term.lines.take("query expired"):
-            return True
-        if query.expired_ms:
+        is_logged = self._term.lines.take("query expired")
+        if is_logged and query.expired_ms:
             log.info("expired query removed: group=%s query=%s", paths.group, name)
-        else:
+        elif is_logged:
             log.warning("query expired: group=%s query=%s finished=%d", paths.group, name, query.finished)
         return True
 

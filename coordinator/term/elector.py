@@ -161,7 +161,9 @@ def listed(open_store: StoreFactory, node: str, host: str) -> StoreFactory:
     def opened() -> Store:
         store = open_store()
         try:
-            _list_node(store, NodeRecord(node, host))
+            ensure(store, (CONSUMERS, NODES))
+            path, record = node_path(store.session_id), NodeRecord(node, host).to_bytes()
+            commit_once(store, [Create(path, record, ephemeral=True)], lambda: store.get(path) is not None)
         except StoreError as error:  # nothing is decided by the list
             if isinstance(error, WriteDenied) and _is_stranger(store):
                 store.close()
@@ -178,9 +180,3 @@ def _is_stranger(store: Store) -> bool:
         policy = store.get(ACL_POLICY)
         return policy is not None and policy.data == DENIED
     return False
-
-
-def _list_node(store: Store, record: NodeRecord) -> None:
-    ensure(store, (CONSUMERS, NODES))
-    path = node_path(store.session_id)
-    commit_once(store, [Create(path, record.to_bytes(), ephemeral=True)], lambda: store.get(path) is not None)
