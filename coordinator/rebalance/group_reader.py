@@ -428,7 +428,7 @@ class ChannelReader:
         names = sorted(self._memory.problems.usable(self._paths.channels, listing.names if listing else ()))
         nodes = dict(zip(names, self._store.get_many([self._paths.channel(name) for name in names]), strict=True))
         busy = [name for name, node in nodes.items() if node is not None and node.stat.children]
-        sent = self._commands([(name, each) for name, names in self.watch(busy).items() for each in names])
+        sent = self._commands([(name, each) for name, there in self.watch(busy).items() for each in there])
         nodes |= zip(busy, self._store.get_many([self._paths.channel(name) for name in busy]), strict=True)
         return {name: self._view(name, node, sent.get(name, ())) for name, node in nodes.items() if node is not None}
 
