@@ -125,7 +125,7 @@ class CoordinatorService:
 
     def _one_session(self, store: Store, is_first: bool) -> None:
         self._session = _Session(store, self._runtime)
-        elector = Elector(store, self._runtime, self._config.node, socket.gethostname(), self._wake)
+        elector = Elector(store, self._config.node, socket.gethostname(), self._wake)
         election = elector.stand(self._stopping, is_admitted=not is_first)
         if election is None:
             return

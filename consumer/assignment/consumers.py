@@ -18,7 +18,7 @@ from typing import Any
 from coordinator.assignors.registry import BUILT_IN, NAME_RULE, Kind, Unusable, assignors, complete, load_offered
 from coordinator.zk.errors import BadData, CoordinatorError, UsageError
 from coordinator.zk.store import Store
-from coordinator.zk.values import shown
+from coordinator.zk.values import in_chunks, shown
 from coordinator.zk.znodes.group_state import Answer, Ask, ClientProtocols, GroupState, MemberAnswer, decoded, encoded
 from coordinator.zk.znodes.json_fields import Fields, readable
 from coordinator.zk.znodes.partitions import TopicPartition
@@ -170,8 +170,7 @@ class ConsumerRole(Role):
 
     def _read_channels(self, store: Store, names: Sequence[str]) -> dict[str, Channel]:
         found = {}
-        for first in range(0, len(names), CHANNELS_AT_ONCE):
-            batch = names[first : first + CHANNELS_AT_ONCE]
+        for batch in in_chunks(names, CHANNELS_AT_ONCE):
             paths = [self._paths.channel(name) for name in batch]
             for name, path, node in zip(batch, paths, store.get_many(paths), strict=True):
                 if (channel := readable(parsed_channel, path, node, log)) is not None:
@@ -252,8 +251,7 @@ class ConsumerRole(Role):
 
     def _read_metadata(self, store: Store, ask: Ask) -> list[bytes]:
         found = []
-        for first in range(0, len(ask.members), IDS_AT_ONCE):
-            batch = sorted(ask.members)[first : first + IDS_AT_ONCE]
+        for batch in in_chunks(sorted(ask.members), IDS_AT_ONCE):
             paths = [path for name in batch for path in (self._paths.id(name), self._paths.seat(name))]
             nodes = store.get_many(paths)
             for path, registration, seat in zip(paths[::2], nodes[::2], nodes[1::2], strict=True):

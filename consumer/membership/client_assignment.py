@@ -15,6 +15,7 @@ from typing import Protocol
 from coordinator.zk.errors import BadData, Refused, StoreError, UsageError
 from coordinator.zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS, Check, Create, Delete, Operation, SetData, Store
 from coordinator.zk.update import batches
+from coordinator.zk.values import in_chunks
 from coordinator.zk.znodes.group_state import (
     MAX_ANSWER_BYTES,
     MAX_GROUP_METADATA_BYTES,
@@ -250,10 +251,8 @@ class ClientAssignment:
     def _members(self, store: Store, ask: Ask) -> dict[str, MemberMetadata]:
         """The ask's members that still exist, with their metadata for its protocol."""
         members: dict[str, MemberMetadata] = {}
-        names = sorted(ask.members)
         size = 0
-        for first in range(0, len(names), IDS_AT_ONCE):
-            batch = names[first : first + IDS_AT_ONCE]
+        for batch in in_chunks(sorted(ask.members), IDS_AT_ONCE):
             nodes = store.get_many([self._paths.id(name) for name in batch])
             seats = store.get_many(
                 [self._paths.seat(name) for name, node in zip(batch, nodes, strict=True) if not node]

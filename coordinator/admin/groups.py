@@ -8,7 +8,8 @@ from typing import TypeVar
 
 from ..planning.rebalance_history import in_order
 from ..zk.errors import AccessDenied, BadData, UsageError
-from ..zk.store import Node, Store
+from ..zk.store import Node, Store, existing_nodes
+from ..zk.values import in_chunks
 from ..zk.znodes import paths as znodes
 from ..zk.znodes.group_state import DEAD, GROUP_STATES, Ask, GroupState, Rebalance
 from ..zk.znodes.partitions import TopicPartition
@@ -24,8 +25,7 @@ NODES_AT_ONCE = 1000
 
 def existing(store: Store, paths: Mapping[K, str]) -> dict[K, Node]:
     """The znodes that exist, by the keys of their paths; pipelined."""
-    nodes = store.get_many([*paths.values()])
-    return {key: node for key, node in zip(paths, nodes, strict=True) if node is not None}
+    return {key: node for key, _, node in existing_nodes(store, paths, paths.__getitem__)}
 
 
 def tree(store: Store, root: str) -> dict[str, Node]:
@@ -34,8 +34,8 @@ def tree(store: Store, root: str) -> dict[str, Node]:
     level = [root]
     while level:
         parents: list[str] = []
-        for first in range(0, len(level), NODES_AT_ONCE):
-            there = existing(store, {path: path for path in level[first : first + NODES_AT_ONCE]})
+        for batch in in_chunks(level, NODES_AT_ONCE):
+            there = existing(store, {path: path for path in batch})
             found |= there
             parents += [path for path, node in there.items() if node.stat.children]
         listings = store.children_many(parents)

@@ -11,7 +11,7 @@ from itertools import takewhile
 
 from ..zk.errors import BadData
 from ..zk.security.policy import AclPolicy
-from ..zk.store import DENIED, Store
+from ..zk.store import DENIED, Store, existing_nodes
 from ..zk.znodes import paths as znodes
 from ..zk.znodes.group_state import CLIENT, COMPLETING, FAILED, PREPARING, STABLE, Rebalance, partitions_of
 from ..zk.znodes.partitions import PartitionSet, TopicPartition, range_texts
@@ -32,7 +32,7 @@ from ..zk.znodes.regions import ABORTED, RESETTING, RUNNING
 from ..zk.znodes.regions import FAILED as REGION_FAILED
 from ..zk.znodes.segments import SegmentsRecord
 from ..zk.znodes.topic_filter import TopicFilter
-from .groups import Reading, ShownGroup, existing, first_names, read_group, unreadable
+from .groups import Reading, ShownGroup, first_names, read_group, unreadable
 from .regions import OPEN, ShownRegion, read_region
 from .segments import FAR_BEHIND_SEGMENTS, ShownQuery, silent_queries
 from .topics import usable_topics
@@ -139,9 +139,9 @@ def _standby(reading: Reading, elected: int) -> tuple[NodeRecord, ...]:
     :param elected: its session; 0 without one.
     """
     found = []
-    nodes = existing(reading.store, {name: f"{znodes.NODES}/{name}" for name in reading.names(znodes.NODES)})
-    for name, node in nodes.items():
-        path, session = f"{znodes.NODES}/{name}", node.stat.ephemeral_owner
+    names = reading.names(znodes.NODES)
+    for _, path, node in existing_nodes(reading.store, names, lambda name: f"{znodes.NODES}/{name}"):
+        session = node.stat.ephemeral_owner
         if session not in (0, elected) and path == znodes.node_path(session):
             found.append(reading.record(path, node, NodeRecord.parse))
     return tuple(sorted(filter(None, found), key=lambda node: (node.node, node.host)))

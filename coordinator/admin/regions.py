@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..zk.errors import CoordinatorError, OutcomeUnknown, Refused, StoreError, UsageError
-from ..zk.store import Create, Operation, SetData, Store
+from ..zk.store import Create, Operation, SetData, Store, existing_nodes
 from ..zk.update import Failure, retried
 from ..zk.values import shown
 from ..zk.znodes import regions
@@ -20,7 +20,7 @@ from ..zk.znodes.json_fields import readable
 from ..zk.znodes.partitions import TopicPartition
 from ..zk.znodes.paths import REGIONS, GroupPaths, RegionPaths, checkpoint_number, is_name, names_below
 from ..zk.znodes.records import OffsetRecord
-from .groups import Reading, existing, partitions_below
+from .groups import Reading, partitions_below
 from .offsets import GroupNotEmpty, committed, look, write_offsets
 from .reset_offsets import NewOffset, PartitionOffsets
 
@@ -180,8 +180,7 @@ def unbinding(store: Store, group: str) -> list[Operation]:
     Refused when a region has changed meanwhile. An unreadable region is left alone.
     """
     found: list[Operation] = []
-    for name, node in existing(store, {name: RegionPaths(name).root for name in names_below(store, REGIONS)}).items():
-        path = RegionPaths(name).root
+    for _, path, node in existing_nodes(store, names_below(store, REGIONS), lambda name: RegionPaths(name).root):
         region = readable(regions.Region.parse, path, node)
         if region is not None and group in region.groups:
             found.append(SetData(path, region.without(group).to_bytes(), node.stat.version))
@@ -265,6 +264,6 @@ def _cut_offsets(store: Store, paths: RegionPaths, region: regions.Region, group
 def _initial(store: Store, paths: RegionPaths, group: str) -> StartOffsets:
     root = paths.initial_of_group(group)
     parts = partitions_below(store, root, names_below(store, root))
-    for part, node in existing(store, {part: paths.initial_offset(group, *part) for part in parts}).items():
-        record = OffsetRecord.parse(paths.initial_offset(group, *part), node.data)
+    for part, path, node in existing_nodes(store, parts, lambda part: paths.initial_offset(group, *part)):
+        record = OffsetRecord.parse(path, node.data)
         yield part, (record.offset, record.topic_id)

@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 from ..planning.backpressure import UNKNOWN, finished_by_all
 from ..zk.errors import UsageError
-from ..zk.store import Delete, Node, SetData, Store
+from ..zk.store import Delete, Node, SetData, Store, existing_nodes
 from ..zk.update import Change, update
+from ..zk.values import in_chunks
 from ..zk.znodes.paths import SEGMENT_PREFIX, GroupPaths, names_below, segment_name, sequence
 from ..zk.znodes.segments import Query, Segment, SegmentsRecord
-from .groups import Reading, ShownGroup, checked_group, existing
+from .groups import Reading, ShownGroup, checked_group
 
 READ_AT_ONCE = 1000
 
@@ -64,8 +65,8 @@ def read_segments(reading: Reading, paths: GroupPaths, known: Sequence[ListedSeg
     names = _names(reading, paths)
     new = [name for name in names if name not in before]
     read: list[ListedSegment] = []
-    for first in range(0, len(new), READ_AT_ONCE):
-        read += _read(reading, paths, new[first : first + READ_AT_ONCE])
+    for batch in in_chunks(new, READ_AT_ONCE):
+        read += _read(reading, paths, batch)
     collected = 0 if len(read) == len(new) else read_record(reading, paths).collected
     found = [*(before[name] for name in names if name in before), *read]
     return sorted(item for item in found if item.czxid > collected)
@@ -92,8 +93,7 @@ def _read(reading: Reading, paths: GroupPaths, names: Sequence[str]) -> list[Lis
     """Those that exist."""
     found = []
     own = Reading(reading.store)  # their problems are findings
-    for name, node in existing(own.store, {name: paths.segment(name) for name in names}).items():
-        path = paths.segment(name)
+    for name, path, node in existing_nodes(own.store, names, paths.segment):
         segment = own.record(path, node, Segment.parse)
         found.append(ListedSegment(node.stat.czxid, name, node.stat.ctime_ms, segment, own.problems.get(path, "")))
     return found
@@ -248,9 +248,8 @@ def silent_queries(reading: Reading, group: str, now_ms: int) -> list[ShownQuery
 def _read_queries(reading: Reading, paths: GroupPaths, now_ms: int) -> list[ShownQuery]:
     """The queries, before their segments are counted."""
     found = []
-    nodes = existing(reading.store, {name: paths.query(name) for name in reading.names(paths.queries)})
-    for name, node in nodes.items():
-        query = reading.record(paths.query(name), node, Query.parse)
+    for name, path, node in existing_nodes(reading.store, reading.names(paths.queries), paths.query):
+        query = reading.record(path, node, Query.parse)
         run, finished = (query.run, query.finished) if query else (None, None)
         seen_ms = node.stat.mtime_ms
         is_silent = not node.stat.ephemeral_owner and now_ms - seen_ms >= SILENT_AFTER_MS

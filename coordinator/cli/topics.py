@@ -18,6 +18,7 @@ from coordinator.zk.errors import CoordinatorError, UsageError
 from coordinator.zk.process import cli
 from coordinator.zk.process.log_format import log_to_stderr
 from coordinator.zk.runtime import ENDINGS, ThreadRuntime, on_signals
+from coordinator.zk.values import in_chunks
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
 
@@ -269,8 +270,8 @@ def sync(client: Requests, zk: str, brokers: Brokers) -> Acts:
         with cli.opened(zk, make_chroot=True) as store:
             cluster, names = client.cluster()
             answers: dict[str, Described | LogError] = {}
-            for first in range(0, len(names), AT_ONCE):
-                answers |= client.describe(names[first : first + AT_ONCE]).results()
+            for batch in in_chunks(names, AT_ONCE):
+                answers |= client.describe(batch).results()
             there, unreadable = readable_topics(answers)
             return admin.sync_topics(store, brokers, there, cluster, unreadable)
 

@@ -19,7 +19,7 @@ from ..term.reading import Findings
 from ..term.term import Term
 from ..zk.errors import Retryable
 from ..zk.runtime import Runtime
-from ..zk.store import Watch
+from ..zk.store import Watch, existing_nodes
 from ..zk.znodes.paths import GROUPS, REGIONS, GroupPaths
 from ..zk.znodes.records import Topic
 from .members import MemberListener
@@ -51,7 +51,6 @@ class Agenda:
         self._long: dict[Event, None] = {}
         self._later: dict[Event, float] = {}
         self._is_changes_turn = True
-
         self._runtime = runtime
 
     def put_at(self, event: Event, time: float) -> None:
@@ -127,7 +126,6 @@ class Listeners:
     ) -> None:
         self._term = term
         self._store = term.store
-        self._interests = interests
         self._ask = ask
         self._asked = asked
         self._forget = forget
@@ -252,10 +250,9 @@ class Listeners:
 
     def sync_request_change(self, groups: Sequence[str]) -> None:
         """Read the groups whose leader requests another ask; the turn reads the reason."""
-        paths = [GroupPaths(group).sync_request for group in groups]
-        for group, node in zip(groups, self._store.get_many(paths, watch=self._on_sync_request), strict=True):
-            if node is not None:
-                self._ask(group, "sync request")
+        watch = self._on_sync_request
+        for group, _, _ in existing_nodes(self._store, groups, lambda group: GroupPaths(group).sync_request, watch):
+            self._ask(group, "sync request")
 
     # ---- requests of operators
 

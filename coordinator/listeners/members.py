@@ -14,6 +14,7 @@ from ..term.request_queue import Pace
 from ..term.term import Term
 from ..zk.errors import BadData
 from ..zk.store import Node
+from ..zk.values import in_chunks
 from ..zk.znodes.paths import GROUPS, GroupPaths
 from ..zk.znodes.records import Registration
 from .topics import AskForTurn, Interests
@@ -251,11 +252,10 @@ def _in_steps(names: Sequence[str], read: Callable[[Sequence[str]], int]) -> Ite
     :param read: returns the bytes that it has read.
     """
     room, left = REGISTRATIONS_AT_ONCE, BYTES_AT_ONCE
-    for first in range(0, len(names), READ_AT_ONCE):
+    for some in in_chunks(names, READ_AT_ONCE):
         if room <= 0 or left <= 0:
             yield
             room, left = REGISTRATIONS_AT_ONCE, BYTES_AT_ONCE
-        some = names[first : first + READ_AT_ONCE]
         left -= read(some)
         room -= len(some)
 

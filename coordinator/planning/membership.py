@@ -310,7 +310,7 @@ def _refuse(snapshot: Snapshot, found: Membership, assignors: Mapping[str, Assig
             name,
             () if registration.pattern == CLIENT else registration.protocols,
             _rank(snapshot, name, registration),
-            snapshot.members[name].czxid if name in snapshot.members else 0,
+            _czxid(snapshot, name),
             registration.client,
         )
         for name, registration in found.everybody.items()
@@ -329,27 +329,24 @@ def _refuse(snapshot: Snapshot, found: Membership, assignors: Mapping[str, Assig
 
 def _region_of(snapshot: Snapshot, found: Membership) -> RegionMembership | None:
     """The group's region; without one, that of its first member."""
-    view = snapshot.region
-    first = min(found.everybody.items(), key=lambda one: (_rank(snapshot, *one), _age(snapshot, one[0])), default=None)
-    offered = first[1].region if first is not None else None
-    if snapshot.state.region is not None or _is_bound(snapshot):
-        name = snapshot.state.region.name if snapshot.state.region is not None else view.name if view else ""
-        kind = view.record.kind if view is not None and view.record is not None else offered.kind if offered else ""
-        return RegionMembership(name, kind or REGION_OF_CONSUMERS)
-    if offered is None or view is None:
+    view, bound = snapshot.region, snapshot.state.region
+    record = view.record if view is not None else None
+    everybody = found.everybody
+    first = min(everybody, key=lambda n: (_rank(snapshot, n, everybody[n]), _czxid(snapshot, n), n), default=None)
+    offered = everybody[first].region if first is not None else None
+    kind = record.kind if record is not None else offered.kind if offered is not None else REGION_OF_CONSUMERS
+    if bound is not None:
+        return RegionMembership(bound.name, kind)
+    is_listed = record is not None and snapshot.group in record.groups and not snapshot.state.target
+    if view is None or (offered is None and not is_listed):
         return offered
     # The region that was read: when another member has just become the first, the next turn reads its region.
-    return RegionMembership(view.name, view.record.kind if view.record is not None else offered.kind)
+    return RegionMembership(view.name, kind)
 
 
-def _is_bound(snapshot: Snapshot) -> bool:
-    view = snapshot.region
-    is_listed = view is not None and view.record is not None and snapshot.group in view.record.groups
-    return is_listed and not snapshot.state.target
-
-
-def _age(snapshot: Snapshot, name: str) -> tuple[int, str]:
-    return (snapshot.members[name].czxid if name in snapshot.members else 0), name
+def _czxid(snapshot: Snapshot, name: str) -> int:
+    """When a member has registered; 0 for one that is away."""
+    return snapshot.members[name].czxid if name in snapshot.members else 0
 
 
 def _inconsistent(region: RegionMembership | None, registration: Registration) -> str:

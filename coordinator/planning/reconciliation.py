@@ -152,9 +152,10 @@ def _step(
         return Step(sent=sent)
     if revoked:
         return Step(stop(now, name, revoked))
-    view = now.snapshot.channels[name]
-    missing = now.want.target[name].partitions - view.running
-    if _has_settled(now, view) and not missing:
+    view, wanted = now.snapshot.channels[name], now.want.target[name].partitions
+    missing = wanted - view.running
+    has_heard = has_settled(view, wanted, now.generation, now.is_eager) and not _has_unheard_state(now, view)
+    if has_heard and not missing:
         return Step()
     blocked = missing & taken
     if blocked and (is_patient or blocked == missing):
@@ -291,12 +292,6 @@ def _start(now: Round, name: str, partitions: PartitionSet) -> Command:
     threads = {thread: parts & partitions for thread, parts in target.threads.items() if parts & partitions}
     topics = {topic: now.want.topics[topic] for topic in topics_of(partitions)}
     return now.command(name, START_FETCHER, threads=threads, topics=topics, ask=now.want.ask)
-
-
-def _has_settled(now: Round, view: ChannelView) -> bool:
-    wanted = now.want.target[view.consumer].partitions
-    settled = has_settled(view, wanted, now.generation, now.is_eager)
-    return settled and not _has_unheard_state(now, view)
 
 
 def _has_unheard_state(now: Round, view: ChannelView) -> bool:

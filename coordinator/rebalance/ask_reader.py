@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from ..planning.answers import outdated_topic
 from ..planning.snapshot import AskView, SyncRequestView
 from ..term.reading import GroupMemory
 from ..zk.errors import BadData
-from ..zk.store import Listing, Node
+from ..zk.store import Listing, Node, existing_nodes
+from ..zk.values import in_chunks
 from ..zk.znodes.group_state import (
     MAX_ANSWER_BYTES,
     MAX_MEMBER_STATE_BYTES,
@@ -122,12 +124,9 @@ class AskReader:
         found: dict[str, MemberAnswer] = {}
         exist = sum(map(len, view.answer.partitions.values())) if view.answer is not None else 0
         size, room = 0, 2 * exist  # duplicates are found by the judgement
-        for first in range(0, len(consumers), ENTRIES_AT_ONCE):
-            batch = consumers[first : first + ENTRIES_AT_ONCE]
-            paths = [self._paths.member_answer(view.name, consumer) for consumer in batch]
-            for consumer, path, node in zip(batch, paths, self._store.get_many(paths), strict=True):
-                if node is None:
-                    continue
+        for batch in in_chunks(consumers, ENTRIES_AT_ONCE):
+            nodes = existing_nodes(self._store, batch, partial(self._paths.member_answer, view.name))
+            for consumer, path, node in nodes:
                 size += len(node.data)
                 found[consumer] = _checked(path, node.data, room)
                 room -= sum(map(len, found[consumer].threads.values()))

@@ -23,7 +23,7 @@ from ..term.reading import GroupMemory
 from ..term.term import Term
 from ..zk.errors import AccessDenied, BadData
 from ..zk.lease import LEASE_SHARE
-from ..zk.store import DENIED, Node, Store, Watch
+from ..zk.store import DENIED, Node, Store, Watch, existing_nodes
 from ..zk.znodes.group_state import CLIENT, CONSUMER, GroupState, Mark, Rebalance
 from ..zk.znodes.json_fields import MAX_CONTINUED
 from ..zk.znodes.partitions import PartitionSet, TopicPartition
@@ -266,14 +266,12 @@ class GroupReader:
         registered between the reads of `ids` and of its seat looks as if it were.
         """
         known = list(self._problems.usable(self._paths.seats, names))
-        paths = [self._paths.seat(name) for name in known]
         found = {}
-        for name, path, node in zip(known, paths, self._store.get_many(paths) if paths else [], strict=True):
-            if node is not None:
-                away_s = 0.0 if name in members else self._memory.age_s("away", name, str(node.stat.mzxid))
-                away_s = min(away_s, channels[name].idle_s if name in channels else away_s)
-                seat = self._memory.parsed(path, node, Seat.parse)
-                found[name] = SeatView(name, node.stat.version, seat, away_s, node.stat.czxid)
+        for name, path, node in existing_nodes(self._store, known, self._paths.seat) if known else ():
+            away_s = 0.0 if name in members else self._memory.age_s("away", name, str(node.stat.mzxid))
+            away_s = min(away_s, channels[name].idle_s if name in channels else away_s)
+            seat = self._memory.parsed(path, node, Seat.parse)
+            found[name] = SeatView(name, node.stat.version, seat, away_s, node.stat.czxid)
         return found
 
     def _slots(self, names: Iterable[str], most: int) -> frozenset[str]:
@@ -281,9 +279,8 @@ class GroupReader:
         pools = list(self._problems.usable(self._paths.pools, names))
         if not 0 < len(pools) <= most:
             return frozenset()
-        paths = [self._paths.pool(pool) for pool in pools]
-        nodes = zip(pools, paths, self._store.get_many(paths), strict=True)
-        records = [(pool, self._memory.parsed(path, node, Pool.parse)) for pool, path, node in nodes if node]
+        nodes = existing_nodes(self._store, pools, self._paths.pool)
+        records = [(pool, self._memory.parsed(path, node, Pool.parse)) for pool, path, node in nodes]
         slots = {pool: record.slots for pool, record in records if record is not None}
         if sum(slots.values()) > most:
             return frozenset()
@@ -356,12 +353,11 @@ def owner_records(
     store: Store, paths: GroupPaths, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, OwnerRecord]:
     """The owner znodes that can be read: of another one only its existence counts."""
-    owners = [paths.owner(*partition) for partition in partitions]
     found = {}
-    for partition, path, node in zip(partitions, owners, store.get_many(owners) if owners else [], strict=True):
-        if node is not None:
-            with suppress(BadData):
-                found[partition] = OwnerRecord.parse(path, node.data)
+    owners = existing_nodes(store, partitions, lambda partition: paths.owner(*partition)) if partitions else ()
+    for partition, path, node in owners:
+        with suppress(BadData):
+            found[partition] = OwnerRecord.parse(path, node.data)
     return found
 
 
@@ -432,7 +428,7 @@ class ChannelReader:
         names = sorted(self._memory.problems.usable(self._paths.channels, listing.names if listing else ()))
         nodes = dict(zip(names, self._store.get_many([self._paths.channel(name) for name in names]), strict=True))
         busy = [name for name, node in nodes.items() if node is not None and node.stat.children]
-        sent = self._sent(busy)
+        sent = self._commands([(name, each) for name, there in self.watch(busy).items() for each in there])
         nodes |= zip(busy, self._store.get_many([self._paths.channel(name) for name in busy]), strict=True)
         return {name: self._view(name, node, sent.get(name, ())) for name, node in nodes.items() if node is not None}
 
@@ -440,10 +436,6 @@ class ChannelReader:
         channel = self._memory.parsed(self._paths.channel(name), node, parsed_channel)
         idle_s = self._memory.age_s("channel", name, str(node.stat.mzxid))
         return ChannelView(name, node.stat.version, channel, tuple(commands), idle_s, written_ms=node.stat.mtime_ms)
-
-    def _sent(self, consumers: Sequence[str]) -> dict[str, list[SentCommand]]:
-        listings = self.watch(consumers)
-        return self._commands([(name, sent) for name, names in listings.items() for sent in names])
 
     def watch(self, consumers: Sequence[str]) -> dict[str, list[str]]:
         """The command names in the channels of `consumers`; `on_acknowledge` is called when they change."""
@@ -456,11 +448,8 @@ class ChannelReader:
 
     def _commands(self, pairs: Sequence[tuple[str, str]]) -> dict[str, list[SentCommand]]:
         known = sorted(pairs, key=lambda pair: (pair[0], sequence(pair[1]) or 0, pair[1]))
-        paths = [self._paths.command(consumer, name) for consumer, name in known]
-        found: dict[str, list[SentCommand]] = {}
-        for (consumer, name), path, node in zip(known, paths, self._store.get_many(paths), strict=True):
-            if node is None:
-                continue  # acknowledged since it was listed
+        found: dict[str, list[SentCommand]] = {}  # without those acknowledged since they were listed
+        for (consumer, name), path, node in existing_nodes(self._store, known, lambda key: self._paths.command(*key)):
             command = self._memory.parsed(path, node, Command.parse)
             if sequence(name) is None or not name.startswith(COMMAND_PREFIX):
                 command = None

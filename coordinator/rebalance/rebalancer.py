@@ -31,6 +31,7 @@ from ..zk.store import (
     operation_bytes,
 )
 from ..zk.update import batches, clear_below, ensure
+from ..zk.values import in_chunks
 from ..zk.znodes.group_state import FAILED, GroupState
 from ..zk.znodes.partitions import TopicPartition
 from ..zk.znodes.paths import Brokers, GroupPaths, RegionPaths
@@ -503,10 +504,9 @@ def _torn_end(snapshot: Snapshot, paths: GroupPaths, end: End) -> Iterator[Unit]
         gone += _seat_gone(paths, end.seat)
         yield [SetData(path, channel.to_bytes(), version), *gone]
         version += 1
-    partitions = sorted(end.partitions)
-    for first in range(0, len(partitions), PARTITIONS_A_STEP):
-        batch = partitions[first : first + PARTITIONS_A_STEP]
-        left = channel.without(partitions[: first + len(batch)])
+    left = channel
+    for batch in in_chunks(sorted(end.partitions), PARTITIONS_A_STEP):
+        left = left.without(batch)
         offsets = _offsets(snapshot, paths, channel, batch)
         owners = [Delete(paths.owner(*part)) for part in batch if part in end.owners]
         yield [SetData(path, left.to_bytes(), version), *offsets, *owners]

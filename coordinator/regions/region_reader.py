@@ -15,7 +15,8 @@ from ..term.term import Term
 from ..zk.errors import BadData
 from ..zk.runtime import Runtime
 from ..zk.security.policy import AclPolicy
-from ..zk.store import DENIED, Node
+from ..zk.store import DENIED, Node, existing_nodes
+from ..zk.values import in_chunks
 from ..zk.znodes.cuts import CONTRIBUTIONS_AT_ONCE, GroupCut, read_cut
 from ..zk.znodes.group_state import GroupState
 from ..zk.znodes.json_fields import readable
@@ -154,12 +155,10 @@ class RegionReader:
             for consumer in members
             if (group, consumer) not in known and contribution_name(group, consumer) in there
         ]
-        for first in range(0, len(contributors), CONTRIBUTIONS_AT_ONCE):
-            batch = contributors[first : first + CONTRIBUTIONS_AT_ONCE]
-            paths = [self._paths.contribution(sequence, *contributor) for contributor in batch]
-            for contributor, path, node in zip(batch, paths, self._store.get_many(paths), strict=True):
-                if node is not None:
-                    known[contributor] = self._parsed(path, node, Contribution.parse)
+        for batch in in_chunks(contributors, CONTRIBUTIONS_AT_ONCE):
+            nodes = existing_nodes(self._store, batch, lambda each: self._paths.contribution(sequence, *each))
+            for contributor, path, node in nodes:
+                known[contributor] = self._parsed(path, node, Contribution.parse)
         return known
 
     def _groups(self, region: Region) -> tuple[Checkpoint | None, dict[str, GroupState], dict[str, int]]:

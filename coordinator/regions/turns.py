@@ -14,8 +14,9 @@ from ..term.reading import Findings
 from ..term.request_queue import Pace, Request, RequestQueue
 from ..term.term import Term
 from ..zk.errors import AccessDenied, BadData, RebalanceFailed, Refused
-from ..zk.store import MAX_COMMIT_BYTES, Check, Create, Delete, Operation, SetData, Store, Watch
+from ..zk.store import MAX_COMMIT_BYTES, Check, Create, Delete, Operation, SetData, Store, Watch, existing_nodes
 from ..zk.update import ROOM, batches, clear_below
+from ..zk.values import in_chunks
 from ..zk.znodes.group_state import STABLE, GroupState
 from ..zk.znodes.paths import GROUPS, REGIONS, GroupPaths, RegionPaths, is_name, names_below
 from ..zk.znodes.regions import (
@@ -93,12 +94,10 @@ def retire(store: Store, paths: RegionPaths, old: Collection[int], write: Write)
 
 def is_named(store: Store, region: str) -> bool:
     """Whether a group is bound to the region, or is unreadable: an operator may have emptied the region's list."""
-    names = names_below(store, GROUPS)
-    for first in range(0, len(names), STATES_AT_ONCE):
-        paths = [GroupPaths(name).state for name in names[first : first + STATES_AT_ONCE]]
-        for path, node in zip(paths, store.get_many(paths), strict=True):
+    for batch in in_chunks(names_below(store, GROUPS), STATES_AT_ONCE):
+        for _, path, node in existing_nodes(store, batch, lambda name: GroupPaths(name).state):
             try:
-                state = GroupState.parse(path, node.data) if node is not None else GroupState()
+                state = GroupState.parse(path, node.data)
             except BadData:
                 return True
             if state.region is not None and state.region.name == region:
@@ -485,14 +484,12 @@ class Regions:
             return sorted(self._turns)
         self._term.problems.clear(REGIONS)
         names = sorted(name for name in (listing.names if listing is not None else ()) if is_name(name))
-        nodes = self._store.get_many([RegionPaths(name).root for name in names])
         bound: dict[str, str] = {}
-        for name, node in zip(names, nodes, strict=True):
+        for name, path, node in existing_nodes(self._store, names, lambda name: RegionPaths(name).root):
             try:
-                if node is not None:
-                    bound |= dict.fromkeys(Region.parse(RegionPaths(name).root, node.data).groups, name)
+                bound |= dict.fromkeys(Region.parse(path, node.data).groups, name)
             except BadData as error:
-                self._term.problems.report(RegionPaths(name).root, str(error))
+                self._term.problems.report(path, str(error))
         with self._lock:
             self._bound = bound
             gone = sorted(self._turns.keys() - set(names))
@@ -505,5 +502,5 @@ class Regions:
 
     def watch_requests(self, regions: Sequence[str], on_request: Watch) -> list[str]:
         """Watch `request` of each region; those that have a request."""
-        nodes = self._store.get_many([RegionPaths(name).request for name in regions], watch=on_request)
-        return [name for name, node in zip(regions, nodes, strict=True) if node is not None]
+        nodes = existing_nodes(self._store, regions, lambda name: RegionPaths(name).request, on_request)
+        return [name for name, _, _ in nodes]

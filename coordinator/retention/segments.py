@@ -31,7 +31,8 @@ from ..term.reading import Findings, FirstSeen
 from ..term.term import Term
 from ..zk.below import unlink_segment
 from ..zk.errors import AccessDenied, BadData
-from ..zk.store import DENIED, Check, Delete, Listing, Node, Operation, SetData
+from ..zk.store import DENIED, Check, Delete, Listing, Node, Operation, SetData, existing_nodes
+from ..zk.values import in_chunks
 from ..zk.znodes.cuts import Cut, GroupCuts
 from ..zk.znodes.json_fields import readable
 from ..zk.znodes.paths import SEGMENT_PREFIX, GroupPaths, is_name, names_below, sequence
@@ -112,26 +113,24 @@ class Queries:
         readers: dict[str, int] = {}
         ephemeral: dict[str, int] = {}
         runs: set[QueryRun] = set()
-        for name, node in zip(names, self._store.get_many([paths.query(name) for name in names]), strict=True):
+        where = [paths.query(name) for name in names]
+        for name, path, node in zip(names, where, self._store.get_many(where), strict=True):
             if node is None:  # the next listing shows whether it was removed
                 if name in seen.ephemeral:
                     readers[name] = ephemeral[name] = seen.ephemeral[name]
                 continue
-            is_silent = self._is_silent(paths.query(name), node)
+            is_silent = self._is_silent(path, node)
             try:
-                query = Query.parse(paths.query(name), node.data)
+                query = Query.parse(path, node.data)
             except BadData as error:
-                self._problems.report(paths.query(name), str(error))
+                self._problems.report(path, str(error))
                 if not is_silent:
                     readers[name] = UNKNOWN
                 continue
             runs.add((name, node.stat.czxid, query.run))
             if node.stat.ephemeral_owner:
                 ephemeral[name] = query.finished
-            if not is_silent:
-                if not query.expired_ms:
-                    readers[name] = query.finished
-            elif self._expire(paths, name, query, node, version):
+            if is_silent and self._expire(paths, name, query, node, version):
                 version += 1
             elif not query.expired_ms:
                 readers[name] = query.finished
@@ -169,11 +168,10 @@ class Queries:
         change = Delete(path, node.stat.version) if query.expired_ms else SetData(path, marked, node.stat.version)
         if not self._term.collect([SetData(paths.queries, b"", version), change], f"query {name}"):
             return False
-        if not self._term.lines.take("query expired"):
-            return True
-        if query.expired_ms:
+        is_logged = self._term.lines.take("query expired")
+        if is_logged and query.expired_ms:
             log.info("expired query removed: group=%s query=%s", paths.group, name)
-        else:
+        elif is_logged:
             log.warning("query expired: group=%s query=%s finished=%d", paths.group, name, query.finished)
         return True
 
@@ -298,9 +296,8 @@ class SegmentCollector:
                     group.registered, group.intervals = registered, self._intervals(group.paths)
 
     def _intervals(self, paths: GroupPaths) -> tuple[int, ...]:
-        members = [paths.id(name) for name in names_below(self._store, paths.ids)]
-        nodes = self._store.get_many(members)
-        found = (readable(Registration.parse, path, node) for path, node in zip(members, nodes, strict=True))
+        members = existing_nodes(self._store, names_below(self._store, paths.ids), paths.id)
+        found = (readable(Registration.parse, path, node) for _, path, node in members)
         # The consumer of an unreadable registration is left out of the group.
         return tuple(each.seal_interval_ms or SEAL_INTERVAL_MS for each in found if each is not None)
 
@@ -377,23 +374,19 @@ class SegmentCollector:
     def _collect_up_to(self, group: _Group, czxid: int, version: int) -> bool:
         """Whether all of these segments were removed."""
         done = sorted((known.czxid, name) for name, known in group.segments.items() if known.czxid <= czxid)
-        batch = done[: MULTIS_A_ROUND * SEGMENTS_A_MULTI]
-        for first in range(0, len(batch), SEGMENTS_A_MULTI):
-            if not self._collect_some(group, [name for _, name in batch[first : first + SEGMENTS_A_MULTI]], version):
+        chosen = done[: MULTIS_A_ROUND * SEGMENTS_A_MULTI]
+        for batch in in_chunks(chosen, SEGMENTS_A_MULTI):
+            if not self._collect_some(group, [name for _, name in batch], version):
                 return False
-        return len(batch) == len(done)
+        return len(chosen) == len(done)
 
     def _collect_some(self, group: _Group, names: Sequence[str], version: int) -> bool:
         paths = group.paths
-        nodes = self._store.get_many([paths.segment(name) for name in names])
-        found = [(name, node) for name, node in zip(names, nodes, strict=True) if node is not None]
+        found = [*existing_nodes(self._store, names, paths.segment)]
         if not found:  # a concurrent removal
             return False
-        collected = max([group.record.collected, *(node.stat.czxid for _, node in found)])
-        operations: list[Operation] = [
-            Check(paths.queries, version),
-            *(Delete(paths.segment(name)) for name, _ in found),
-        ]
+        collected = max([group.record.collected, *(node.stat.czxid for _, _, node in found)])
+        operations: list[Operation] = [Check(paths.queries, version), *(Delete(path) for _, path, _ in found)]
         if not self._write(group, replace(group.record, collected=collected), operations):
             return False
         group.has_read = True
@@ -430,14 +423,13 @@ class SegmentCollector:
         group.root, group.record = Node(change.data, stat._replace(version=stat.version + 1)), record
         return True
 
-    def _remove_files(self, paths: GroupPaths, done: Sequence[tuple[str, Node]]) -> None:
+    def _remove_files(self, paths: GroupPaths, done: Sequence[tuple[str, str, Node]]) -> None:
         """Remove files after their znodes, if this node can and may; a fetcher pool's sweep removes the others."""
-        for name, node in done:
+        for name, path, node in done:
             try:
-                segment = Segment.parse(paths.segment(name), node.data)
-                path = local_file(paths.group, segment)
-                if path is not None:
-                    self._remove(path)
+                file = local_file(paths.group, Segment.parse(path, node.data))
+                if file is not None:
+                    self._remove(file)
             except (FileNotFoundError, PermissionError):
                 continue
             except (BadData, OSError, ValueError) as error:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from ..zk.errors import BadData, NotAuthorized, OutcomeUnknown, Refused, Retryable, SessionLost, StoreError, WriteDenied
-from ..zk.runtime import Event, Runtime
+from ..zk.runtime import Event
 from ..zk.store import DENIED, Create, Node, Operation, SetData, Store, StoreFactory, Watch
 from ..zk.update import commit_once, ensure
 from ..zk.znodes.json_fields import MAX_CONTINUED
@@ -44,9 +44,8 @@ class Elector:
     :param wake: set to make `stand` check again, or return.
     """
 
-    def __init__(self, store: Store, runtime: Runtime, node: str, host: str, wake: Event) -> None:
+    def __init__(self, store: Store, node: str, host: str, wake: Event) -> None:
         self._store = store
-        self._runtime = runtime
         self._node = node
         self._host = host
         self._wake = wake
@@ -162,7 +161,9 @@ def listed(open_store: StoreFactory, node: str, host: str) -> StoreFactory:
     def opened() -> Store:
         store = open_store()
         try:
-            _list_node(store, NodeRecord(node, host))
+            ensure(store, (CONSUMERS, NODES))
+            path, record = node_path(store.session_id), NodeRecord(node, host).to_bytes()
+            commit_once(store, [Create(path, record, ephemeral=True)], lambda: store.get(path) is not None)
         except StoreError as error:  # nothing is decided by the list
             if isinstance(error, WriteDenied) and _is_stranger(store):
                 store.close()
@@ -179,9 +180,3 @@ def _is_stranger(store: Store) -> bool:
         policy = store.get(ACL_POLICY)
         return policy is not None and policy.data == DENIED
     return False
-
-
-def _list_node(store: Store, record: NodeRecord) -> None:
-    ensure(store, (CONSUMERS, NODES))
-    path = node_path(store.session_id)
-    commit_once(store, [Create(path, record.to_bytes(), ephemeral=True)], lambda: store.get(path) is not None)

@@ -7,12 +7,14 @@ ephemerals no longer exist.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from .errors import AccessDenied
+
+K = TypeVar("K")
 
 MAX_OPERATIONS = 400
 """Operations in one multi; callers split larger commits (measured: 72,000 znodes a second)."""
@@ -194,6 +196,16 @@ class Store(Protocol):
 
     def close(self) -> None:
         """End the session (its ephemerals go at once) and free all resources. Never raises."""
+
+
+def existing_nodes(
+    store: Store, keys: Iterable[K], path_of: Callable[[K], str], watch: Watch | None = None
+) -> Iterator[tuple[K, str, Node]]:
+    """Each key whose znode exists, with its path and the znode; all are read at once."""
+    keyed = [(key, path_of(key)) for key in keys]
+    for (key, path), node in zip(keyed, store.get_many([path for _, path in keyed], watch), strict=True):
+        if node is not None:
+            yield key, path, node
 
 
 class TreeEvent(NamedTuple):

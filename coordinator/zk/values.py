@@ -12,7 +12,7 @@ import operator
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields
 from datetime import UTC, datetime, timedelta
@@ -35,6 +35,11 @@ _MAX_SESSION_MS = 2**31 - 1
 _SWITCH = {"true": True, "false": False}
 _DATETIME = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(?::\d{2}(?:\.\d{1,9})?)?(?:Z|[+-]\d{2}(?::?\d{2})?)?", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def in_chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """`items` in order, `size` at a time."""
+    return (items[first : first + size] for first in range(0, len(items), size))
 
 
 @dataclass(frozen=True, slots=True)

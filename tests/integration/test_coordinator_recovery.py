@@ -192,7 +192,7 @@ class Candidate:
     """A candidate of the election in a thread."""
 
     def __init__(self, store: Store, wake: Event) -> None:
-        self.elector = Elector(store, ThreadRuntime(), "candidate", "host", wake)
+        self.elector = Elector(store, "candidate", "host", wake)
         self.terms: list[Term | None] = []
         self._wake = wake
         self._task: Task | None = None

@@ -142,7 +142,7 @@ class Hand:
         self.store: Store = wrap(open_kazoo(zk, SESSION_MS))
         self.topics = topics
         self.problems = Problems(self.runtime)
-        election = Elector(self.store, self.runtime, node, "host", self.runtime.event()).stand(self.runtime.event())
+        election = Elector(self.store, node, "host", self.runtime.event()).stand(self.runtime.event())
         assert election is not None
         self.term = Term(election, self.store, self.runtime, CoordinatorConfig(**NO_DELAY), self.problems)
         self.term.lease.renew()

@@ -191,8 +191,8 @@ class Znodes:
                 self._watches[path] = watch
         return Node(data, Stat(*[0] * 7)) if data is not None else None
 
-    def get_many(self, paths: Sequence[str]) -> list[Node | None]:
-        return [self.get(path) for path in paths]
+    def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
+        return [self.get(path, watch) for path in paths]
 
     def get_acls(self, paths: Sequence[str]) -> list[Acl | None]:
         return [self.acls.get(path) for path in paths]

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from ..errors import BadData, NotAuthorized, StoreError, UsageError
 from ..runtime import ThreadRuntime
-from ..store import DENIED, Acl, AclEntry, AclStore, Create, Node, Operation
+from ..store import DENIED, Acl, AclEntry, AclStore, Create, Operation, existing_nodes
 from ..wire import OPEN_ACL
 from ..znodes.json_fields import Fields, compact
 from ..znodes.paths import (
@@ -396,7 +396,8 @@ class AclSource:
             self._store.get(CONSUMERS, watch=self._changed)
         node = self._store.get(path, watch=self._changed)
         try:
-            found = None if node is not None and node.data == DENIED else _parsed(path, node)
+            is_denied = node is not None and node.data == DENIED
+            found = None if is_denied else AclPolicy.parse(path, node.data) if node is not None else _OPEN
         except BadData as error:
             found = policy_by(*self._store.get_acls([CONSUMERS, GROUPS])) if path == ACL_POLICY else None
             if found is None:
@@ -415,11 +416,10 @@ class AclSource:
         with self._lock:
             if region in self._of_regions:
                 return self._of_regions[region]
-        paths = [GroupPaths(name).acl for name in names_below(self._store, GROUPS)]
-        members: dict[str, None] = {}
-        for path, node in zip(paths, self._store.get_many(paths), strict=True):
+        names, members = names_below(self._store, GROUPS), dict[str, None]()
+        for _, path, node in existing_nodes(self._store, names, lambda name: GroupPaths(name).acl):
             try:
-                found = _parsed(path, node)
+                found = AclPolicy.parse(path, node.data)
             except BadData as error:
                 log.error("ignoring unreadable znode: path=%s problem=%s", path, error)
                 continue
@@ -441,7 +441,3 @@ def _kind(path: str) -> str:
     """The same for partitions of one parent, which make up the large multis: their ACLs are equal. It is no path."""
     parent, _, name = path.rpartition("/")
     return f"{parent}/" if name.isdigit() and parent.count("/") >= PARTITION_DEPTH else path
-
-
-def _parsed(path: str, node: Node | None) -> AclPolicy:
-    return AclPolicy.parse(path, node.data) if node is not None else _OPEN

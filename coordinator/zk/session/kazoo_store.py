@@ -58,7 +58,7 @@ from ..store import (
     Watch,
     operation_bytes,
 )
-from ..values import checked_hosts
+from ..values import checked_hosts, in_chunks
 from ..wire import MOST_PATHS, MOST_UNANSWERED, NO_AUTH, NO_NODE, Failure, Multi, MultiRead, pipelined, stat_of
 from .kazoo_client import (
     AUTHENTICATION,
@@ -251,7 +251,7 @@ class KazooStore(TreeStore, AclStore):
 
     def _multi_read(self, paths: Sequence[str]) -> list[Node | None]:
         absolute = [f"{self._client.chroot}{path}" for path in paths]
-        requests = [MultiRead(absolute[first : first + MOST_PATHS]) for first in range(0, len(absolute), MOST_PATHS)]
+        requests = [*map(MultiRead, in_chunks(absolute, MOST_PATHS))]
         answers = pipelined(self._ask, requests, MOST_UNANSWERED // MOST_PATHS)
         read = [one for answer in answers for one in self._read(answer)]
         return [_found(path, one) for path, one in zip(paths, read, strict=True)]

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from ..errors import BadData
 from ..runtime import Runtime
-from ..store import Store
+from ..store import Store, existing_nodes
+from ..values import in_chunks
 from .group_state import GroupState
 from .partitions import TopicPartition
 from .paths import GroupPaths, RegionPaths, checkpoint_number, contribution_name
@@ -66,8 +67,8 @@ class GroupCuts:
             self._life, self._known = life, {}
         newest = max(self._known, default=0)  # one at a time: below it none completes any more
         unknown = [number for number in numbers if number > newest]
-        nodes = store.get_many([paths.end(number, COMPLETED) for number in unknown])
-        found = {n: Cut(n, node.stat.czxid) for n, node in zip(unknown, nodes, strict=True) if node is not None}
+        nodes = existing_nodes(store, unknown, lambda number: paths.end(number, COMPLETED))
+        found = {number: Cut(number, node.stat.czxid) for number, _, node in nodes}
         self._known = {number: cut for number, cut in (self._known | found).items() if number in set(numbers)}
         return tuple(self._known[number] for number in sorted(self._known))
 
@@ -128,8 +129,7 @@ def contributions(
     :param most: so many are read at once.
     :raises BadData: when one is missing, or cannot be read.
     """
-    for first in range(0, len(names), most):
-        batch = names[first : first + most]
+    for batch in in_chunks(names, most):
         where = [paths.contribution(sequence, group, name) for name in batch]
         for name, path, node in zip(batch, where, store.get_many(where), strict=True):
             if node is None:

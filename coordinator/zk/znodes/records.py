@@ -13,7 +13,7 @@ from functools import partial
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from ..store import Store
+from ..store import Store, existing_nodes
 from . import forms, ranges, regions
 from .forms import Form, Record
 from .group_state import CLIENT, CONSUMER, MAX_OWNED, OWNERSHIP, ClientProtocols
@@ -383,9 +383,8 @@ def registered_brokers(store: Store, brokers: Brokers, protocol: str = PLAINTEXT
     :raises StoreError: when ZooKeeper does not answer.
     """
     listing = store.children(brokers.ids)
-    paths = [brokers.id(name) for name in sorted(listing.names)] if listing else []
     found: list[str] = []
-    for path, node in zip(paths, store.get_many(paths), strict=True):
+    for _, path, node in existing_nodes(store, sorted(listing.names) if listing else (), brokers.id):
         found += readable(partial(addresses, protocol=protocol), path, node, log) or ()
     return found
 
