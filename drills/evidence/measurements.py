@@ -284,8 +284,8 @@ def replayed(events: Sequence[Event]) -> tuple[list[Commit], float | None]:
             commits.append(world.close(event))
         elif event["event"] == "fault" and event.get("kind") == "kill":
             killed[str(event.get("process", "")).partition("#")[0]] = float(event["at"])
-        for name in [one for one in killed if all(_is_settled_without(one, each) for each in world.groups.values())]:
-            waits.append(float(event["at"]) - killed.pop(name))
+        settled = [name for name in killed if all(_is_settled_without(name, each) for each in world.groups.values())]
+        waits += [float(event["at"]) - killed.pop(name) for name in settled]
     waits += [float(events[-1]["at"]) - at for at in killed.values()]
     return commits, max(waits, default=None)
 
