@@ -49,18 +49,21 @@ CLEANING = b"cleaning up: this takes some seconds, and is not interrupted\n"
 
 
 class Interrupts:
-    """The handling of those signals; one instance for the process."""
+    """The handling of those signals; one instance for the process.
+
+    :ivar is_ending: whether one has come, or they are ignored.
+    """
 
     def __init__(self) -> None:
         self._holds = 0
-        self._has_come = self._is_ending = self._is_said = False
+        self._has_come = self.is_ending = self._is_said = False
 
     def take(self, *_: int | FrameType | None) -> None:
         """The handler.
 
         :raises KeyboardInterrupt: the first time, unless they are held.
         """
-        if self._is_ending:
+        if self.is_ending:
             if not self._is_said:
                 self._is_said = True
                 with contextlib.suppress(OSError):  # the terminal may be gone; a handler must not print
@@ -68,16 +71,12 @@ class Interrupts:
         elif self._holds:
             self._has_come = True
         else:
-            self._is_ending = True
+            self.is_ending = True
             raise KeyboardInterrupt
 
     def ignore(self) -> None:
         """Ignore the signals from now on: the cleanup runs anyway."""
-        self._is_ending = True
-
-    def is_ending(self) -> bool:
-        """Whether one has come, or they are ignored."""
-        return self._is_ending
+        self.is_ending = True
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -94,7 +93,7 @@ class Interrupts:
     @contextmanager
     def taken(self) -> Iterator[None]:
         """Handle them. Ignored signals (SIGHUP under nohup) stay ignored."""
-        self._has_come = self._is_ending = self._is_said = False
+        self._has_come = self.is_ending = self._is_said = False
         before = {each: handler for each in ENDINGS if (handler := signal.getsignal(each)) != signal.SIG_IGN}
         try:
             for each in before:

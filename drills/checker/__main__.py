@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from .checker import check_files
+from . import check_files
 
 EXIT_HELD, EXIT_BROKEN, EXIT_USAGE, EXIT_INCONCLUSIVE = 0, 1, 2, 3
 

@@ -284,7 +284,7 @@ class Bench(Stage):
         """
 
         def looked() -> T | None:
-            if INTERRUPTS.is_ending():
+            if INTERRUPTS.is_ending:
                 raise NotReached("interrupted")
             return look()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -123,7 +123,7 @@ def measured(events: Sequence[Event], fault_at: float) -> Measured:
     before = last_holders(intervals, fault_at)
     after = holders(intervals, end)
     fetching = _without_stopped(intervals, events)
-    commits = commits_of(events)
+    commits, settled_s = replayed(events)
     empty = gaps(fetching, fault_at, end)
     return Measured(
         marks=_marks(events, commits, fault_at, fetching, end),
@@ -138,7 +138,7 @@ def measured(events: Sequence[Event], fault_at: float) -> Measured:
         generations=_generations(commits, fault_at),
         resumed_s=_resumed(events, set(after), end),
         changes=changes_of_members(commits, fault_at),
-        settled_s=settled_after_kills_s(events),
+        settled_s=settled_s,
         asks=asked(events, intervals, fault_at),
     )
 
@@ -259,14 +259,6 @@ def _resumed(events: Sequence[Event], partitions: set[PartitionName], end: float
     return max((first.get(part, end) - back for part in partitions), default=None)
 
 
-def _replayed(events: Sequence[Event]) -> Iterator[tuple[Event, Commit | None, Sequence[GroupView]]]:
-    """Each event, what it changed, and the groups after it."""
-    world = Replay()
-    for event in events:
-        change = {"commit": world.commit, "closed": world.close}.get(event["event"])
-        yield event, change(event) if change is not None else None, list(world.groups.values())
-
-
 def _is_settled_without(name: str, group: GroupView) -> bool:
     """Whether a group is Stable with all registered members, without `name`; or has no readable state."""
     state = group.state.data if group.state is not None else None
@@ -275,9 +267,27 @@ def _is_settled_without(name: str, group: GroupView) -> bool:
     )
 
 
-def commits_of(events: Sequence[Event]) -> list[Commit]:
-    """What commits and ends of sessions have changed, in order."""
-    return [commit for _, commit, _ in _replayed(events) if commit is not None]
+def replayed(events: Sequence[Event]) -> tuple[list[Commit], float | None]:
+    """What commits and ends of sessions have changed, in order; and the longest time from a kill until the group was
+    Stable without the killed process, else a lower bound.
+
+    The time is None without a kill.
+    """
+    world = Replay()
+    commits: list[Commit] = []
+    waits: list[float] = []
+    killed: dict[str, float] = {}
+    for event in events:
+        if event["event"] == "commit":
+            commits.append(world.commit(event))
+        elif event["event"] == "closed":
+            commits.append(world.close(event))
+        elif event["event"] == "fault" and event.get("kind") == "kill":
+            killed[str(event.get("process", "")).partition("#")[0]] = float(event["at"])
+        settled = [name for name in killed if all(_is_settled_without(name, each) for each in world.groups.values())]
+        waits += [float(event["at"]) - killed.pop(name) for name in settled]
+    waits += [float(events[-1]["at"]) - at for at in killed.values()]
+    return commits, max(waits, default=None)
 
 
 def changes_of_members(commits: Sequence[Commit], fault_at: float) -> int:
@@ -291,24 +301,6 @@ def changes_of_members(commits: Sequence[Commit], fault_at: float) -> int:
                     more[group.name, member.consumer] += by
         found += commit.at >= fault_at and any(more.values())
     return found
-
-
-def settled_after_kills_s(events: Sequence[Event]) -> float | None:
-    """The longest time from a kill until the group was Stable without the killed process; else a lower bound.
-
-    None without a kill.
-    """
-    return max(_waits(events), default=None)
-
-
-def _waits(events: Sequence[Event]) -> Iterator[float]:
-    killed: dict[str, float] = {}
-    for event, _, groups in _replayed(events):
-        if event["event"] == "fault" and event.get("kind") == "kill":
-            killed[str(event.get("process", "")).partition("#")[0]] = float(event["at"])
-        for name in [name for name in killed if all(_is_settled_without(name, group) for group in groups)]:
-            yield float(event["at"]) - killed.pop(name)
-    yield from (float(events[-1]["at"]) - at for at in killed.values())
 
 
 PASS, FAIL, INCONCLUSIVE = "PASS", "FAIL", "INCONCLUSIVE"

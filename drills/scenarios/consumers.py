@@ -21,7 +21,7 @@ from ..base.settings import LIES
 from ..testbed.commands import SPARK_READY_S, slot
 from ..testbed.testbed import Stage
 from .coordinators import past_session
-from .definition import EVICTED, FETCHED_AGAIN, GIVEN_UP, HANDED_OVER, OWNERS_UNCHANGED, Drill, given_up_s
+from .definition import EVICTED, FETCHED_AGAIN, GIVEN_UP, HANDED_OVER, OWNERS_UNCHANGED, Drill, given_up_s, long_drill
 
 APPLICATION = "application"
 FULL_S = 3.0
@@ -190,7 +190,7 @@ CONSUMERS = (
         run=_hit(past_session(Stage.cut), comes_back=True),
         promises=(FETCHED_AGAIN,),
     ),
-    Drill(
+    long_drill(
         name="consumer-disk-hangs",
         title="A fetcher whose disk hangs",
         proves="A fetcher without progress leaves the group, and its partitions are reassigned.",
@@ -198,7 +198,6 @@ CONSUMERS = (
         fault="writes of a fetcher's segments hang for longer than max_poll_interval",
         run=_hit(_disk_hangs, comes_back=True),
         promises=(GIVEN_UP,),
-        is_short=False,
     ),
     Drill(
         name="consumer-never-acknowledges",
@@ -218,7 +217,7 @@ CONSUMERS = (
         run=partial(_application_hangs, where="between polls", joins=False),
         promises=(GIVEN_UP,),
     ),
-    Drill(
+    long_drill(
         name="consumers-rolling-restart",
         title="Rolling restart of the consumers",
         proves="A rolling upgrade of the fetchers hands over every partition, twice, and loses no record.",
@@ -226,7 +225,6 @@ CONSUMERS = (
         fault="SIGTERM to each fetcher in turn; each is restarted before the next is stopped",
         run=_rolled,
         promises=(HANDED_OVER,),
-        is_short=False,
     ),
     Drill(
         name="disk-full",

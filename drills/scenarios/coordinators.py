@@ -19,7 +19,7 @@ from ..faults.proxy import MULTI, Loss, op_code
 from ..testbed.commands import slot
 from ..testbed.testbed import Stage
 from . import definition as promised
-from .definition import PAST_THE_SESSION, Drill
+from .definition import PAST_THE_SESSION, Drill, long_drill
 
 LOST_S = 15.0
 """Time for a started fetcher to register, and for the commit."""
@@ -198,25 +198,23 @@ COORDINATORS = (
         fault="the reply to a commit that sends commands is dropped, and its connection cut",
         run=_one_reply_dropped,
     ),
-    Drill(
+    long_drill(
         name="coordinator-sigkill-each-step",
         title="Kill the coordinator at each step of a rebalance",
         proves="The next coordinator completes an unfinished rebalance.",
         hypothesis="The group is Stable again each time; no partition has two fetchers; every record comes once.",
         fault="SIGKILL to the coordinator, just before and just after each commit of a rebalance",
         run=at_each_step,
-        is_short=False,
     ),
-    Drill(
+    long_drill(
         name="coordinator-sigterm-each-step",
         title="Stop the coordinator at each step of a rebalance",
         proves="The next coordinator completes a rebalance that was unfinished at a resignation.",
         hypothesis="The group is Stable again each time; no partition has two fetchers; every record comes once.",
         fault="SIGTERM to the coordinator, just before and just after each commit of a rebalance",
         run=partial(at_each_step, is_killed=False),
-        is_short=False,
     ),
-    Drill(
+    long_drill(
         name="coordinators-rolling-restart",
         title="Rolling restart of the coordinators",
         proves="A rolling upgrade of the coordinators does not interrupt fetching.",
@@ -224,7 +222,6 @@ COORDINATORS = (
         fault="SIGTERM to each node in turn, the coordinator last; each is restarted before the next is stopped",
         run=_rolled,
         promises=(promised.FETCHING_UNINTERRUPTED, promised.OWNERS_UNCHANGED),
-        is_short=False,
     ),
 )
 
@@ -373,10 +370,8 @@ def _client_side(settings: Settings, strategy: str, misbehaves: str, timeout_ms:
     )
 
 
-_long_drill = partial(Drill, is_short=False)
-
 LEADERS = (
-    _long_drill(
+    long_drill(
         name="leader-sigkill",
         title="Kill the leader that is asked for an assignment (SIGKILL)",
         proves="A leader that dies during an ask is replaced in time; its incomplete answer has no effect.",
@@ -387,7 +382,7 @@ LEADERS = (
         promises=(promised.SETTLED_WITHOUT_THE_LEADER, promised.FETCHED_AGAIN),
         adjust=lambda settings: replace(_client_side(settings, COOPERATIVE, HANGS), state_bytes=STATE_BYTES),
     ),
-    _long_drill(
+    long_drill(
         name="leader-hangs-in-assign",
         title="A leader whose assignor hangs",
         proves="A leader that does not answer blocks no other member; the next leader is asked.",
@@ -398,7 +393,7 @@ LEADERS = (
         promises=(promised.NEXT_LEADER_AFTER_A_HANG, *promised.OTHERS_UNDISTURBED),
         adjust=lambda settings: _client_side(settings, COOPERATIVE, HANGS, TIMEOUT_MS),
     ),
-    _long_drill(
+    long_drill(
         name="leader-raises",
         title="A leader whose assignor raises",
         proves="A leader that fails reports why, and the next leader is asked after a backoff.",
@@ -409,7 +404,7 @@ LEADERS = (
         promises=(promised.NEXT_LEADER_AFTER_AN_ERROR, *promised.OTHERS_UNDISTURBED),
         adjust=lambda settings: _client_side(settings, COOPERATIVE, RAISES, TIMEOUT_MS),
     ),
-    _long_drill(
+    long_drill(
         name="coordinator-sigkill-each-step-client",
         title="Kill the coordinator at each step of a client-side assignment",
         proves="The next coordinator continues the same ask and answer, at whichever step the last one died.",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from ..base.settings import Settings
@@ -84,6 +85,8 @@ class Drill:
             "touches": [*touches, *TOUCHES[1:], *self.touches],
         }
 
+
+long_drill = partial(Drill, is_short=False)
 
 ACTS_S = 0.5
 RECOVERED_S = 1.0

@@ -23,7 +23,7 @@ from ..testbed.commands import READY_S
 from ..testbed.testbed import Stage
 from . import definition as promised
 from .coordinators import another_is_elected, elected_of
-from .definition import PAST_THE_SESSION, Drill
+from .definition import PAST_THE_SESSION, Drill, long_drill
 
 HEALTHY_S = 30.0
 RETURNS = "server-returns"
@@ -115,7 +115,7 @@ def _all_expired(stage: Stage) -> None:
     stage.wait_back(lives)
 
 
-_on_three = partial(Drill, servers=3, needs=frozenset({SERVERS}))
+_on_three = partial(Drill, servers=3, needs=frozenset({SERVERS}), promises=(promised.OWNERS_UNCHANGED,))
 
 ENSEMBLES = (
     _on_three(
@@ -144,7 +144,6 @@ ENSEMBLES = (
         hypothesis=STANDING,
         fault="SIGSTOP to the ZooKeeper leader, and SIGCONT when another one has led for a session timeout",
         run=partial(_leader_away, kind="pause-server", take="pause", give_back="resume"),
-        promises=(promised.OWNERS_UNCHANGED,),
         needs=frozenset({PAUSE}),
         is_short=False,
     ),
@@ -155,7 +154,6 @@ ENSEMBLES = (
         hypothesis=STANDING,
         fault="no packet between the ZooKeeper leader and its peers, until another one has led for a session timeout",
         run=partial(_leader_away, kind="cut-server", take="cut off", give_back="join"),
-        promises=(promised.OWNERS_UNCHANGED,),
         needs=frozenset({NETWORK}),
     ),
     Drill(
@@ -174,7 +172,6 @@ ENSEMBLES = (
         hypothesis=ELECTED,
         fault="SIGTERM to each server in turn, the leader last; each is restarted before the next is stopped",
         run=_rolled,
-        promises=(promised.OWNERS_UNCHANGED,),
         is_short=False,
     ),
     Drill(
@@ -319,13 +316,12 @@ CHANGES = (
         fault="an owner's znode and the coordinator's are deleted, one after the other",
         run=_deleted,
     ),
-    Drill(
+    long_drill(
         name="state-scribbled-by-hand",
         title="Overwrite a group's state",
         proves="A group whose state is lost continues, after the leases of all evicted members have expired.",
         hypothesis="The group is Stable again after the longest possible lease (40 s); every record comes once.",
         fault="the data of the group's state znode is overwritten",
         run=_state_scribbled,
-        is_short=False,
     ),
 )

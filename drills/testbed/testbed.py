@@ -265,7 +265,7 @@ ANSWER_S = 120.0
 
 
 class DataFrameReader:
-    """`drills.workloads.spark_reader`, started during the first drill, and restarted after it has ended.
+    """`drills.workloads.spark_app.read`, started during the first drill, and restarted after it has ended.
 
     :ivar process: the current one.
     """
@@ -277,7 +277,7 @@ class DataFrameReader:
     def _start(self) -> None:
         (self._folder / "reader.out").unlink(missing_ok=True)
         with held():  # so that the started process is always registered
-            command = module_command("drills.workloads.spark_reader", [])
+            command = module_command("drills.workloads.spark_app", [])
             self.process = Process(self._folder, "reader", command, takes_requests=True)
         self._heard = 0
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from drills.checker.checker import Checker
+from drills.checker import Checker
 from drills.runner import DRILLS
 from tests.drills.broken import consumers, nodes
 from tests.support.drills import ALL_DRILLS, BITES_AT_ONCE, asked_for, bitten

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from coordinator.zk.znodes.segments import Segment
-from drills.workloads import spark_reader
+from drills.workloads import spark_app
 from tests.drills.broken import plain_reader
 from tests.support.sealed import SealedGroup, batches
 from tests.support.world import World
@@ -22,11 +22,11 @@ def test_plain_reader_of_drills_agrees_with_spark(spark: SparkSession, world: Wo
     for partition, values in ((0, [b"0", b"1", b"2"]), (1, [b"0", b"0", b"7"]), (2, [b"0", b"no number", b"2"])):
         sealed.name(numbered(sealed, partition, values))
     asked = {"zk": world.zk, "group": "g", "failOnDataLoss": "true"}
-    spark_reader.register(spark)
+    spark_app.register(spark)
 
     plain = plain_reader.counted(asked)
 
-    by_spark = spark_reader.counted(spark.read.format("zk_group").options(**asked).load())
+    by_spark = spark_app.counted(spark.read.format("zk_group").options(**asked).load())
     assert sorted(plain, key=str) == sorted(by_spark, key=str)
     assert {each["partition"]: (each["distinct"], each["misplaced"]) for each in plain} == {
         0: (3, 0),

@@ -50,7 +50,7 @@ def test_the_benchmarks_session_has_sparks_own_number_of_shuffle_partitions(
     ground: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     builder = Builder()
-    monkeypatch.setattr("drills.workloads.spark_reader.SparkSession", MagicMock(builder=builder))
+    monkeypatch.setattr("drills.workloads.spark_app.SparkSession", MagicMock(builder=builder))
 
     ground.session(tmp_path)
 

@@ -10,7 +10,7 @@ from coordinator.zk.znodes.group_state import COMPLETING, FAILED, STABLE, Ask, A
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import ASSIGNMENT_FAILED, Command
 from drills.evidence.fetch_intervals import NO_ASKS, asked, asks_of, holds
-from drills.evidence.measurements import changes_of_members, commits_of, settled_after_kills_s
+from drills.evidence.measurements import changes_of_members, replayed
 
 Made = dict[str, Any]
 GROUP = GroupPaths("g")
@@ -163,30 +163,30 @@ def killed() -> list[Made]:
 def test_group_is_settled_when_stable_with_all_registered_and_no_dead_members(
     killed: list[Made],
 ) -> None:
-    assert settled_after_kills_s(killed) == pytest.approx(3.0)
-    assert changes_of_members(commits_of(killed), 10.0) == 2
+    assert replayed(killed)[1] == pytest.approx(3.0)
+    assert changes_of_members(replayed(killed)[0], 10.0) == 2
 
 
 def test_takeover_of_a_name_is_no_change_of_members(killed: list[Made]) -> None:
     taken_over = commit(14.0, "b#2", deleted(GROUP.id("b")), created(GROUP.id("b")))
 
-    assert changes_of_members(commits_of([*killed, taken_over]), 10.0) == 2
+    assert changes_of_members(replayed([*killed, taken_over])[0], 10.0) == 2
 
 
 @pytest.mark.parametrize("after", [("a", "b", "c"), ("b",), ("b", "c", "d")])
 def test_group_that_never_settles_counts_to_the_end_of_the_run(killed: list[Made], after: tuple[str, ...]) -> None:
     killed[-2] = commit(13.0, "n#1", state(STABLE, *after))
 
-    assert settled_after_kills_s(killed) == pytest.approx(10.0)
+    assert replayed(killed)[1] == pytest.approx(10.0)
 
 
 def test_killed_coordinator_leaves_a_stable_group_settled(killed: list[Made]) -> None:
     killed[3]["process"] = "node-1#7"
 
-    assert settled_after_kills_s(killed[:4]) == 0.0
+    assert replayed(killed[:4])[1] == 0.0
 
 
 def test_run_without_kills_has_nothing_to_settle(killed: list[Made]) -> None:
     killed[3]["kind"] = "pause"
 
-    assert settled_after_kills_s(killed) is None
+    assert replayed(killed)[1] is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 
 from coordinator.zk.znodes.group_state import EMPTY, STABLE
 from coordinator.zk.znodes.records import Channel
@@ -135,9 +135,9 @@ class Remains(Invariant):
                 continue
             since = self._last_sign(group, view)
             yield f"the channel of {name} in {group}", since, since["at"], allowed
-        finished = self._finished(group)
+        readers = [query for query in group.queries.values() if not query.is_expired]
         for segment in group.segments.values():
-            death = finished(segment)
+            death = _finished(readers, group.readers_changed, segment)
             if death is not None:
                 what = f"{segment.name} of {group}, finished by every query,"
                 retained_until = segment.made["at"] + bounds.get("segment_retention", 0.0)
@@ -153,22 +153,6 @@ class Remains(Invariant):
         left = self._left.get((group.name, view.consumer))
         return view.written if left is None or left["at"] < view.written["at"] else left
 
-    def _finished(self, group: GroupView) -> Callable[[SegmentView], Event | None]:
-        """The event by which the last of the queries had finished a segment; None while one has not."""
-        readers = [query for query in group.queries.values() if not query.is_expired]
-        changed = group.readers_changed
-
-        def death(segment: SegmentView) -> Event | None:
-            if not readers or changed is None:
-                return None
-            steps = [_finishing(query, segment.czxid) for query in readers]
-            found = [step for step in steps if step is not None]
-            if len(found) < len(steps):
-                return None
-            return max([*found, changed, segment.made], key=lambda event: event["at"])
-
-        return death
-
 
 def _end_of_owner(group: GroupView, owner: OwnerView) -> Event | None:
     """The commit that ended the incarnation of an owner znode; None while it lives, or when unknown."""
@@ -178,6 +162,14 @@ def _end_of_owner(group: GroupView, owner: OwnerView) -> Event | None:
     if view.data.incarnation == owner.data.incarnation and view.data.ended is None:
         return None
     return max(view.since, owner.made, key=lambda event: event["at"])
+
+
+def _finished(readers: Sequence[QueryView], changed: Event | None, segment: SegmentView) -> Event | None:
+    """The event by which the last of the queries had finished a segment; None while one has not, or without any."""
+    found = [step for query in readers if (step := _finishing(query, segment.czxid)) is not None]
+    if not readers or changed is None or len(found) < len(readers):
+        return None
+    return max([*found, changed, segment.made], key=lambda event: event["at"])
 
 
 def _finishing(query: QueryView, czxid: int) -> Event | None:

@@ -24,16 +24,11 @@ def subscribed(world: Replay, group: GroupView, member: MemberView) -> frozenset
 
     Under client-side assignment by its metadata; None when that is in an unknown format.
     """
-    protocol = _protocol(group)
+    protocol = group.known.strategy if group.known is not None and group.is_led else None
     known = member.subscribed
     if known is None or known[:2] != (world.topics_changed, protocol):
         known = member.subscribed = (world.topics_changed, protocol, _topics(world, member.registration, protocol))
     return known[2]
-
-
-def _protocol(group: GroupView) -> str | None:
-    """The protocol of client-side assignment; None under the coordinator's strategies."""
-    return group.known.strategy if group.known is not None and group.known.client is not None else None
 
 
 def _topics(world: Replay, registration: Registration | None, protocol: str | None) -> frozenset[str] | None:

@@ -1,4 +1,4 @@
-"""In place of `drills.workloads.spark_reader`: the same answers from the same plan and files, without a Spark.
+"""In place of `drills.workloads.spark_app.read`: the same answers from the same plan and files, without a Spark.
 
 For runs that are about something else than the DataFrame: a Spark takes as much of the processors as a drill.
 """
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def counted(asked: dict[str, str]) -> list[dict[str, Any]]:
-    """As `drills.workloads.spark_reader.counted`."""
+    """As `drills.workloads.spark_app.counted`."""
     config = source_config(asked)
     planner = BatchPlanner(config, config.session_opener, ThreadRuntime())
     try:

@@ -20,7 +20,7 @@ CONSUMERS = (
     "-m drills.workloads slot.main ",
     "-m drills.workloads application.",
 )
-READER = "-m drills.workloads.spark_reader"
+READER = "-m drills.workloads.spark_app"
 COMMAND = " ".join(sys.orig_argv[1:])
 
 if (BREAKS := os.environ.get("DRILL_BREAKS", "")) and COMMAND.startswith((NODE, *CONSUMERS)):
