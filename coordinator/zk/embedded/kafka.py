@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from coordinator.zk.embedded.directory import (
     HOST,
@@ -162,12 +162,20 @@ def _create(directory: Path, config: KafkaConfig, ports: Ports) -> None:
     write_atomically(directory / "kafka.json", json.dumps(state) + "\n")
 
 
-KAFKA_MODULE = "kafka_2.13"
 KAFKA_VERSION = "3.9.1"
 """3.9 is the last Kafka release line with ZooKeeper mode."""
 
 IVY_MAIN = "org.apache.ivy.Main"
 FETCH_TIMEOUT_S = 600.0
+
+
+class Artifact(NamedTuple):
+    """A Maven artifact; `name` is for messages."""
+
+    name: str
+    organization: str
+    module: str
+    version: str
 
 
 def cache_directory() -> Path:
@@ -177,35 +185,40 @@ def cache_directory() -> Path:
 
 
 def fetch_kafka() -> Path:
-    """The folder with the jars of the broker and its dependencies (46 MB), which PySpark's Ivy fetches when missing.
+    """The folder with the broker's jars (46 MB), as `fetched`."""
+    artifact = Artifact(f"Kafka {KAFKA_VERSION}", "org.apache.kafka", "kafka_2.13", KAFKA_VERSION)
+    return fetched(artifact, cache_directory() / f"kafka-{KAFKA_VERSION}")
+
+
+def fetched(artifact: Artifact, folder: Path) -> Path:
+    """`folder`, with the jars of an artifact and its dependencies, fetched by the Ivy in PySpark's jars when missing.
 
     `ZK_GROUP_IVY_SETTINGS` may name an Ivy settings file, for a private repository. Concurrent fetches wait for each
     other.
 
     :raises MissingProgram: when the jars cannot be fetched, or there is no java, or no PySpark.
     """
-    cache = cache_directory()
-    folder, scratch = cache / f"kafka-{KAFKA_VERSION}", cache / "kafka.new"
     if folder.is_dir():
         return folder
-    cache.mkdir(parents=True, exist_ok=True)
-    with locked(cache / "kafka.lock"):
+    cache_directory().mkdir(parents=True, exist_ok=True)
+    scratch = cache_directory() / "kafka.new"
+    with locked(cache_directory() / "kafka.lock"):
         shutil.rmtree(scratch, ignore_errors=True)  # left by a killed process
         scratch.mkdir()
         try:
             if not folder.is_dir():
-                _run_ivy(scratch, folder)
+                _run_ivy(artifact, scratch, folder)
                 (scratch / "lib").rename(folder)  # atomic: the folder is complete or absent
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     return folder
 
 
-def _run_ivy(scratch: Path, folder: Path) -> None:
+def _run_ivy(artifact: Artifact, scratch: Path, folder: Path) -> None:
     command = [java(), "-cp", class_path(("ivy-",)), IVY_MAIN, "-cache", str(scratch / "ivy")]
     if settings := os.environ.get("ZK_GROUP_IVY_SETTINGS"):
         command += ["-settings", settings]
-    command += ["-dependency", "org.apache.kafka", KAFKA_MODULE, KAFKA_VERSION, "-confs", "default"]
+    command += ["-dependency", artifact.organization, artifact.module, artifact.version, "-confs", "default"]
     command += ["-retrieve", str(scratch / "lib" / "[artifact]-[revision].[ext]")]
     try:
         done = subprocess.run(
@@ -219,9 +232,9 @@ def _run_ivy(scratch: Path, folder: Path) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise MissingProgram(_cannot(folder, f"no end after {FETCH_TIMEOUT_S:g} s")) from error
-    if done.returncode != 0 or not list((scratch / "lib").glob(f"{KAFKA_MODULE}-*.jar")):
-        raise MissingProgram(_cannot(folder, _reason(done.stdout)))
+        raise MissingProgram(_cannot(artifact, folder, f"no end after {FETCH_TIMEOUT_S:g} s")) from error
+    if done.returncode != 0 or not list((scratch / "lib").glob(f"{artifact.module}-*.jar")):
+        raise MissingProgram(_cannot(artifact, folder, _reason(done.stdout)))
 
 
 def _reason(output: str) -> str:
@@ -230,9 +243,9 @@ def _reason(output: str) -> str:
     return (errors or lines or ["no output"])[-1][:200]
 
 
-def _cannot(folder: Path, reason: str) -> str:
+def _cannot(artifact: Artifact, folder: Path, reason: str) -> str:
     return (
-        f"the jars of Kafka {KAFKA_VERSION} cannot be fetched by PySpark's Ivy ({reason}): make a Maven repository "
-        "reachable (ZK_GROUP_IVY_SETTINGS may name an Ivy settings file for one), or put the jars of a "
-        f"Kafka {KAFKA_VERSION} into {folder}"
+        f"the jars of {artifact.name} cannot be fetched by PySpark's Ivy ({reason}): make a Maven repository reachable "
+        "(ZK_GROUP_IVY_SETTINGS may name an Ivy settings file for one), or put the jars of a "
+        f"{artifact.name} into {folder}"
     )
