@@ -46,6 +46,11 @@ settings.load_profile("a busy machine")
 gc.set_threshold(100_000)  # by default a tenth of the time goes into what lives to the end: the collected tests
 
 
+def pytest_collection_finish() -> None:
+    """They are no garbage."""
+    gc.freeze()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=0, help="another order of what happens in tests in virtual time")
     parser.addoption("--rewrite", action="store_true", help="the expected side of turns as text becomes what is found")
@@ -137,7 +142,8 @@ def _level_of_the_log() -> Iterator[None]:
     root = logging.getLogger()
     level = root.level
     yield
-    root.setLevel(level)
+    if root.level != level:  # it empties the cache of every logger
+        root.setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ import operator
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields
 from datetime import UTC, datetime, timedelta
@@ -35,6 +35,7 @@ _MAX_SESSION_MS = 2**31 - 1
 _SWITCH = {"true": True, "false": False}
 _DATETIME = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(?::\d{2}(?:\.\d{1,9})?)?(?:Z|[+-]\d{2}(?::?\d{2})?)?", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_types_of: Callable[[type], Mapping[str, Any]] = cache(get_type_hints)
 
 
 def in_chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
@@ -50,7 +51,7 @@ class Values:
     """
 
     def __post_init__(self) -> None:
-        hints = get_type_hints(type(self))
+        hints = _types_of(type(self))
         for field in fields(self):
             value = typed(field.name, getattr(self, field.name), hints[field.name])
             object.__setattr__(self, field.name, value)
