@@ -834,6 +834,8 @@ def canonical(cfg: Config, w: World) -> World:
         return x
 
     def turn(t: Turn, is_over: bool) -> Turn:
+        if not any(t[1:]):  # it is not under way
+            return t
         queue = tuple(tuple(op(o) for o in multi) for multi in t.queue)
         if is_over or (queue and hopeless(queue[0])):
             return Turn(t.key)
