@@ -61,11 +61,11 @@ class _Clock:
     """One incarnation's.
 
     :ivar since: when the first command was sent, or first read, that it has not carried out; None without one.
-    :ivar sent: the last stop or start that it has not carried out.
+    :ivar sent: the last stop or start that it has not carried out, of those that this coordinator has sent or left.
     :ivar begun: the last pending one that its channel has named: it takes several multis, or restores a state.
-    :ivar withdrawn: the name of the last one that was withdrawn before it was seen to be begun.
+    :ivar withdrawn: the name of the last `sent` that was withdrawn before it was seen to be begun.
     :ivar waves: option -> the wave of its last command, how many that has, and when the last was sent.
-    :ivar has_commands: whether it had commands in the last read.
+    :ivar pending: name -> command, those that it had in the last read; None for those that were withdrawn since.
     :ivar is_unowned: whether it runs partitions without owner znodes, and has no commands.
     :ivar lost_at: when this last began a generation.
     """
@@ -76,7 +76,7 @@ class _Clock:
     begun: Command | None = None
     withdrawn: str = ""
     waves: dict[str, tuple[Wave, int, float]] = field(default_factory=dict)
-    has_commands: bool = False
+    pending: Mapping[str, Command | None] = field(default_factory=dict)
     is_unowned: bool = False
     lost_at: float = float("-inf")
 
@@ -108,7 +108,7 @@ class EvictionClocks:
         one = self._of.get(view.consumer)
         if one is None or one.incarnation != channel.incarnation:
             one = self._of[view.consumer] = _Clock(channel.incarnation)
-            one.sent = next((each for each in pending.values() if each is not None and _is_move(each)), None)
+            one.sent = next(filter(_is_move, pending.values()), None)
         elif one.sent is not None and is_carried_out(one.sent, view, has_owners):
             # Commands are read before the channel: this one may have been removed meanwhile.
             pending = {name: command for name, command in pending.items() if command != one.sent}
@@ -122,7 +122,7 @@ class EvictionClocks:
             one.begun, one.since = begun, now
         elif one.withdrawn and channel.command == one.withdrawn:  # begun before it was withdrawn, and after the read
             one.withdrawn, one.since = "", now if one.since is not None else None
-        one.has_commands = bool(pending)
+        one.pending = pending
         one.is_unowned = has_owners and not view.commands and not view.running <= owners
         is_late = one.since is not None and (pending or one.sent is not None or one.is_unowned)
         if not (is_late or one.waves or one.is_unowned):
@@ -140,10 +140,9 @@ class EvictionClocks:
         nothing to carry out: it runs its target, or waits for others."""
         now = self._runtime.monotonic()
         for name, back in plan.withdrawn:
-            its = self._of.get(name)
-            if its is not None:
-                its.sent = its.sent if back.command != its.sent else None  # it may be an ask beside a start
-                its.withdrawn = back.name if back.command != its.begun else ""
+            if (its := self._of.get(name)) is not None and its.sent is not None and its.sent == back.command:
+                its.sent, its.withdrawn = None, back.name if back.command != its.begun else ""  # no ask beside it
+        gone = {(name, back.name) for name, back in plan.withdrawn}
         busy = set(plan.deferred)
         for name, command in plan.commands:
             one = self._of.get(name)
@@ -156,16 +155,18 @@ class EvictionClocks:
                 last, times, _ = one.waves.get(command.option, (wave, 0, now))
                 one.waves[command.option] = wave, 1 + (times if last == wave else 0), now
         for name, one in self._of.items():
+            one.pending = {sent: None if (name, sent) in gone else each for sent, each in one.pending.items()}
+            one.sent = next(filter(_is_move, one.pending.values()), one.sent)
             if plan.is_new_generation and one.is_unowned:
                 one.lost_at = now
                 one.since = now if one.since is None else one.since
-            elif name not in busy and not one.has_commands and not one.is_unowned:
+            elif name not in busy and not one.pending and not one.is_unowned:
                 one.since = one.sent = None
 
 
-def _is_move(command: Command) -> bool:
+def _is_move(command: Command | None) -> bool:
     """Whether it changes what a member runs."""
-    return command.option in (START_FETCHER, STOP_FETCHER)
+    return command is not None and command.option in (START_FETCHER, STOP_FETCHER)
 
 
 # ---- the last fetches, for the history
@@ -256,8 +257,7 @@ def _observe(life: _Life, view: ChannelView, member: Member | None, changed_ms: 
         return
     if channel.incarnation != life.incarnation:
         life.is_over = True
-        registration = member.registration if member is not None else None
-        if member is not None and registration is not None and registration.took_over_ms:
+        if member is not None and (registration := member.registration) is not None and registration.took_over_ms:
             known_ms = life.fetched_ms or 0
             life.has_run = life.has_run or not known_ms
             # A live channel is written once in that interval; the registration may lie.

@@ -21,14 +21,16 @@ START = Command(START_FETCHER, 1, 2, "i", {"c-0": frozenset({P0, P1})}, topics={
 STOP = Command(STOP_FETCHER, 1, 2, "i", partitions=frozenset({P0}), topics={"t": "id"})
 STOP_ALL = replace(STOP, partitions=NONE)
 LED = replace(START, ask="ask-0000000001")
+ASK = Command(ASSIGN, 1, 2, "i", ask="ask-0000000002")
 IN_REGION = replace(START, region=Order(7))
 
 
-def view(*running: TopicPartition, sent: tuple[Command, ...] = (), **fields: Any) -> ChannelView:
+def view(*running: TopicPartition, sent: tuple[Command, ...] = (), first: int = 0, **fields: Any) -> ChannelView:
+    """A channel; the commands in it are named by their numbers, from `first` on."""
     channel = Channel(
         "i", 1, **{"generation": 2, "running": dict.fromkeys(running, 5), "topics": {"t": "id"}, **fields}
     )
-    return ChannelView("c", 1, channel, tuple(SentCommand(f"command-{n}", each) for n, each in enumerate(sent)))
+    return ChannelView("c", 1, channel, tuple(SentCommand(f"command-{n}", each) for n, each in enumerate(sent, first)))
 
 
 @pytest.mark.parametrize(
@@ -79,14 +81,17 @@ class Seen:
     def __init__(self) -> None:
         self.runtime = ManualRuntime()
         self.clocks = EvictionClocks(self.runtime)
+        self.pending: tuple[SentCommand, ...] = ()
 
     def reads(self, seen: ChannelView, *owners: TopicPartition, after_s: float = 0.0) -> ChannelView:
         self.runtime.now += after_s
+        self.pending = seen.commands
         return self.clocks.observed({"c": seen}, frozenset(owners), True)["c"]
 
-    def sends(self, *commands: Command, withdraws: Command | None = None, is_new_generation: bool = False) -> None:
+    def sends(self, *commands: Command, withdraws: int = 0, is_new_generation: bool = False) -> None:
+        """:param withdraws: so many of the commands that were read, the last ones."""
         starts = tuple(("c", each) for each in commands)
-        withdrawn = (("c", SentCommand("command-9", withdraws)),) if withdraws is not None else ()
+        withdrawn = tuple(("c", each) for each in self.pending[len(self.pending) - withdraws :])
         self.clocks.decided(Plan(GroupState(), starts=starts, withdrawn=withdrawn, is_new_generation=is_new_generation))
 
     def defers(self) -> None:
@@ -142,25 +147,24 @@ def test_commands_that_replace_one_another_do_not_restart_the_clock() -> None:
     some.reads(view())
     some.sends(START)
     some.reads(view(sent=(START,)), after_s=2)
-    some.sends(withdraws=START)
+    some.sends(withdraws=1)
     assert some.reads(view(), after_s=1).waits_s == 0  # it has nothing to carry out now
     some.sends(LED)
     assert some.reads(view(sent=(LED,)), after_s=1).waits_s == 4
-    some.sends(START, withdraws=LED)
+    some.sends(START, withdraws=1)
     assert some.reads(view(sent=(START,)), after_s=1).waits_s == 5
 
 
 def test_withdrawn_ask_does_not_hide_that_the_start_before_it_is_carried_out() -> None:
     """A leader that answers late is asked again in the same turn that reads its channel."""
     some = Seen()
-    ask = Command(ASSIGN, 1, 2, "i", ask="ask-0000000002")
     some.reads(view())
-    some.sends(START, ask)
-    some.reads(view(sent=(START, ask)), after_s=4)
-    some.sends(withdraws=ask)
+    some.sends(START, ASK)
+    some.reads(view(sent=(START, ASK)), after_s=4)
+    some.sends(withdraws=1)
     some.reads(view(P0, P1), P0, P1, after_s=2)
-    some.sends(ask)
-    assert some.reads(view(P0, P1, sent=(ask,)), P0, P1, after_s=1).waits_s == 1
+    some.sends(ASK)
+    assert some.reads(view(P0, P1, sent=(ASK,)), P0, P1, after_s=1).waits_s == 1
 
 
 def test_member_that_waits_for_others_or_runs_its_target_has_no_clock() -> None:
@@ -168,7 +172,7 @@ def test_member_that_waits_for_others_or_runs_its_target_has_no_clock() -> None:
     some.reads(view())
     some.sends(START)
     some.reads(view(sent=(START,)), after_s=2)
-    some.sends(withdraws=START)
+    some.sends(withdraws=1)
     some.reads(view())
     some.sends()
     assert some.reads(view(), after_s=100).waits_s == 0
@@ -179,9 +183,9 @@ def test_stop_that_was_withdrawn_is_not_taken_for_carried_out() -> None:
     some.reads(view(P1))
     some.sends(START)
     some.reads(view(P1, sent=(START,)))
-    some.sends(STOP, withdraws=START)  # P0 is not run: the channel shows it from the beginning
+    some.sends(STOP, withdraws=1)  # P0 is not run: the channel shows it from the beginning
     some.reads(view(P1, sent=(STOP,)), after_s=1)
-    some.sends(START, withdraws=STOP)
+    some.sends(START, withdraws=1)
     assert some.reads(view(P1, sent=(START,)), after_s=1).waits_s == 1
 
 
@@ -203,9 +207,63 @@ def test_command_that_is_begun_as_it_is_withdrawn_restarts_the_clock_once() -> N
     some.reads(view())
     some.sends(START)
     some.reads(view(sent=(START,)), after_s=2)
-    some.sends(STOP, withdraws=START)
-    assert some.reads(view(P0, sent=(STOP,), command="command-9"), P0).waits_s == 0
-    assert some.reads(view(P0, sent=(STOP,), command="command-9"), P0, after_s=1).waits_s == 1
+    some.sends(STOP, withdraws=1)
+    assert some.reads(view(P0, sent=(STOP,), first=1, command="command-0"), P0).waits_s == 0
+    assert some.reads(view(P0, sent=(STOP,), first=1, command="command-0"), P0, after_s=1).waits_s == 1
+
+
+def test_ask_that_is_withdrawn_beside_a_begun_start_does_not_hide_it() -> None:
+    """A coordinator that is elected withdraws both, and sends them again with its own epoch."""
+    some = Seen()
+    some.reads(view(sent=(START, ASK)))
+    some.reads(view(sent=(START, ASK)), after_s=2)
+    some.sends(START, ASK, withdraws=2)
+    assert some.reads(view(P0, sent=(START, ASK), first=2, command="command-0"), P0).waits_s == 0
+
+
+def test_withdrawn_ask_that_the_channel_names_restarts_no_clock() -> None:
+    """The product's own consumer names no ask but with its answer; a channel may say anything."""
+    some = Seen()
+    some.reads(view())
+    some.sends(START, ASK)
+    some.reads(view(sent=(START, ASK)), after_s=2)
+    some.sends(withdraws=1)
+    assert some.reads(view(sent=(START,), command="command-1"), after_s=1).waits_s == 3
+
+
+def test_withdrawn_copy_does_not_hide_that_the_command_is_carried_out() -> None:
+    some = Seen()
+    some.reads(view(P0))
+    some.sends(STOP)
+    some.reads(view(P0, sent=(STOP, STOP)), P0, after_s=1)
+    some.sends(withdraws=1)
+    some.reads(view(generation=3), after_s=2)
+    some.sends(START)
+    assert some.reads(view(sent=(START,), first=2), after_s=1).waits_s == 1
+
+
+def test_command_whose_reply_was_lost_is_seen_to_be_carried_out() -> None:
+    """The turn starts over, reads the command that it has sent, and leaves it."""
+    some = Seen()
+    some.reads(view(P0), P0)
+    some.reads(view(P0, sent=(STOP,)), P0)
+    some.sends()
+    some.reads(view(generation=3), after_s=4)
+    some.sends(START)
+    assert some.reads(view(sent=(START,), first=1), after_s=1).waits_s == 1
+
+
+def test_command_that_replaces_another_in_a_lost_reply_is_seen_to_be_carried_out() -> None:
+    some = Seen()
+    some.reads(view(P0, P2), P0, P2)
+    some.sends(START)
+    some.reads(view(P0, P2, sent=(START,)), P0, P2, after_s=1)
+    some.reads(view(P0, P2, sent=(STOP,), first=1), P0, P2)
+    some.sends()
+    assert some.reads(view(P0, P2, sent=(STOP,), first=1), P0, P2, after_s=1).waits_s == 2
+    some.reads(view(P2), P2, after_s=2)
+    some.sends(START)
+    assert some.reads(view(P2, sent=(START,), first=2), P2, after_s=1).waits_s == 1
 
 
 def test_clock_ends_where_a_refused_partition_has_an_owner() -> None:
@@ -222,21 +280,38 @@ def test_clock_ends_where_a_refused_partition_has_an_owner() -> None:
 def test_command_that_no_coordinator_has_sent_restarts_no_clock() -> None:
     some = Seen()
     some.reads(view())
+    some.sends(START)
     for nth in range(1, 4):
-        own = replace(STOP, partitions=frozenset({TopicPartition("t", 10 + nth)}))
-        some.reads(view(P0, sent=(own,), command="command-0"), P0)
-        some.sends(withdraws=own)
-        assert some.reads(view(P0, sent=(own,), command="command-0"), P0, after_s=1).waits_s == nth
+        own, name = replace(STOP, partitions=frozenset({TopicPartition("t", 10 + nth)})), f"command-{nth}"
+        some.reads(view(P0, sent=(own,), first=nth, command=name), P0)
+        some.sends(START, withdraws=1)
+        assert some.reads(view(P0, command=name), P0, after_s=1).waits_s == nth
+
+
+def test_withdrawn_command_is_not_left_when_the_channel_becomes_unreadable() -> None:
+    some = Seen()
+    own = replace(STOP, partitions=frozenset({P2}))
+    some.reads(view())
+    some.sends(START)
+    some.reads(view(sent=(START, own)), after_s=1)
+    some.sends(withdraws=1)
+    some.reads(ChannelView("c", 2, None, some.pending[:1]))
+    some.sends(withdraws=1)
+    some.reads(ChannelView("c", 2, None))
+    some.sends()
+    some.reads(view(), after_s=1)
+    some.sends(START)
+    assert some.reads(view(sent=(START,), first=2), after_s=1).waits_s == 3
 
 
 def test_drain_is_no_command_to_the_clock_and_an_answer_is_until_it_is_removed() -> None:
     some = Seen()
-    assign, drain = Command(ASSIGN, 1, 2, "i", ask="ask-0000000002"), Command(DRAIN, 1, 2, "i", region=Order(7, 1))
+    drain = Command(DRAIN, 1, 2, "i", region=Order(7, 1))
     some.reads(view())
     some.sends(drain)
     assert some.reads(view(sent=(drain,)), after_s=1).waits_s == 0
-    some.sends(assign)
-    assert some.reads(view(sent=(assign, drain)), after_s=1).waits_s == 1
+    some.sends(ASK)
+    assert some.reads(view(sent=(ASK, drain)), after_s=1).waits_s == 1
     some.reads(view(sent=(drain,)))
     some.sends()
     assert some.reads(view(sent=(drain,)), after_s=1).waits_s == 0

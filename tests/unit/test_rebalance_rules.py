@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator.assignors import RangeAssignor
-from coordinator.zk.errors import ConnectionLost
+from coordinator.zk.errors import ConnectionLost, OutcomeUnknown
 from coordinator.zk.store import Create, Delete, SetData
 from coordinator.zk.znodes.group_state import COMPLETING, STABLE
 from coordinator.zk.znodes.partitions import TopicPartition
@@ -194,6 +194,31 @@ def test_churn_does_not_postpone_the_eviction_of_an_unresponsive_consumer(runs_s
 
     assert silent.fenced is None or silent.fenced.over is not None
     assert "evicted: it carried out no command" in (world.channels()["a"].ended or "")
+
+
+def test_member_that_has_stopped_has_the_whole_time_for_its_start_after_a_lost_reply() -> None:
+    world = a_world()
+    slow = world.start("a", {"t": 1})
+    settle(world)
+    other = world.start("b", {"t": 1})
+
+    checks = world.tree.after_commit
+
+    def lose_the_reply(operations: object) -> None:
+        world.tree.after_commit = checks
+        raise OutcomeUnknown("the reply was lost")
+
+    world.tree.after_commit = lose_the_reply
+    world.turn()
+    for seconds in (0.9 * MAX_POLL_MS / 1000, 0.2 * MAX_POLL_MS / 1000):
+        world.tick(seconds)
+        other.tend()
+        world.turn()
+        assert world.channels()["a"].is_live
+        slow.tend()
+        world.turn()
+
+    assert slow.stopped == [frozenset({T0, T1, T2, TopicPartition("t", 3)})] and running(world, "a") == {T0, T1}
 
 
 # ---- a member that says it runs what it does not
