@@ -113,7 +113,7 @@ class EvictionClocks:
             # Commands are read before the channel: this one may have been removed meanwhile.
             pending = {name: command for name, command in pending.items() if command != one.sent}
             one.since = one.sent = None
-        elif one.sent is not None and not pending and _is_in_the_way(one.sent, view, owners):
+        elif one.sent is not None and one.sent not in pending.values() and _is_in_the_way(one.sent, view, owners):
             one.since = one.sent = None
         if pending:
             one.since = now if one.since is None else one.since

@@ -277,6 +277,17 @@ def test_clock_ends_where_a_refused_partition_has_an_owner() -> None:
     assert some.reads(view(P0, refused=frozenset({P1})), P0, P1).waits_s == 0
 
 
+def test_ask_beside_an_answered_start_does_not_hide_the_owner_that_it_waits_for() -> None:
+    some = Seen()
+    some.reads(view())
+    some.sends(START)
+    some.reads(view(sent=(START,)), after_s=285)
+    some.sends(ASK)
+    some.reads(view(P0, refused=frozenset({P1}), sent=(ASK,)), P0, P1, after_s=5)
+    some.sends()
+    assert some.reads(view(P0, refused=frozenset({P1}), sent=(ASK,)), P0, P1, after_s=10).waits_s == 10
+
+
 def test_command_that_no_coordinator_has_sent_restarts_no_clock() -> None:
     some = Seen()
     some.reads(view())
