@@ -31,7 +31,7 @@ from ..term.reading import Findings, FirstSeen
 from ..term.term import Term
 from ..zk.below import unlink_segment
 from ..zk.errors import AccessDenied, BadData
-from ..zk.store import DENIED, Check, Delete, Listing, Node, Operation, SetData, existing_nodes
+from ..zk.store import DENIED, Check, Delete, Listing, Node, Operation, SetData, existing_nodes, nodes_at
 from ..zk.values import in_chunks
 from ..zk.znodes.cuts import Cut, GroupCuts
 from ..zk.znodes.json_fields import readable
@@ -113,8 +113,7 @@ class Queries:
         readers: dict[str, int] = {}
         ephemeral: dict[str, int] = {}
         runs: set[QueryRun] = set()
-        where = [paths.query(name) for name in names]
-        for name, path, node in zip(names, where, self._store.get_many(where), strict=True):
+        for name, path, node in nodes_at(self._store, names, paths.query):
             if node is None:  # the next listing shows whether it was removed
                 if name in seen.ephemeral:
                     readers[name] = ephemeral[name] = seen.ephemeral[name]
@@ -266,8 +265,7 @@ class SegmentCollector:
     def _look(self, names: Sequence[str]) -> None:
         """The groups that have ever sealed, each with the current data of `segments`."""
         found: dict[str, _Group] = {}
-        every = [GroupPaths(name) for name in names]
-        for paths, node in zip(every, self._store.get_many([paths.segments for paths in every]), strict=True):
+        for paths, _, node in nodes_at(self._store, map(GroupPaths, names), lambda paths: paths.segments):
             if node is None or not (node.stat.cversion or node.data):
                 continue
             group = self._groups.get(paths.group) or _Group(paths, node)
@@ -288,8 +286,7 @@ class SegmentCollector:
 
     def _look_at_members(self, groups: Sequence[_Group]) -> None:
         """The seal interval of each fetcher; read again after members joined or left."""
-        nodes = self._store.get_many([group.paths.ids for group in groups])
-        for group, node in zip(groups, nodes, strict=True):
+        for group, _, node in nodes_at(self._store, groups, lambda group: group.paths.ids):
             registered = node.stat.pzxid if node else 0
             if registered != group.registered:
                 with suppress(AccessDenied):  # the listeners report it

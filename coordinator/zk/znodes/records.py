@@ -95,20 +95,18 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True)
-class CoordinatorRecord(Record):
-    """`/consumers/coordinator`: the elected coordinator."""
-
-    node: Annotated[str, forms.text()]
-    host: Annotated[str, forms.text(default="")]
-    epoch: Annotated[int, forms.count()]
-
-
-@dataclass(frozen=True, slots=True)
 class NodeRecord(Record):
     """`/consumers/nodes/[session]`: a node that runs, elected or on standby."""
 
     node: Annotated[str, forms.text()]
     host: Annotated[str, forms.text(default="")]
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorRecord(NodeRecord):
+    """`/consumers/coordinator`: the elected coordinator."""
+
+    epoch: Annotated[int, forms.count()]
 
 
 @dataclass(frozen=True, slots=True)
