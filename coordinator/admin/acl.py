@@ -180,8 +180,7 @@ def _commit(store: AclStore, operations: Sequence[Operation], policy: AclPolicy)
     except Refused as refused:
         if refused.reason != "InvalidACLError":
             raise
-        named = [*policy.coordinators, *policy.operators, *policy.readers, *policy.members]
-        schemes = ", ".join(sorted({one.partition(":")[0] for one in named}))
+        schemes = ", ".join(sorted({one.partition(":")[0] for one in policy.identities}))
         raise UsageError(f"the server lacks one of the schemes {schemes}") from refused
 
 
