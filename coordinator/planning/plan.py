@@ -153,6 +153,10 @@ def plan(
         client=asks.client,
         region=_group_region(snapshot, step, is_ready, tuple(sorted(assignment.target.keys() & members.away.keys()))),
     )
+    gone = _gone(snapshot, members)
+    record = history_of(
+        snapshot, state, is_new, reconciliation.are_stopping, asks.reason or trigger, gone, members.ends
+    )
     return Plan(
         state=state,
         is_new_generation=is_new,
@@ -164,15 +168,7 @@ def plan(
         drains=reconciliation.drains,
         draining=frozenset(reconciliation.draining).union(consumer for consumer, _ in reconciliation.drains),
         region=step,
-        rebalance=history_of(
-            snapshot,
-            state,
-            is_new,
-            reconciliation.are_stopping,
-            asks.reason or trigger,
-            _gone(snapshot, members),
-            members.ends,
-        ),
+        rebalance=record,
         replaced=replaced_of(snapshot, generation) if is_new else None,
         forgotten=tuple(n for n in snapshot.history if n != generation)[: -(HISTORY_KEPT - 1)] if is_new else (),
         again_s=_again_s(snapshot, members, reconciliation, asks, is_held),
