@@ -86,12 +86,6 @@ class Reading:
             return None
 
 
-def first_names(names: Sequence[str], most: int = 3, separator: str = ", ") -> str:
-    """`most` of the names, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return separator.join(names[:most]) + more
-
-
 def unreadable(problems: Mapping[str, str], most: int) -> list[str]:
     """A line for each unreadable znode, `most` of them, and one for the others."""
     lines = [text if path in text else f"{path}: {text}" for path, text in sorted(problems.items())]

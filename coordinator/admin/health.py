@@ -12,6 +12,7 @@ from itertools import takewhile
 from ..zk.errors import BadData
 from ..zk.security.policy import AclPolicy
 from ..zk.store import DENIED, Store, existing_nodes
+from ..zk.values import first_names
 from ..zk.znodes import paths as znodes
 from ..zk.znodes import records
 from ..zk.znodes.group_state import CLIENT, COMPLETING, FAILED, PREPARING, STABLE, Rebalance, partitions_of
@@ -21,7 +22,7 @@ from ..zk.znodes.regions import ABORTED, RESETTING, RUNNING
 from ..zk.znodes.regions import FAILED as REGION_FAILED
 from ..zk.znodes.segments import SegmentsRecord
 from ..zk.znodes.topic_filter import TopicFilter
-from .groups import Reading, ShownGroup, first_names, read_group, unreadable
+from .groups import Reading, ShownGroup, read_group, unreadable
 from .regions import OPEN, ShownRegion, read_region
 from .segments import FAR_BEHIND_SEGMENTS, ShownQuery, silent_queries
 from .topics import usable_topics

@@ -7,11 +7,12 @@ from dataclasses import asdict
 import click
 
 from coordinator.admin import control
-from coordinator.admin.groups import Reading, first_names
+from coordinator.admin.groups import Reading
 from coordinator.admin.health import STUCK_AFTER_MS, HealthFinding, Status, findings, read_status, summary
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.process.cli import brokers_option, echo_alarm, print_rows, printable, row_objects
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.values import first_names
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import NodeRecord, PausedRecord
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from ..assignors import Assignor
 from ..zk.errors import RebalanceFailed
+from ..zk.values import first_names
 from ..zk.znodes.group_state import COMPLETING, EMPTY, FAILED, PREPARING, STABLE, GroupState, Rebalance, Target, bounded
 from ..zk.znodes.json_fields import MAX_COUNT
 from ..zk.znodes.partitions import NONE, PartitionSet
@@ -297,9 +298,7 @@ def _reason(members: Membership, reconciliation: Moves, asks: Asking) -> str | N
     if not reconciliation.waiting:
         return None
     name, partitions = min(reconciliation.waiting.items())
-    shown = ", ".join(str(part) for part in sorted(partitions)[:3])
-    more = f" and {len(partitions) - 3} more" if len(partitions) > 3 else ""
-    return f"{name} waits for {shown}{more} to become free"
+    return f"{name} waits for {first_names([*map(str, sorted(partitions))])} to become free"
 
 
 def _again_s(
