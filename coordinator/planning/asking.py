@@ -411,7 +411,10 @@ def _ask_reason(group: Group) -> str:
 
 def _differs(group: Group, ask: Ask, answer: Answer) -> str:
     """How the group differs from an answer's view; empty without a difference."""
-    if changed := _changed(ask.members, group.members):
+    asked, now = (
+        {name: (one.identity, one.digest) for name, one in each.items()} for each in (ask.members, group.members)
+    )
+    if changed := changes_between(asked, now):
         return changed
     if (ask.protocol_type, ask.protocol) != (group.membership.protocol_type, group.membership.strategy):
         return f"protocol {group.membership.strategy}"
@@ -419,11 +422,6 @@ def _differs(group: Group, ask: Ask, answer: Answer) -> str:
         return outdated
     # Added partitions are the leader's business, which may wait for more, up to a timeout.
     return outdated_topic(answer, group.snapshot.topics) if group.snapshot.grown_age_s >= group.timeout_s else ""
-
-
-def _changed(asked: Mapping[str, AskMember], now: Mapping[str, AskMember]) -> str:
-    before, after = ({name: (one.identity, one.digest) for name, one in each.items()} for each in (asked, now))
-    return changes_between(before, after)
 
 
 def unchanged(group: Group, client: ClientSide, commands: Set[tuple[str, str]] = frozenset()) -> Asking:
