@@ -25,15 +25,7 @@ from .term.operator_requests import Asked
 from .term.reading import Problems
 from .term.term import Term
 from .zk.below import unlink_segment
-from .zk.errors import (
-    AccessDenied,
-    CoordinatorError,
-    EpochOver,
-    Fenced,
-    NotAuthorized,
-    Retryable,
-    StoreError,
-)
+from .zk.errors import AccessDenied, CoordinatorError, EpochOver, Fenced, NotAuthorized, Retryable, StoreError
 from .zk.lease import LeaseLog
 from .zk.runtime import Event, Runtime, Task
 from .zk.store import SessionState, Store, StoreFactory

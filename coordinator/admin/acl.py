@@ -10,7 +10,7 @@ from typing import Final
 
 from ..zk.errors import AccessDenied, BadData, CoordinatorError, OutcomeUnknown, Refused, UsageError
 from ..zk.security.policy import ADMIN, ALL, CREATE, WORLD, AclPolicy, acl_of, group_of, letters_of
-from ..zk.store import DENIED, Acl, AclEntry, AclStore, Check, Create, Delete, Node, Operation, SetData
+from ..zk.store import DENIED, Acl, AclEntry, AclStore, Check, Create, Delete, Node, Operation, SetData, nodes_at
 from ..zk.update import Change, Failure, ensure, retried, update
 from ..zk.znodes.group_state import GroupState
 from ..zk.znodes.json_fields import readable
@@ -57,9 +57,8 @@ def group_policies(store: AclStore) -> dict[str, AclPolicy | None]:
 
     :raises BadData: when one is malformed, or may not be read.
     """
-    groups = names_below(store, GROUPS)
-    nodes = store.get_many([GroupPaths(group).acl for group in groups])
-    return {group: parsed_group(group, node) for group, node in zip(groups, nodes, strict=True)}
+    nodes = nodes_at(store, names_below(store, GROUPS), lambda group: GroupPaths(group).acl)
+    return {group: parsed_group(group, node) for group, _, node in nodes}
 
 
 def groups_without_members(groups: Mapping[str, AclPolicy | None]) -> list[str]:
@@ -69,11 +68,10 @@ def groups_without_members(groups: Mapping[str, AclPolicy | None]) -> list[str]:
 
 def groups_outside_their_region(store: AclStore, groups: Mapping[str, AclPolicy | None]) -> list[tuple[str, str]]:
     """Groups that are bound to a consistent region which their policy does not permit, with the region."""
-    nodes = store.get_many([GroupPaths(group).state for group in groups])
     found = []
-    for (group, policy), node in zip(groups.items(), nodes, strict=True):
-        state = readable(GroupState.parse, GroupPaths(group).state, node)  # the coordinator reports an unreadable one
-        region = state.region if state is not None else None
+    for group, path, node in nodes_at(store, groups, lambda group: GroupPaths(group).state):
+        state = readable(GroupState.parse, path, node)  # the coordinator reports an unreadable one
+        region, policy = state.region if state is not None else None, groups[group]
         if region is not None and (policy is None or region.name not in policy.regions):
             found.append((group, region.name))
     return found
@@ -182,8 +180,7 @@ def _commit(store: AclStore, operations: Sequence[Operation], policy: AclPolicy)
     except Refused as refused:
         if refused.reason != "InvalidACLError":
             raise
-        named = [*policy.coordinators, *policy.operators, *policy.readers, *policy.members]
-        schemes = ", ".join(sorted({one.partition(":")[0] for one in named}))
+        schemes = ", ".join(sorted({one.partition(":")[0] for one in policy.identities}))
         raise UsageError(f"the server lacks one of the schemes {schemes}") from refused
 
 

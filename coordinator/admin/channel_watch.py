@@ -13,13 +13,12 @@ from typing import Any
 
 from ..zk.errors import BadData, CoordinatorError, Retryable, SessionLost
 from ..zk.runtime import Queue, Runtime
-from ..zk.store import Node, SessionState, TreeEvent, TreeStore
+from ..zk.store import Node, SessionState, TreeEvent, TreeStore, existing_nodes, nodes_at
 from ..zk.values import shown
 from ..zk.znodes.json_fields import readable
 from ..zk.znodes.partitions import range_texts
 from ..zk.znodes.paths import COMMAND_PREFIX, GroupPaths, is_name, names_below, sequence
 from ..zk.znodes.records import START_FETCHER, STOP_FETCHER, Channel, Command, Registration, parsed_channel
-from .groups import existing
 
 COMMAND, ACKNOWLEDGED, WITHDRAWN, REMOVED = "command", "acknowledged", "withdrawn", "removed"
 REGISTERED, ENDED, MISSED = "registered", "ended", "missed"
@@ -341,12 +340,11 @@ class ChannelWatch:
         ]
         at_ms, now_s, events = self._runtime.wall_ms(), self._runtime.monotonic(), []
         gone = [seen for key, seen in self._standing.items() if key not in set(keys)]
-        channels = store.get_many([self._paths.channel(seen.consumer) for seen in gone])
-        for seen, node in zip(gone, channels, strict=True):
+        for seen, _, node in nodes_at(store, gone, lambda seen: self._paths.channel(seen.consumer)):
             del self._standing[seen.consumer, seen.name]
             known = SeenCommand(seen.consumer, seen.name, seen.command, None, seen.problem)  # time of removal unknown
             events.append(removed(known, self._channel(seen.consumer, node), at_ms, now_s))
-        for key, node in existing(store, {key: self._paths.command(*key) for key in keys}).items():
+        for key, _, node in existing_nodes(store, keys, lambda key: self._paths.command(*key)):
             if key not in self._standing:
                 self._standing[key] = seen = self._seen(*key, node, None)
                 events.append(sent(seen, at_ms))
@@ -354,15 +352,14 @@ class ChannelWatch:
 
     def _read_lives(self, store: TreeStore) -> list[ChannelEvent]:
         """The registered consumers; the first reading returns no events for those that are already there."""
-        nodes = existing(store, {name: self._paths.id(name) for name in self._consumers(store, self._paths.ids)})
-        found = {name: self._read_registration(name, node) for name, node in nodes.items()}
+        nodes = existing_nodes(store, self._consumers(store, self._paths.ids), self._paths.id)
+        found = {name: self._read_registration(name, node) for name, _, node in nodes}
         at_ms = self._runtime.wall_ms()
         lives = {name: registration.incarnation if registration else None for name, (registration, _) in found.items()}
         gone = sorted(name for name, life in self._lives.items() if name not in lives or lives[name] != life)
-        channels = store.get_many([self._paths.channel(name) for name in gone])
         events = [
             ended(name, self._lives[name], self._channel(name, node), at_ms)
-            for name, node in zip(gone, channels, strict=True)
+            for name, _, node in nodes_at(store, gone, self._paths.channel)
         ]
         events += [
             registered(name, *found[name], at_ms) for name in sorted(found) if name not in self._lives or name in gone

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from ..planning.rebalance_history import in_order
 from ..zk.errors import AccessDenied, BadData, UsageError
-from ..zk.store import Node, Store, existing_nodes
+from ..zk.store import Node, Store, existing_nodes, nodes_at
 from ..zk.values import in_chunks
 from ..zk.znodes import paths as znodes
 from ..zk.znodes.group_state import DEAD, GROUP_STATES, Ask, GroupState, Rebalance
@@ -18,14 +18,8 @@ from ..zk.znodes.ranges import is_partition
 from ..zk.znodes.records import Channel, Command, OffsetRecord, OwnerRecord, Registration, Seat, Topic, parsed_channel
 
 T = TypeVar("T")
-K = TypeVar("K")
 
 NODES_AT_ONCE = 1000
-
-
-def existing(store: Store, paths: Mapping[K, str]) -> dict[K, Node]:
-    """The znodes that exist, by the keys of their paths; pipelined."""
-    return {key: node for key, _, node in existing_nodes(store, paths, paths.__getitem__)}
 
 
 def tree(store: Store, root: str) -> dict[str, Node]:
@@ -35,7 +29,7 @@ def tree(store: Store, root: str) -> dict[str, Node]:
     while level:
         parents: list[str] = []
         for batch in in_chunks(level, NODES_AT_ONCE):
-            there = existing(store, {path: path for path in batch})
+            there = {path: node for _, path, node in existing_nodes(store, batch, str)}
             found |= there
             parents += [path for path, node in there.items() if node.stat.children]
         listings = store.children_many(parents)
@@ -90,12 +84,6 @@ class Reading:
         except BadData as error:
             self.problems[path] = str(error)
             return None
-
-
-def first_names(names: Sequence[str], most: int = 3, separator: str = ", ") -> str:
-    """`most` of the names, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return separator.join(names[:most]) + more
 
 
 def unreadable(problems: Mapping[str, str], most: int) -> list[str]:
@@ -283,8 +271,8 @@ def existing_group(reading: Reading, group: str) -> ShownGroup:
 def topics_of(reading: Reading, brokers: znodes.Brokers, groups: Sequence[ShownGroup]) -> dict[str, Topic | None]:
     """The topics of the groups' partitions; None for one that does not exist, or is unreadable."""
     names = sorted({shown.partition.topic for group in groups for shown in group.partitions})
-    nodes = existing(reading.store, {name: brokers.topic(name) for name in names})
-    return {name: listed_topic(reading, brokers, name, nodes.get(name)) for name in names}
+    nodes = nodes_at(reading.store, names, brokers.topic)
+    return {name: listed_topic(reading, brokers, name, node) for name, _, node in nodes}
 
 
 def listed_topic(reading: Reading, brokers: znodes.Brokers, name: str, node: Node | None) -> Topic | None:
@@ -359,14 +347,13 @@ def _partitions(
         for partition, offset in member.channel.running.items()
     }
     partitions = sorted({*running, *_below(reading, paths.owners), *_below(reading, paths.offsets)})
-    owners = existing(reading.store, {partition: paths.owner(*partition) for partition in partitions})
+    owners = [*nodes_at(reading.store, partitions, lambda partition: paths.owner(*partition))]
     offsets = reading.parsed_many([paths.offset(*partition) for partition in partitions], OffsetRecord.parse)
-    for partition, written in zip(partitions, offsets, strict=True):
+    for (partition, path, node), written in zip(owners, offsets, strict=True):
         topic_id, offset, runner = running.get(partition, (None, None, None))
         if offset is None and written is not None:
             topic_id, offset = written.topic_id, written.offset
-        node = owners.get(partition)
-        owner = reading.record(paths.owner(*partition), node, OwnerRecord.parse)
+        owner = reading.record(path, node, OwnerRecord.parse)
         thread, consumer, life = (owner.thread, owner.consumer, owner.incarnation) if owner else (None, None, None)
         session = node.stat.ephemeral_owner if node is not None else None
         yield ShownPartition(partition, topic_id, thread, consumer, offset, life, runner, session)

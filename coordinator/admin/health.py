@@ -12,27 +12,17 @@ from itertools import takewhile
 from ..zk.errors import BadData
 from ..zk.security.policy import AclPolicy
 from ..zk.store import DENIED, Store, existing_nodes
+from ..zk.values import first_names
 from ..zk.znodes import paths as znodes
+from ..zk.znodes import records
 from ..zk.znodes.group_state import CLIENT, COMPLETING, FAILED, PREPARING, STABLE, Rebalance, partitions_of
 from ..zk.znodes.partitions import PartitionSet, TopicPartition, range_texts
 from ..zk.znodes.paths import COORDINATOR
-from ..zk.znodes.records import (
-    NOTHING_PAUSED,
-    STATIC,
-    CoordinatorRecord,
-    EpochRecord,
-    NodeRecord,
-    Pause,
-    PausedRecord,
-    Topic,
-    TurnRequest,
-    TurnTimes,
-)
 from ..zk.znodes.regions import ABORTED, RESETTING, RUNNING
 from ..zk.znodes.regions import FAILED as REGION_FAILED
 from ..zk.znodes.segments import SegmentsRecord
 from ..zk.znodes.topic_filter import TopicFilter
-from .groups import Reading, ShownGroup, first_names, read_group, unreadable
+from .groups import Reading, ShownGroup, read_group, unreadable
 from .regions import OPEN, ShownRegion, read_region
 from .segments import FAR_BEHIND_SEGMENTS, ShownQuery, silent_queries
 from .topics import usable_topics
@@ -71,7 +61,7 @@ class GroupStatus:
     shown: ShownGroup
     segments: SegmentsRecord = field(default_factory=SegmentsRecord)
     rebalance: Rebalance | None = None
-    request: TurnRequest | None = None
+    request: records.TurnRequest | None = None
     silent: tuple[ShownQuery, ...] = ()
 
 
@@ -84,16 +74,16 @@ class Status:
     :ivar coordinator_session: session of the coordinator's znode, 0 when it is persistent; None without a znode.
     """
 
-    coordinator: CoordinatorRecord | None
+    coordinator: records.CoordinatorRecord | None
     epoch: int | None
     groups: tuple[GroupStatus, ...]
-    topics: tuple[Topic, ...]
+    topics: tuple[records.Topic, ...]
     problems: dict[str, str]
     coordinator_session: int | None = None
-    paused: PausedRecord = NOTHING_PAUSED
+    paused: records.PausedRecord = records.NOTHING_PAUSED
     regions: tuple[ShownRegion, ...] = ()
-    turn_times: TurnTimes | None = None
-    standby: tuple[NodeRecord, ...] = ()
+    turn_times: records.TurnTimes | None = None
+    standby: tuple[records.NodeRecord, ...] = ()
 
 
 def read_status(store: Store, brokers: znodes.Brokers, now_ms: int | None = None) -> Status:
@@ -104,7 +94,7 @@ def read_status(store: Store, brokers: znodes.Brokers, now_ms: int | None = None
     reading = Reading(store)
     epoch, elected, session = _coordinator(reading)
     reading.parsed(znodes.ACL_POLICY, lambda p, data: AclPolicy.parse(p, data) if data != DENIED else None)
-    paused = reading.parsed(znodes.PAUSED, PausedRecord.parse) or NOTHING_PAUSED
+    paused = reading.parsed(znodes.PAUSED, records.PausedRecord.parse) or records.NOTHING_PAUSED
     groups = tuple(_group(reading, name, now_ms) for name in reading.names(znodes.GROUPS))
     regions = tuple(read_region(reading, name, NEWEST_CHECKPOINTS) for name in reading.names(znodes.REGIONS))
     topics = tuple(usable_topics(reading, brokers).values())
@@ -117,23 +107,23 @@ def read_status(store: Store, brokers: znodes.Brokers, now_ms: int | None = None
         coordinator_session=session,
         paused=paused,
         regions=regions,
-        turn_times=reading.parsed(znodes.TURN_TIMES, TurnTimes.parse),
+        turn_times=reading.parsed(znodes.TURN_TIMES, records.TurnTimes.parse),
         standby=_standby(reading, session or 0),
     )
 
 
-def _coordinator(reading: Reading) -> tuple[EpochRecord | None, CoordinatorRecord | None, int | None]:
+def _coordinator(reading: Reading) -> tuple[records.EpochRecord | None, records.CoordinatorRecord | None, int | None]:
     """The epoch, the elected node, and the session of its znode; read again after an election between the two."""
     for _ in range(ELECTIONS):
-        epoch = reading.parsed(znodes.COORDINATOR_EPOCH, EpochRecord.parse)
+        epoch = reading.parsed(znodes.COORDINATOR_EPOCH, records.EpochRecord.parse)
         node = reading.store.get(znodes.COORDINATOR)
-        elected = reading.record(znodes.COORDINATOR, node, CoordinatorRecord.parse)
+        elected = reading.record(znodes.COORDINATOR, node, records.CoordinatorRecord.parse)
         if epoch is None or elected is None or epoch.epoch == elected.epoch:
             break
     return epoch, elected, node.stat.ephemeral_owner if node is not None and elected is not None else None
 
 
-def _standby(reading: Reading, elected: int) -> tuple[NodeRecord, ...]:
+def _standby(reading: Reading, elected: int) -> tuple[records.NodeRecord, ...]:
     """The nodes that are listed by their own sessions, but the elected one.
 
     :param elected: its session; 0 without one.
@@ -143,7 +133,7 @@ def _standby(reading: Reading, elected: int) -> tuple[NodeRecord, ...]:
     for _, path, node in existing_nodes(reading.store, names, lambda name: f"{znodes.NODES}/{name}"):
         session = node.stat.ephemeral_owner
         if session not in (0, elected) and path == znodes.node_path(session):
-            found.append(reading.record(path, node, NodeRecord.parse))
+            found.append(reading.record(path, node, records.NodeRecord.parse))
     return tuple(sorted(filter(None, found), key=lambda node: (node.node, node.host)))
 
 
@@ -153,7 +143,7 @@ def _group(reading: Reading, name: str, now_ms: int | None) -> GroupStatus:
     reading.problems.update(_bad_patterns(shown))
     segments = reading.parsed(paths.segments, SegmentsRecord.parse)
     rebalance = reading.parsed(paths.rebalance(shown.state.generation), Rebalance.parse)
-    request = reading.parsed(paths.request, TurnRequest.parse)
+    request = reading.parsed(paths.request, records.TurnRequest.parse)
     silent = tuple(silent_queries(reading, name, now_ms)) if now_ms is not None else ()
     return GroupStatus(shown, segments or SegmentsRecord(), rebalance, request, silent)
 
@@ -162,7 +152,7 @@ def _bad_patterns(group: ShownGroup) -> dict[str, str]:
     found = {}
     for member in group.members:
         registration = member.registration
-        if registration is None or registration.pattern in (STATIC, CLIENT):
+        if registration is None or registration.pattern in (records.STATIC, CLIENT):
             continue
         for text in registration.subscription:
             try:
@@ -249,7 +239,7 @@ def _elected(status: Status) -> Found:
         )
 
 
-def _paused(pause: Pause, clock: _Clock) -> str:
+def _paused(pause: records.Pause, clock: _Clock) -> str:
     return f"paused for {clock.age(pause.since_ms)} by {pause.by or 'an operator'}{_why(pause.reason)}"
 
 

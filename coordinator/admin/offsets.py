@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from ..planning.target import filters_of
 from ..zk.errors import CoordinatorError, OutcomeUnknown, Refused, UsageError
-from ..zk.store import MAX_OPERATIONS, Check, Create, Delete, Node, Operation, SetData, Store
-from ..zk.update import Failure, batches, ensure, retried
+from ..zk.store import Check, Create, Delete, Node, Operation, SetData, Store, existing_nodes, nodes_at
+from ..zk.update import ROOM, Failure, batches, ensure, retried
 from ..zk.znodes.group_state import CLIENT, DEAD, EMPTY, GroupState
 from ..zk.znodes.json_fields import readable
 from ..zk.znodes.partitions import RESET, Discontinuity, TopicPartition
@@ -22,12 +22,11 @@ from ..zk.znodes.paths import GroupPaths, RegionPaths, is_name, names_below
 from ..zk.znodes.records import STATIC, BegunRecord, Channel, OffsetRecord, Registration, Seat, Topic, parsed_channel
 from ..zk.znodes.regions import CONSUMERS as REGION_OF_CONSUMERS
 from ..zk.znodes.regions import Region
-from .groups import existing, partitions_below
+from .groups import partitions_below
 from .reset_offsets import NewOffset, PartitionOffsets, Plan, ResetRequest, Scope, checked, chosen, missing, planned
 
 INACTIVE = (EMPTY, DEAD)
 
-ROOM = MAX_OPERATIONS - 10
 NO_TOPICS: Mapping[str, Topic] = {}
 GROUP_SUBSCRIBED_TO_TOPIC = (
     "GROUP_SUBSCRIBED_TO_TOPIC: Deleting offsets of a topic is forbidden while the consumer group is actively "
@@ -120,16 +119,16 @@ def look(store: Store, group: str) -> Standing:
     ids, *others = store.children_many([paths.ids, paths.seats, paths.channels, paths.owners])
     seats, consumers, topics = (sorted(filter(is_name, each.names if each else ())) for each in others)
     owned = partitions_below(store, paths.owners, topics)
-    by_seat = existing(store, {name: paths.seat(name) for name in seats})
-    channels = existing(store, {name: paths.channel(name) for name in consumers})
+    by_seat = existing_nodes(store, seats, paths.seat)
+    channels = existing_nodes(store, consumers, paths.channel)
     return Standing(
         paths,
         exists=True,
         state=state,
         version=node.stat.version if node is not None else None,
         members=tuple(sorted(ids.names)) if ids else (),
-        seats=tuple(name for name, seat in by_seat.items() if is_seat(seat)),
-        channels=tuple((name, readable(parsed_channel, paths.channel(name), one)) for name, one in channels.items()),
+        seats=tuple(name for name, _, seat in by_seat if is_seat(seat)),
+        channels=tuple((name, readable(parsed_channel, path, one)) for name, path, one in channels),
         owned=tuple(owned),
         has_ids=ids is not None,
     )
@@ -181,12 +180,12 @@ def inactive(store: Store, group: str, of_region: bool = False) -> Standing:
 def committed(store: Store, paths: GroupPaths) -> dict[TopicPartition, Committed]:
     """Every offset in `offsets/`."""
     partitions = sorted(partitions_below(store, paths.offsets, names_below(store, paths.offsets)))
-    nodes = existing(store, {partition: paths.offset(*partition) for partition in partitions})
-    return {partition: _read(paths, partition, node) for partition, node in nodes.items()}
+    nodes = existing_nodes(store, partitions, lambda partition: paths.offset(*partition))
+    return {partition: _read(path, node) for partition, path, node in nodes}
 
 
-def _read(paths: GroupPaths, partition: TopicPartition, node: Node) -> Committed:
-    return Committed(readable(OffsetRecord.parse, paths.offset(*partition), node), node.stat.version)
+def _read(path: str, node: Node) -> Committed:
+    return Committed(readable(OffsetRecord.parse, path, node), node.stat.version)
 
 
 # ---- setting
@@ -264,13 +263,12 @@ def _unset(store: Store, paths: GroupPaths, left: Sequence[NewOffset], so_far: s
 
     :raises CoordinatorError: when another client has changed one.
     """
-    nodes = store.get_many([paths.offset(*new.known.partition) for new in left])
     still = []
-    for new, node in zip(left, nodes, strict=True):
+    for new, path, node in nodes_at(store, left, lambda new: paths.offset(*new.known.partition)):
         known = new.known
         if (node.stat.version if node is not None else None) == known.version:
             still.append(new)
-        elif node is None or _read(paths, known.partition, node).of(known.topic_id) != new.offset:
+        elif node is None or _read(path, node).of(known.topic_id) != new.offset:
             raise CoordinatorError(
                 f"the offset of {known.partition} in group {paths.group} has been changed meanwhile: "
                 f"check it with `groups describe`, and try again{so_far}"

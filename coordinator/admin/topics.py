@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ..zk.errors import BadData, Refused, TooLarge, UsageError
-from ..zk.store import Create, Delete, Node, Operation, SetData, Store
+from ..zk.store import Create, Delete, Node, Operation, SetData, Store, existing_nodes
 from ..zk.update import Failure, batches, commit_once, ensure, retried
 from ..zk.values import shown
 from ..zk.znodes.json_fields import Fields, changed, readable
 from ..zk.znodes.paths import Brokers, checked_name, is_name, names_below
 from ..zk.znodes.records import MAX_TOPIC_BYTES, Topic
-from .groups import Reading, existing, listed_topic, tree
+from .groups import Reading, listed_topic, tree
 
 MAX_PARTITIONS = 100_000
 KAFKAS_TOOLS = "by kafka-topics.sh or, on the embedded ensemble, scripts/ensemble kafka topic NAME"
@@ -66,8 +66,8 @@ def new_topic_id() -> str:
 def list_topics(reading: Reading, brokers: Brokers) -> dict[str, Topic | None]:
     """All topics by name; None for an unreadable one, with the reason in `reading.problems`."""
     listing = reading.store.children(brokers.topics)
-    nodes = existing(reading.store, {name: brokers.topic(name) for name in (sorted(listing.names) if listing else [])})
-    return {name: listed_topic(reading, brokers, name, node) for name, node in nodes.items()}
+    nodes = existing_nodes(reading.store, sorted(listing.names) if listing else (), brokers.topic)
+    return {name: listed_topic(reading, brokers, name, node) for name, _, node in nodes}
 
 
 def usable_topics(reading: Reading, brokers: Brokers) -> dict[str, Topic]:
@@ -214,8 +214,8 @@ def sync_topics(
             f"brokers are registered in {brokers.ids}: they keep their topics in ZooKeeper themselves, "
             "so sync nothing, or give another --brokers-path"
         )
-    found = existing(store, {name: brokers.topic(name) for name in names_below(store, brokers.topics)})
-    nodes = {name: node for name, node in found.items() if name not in unreadable}
+    found = existing_nodes(store, names_below(store, brokers.topics), brokers.topic)
+    nodes = {name: node for name, _, node in found if name not in unreadable}
     changes = planned(nodes, {name: topic for name, topic in there.items() if is_name(name)}, cluster, brokers)
     if any(change.what == CREATED for change in changes):
         ensure_parents(store, brokers.topics)

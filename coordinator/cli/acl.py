@@ -178,13 +178,8 @@ def _print_changes(store: AclStore, policy: AclPolicy, brokers: Brokers) -> None
 
 
 def _policy_json(policy: AclPolicy) -> dict[str, str | list[str]]:
-    return {
-        "acl": SECURE if policy.is_secure else OPEN,
-        "acl_read": OPEN if policy.is_read_open else CLOSED,
-        "coordinators": list(policy.coordinators),
-        "operators": list(policy.operators),
-        "readers": list(policy.readers),
-    }
+    """The fields of the chroot's policy: the others are a group's."""
+    return {name: value for name, value in policy.to_json().items() if name not in ("members", "regions")}
 
 
 def _texts(acl: Iterable[AclEntry]) -> list[str]:

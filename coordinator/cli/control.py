@@ -7,13 +7,14 @@ from dataclasses import asdict
 import click
 
 from coordinator.admin import control
-from coordinator.admin.groups import Reading, first_names
+from coordinator.admin.groups import Reading
 from coordinator.admin.health import STUCK_AFTER_MS, HealthFinding, Status, findings, read_status, summary
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.process.cli import brokers_option, echo_alarm, print_rows, printable, row_objects
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.values import first_names
 from coordinator.zk.znodes.paths import Brokers
-from coordinator.zk.znodes.records import CoordinatorRecord, NodeRecord, PausedRecord
+from coordinator.zk.znodes.records import NodeRecord, PausedRecord
 
 from .groups import LIST, MOST_LISTED, list_row
 from .regions import LIST as REGION_LIST
@@ -190,7 +191,7 @@ def _print(found: Status, rows: list[tuple[object, ...]]) -> None:
     print_below("Cannot be read", ("PATH", "PROBLEM"), sorted(found.problems.items()), MOST_LISTED)
 
 
-def _shown_node(record: CoordinatorRecord | NodeRecord) -> str:
+def _shown_node(record: NodeRecord) -> str:
     return printable(f"{record.node} ({record.host})")
 
 

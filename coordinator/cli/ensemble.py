@@ -104,7 +104,7 @@ def start(
         made = Ensemble(directory, config, base_port=port)  # refused when an existing one is of another configuration
     except EnsembleError as error:
         raise UsageError(str(error)) from error
-    _start(made, any(server.is_running for server in made.servers), lambda: made.wait_healthy(timeout_s))
+    embedded.started(made, lambda: made.wait_healthy(timeout_s), any(server.is_running for server in made.servers))
     click.echo(made.hosts)
     click.echo(f"stop it with: scripts/ensemble stop{dir_argument(directory)}", err=True)
 
@@ -188,7 +188,7 @@ def kafka_start(directory: Path, port: int | None, timeout_s: float) -> None:
         broker = Broker(made.directory / KAFKA, KafkaConfig(zookeeper=made.hosts), port)
     except EnsembleError as error:
         raise UsageError(str(error)) from error
-    _start(broker, broker.is_running, lambda: broker.wait_ready(timeout_s))
+    embedded.started(broker, lambda: broker.wait_ready(timeout_s), broker.is_running)
     click.echo(broker.address)
     place = dir_argument(directory)
     click.echo(f"make a topic with: scripts/ensemble kafka topic NAME --partitions 4{place}", err=True)
@@ -261,17 +261,6 @@ def consume(directory: Path, topic: str, max_records: int | None, timeout_ms: in
     except BrokenPipeError:
         # The reader of the pipe has gone: the rest of the buffer is discarded.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _start(made: Ensemble | Broker, was_running: bool, wait: Callable[[], object]) -> None:
-    """Start servers and wait for them; clean up after a failed start of what did not run before."""
-    try:
-        made.start()
-        wait()
-    except BaseException:
-        if not was_running:
-            made.stop()
-        raise
 
 
 def _record(line: bytes, separator: str | None) -> tuple[bytes | None, bytes]:

@@ -18,6 +18,7 @@ from coordinator.admin.topics import usable_topics
 from coordinator.admin.verify import problems, unknown
 from coordinator.zk.errors import UsageError
 from coordinator.zk.process import cli
+from coordinator.zk.values import first_names
 from coordinator.zk.znodes.group_state import CLIENT, COMPLETING, CONSUMER, DEAD, EMPTY, FAILED, PREPARING, Rebalance
 from coordinator.zk.znodes.partitions import TopicPartition, by_topic
 from coordinator.zk.znodes.paths import COORDINATOR, GROUPS, TURN_TIMES, Brokers, RegionPaths
@@ -422,7 +423,7 @@ def history(reading: admin.Reading, group: str) -> Shot:
 
 
 def _row(record: Rebalance) -> tuple[object, ...]:
-    joined, left = admin.first_names(record.joined) or None, admin.first_names(record.left) or None
+    joined, left = first_names(record.joined) or None, first_names(record.left) or None
     return (
         *(record.generation, record.epoch, at(record.started_ms), record.trigger, joined, left, record.moved),
         *(record.to_last_stop_ms, record.to_last_start_ms, record.standstill_ms),

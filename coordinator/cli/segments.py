@@ -9,10 +9,11 @@ from functools import partial
 import click
 
 from coordinator.admin import segments as admin
-from coordinator.admin.groups import Reading, existing_group, first_names
+from coordinator.admin.groups import Reading, existing_group
 from coordinator.zk.process.cli import env_option, row_objects
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.znodes.paths import GROUPS, GroupPaths, shown
+from coordinator.zk.values import first_names, shown
+from coordinator.zk.znodes.paths import GROUPS, GroupPaths
 from coordinator.zk.znodes.segments import Segment
 
 from .groups import notes_of

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..planning.rebalance_history import changes_of
+from ..planning.rebalance_history import changes_between
 from ..term.reading import Findings
 from ..term.request_queue import Pace
 from ..term.term import Term
@@ -25,6 +25,7 @@ REGISTRATIONS_AT_ONCE = 500
 BYTES_AT_ONCE = 4_000_000
 """Of one group's registrations; then the listeners continue with other groups."""
 READ_AT_ONCE = 50
+MEMBERS_READ = "members read"
 READS, READ_GAP_S, LONGEST_READ_PAUSE_S = 50, 1.0, 1.0
 """So many reads of a group for events less than `READ_GAP_S` apart come without a pause: a member may change its
 registration in a loop."""
@@ -201,7 +202,7 @@ class MemberListener:
             group.known = {consumer: known for consumer, known in group.known.items() if consumer in members}
             group.members = after
         if after != before:
-            self._ask(name, _who_changed(before or {}, after))
+            self._ask(name, changes_between(before or {}, after) or MEMBERS_READ)
 
     def _forget_changed(self, paths: GroupPaths, group: _Group, consumers: Sequence[str]) -> int:
         """Those whose watch was lost are read again: of many, one request without watches shows the changes.
@@ -266,12 +267,3 @@ def _known(path: str, node: Node) -> _Known:
         return _Known(life, Registration.parse(path, node.data))
     except BadData as error:
         return _Known(life, None, str(error))
-
-
-def _who_changed(before: Mapping[str, tuple[int, int]], after: Mapping[str, tuple[int, int]]) -> str:
-    lives_before = {name: life for name, (life, _) in before.items()}
-    lives_after = {name: life for name, (life, _) in after.items()}
-    joined = sorted(name for name, life in lives_after.items() if lives_before.get(name) != life)
-    left = sorted(name for name in lives_before if name not in lives_after)
-    changed = sorted(name for name in after if name in before and name not in joined and after[name] != before[name])
-    return changes_of(joined, left, changed, 3) or "members read"

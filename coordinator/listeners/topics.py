@@ -8,7 +8,7 @@ from ..term.reading import Findings
 from ..term.term import Term
 from ..zk.errors import BadData
 from ..zk.runtime import Runtime
-from ..zk.store import Node, Watch
+from ..zk.store import Node, Watch, nodes_at
 from ..zk.znodes.group_state import CLIENT
 from ..zk.znodes.paths import Brokers
 from ..zk.znodes.records import STATIC, Registration, Topic
@@ -123,11 +123,9 @@ class TopicListener:
 
     def topic_partition_change(self, names: Iterable[str]) -> None:
         """Seed 000, `TopicPartitionChangeListener`: partitions are in the topic's data, not among its children."""
-        listed = list(names)
-        paths = [self._brokers.topic(name) for name in listed]
-        nodes = self._store.get_many(paths, watch=self._on_topic)
+        nodes = [*nodes_at(self._store, names, self._brokers.topic, self._on_topic)]
         topics, changed = dict(self.topics), []
-        for name, path, node in zip(listed, paths, nodes, strict=True):
+        for name, path, node in nodes:
             before, after = topics.pop(name, None), self._parsed_topic(name, path, node)
             if after is not None:
                 topics[name] = after

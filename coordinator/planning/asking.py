@@ -18,10 +18,10 @@ from ..zk.znodes.group_state import CONSUMER, SEAT_PREFIX, Answer, Ask, AskMembe
 from ..zk.znodes.json_fields import MAX_COUNT, shortened
 from ..zk.znodes.partitions import NONE, topics_of
 from ..zk.znodes.paths import ask_name, ask_number
-from ..zk.znodes.records import ASSIGN, ASSIGNMENT_FAILED, MAX_REASON, START_FETCHER, Command, Registration
+from ..zk.znodes.records import ASSIGN, ASSIGNMENT_FAILED, LONGEST_REASON, START_FETCHER, Command, Registration
 from .answers import outdated_topic, verdict_on
 from .membership import Membership
-from .rebalance_history import changes_of
+from .rebalance_history import changes_between
 from .snapshot import AskView, Snapshot, SyncRequestView
 from .target import Wanted
 
@@ -274,7 +274,7 @@ def _failed(group: Group, view: AskView, ask: Ask, why: str) -> Asking:
     known = ask.members.get(ask.leader)
     failed = tuple(dict.fromkeys((*before.failed, *([known.identity] if known is not None else []))))
     client = replace(before, failed=failed, attempts=min(before.attempts + 1, MAX_COUNT), failed_ask=view.name)
-    reason = shortened(f"leader {ask.leader} ({ask.protocol}) failed: {why}", MAX_REASON)
+    reason = shortened(f"leader {ask.leader} ({ask.protocol}) failed: {why}", LONGEST_REASON)
     return replace(
         unchanged(group, client),
         notices=_notices(group, ask, view.name, reason),
@@ -333,7 +333,7 @@ def _asked(group: Group, leader: str, client: ClientSide, reason: str) -> Asking
         group.members,
         group.membership.protocol_type,
         min(client.attempts + 1, MAX_COUNT),
-        shortened(reason, MAX_REASON),
+        shortened(reason, LONGEST_REASON),
         group.snapshot.now_ms,
         min(outdated, MAX_COUNT),
     )
@@ -411,7 +411,10 @@ def _ask_reason(group: Group) -> str:
 
 def _differs(group: Group, ask: Ask, answer: Answer) -> str:
     """How the group differs from an answer's view; empty without a difference."""
-    if changed := _changed(ask.members, group.members):
+    asked, now = (
+        {name: (one.identity, one.digest) for name, one in each.items()} for each in (ask.members, group.members)
+    )
+    if changed := changes_between(asked, now):
         return changed
     if (ask.protocol_type, ask.protocol) != (group.membership.protocol_type, group.membership.strategy):
         return f"protocol {group.membership.strategy}"
@@ -419,13 +422,6 @@ def _differs(group: Group, ask: Ask, answer: Answer) -> str:
         return outdated
     # Added partitions are the leader's business, which may wait for more, up to a timeout.
     return outdated_topic(answer, group.snapshot.topics) if group.snapshot.grown_age_s >= group.timeout_s else ""
-
-
-def _changed(asked: Mapping[str, AskMember], now: Mapping[str, AskMember]) -> str:
-    joined = sorted(name for name, one in now.items() if name not in asked or asked[name].identity != one.identity)
-    left = sorted(asked.keys() - now.keys())
-    changed = sorted(n for n, one in now.items() if n in asked and n not in joined and asked[n].digest != one.digest)
-    return changes_of(joined, left, changed, 3)
 
 
 def unchanged(group: Group, client: ClientSide, commands: Set[tuple[str, str]] = frozenset()) -> Asking:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from ..assignors import Assignor
 from ..zk.errors import RebalanceFailed
+from ..zk.values import first_names
 from ..zk.znodes.group_state import COMPLETING, EMPTY, FAILED, PREPARING, STABLE, GroupState, Rebalance, Target, bounded
 from ..zk.znodes.json_fields import MAX_COUNT
 from ..zk.znodes.partitions import NONE, PartitionSet
@@ -153,6 +154,10 @@ def plan(
         client=asks.client,
         region=_group_region(snapshot, step, is_ready, tuple(sorted(assignment.target.keys() & members.away.keys()))),
     )
+    gone = _gone(snapshot, members)
+    record = history_of(
+        snapshot, state, is_new, reconciliation.are_stopping, asks.reason or trigger, gone, members.ends
+    )
     return Plan(
         state=state,
         is_new_generation=is_new,
@@ -164,15 +169,7 @@ def plan(
         drains=reconciliation.drains,
         draining=frozenset(reconciliation.draining).union(consumer for consumer, _ in reconciliation.drains),
         region=step,
-        rebalance=history_of(
-            snapshot,
-            state,
-            is_new,
-            reconciliation.are_stopping,
-            asks.reason or trigger,
-            _gone(snapshot, members),
-            members.ends,
-        ),
+        rebalance=record,
         replaced=replaced_of(snapshot, generation) if is_new else None,
         forgotten=tuple(n for n in snapshot.history if n != generation)[: -(HISTORY_KEPT - 1)] if is_new else (),
         again_s=_again_s(snapshot, members, reconciliation, asks, is_held),
@@ -301,9 +298,7 @@ def _reason(members: Membership, reconciliation: Moves, asks: Asking) -> str | N
     if not reconciliation.waiting:
         return None
     name, partitions = min(reconciliation.waiting.items())
-    shown = ", ".join(str(part) for part in sorted(partitions)[:3])
-    more = f" and {len(partitions) - 3} more" if len(partitions) > 3 else ""
-    return f"{name} waits for {shown}{more} to become free"
+    return f"{name} waits for {first_names([*map(str, sorted(partitions))])} to become free"
 
 
 def _again_s(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from ..zk.values import first_names
 from ..zk.znodes.group_state import EMPTY, STABLE, Ask, Evicted, GroupState, Rebalance
 from ..zk.znodes.json_fields import shortened
 from .membership import End
@@ -128,13 +130,18 @@ def _evicted(state: GroupState, left: Sequence[str], ends: Sequence[End]) -> tup
     return tuple(Evicted(member, shortened(why, LONGEST_WHY), since) for member, why, since in known[:MOST_EVICTED])
 
 
-def changes_of(joined: Sequence[str], left: Sequence[str], changed: Sequence[str] = (), most: int | None = None) -> str:
+def changes_of(joined: Sequence[str], left: Sequence[str], changed: Sequence[str] = (), most: int = sys.maxsize) -> str:
     """The trigger that these members are, in words; of each kind the first `most`."""
-    return "; ".join(
-        f"{what} {', '.join(names[:most])}{f' and {len(names) - most} more' if most and len(names) > most else ''}"
-        for what, names in (("joined", joined), ("left", left), ("changed", changed))
-        if names
-    )
+    kinds = (("joined", joined), ("left", left), ("changed", changed))
+    return "; ".join(f"{what} {first_names(names, most)}" for what, names in kinds if names)
+
+
+def changes_between(before: Mapping[str, tuple[object, object]], after: Mapping[str, tuple[object, object]]) -> str:
+    """The trigger that members differ: of each name its life, and what else it has; empty without a difference."""
+    joined = sorted(name for name, (life, _) in after.items() if name not in before or before[name][0] != life)
+    left = sorted(before.keys() - after.keys())
+    changed = sorted(name for name in after.keys() - joined if after[name] != before[name])
+    return changes_of(joined, left, changed, 3)
 
 
 def _lives(state: GroupState) -> set[str]:

@@ -85,11 +85,7 @@ class AskReader:
         node = self._store.get(path)
         if node is None:
             return None
-        try:
-            request = SyncRequest.parse(path, node.data)
-        except BadData as error:
-            self._memory.problems.report(path, str(error))
-            return SyncRequestView(node.stat.version, "asked by the leader")
+        request = self._memory.parsed(path, node, SyncRequest.parse) or SyncRequest()
         by = f"{request.by}: " if request.by else ""
         return SyncRequestView(node.stat.version, f"{by}{request.reason or 'asked by the leader'}")
 

@@ -22,7 +22,7 @@ from ..zk.runtime import Runtime, Task
 from ..zk.znodes.json_fields import compact
 from ..zk.znodes.partitions import TopicPartition, range_texts
 from ..zk.znodes.paths import GROUPS
-from ..zk.znodes.records import Topic
+from ..zk.znodes.records import LONGEST_REASON, Topic
 from .rebalancer import Rebalancer, Turn
 
 log = logging.getLogger(__name__)
@@ -33,8 +33,6 @@ ACKNOWLEDGEMENTS_MAKE_ONE_WAVE_S = 0.010
 DRAINS_MAKE_ONE_WAVE_S = 0.050
 """A group has no work until its region's checkpoint has ended, which triggers its turn."""
 ASK_AGAIN_S = 0.2
-LONGEST_REASON = 1000
-"""Length of a reason in ZooKeeper, where fields are limited: sixty topics may be created at once."""
 LONGEST_BACKOFF_S = 30.0
 
 
@@ -380,6 +378,7 @@ def _changes(request: Request) -> list[str]:
 
 
 def _bounded(text: str) -> str:
+    """A reason as long as a field in ZooKeeper may be: sixty topics may be created at once."""
     return text if len(text) <= LONGEST_REASON else text[: LONGEST_REASON - 1] + "…"
 
 

@@ -28,6 +28,7 @@ from ..zk.store import (
     Operation,
     SetData,
     Watch,
+    nodes_at,
     operation_bytes,
 )
 from ..zk.update import batches, clear_below, ensure
@@ -197,9 +198,8 @@ class Rebalancer:
             return snapshot
         names = sorted({name for answer in odd for name in answer.topics})
         self._store.sync()
-        paths = [self._brokers.topic(name) for name in names]
         topics = dict(snapshot.topics)
-        for name, path, node in zip(names, paths, self._store.get_many(paths), strict=True):
+        for name, path, node in nodes_at(self._store, names, self._brokers.topic):
             if node is None:
                 topics.pop(name, None)
                 continue
@@ -230,11 +230,8 @@ class Rebalancer:
         is_held = decided.region is not None and decided.region.held_for
         if not (decided.is_new_generation or is_held) or not running:
             return False
-        nodes = self._store.get_many([self._paths.id(name) for name in running])
-        return any(
-            node is None or node.stat.czxid != snapshot.members[name].czxid
-            for name, node in zip(running, nodes, strict=True)
-        )
+        nodes = nodes_at(self._store, running, self._paths.id)
+        return any(node is None or node.stat.czxid != snapshot.members[name].czxid for name, _, node in nodes)
 
     # ---- writing
 

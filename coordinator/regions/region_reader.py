@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import TypeVar
 
@@ -15,7 +16,7 @@ from ..term.term import Term
 from ..zk.errors import BadData
 from ..zk.runtime import Runtime
 from ..zk.security.policy import AclPolicy
-from ..zk.store import DENIED, Node, existing_nodes
+from ..zk.store import DENIED, Node, existing_nodes, nodes_at
 from ..zk.values import in_chunks
 from ..zk.znodes.cuts import CONTRIBUTIONS_AT_ONCE, GroupCut, read_cut
 from ..zk.znodes.group_state import GroupState
@@ -209,8 +210,7 @@ class RegionReader:
                     left.setdefault(name, set()).add(part)
             away = snapshot.checkpoint.away.get(group, ()) if snapshot.checkpoint is not None else ()
             names = [name for name in cut.names if group not in present or name in left or name in away]
-            paths = [self._paths.contribution(before, group, name) for name in names]
-            for name, path, node in zip(names, paths, self._store.get_many(paths), strict=True):
+            for name, path, node in nodes_at(self._store, names, partial(self._paths.contribution, before, group)):
                 if node is None:
                     raise BadData(f"{path} is missing")
                 given, mine = Contribution.parse(path, node.data), left.get(name, set())

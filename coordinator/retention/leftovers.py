@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from ..term.reading import Findings, FirstSeen
 from ..term.term import Term
 from ..zk.errors import AccessDenied, BadData
-from ..zk.store import Delete, Node, Operation, SetData
+from ..zk.store import Delete, Node, Operation, SetData, nodes_at
 from ..zk.update import batches
 from ..zk.znodes.group_state import GroupState
 from ..zk.znodes.paths import Brokers, GroupPaths, is_name, names_below
@@ -126,8 +126,7 @@ class OffsetCollector:
         if node is None or needed is None:
             return
         version = node.stat.version
-        back = self._store.get_many([self._brokers.topic(topic) for topic in gone])  # after the state, as all else
-        for topic, found in zip(gone, back, strict=True):
+        for topic, _, found in nodes_at(self._store, gone, self._brokers.topic):  # after the state, as all else
             if found is not None or topic in needed or self._names(paths.owners_of(topic)):
                 continue
             below = [f"{paths.offsets_of(topic)}/{name}" for name in self._names(paths.offsets_of(topic))]

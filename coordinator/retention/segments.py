@@ -13,25 +13,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..planning.backpressure import (
-    UNKNOWN,
-    Backlog,
-    Bounds,
-    Finished,
-    Retention,
-    collectable,
-    directions,
-    finished_by_all,
-    is_pressing,
-    may_hold,
-    published_interval_ms,
-    shortest_intervals_ms,
-)
+from ..planning import backpressure
 from ..term.reading import Findings, FirstSeen
 from ..term.term import Term
 from ..zk.below import unlink_segment
 from ..zk.errors import AccessDenied, BadData
-from ..zk.store import DENIED, Check, Delete, Listing, Node, Operation, SetData, existing_nodes
+from ..zk.store import DENIED, Check, Delete, Listing, Node, Operation, SetData, existing_nodes, nodes_at
 from ..zk.values import in_chunks
 from ..zk.znodes.cuts import Cut, GroupCuts
 from ..zk.znodes.json_fields import readable
@@ -113,8 +100,7 @@ class Queries:
         readers: dict[str, int] = {}
         ephemeral: dict[str, int] = {}
         runs: set[QueryRun] = set()
-        where = [paths.query(name) for name in names]
-        for name, path, node in zip(names, where, self._store.get_many(where), strict=True):
+        for name, path, node in nodes_at(self._store, names, paths.query):
             if node is None:  # the next listing shows whether it was removed
                 if name in seen.ephemeral:
                     readers[name] = ephemeral[name] = seen.ephemeral[name]
@@ -125,7 +111,7 @@ class Queries:
             except BadData as error:
                 self._problems.report(path, str(error))
                 if not is_silent:
-                    readers[name] = UNKNOWN
+                    readers[name] = backpressure.UNKNOWN
                 continue
             runs.add((name, node.stat.czxid, query.run))
             if node.stat.ephemeral_owner:
@@ -198,7 +184,7 @@ class _Group:
     has_read: bool = False
     life: int = 0
     listed: tuple[int, int] = (0, 0)
-    segments: dict[str, Finished] = field(default_factory=dict)
+    segments: dict[str, backpressure.Finished] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
     unread: int = 0
     registered: int = 0
@@ -207,9 +193,9 @@ class _Group:
     queries: SeenQueries = field(default_factory=SeenQueries)
 
     @property
-    def backlog(self) -> Backlog:
+    def backlog(self) -> backpressure.Backlog:
         size = sum(known.size for known in self.segments.values())
-        return Backlog(len(self.segments) + self.unread, size, self.unread)
+        return backpressure.Backlog(len(self.segments) + self.unread, size, self.unread)
 
 
 class SegmentCollector:
@@ -218,8 +204,8 @@ class SegmentCollector:
     def __init__(self, term: Term, remove: Callable[[Path], None] = unlink_segment) -> None:
         self._term = term
         self._store = term.store
-        self._bounds = Bounds(term.config.max_backlog_segments, term.config.max_backlog_bytes)
-        self._retention = Retention(term.config.segment_retention_ms, term.config.segment_retention_bytes)
+        self._bounds = backpressure.Bounds(term.config.max_backlog_segments, term.config.max_backlog_bytes)
+        self._retention = backpressure.Retention(term.config.segment_retention_ms, term.config.segment_retention_bytes)
         self._sweep_s = term.config.sweep_interval_ms / 1000
         self._remove = remove
         self._problems = Findings(term.problems)
@@ -241,7 +227,7 @@ class SegmentCollector:
         self._look(sorted(groups))
         known = [self._groups[name] for name in sorted(self._groups)]
         self._look_at_members(known)
-        shortest_ms = shortest_intervals_ms(
+        shortest_ms = backpressure.shortest_intervals_ms(
             {group.paths.group: group.intervals for group in known}, self._term.config.max_seals_per_s
         )
         listings = self._store.children_many([group.paths.queries for group in known])
@@ -255,7 +241,7 @@ class SegmentCollector:
             except AccessDenied as error:
                 self._problems.report(error.path, str(error))
                 continue
-            if is_sweep or is_pressing(group.record, group.backlog, self._bounds, self._retention):
+            if is_sweep or backpressure.is_pressing(group.record, group.backlog, self._bounds, self._retention):
                 self._collect(group, readers, version)
             self._direct(group, readers, shortest_ms[group.paths.group])
         self._queries.forget_unseen()
@@ -266,8 +252,7 @@ class SegmentCollector:
     def _look(self, names: Sequence[str]) -> None:
         """The groups that have ever sealed, each with the current data of `segments`."""
         found: dict[str, _Group] = {}
-        every = [GroupPaths(name) for name in names]
-        for paths, node in zip(every, self._store.get_many([paths.segments for paths in every]), strict=True):
+        for paths, _, node in nodes_at(self._store, map(GroupPaths, names), lambda paths: paths.segments):
             if node is None or not (node.stat.cversion or node.data):
                 continue
             group = self._groups.get(paths.group) or _Group(paths, node)
@@ -288,8 +273,7 @@ class SegmentCollector:
 
     def _look_at_members(self, groups: Sequence[_Group]) -> None:
         """The seal interval of each fetcher; read again after members joined or left."""
-        nodes = self._store.get_many([group.paths.ids for group in groups])
-        for group, node in zip(groups, nodes, strict=True):
+        for group, _, node in nodes_at(self._store, groups, lambda group: group.paths.ids):
             registered = node.stat.pzxid if node else 0
             if registered != group.registered:
                 with suppress(AccessDenied):  # the listeners report it
@@ -327,7 +311,7 @@ class SegmentCollector:
                     size = Segment.parse(path, node.data).size
                 except BadData as error:
                     size, group.problems[name] = 0, str(error)
-                group.segments[name] = Finished(node.stat.czxid, node.stat.ctime_ms, size)
+                group.segments[name] = backpressure.Finished(node.stat.czxid, node.stat.ctime_ms, size)
         group.unread = len(new) - len(batch) + closed
         if not group.unread:
             group.listed = (listing.stat.czxid, listing.stat.pzxid)
@@ -340,13 +324,13 @@ class SegmentCollector:
         In a consistent region those after the oldest kept checkpoint are kept, while they fit; then, oldest first,
         checkpoints lose their segments and can no longer be a start.
         """
-        finished = finished_by_all(readers)
+        finished = backpressure.finished_by_all(readers)
         cuts = self._cuts(group) if finished is not None else None
         if finished is None or cuts is None:
             return
-        if may_hold(group.backlog, self._bounds):  # a large backlog ends the retention
+        if backpressure.may_hold(group.backlog, self._bounds):  # a large backlog ends the retention
             done = sorted(one for one in group.segments.values() if one.czxid <= finished)
-            finished = collectable(done, self._term.clock.now_ms(), self._retention)
+            finished = backpressure.collectable(done, self._term.clock.now_ms(), self._retention)
         lost: Cut | None = None
         for cut in (*cuts, None):
             until = min(finished, cut.czxid) if cut is not None else finished
@@ -358,7 +342,7 @@ class SegmentCollector:
                     "checkpoint segments removed: group=%s checkpoint=%d segments=%d reason=backlog",
                     group.paths.group, lost.sequence, count,
                 )  # fmt: skip
-            if not is_whole or until == finished or may_hold(group.backlog, self._bounds):
+            if not is_whole or until == finished or backpressure.may_hold(group.backlog, self._bounds):
                 return
             lost = cut
 
@@ -402,8 +386,8 @@ class SegmentCollector:
         if not group.has_read:
             return
         before = group.record
-        interval_ms = published_interval_ms(group.intervals, shortest_ms)
-        after = directions(before, group.backlog, self._bounds, readers, interval_ms)
+        interval_ms = backpressure.published_interval_ms(group.intervals, shortest_ms)
+        after = backpressure.directions(before, group.backlog, self._bounds, readers, interval_ms)
         if after == before or not self._write(group, after):
             return
         name, backlog = group.paths.group, group.backlog

@@ -12,11 +12,11 @@ import logging
 from contextlib import suppress
 from typing import NamedTuple
 
-from ..zk.errors import BadData, NotAuthorized, OutcomeUnknown, Refused, Retryable, SessionLost, StoreError, WriteDenied
+from ..zk.errors import NotAuthorized, OutcomeUnknown, Refused, Retryable, SessionLost, StoreError, WriteDenied
 from ..zk.runtime import Event
 from ..zk.store import DENIED, Create, Node, Operation, SetData, Store, StoreFactory, Watch
 from ..zk.update import commit_once, ensure
-from ..zk.znodes.json_fields import MAX_CONTINUED
+from ..zk.znodes.json_fields import MAX_CONTINUED, readable
 from ..zk.znodes.paths import ACL_POLICY, CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, NODES, node_path
 from ..zk.znodes.records import CoordinatorRecord, EpochRecord, NodeRecord
 
@@ -116,11 +116,9 @@ class Elector:
     def _won(self, epoch: int) -> Election | None:
         """The election, if the epoch znode still contains `epoch`."""
         node = self._store.get(COORDINATOR_EPOCH)
-        try:
-            if node is not None and EpochRecord.parse(COORDINATOR_EPOCH, node.data).epoch == epoch:
-                return Election(epoch, node.stat.version)
-        except BadData as error:
-            log.warning("ignoring unreadable znode: path=%s problem=%s", COORDINATOR_EPOCH, error)
+        record = readable(EpochRecord.parse, COORDINATOR_EPOCH, node, log)
+        if node is not None and record is not None and record.epoch == epoch:
+            return Election(epoch, node.stat.version)
         raise SessionLost("the epoch moved while this node held the coordinator's znode: it stands again")
 
     def _bid(self) -> tuple[int, list[Operation]]:
@@ -138,15 +136,11 @@ class Elector:
 
 def _epoch_or_zero(path: str, node: Node | None) -> int:
     """The epoch that a znode has; 0 also when no room is left above it for the epochs to come."""
-    if node is None or not node.data:
-        return 0
-    try:
-        epoch = EpochRecord.parse(path, node.data).epoch
-        if epoch <= MAX_CONTINUED:
-            return epoch
-        problem = f"{path}: epoch {epoch} leaves no room: an election counts on from {MAX_CONTINUED} at most"
-    except BadData as error:
-        problem = str(error)
+    record = readable(EpochRecord.parse, path, node, log) if node is not None and node.data else None
+    epoch = record.epoch if record is not None else 0
+    if epoch <= MAX_CONTINUED:
+        return epoch
+    problem = f"{path}: epoch {epoch} leaves no room: an election counts on from {MAX_CONTINUED} at most"
     log.warning("ignoring unreadable znode: path=%s problem=%s", path, problem)
     return 0
 

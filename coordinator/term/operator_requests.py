@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..zk.errors import BadData, OutcomeUnknown, Refused
-from ..zk.store import Delete, Node, Watch
+from ..zk.store import Delete, Node, Watch, nodes_at
 from ..zk.znodes.paths import PAUSED, GroupPaths, shown
 from ..zk.znodes.records import NOTHING_PAUSED, Pause, PausedRecord, TurnRequest
 from .term import Term
@@ -89,9 +89,8 @@ class Asked:
 
     def read_requests(self, groups: Sequence[str], watch: Watch) -> dict[str, Requested]:
         """Read `request` of each group and watch it; group -> its request, new ones only."""
-        paths = [GroupPaths(group).request for group in groups]
         news = {}
-        for group, path, node in zip(groups, paths, self._store.get_many(paths, watch=watch), strict=True):
+        for group, path, node in nodes_at(self._store, groups, lambda group: GroupPaths(group).request, watch):
             found = self._parsed(path, node)
             with self._lock:
                 before = self._requested.pop(group, None)

@@ -153,19 +153,17 @@ class FirstSeen:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._since: dict[tuple[str, ...], float] = {}
-        self._seen: set[tuple[str, ...]] = set()
+        self._before: dict[tuple[str, ...], float] = {}
+        self._now: dict[tuple[str, ...], float] = {}
 
     def age_s(self, *key: str) -> float:
         """Seconds since `key` was first requested."""
         now = self._runtime.monotonic()
-        self._seen.add(key)
-        return now - self._since.setdefault(key, now)
+        return now - self._now.setdefault(key, self._before.get(key, now))
 
     def forget_unseen(self) -> None:
         """Drop every key that was not requested since the last call."""
-        self._since = {key: since for key, since in self._since.items() if key in self._seen}
-        self._seen = set()
+        self._before, self._now = self._now, {}
 
 
 class GroupMemory:

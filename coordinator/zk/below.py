@@ -159,14 +159,20 @@ def check_writable(root: str | Path, parts: Sequence[str]) -> None:
 
     :raises OSError: as `opened_folder`, or when that fails.
     """
-    with opened_folder(root, parts, makes=True) as folder:
-        name = f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
-        descriptor = new_file(name, folder)
-        try:
-            os.write(descriptor, b"\0")
-        finally:
-            os.close(descriptor)
-            os.unlink(name, dir_fd=folder)
+    with opened_folder(root, parts, makes=True) as folder, _removed_file(folder) as descriptor:
+        os.write(descriptor, b"\0")
+
+
+@contextmanager
+def _removed_file(folder: int) -> Iterator[int]:
+    """A descriptor for writing a new file in an open folder, which is removed again."""
+    name = f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+    descriptor = new_file(name, folder)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+        os.unlink(name, dir_fd=folder)
 
 
 def open_file(root: str | Path, parts: Sequence[str]) -> int:
@@ -303,19 +309,10 @@ def _own_uid(folder: int) -> int | None:
     The mapping is a mount's: one file shows it, and not one for each file that is written.
     """
     mount = os.fstat(folder).st_dev, os.geteuid()
-    if mount in _OWN_UIDS:
-        return _OWN_UIDS[mount]
-    name = f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
-    try:
-        descriptor = new_file(name, folder)
-    except PermissionError:
-        return None
-    try:
-        _OWN_UIDS[mount] = found = os.fstat(descriptor).st_uid
-        return found
-    finally:
-        os.close(descriptor)
-        os.unlink(name, dir_fd=folder)
+    if mount not in _OWN_UIDS:
+        with suppress(PermissionError), _removed_file(folder) as descriptor:
+            _OWN_UIDS[mount] = os.fstat(descriptor).st_uid
+    return _OWN_UIDS.get(mount)
 
 
 def _open(name: str, flags: int, folder: int) -> int:

@@ -198,14 +198,20 @@ class Store(Protocol):
         """End the session (its ephemerals go at once) and free all resources. Never raises."""
 
 
+def nodes_at(
+    store: Store, keys: Iterable[K], path_of: Callable[[K], str], watch: Watch | None = None
+) -> Iterator[tuple[K, str, Node | None]]:
+    """Each key with its path and the znode, None when it does not exist; all are read at once."""
+    keyed = [(key, path_of(key)) for key in keys]
+    for (key, path), node in zip(keyed, store.get_many([path for _, path in keyed], watch), strict=True):
+        yield key, path, node
+
+
 def existing_nodes(
     store: Store, keys: Iterable[K], path_of: Callable[[K], str], watch: Watch | None = None
 ) -> Iterator[tuple[K, str, Node]]:
-    """Each key whose znode exists, with its path and the znode; all are read at once."""
-    keyed = [(key, path_of(key)) for key in keys]
-    for (key, path), node in zip(keyed, store.get_many([path for _, path in keyed], watch), strict=True):
-        if node is not None:
-            yield key, path, node
+    """Each key whose znode exists, likewise."""
+    return ((key, path, node) for key, path, node in nodes_at(store, keys, path_of, watch) if node is not None)
 
 
 class TreeEvent(NamedTuple):

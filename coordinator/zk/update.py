@@ -135,7 +135,7 @@ class WatchedNode:
         self._is_dirty = True
 
 
-def ensure(store: Store, paths: Iterable[str], data: bytes = b"", also: Sequence[str] = ()) -> list[Node | None]:
+def ensure(store: Store, paths: Iterable[str], also: Sequence[str] = ()) -> list[Node | None]:
     """Create the persistent znodes that do not exist, in the order given (parents first).
 
     A znode created concurrently counts as created. A lost reply raises `OutcomeUnknown`: call again.
@@ -149,7 +149,7 @@ def ensure(store: Store, paths: Iterable[str], data: bytes = b"", also: Sequence
         if node is not None:
             continue
         try:
-            store.commit([Create(path, data)])
+            store.commit([Create(path)])
         except Refused as refused:
             if refused.reason != "node-exists":
                 raise

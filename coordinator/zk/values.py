@@ -43,6 +43,12 @@ def in_chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     return (items[first : first + size] for first in range(0, len(items), size))
 
 
+def first_names(names: Sequence[str], most: int = 3, separator: str = ", ") -> str:
+    """`most` of the names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return separator.join(names[:most]) + more
+
+
 @dataclass(frozen=True, slots=True)
 class Values:
     """Base of the configurations, frozen dataclasses: each value is parsed as in the environment and in files.

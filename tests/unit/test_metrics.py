@@ -19,11 +19,11 @@ from consumer.logs import LogError
 from consumer.logs.base import Position
 from consumer.metrics import MOST_PARTITIONS, ConsumerMetrics
 from consumer.spark.fetchers.config import SlotConfig
-from coordinator.listeners.members import _who_changed
+from coordinator.listeners.members import MEMBERS_READ
 from coordinator.listeners.topics import _what_happened
 from coordinator.planning.asking import Asking
 from coordinator.planning.plan import End, Plan
-from coordinator.planning.rebalance_history import TRIGGERS, changes_of, kind_of, trigger_kind
+from coordinator.planning.rebalance_history import TRIGGERS, changes_between, changes_of, kind_of, trigger_kind
 from coordinator.planning.snapshot import AskView, ChannelView, SentCommand, Snapshot
 from coordinator.planning.target import Wanted
 from coordinator.term.config import CoordinatorConfig
@@ -80,11 +80,11 @@ def topic(partitions: int, topic_id: str = "id") -> Topic:
 @pytest.mark.parametrize(
     ("trigger", "kind"),
     [
-        (_who_changed({}, {"c1": (1, 1)}), "joined"),
-        (_who_changed({"c1": (1, 1), "c2": (2, 2)}, {"c1": (1, 1)}), "left"),
-        (_who_changed({"c1": (1, 1)}, {"c1": (1, 5)}), "changed"),
-        (_who_changed({"c1": (1, 1)}, {"c1": (7, 7)}), "joined"),
-        (_who_changed({"c1": (1, 1)}, {"c1": (1, 1)}), "other"),
+        (changes_between({}, {"c1": (1, 1)}), "joined"),
+        (changes_between({"c1": (1, 1), "c2": (2, 2)}, {"c1": (1, 1)}), "left"),
+        (changes_between({"c1": (1, 1)}, {"c1": (1, 5)}), "changed"),
+        (changes_between({"c1": (1, 1)}, {"c1": (7, 7)}), "joined"),
+        (changes_between({"c1": (1, 1)}, {"c1": (1, 1)}), "other"),
         (_what_happened(None, topic(3)), "topic"),
         (_what_happened(topic(3), None), "topic"),
         (_what_happened(topic(3), topic(3, "another")), "topic"),
@@ -93,7 +93,7 @@ def topic(partitions: int, topic_id: str = "id") -> Topic:
         (changes_of([], ["c1/1234"]), "left"),
         ("topics or owners changed", "other"),
         ("coordinator elected; joined c1", "elected"),
-        (_who_changed({}, {}) + "; joined c1", "joined"),
+        (f"{MEMBERS_READ}; joined c1", "joined"),
         ("sweep", "sweep"),
         ("requested by root@host: look", "requested"),
         ("resumed", "resumed"),
@@ -114,7 +114,7 @@ def test_empty_trigger_is_derived_from_joined_and_left_members() -> None:
     def kind(trigger: str, joined: tuple[str, ...], left: tuple[str, ...]) -> str:
         return kind_of(Rebalance(3, 7, trigger, 1000, joined, left))
 
-    found = _who_changed({}, {})  # the group had been found, and its member registered before the turn
+    found = MEMBERS_READ  # the group had been found, and its member registered before the turn
     assert kind(found, ("c1/1234",), ()) == "joined"
     assert kind(found, (), ("c1/1234",)) == "left"
     assert kind(found, (), ()) == "other"

@@ -66,7 +66,7 @@ from coordinator.zk.znodes.paths import (
 from coordinator.zk.znodes.records import (
     ASSIGN,
     ASSIGNMENT_FAILED,
-    MAX_REASON,
+    LONGEST_REASON,
     OPTIONS,
     START_FETCHER,
     STOP_FETCHER,
@@ -314,7 +314,8 @@ def test_the_sizes_of_client_side_assignment_are_the_codes_own() -> None:
 
     assert sizes == [
         MAX_METADATA_BYTES, MAX_GROUP_METADATA_BYTES, MAX_MEMBER_STATE_BYTES, MAX_ANSWER_BYTES, OWNER_PATHS_A_SESSION,
-        MAX_COMMIT_BYTES - ROOM_BYTES, MAX_ZNODE_BYTES, MAX_COMMIT_BYTES // 2, MAX_ANSWER_PARTITIONS, ROOM, MAX_REASON,
+        MAX_COMMIT_BYTES - ROOM_BYTES, MAX_ZNODE_BYTES, MAX_COMMIT_BYTES // 2, MAX_ANSWER_PARTITIONS, ROOM,
+        LONGEST_REASON,
     ]  # fmt: skip
 
 

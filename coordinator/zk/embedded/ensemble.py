@@ -14,7 +14,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -345,16 +345,22 @@ class Ensemble:
         return leaders[0] if len(leaders) == 1 else None
 
     def __enter__(self) -> Self:
-        try:
-            self.start()
-            self.wait_healthy()
-        except BaseException:
-            self.stop()
-            raise
+        started(self, self.wait_healthy)
         return self
 
     def __exit__(self, *error: object) -> None:
         self.stop()
+
+
+def started(made: Ensemble | Server, wait: Callable[[], object], has_run: bool = False) -> None:
+    """Start servers and wait for them; stop them after a failed start, unless one `has_run` before."""
+    try:
+        made.start()
+        wait()
+    except BaseException:
+        if not has_run:
+            made.stop()
+        raise
 
 
 def four_letter_word(

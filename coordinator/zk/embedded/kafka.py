@@ -28,7 +28,7 @@ from coordinator.zk.embedded.directory import (
     wait_until,
     write_atomically,
 )
-from coordinator.zk.embedded.ensemble import LOGGING_JARS, Server, class_path, java
+from coordinator.zk.embedded.ensemble import LOGGING_JARS, Server, class_path, java, started
 from coordinator.zk.errors import MissingProgram
 
 READY_TIMEOUT_S = 60.0
@@ -113,12 +113,7 @@ class Broker(Server):
         return f"{class_path(LOGGING_JARS)}:{fetch_kafka()}/*"
 
     def __enter__(self) -> Self:
-        try:
-            self.start()
-            self.wait_ready()
-        except BaseException:
-            self.stop()
-            raise
+        started(self, self.wait_ready)
         return self
 
     def __exit__(self, *error: object) -> None:

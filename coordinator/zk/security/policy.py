@@ -13,13 +13,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from ..errors import BadData, NotAuthorized, StoreError, UsageError
 from ..runtime import ThreadRuntime
 from ..store import DENIED, Acl, AclEntry, AclStore, Create, Operation, existing_nodes
 from ..wire import OPEN_ACL
-from ..znodes.json_fields import Fields, compact
+from ..znodes import forms
+from ..znodes.forms import Form, Record
+from ..znodes.json_fields import Fields
 from ..znodes.paths import (
     ACL_POLICY,
     CONSUMERS,
@@ -27,6 +29,7 @@ from ..znodes.paths import (
     COORDINATOR_EPOCH,
     DRILL,
     GROUPS,
+    MAX_NAME,
     NODES,
     PAUSED,
     REGIONS,
@@ -48,13 +51,29 @@ CLOSED: Final = "closed"
 MOST_IDENTITIES: Final = 8
 LONGEST_IDENTITY: Final = 250
 MOST_BYTES: Final = 1000
-_PARTIES: Final = ("coordinators", "operators", "readers", "members")
 _SCHEMES: Final = ("digest", "sasl", "x509", "ip")
 _DIGEST: Final = re.compile(r"[^:]+:[A-Za-z0-9+/]{27}=")
 
 
+def _open_or(other: str, key: str, is_open: bool) -> Form:
+    """A flag as one of two words, `open` where it is `is_open`, and where it is missing."""
+    flags = {OPEN: is_open, other: not is_open}
+    words = {flag: word for word, flag in flags.items()}
+    word = forms.text(64, OPEN).checked(flags.__contains__, f"{OPEN} or {other}")
+    return Form(lambda fields, key, own: flags[word.read(fields, key, own)], words.__getitem__, key)
+
+
+_PARTY = Form(lambda fields, key, _: fields.strings(key, LONGEST_IDENTITY), list).checked(
+    lambda found: len(found) <= MOST_IDENTITIES and all(map(is_identity, found)),
+    f"a list of {MOST_IDENTITIES} identities at most, as sasl:user",
+)
+_REGIONS = Form(lambda fields, key, _: fields.strings(key, MAX_NAME), list).checked(
+    lambda found: all(map(is_name, found)), "a list of names"
+)
+
+
 @dataclass(frozen=True, slots=True)
-class AclPolicy:
+class AclPolicy(Record):
     """`/consumers/acl`, and `acl` of each group: that one repeats the fields of the first, and has the group's own.
 
     Identities are ZooKeeper's, `scheme:id`: `digest:user:BASE64`, `sasl:user`, `x509:CN=...`.
@@ -65,50 +84,32 @@ class AclPolicy:
     :ivar regions: the consistent regions that the group may be bound to.
     """
 
-    is_secure: bool = False
-    is_read_open: bool = True
-    coordinators: tuple[str, ...] = ()
-    operators: tuple[str, ...] = ()
-    readers: tuple[str, ...] = ()
-    members: tuple[str, ...] = ()
-    regions: tuple[str, ...] = ()
+    is_secure: Annotated[bool, _open_or(SECURE, "acl", is_open=False)] = False
+    is_read_open: Annotated[bool, _open_or(CLOSED, "acl_read", is_open=True)] = True
+    coordinators: Annotated[tuple[str, ...], _PARTY] = ()
+    operators: Annotated[tuple[str, ...], _PARTY] = ()
+    readers: Annotated[tuple[str, ...], _PARTY] = ()
+    members: Annotated[tuple[str, ...], _PARTY] = ()
+    regions: Annotated[tuple[str, ...], _REGIONS] = ()
 
     @classmethod
-    def parse(cls, where: str, data: bytes) -> AclPolicy:
+    def read(cls, fields: Fields) -> AclPolicy:
         """
         :raises BadData: when it is malformed.
         """
-        fields = Fields.parse(where, data)
-        acl, acl_read = fields.text("acl", OPEN, most=64), fields.text("acl_read", OPEN, most=64)
-        if acl not in (OPEN, SECURE):
-            raise fields.bad("acl", f"{OPEN} or {SECURE}")
-        if acl_read not in (OPEN, CLOSED):
-            raise fields.bad("acl_read", f"{OPEN} or {CLOSED}")
-        parties = {}
-        for party in _PARTIES:
-            parties[party] = fields.strings(party, LONGEST_IDENTITY)
-            if len(parties[party]) > MOST_IDENTITIES or not all(map(is_identity, parties[party])):
-                raise fields.bad(party, f"a list of {MOST_IDENTITIES} identities at most, as sasl:user")
-        if sum(len(one) + 20 for each in parties.values() for one in each) > MOST_BYTES:
+        found = super(AclPolicy, cls).read(fields)
+        if sum(len(one) + 20 for one in found.identities) > MOST_BYTES:
             raise BadData(
-                f"{where}: the identities have over {MOST_BYTES} bytes, and 400 znodes of a multi get them all"
+                f"{fields.where}: the identities have over {MOST_BYTES} bytes, and 400 znodes of a multi get them all"
             )
-        regions = fields.strings("regions", 249)
-        if not all(map(is_name, regions)):
-            raise fields.bad("regions", "a list of names")
-        if acl == SECURE and not (parties["coordinators"] and parties["operators"]):
+        if found.is_secure and not (found.coordinators and found.operators):
             raise fields.bad("acl", "open without coordinators and operators")
-        return cls(acl == SECURE, acl_read == OPEN, **parties, regions=regions)
+        return found
 
-    def to_bytes(self) -> bytes:
-        """One line of JSON."""
-        return compact(
-            {
-                "acl": SECURE if self.is_secure else OPEN,
-                "acl_read": OPEN if self.is_read_open else CLOSED,
-                **{name: list(getattr(self, name)) for name in (*_PARTIES, "regions")},
-            }
-        )
+    @property
+    def identities(self) -> tuple[str, ...]:
+        """Those of all parties."""
+        return (*self.coordinators, *self.operators, *self.readers, *self.members)
 
 
 def is_identity(text: str) -> bool:

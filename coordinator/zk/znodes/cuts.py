@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from ..errors import BadData
 from ..runtime import Runtime
-from ..store import Store, existing_nodes
+from ..store import Store, existing_nodes, nodes_at
 from ..values import in_chunks
 from .group_state import GroupState
 from .partitions import TopicPartition
@@ -130,8 +131,7 @@ def contributions(
     :raises BadData: when one is missing, or cannot be read.
     """
     for batch in in_chunks(names, most):
-        where = [paths.contribution(sequence, group, name) for name in batch]
-        for name, path, node in zip(batch, where, store.get_many(where), strict=True):
+        for name, path, node in nodes_at(store, batch, partial(paths.contribution, sequence, group)):
             if node is None:
                 raise BadData(f"{path} is missing")
             yield name, Contribution.parse(path, node.data)

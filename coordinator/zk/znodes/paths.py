@@ -173,10 +173,8 @@ class RegionPaths:
     contribution = Below[int, str, str](f"checkpoints/{CHECKPOINT_PREFIX}{{:010d}}/{{}}~{{}}")
     end = Below[int, str](f"checkpoints/{CHECKPOINT_PREFIX}{{:010d}}/{{}}")
 
-    @property
-    def skeleton(self) -> tuple[str, ...]:
-        """The persistent parents of a region, in order of creation; its own znode has data."""
-        return (CONSUMERS, REGIONS)
+    skeleton = (CONSUMERS, REGIONS)
+    """The persistent parents of a region, in order of creation; its own znode has data."""
 
 
 def contribution_name(group: str, name: str) -> str:

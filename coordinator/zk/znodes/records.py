@@ -95,20 +95,18 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True)
-class CoordinatorRecord(Record):
-    """`/consumers/coordinator`: the elected coordinator."""
-
-    node: Annotated[str, forms.text()]
-    host: Annotated[str, forms.text(default="")]
-    epoch: Annotated[int, forms.count()]
-
-
-@dataclass(frozen=True, slots=True)
 class NodeRecord(Record):
     """`/consumers/nodes/[session]`: a node that runs, elected or on standby."""
 
     node: Annotated[str, forms.text()]
     host: Annotated[str, forms.text(default="")]
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorRecord(NodeRecord):
+    """`/consumers/coordinator`: the elected coordinator."""
+
+    epoch: Annotated[int, forms.count()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,7 +474,6 @@ ASSIGNMENT_FAILED = "assignment-failed"
 DRAIN = "drain"
 OPTIONS = (STOP_FETCHER, START_FETCHER, ASSIGN, ASSIGNMENT_FAILED, DRAIN)
 _OPTION = forms.text(default="").checked(OPTIONS.__contains__, f"{', '.join(OPTIONS[:-1])} or {OPTIONS[-1]}")
-MAX_REASON = 1000
 
 
 class Order(NamedTuple):
@@ -509,7 +506,7 @@ class Command(Record):
     partitions: Annotated[PartitionSet, forms.partitions(MAX_OWNED).optional] = NONE
     topics: Annotated[Mapping[str, str], forms.TEXTS] = field(default_factory=dict)
     ask: Annotated[str, forms.text(64).optional] = ""
-    reason: Annotated[str, forms.text(MAX_REASON).optional] = ""
+    reason: Annotated[str, forms.text(LONGEST_REASON).optional] = ""
     region: Annotated[regions.Order | None, forms.inner(regions.Order).optional] = None
 
     @property
