@@ -28,7 +28,7 @@ from coordinator.zk.errors import (
 )
 from coordinator.zk.process.metrics_server import MetricsServer
 from coordinator.zk.runtime import Runtime, ThreadRuntime
-from coordinator.zk.store import Create, Delete, Node, Operation, SetData, Store, StoreFactory
+from coordinator.zk.store import Create, Delete, Node, Operation, Sessions, SetData, Store, StoreFactory
 from coordinator.zk.update import WatchedNode, ensure
 from coordinator.zk.znodes.json_fields import readable
 from coordinator.zk.znodes.paths import GroupPaths
@@ -38,7 +38,8 @@ from coordinator.zk.znodes.segments import Pool, SegmentsRecord
 from ...assignment.consumers import client_assignment
 from ...errors import TURNED_AWAY, AssignmentFailed, FencedInstanceId
 from ...fetching.polling import PENDING_S, Fetcher, Lag, Looks
-from ...logs import Log, embedded_folder, open_log
+from ...logs import embedded_folder, open_log
+from ...logs.base import Log
 from ...membership.call_guard import MemberContext
 from ...membership.member import ConsumerMember
 from ...membership.offsets import Consumption
@@ -273,23 +274,16 @@ def run_slot(spec: SlotSpec) -> dict[str, Any]:
             signal.signal(number, signal.SIG_DFL)
 
 
-class PoolPost:
-    """Keeps the znode of one run of a pool, over all its sessions. For one thread at a time."""
+class PoolPost(Sessions):
+    """Keeps the znode of one run of a pool, over all sessions of its driver; their end removes it."""
 
     def __init__(self, open_store: StoreFactory, runtime: Runtime, group: str, pool: str, run: str) -> None:
-        self._open_store = open_store
+        super().__init__(open_store)
         self._paths = GroupPaths(group)
         self._path = self._paths.pool(pool)
         self._run = run
-        self._store: Store | None = None
         self._watched = WatchedNode(runtime, self._path)
         self._is_posted = False
-
-    @property
-    def living(self) -> Store | None:
-        """The driver's session, None without one. For any thread."""
-        store = self._store
-        return store if store is not None and not store.lost else None
 
     def keep(self, slots: int) -> None:
         """Write `slots` into the znode: slots with lower numbers run. The newest run of a pool owns the name.
@@ -332,16 +326,6 @@ class PoolPost:
             raise
         self._watched.forget()
 
-    def store(self) -> Store:
-        """The driver's session; a new one when the last has ended.
-
-        :raises ZooKeeperUnreachable: when no server answers.
-        """
-        if self._store is None or self._store.lost:
-            self.close()
-            self._store = self._open_store()
-        return self._store
-
     def unreleased(self, consumers: list[str]) -> list[str]:
         """Consumers that may still hold partitions: their `ids` exists, or their channel is live.
 
@@ -355,12 +339,6 @@ class PoolPost:
             for consumer, member, channel in zip(consumers, ids, channels, strict=True)
             if member is not None or (readable(parsed_channel, "a channel", channel) or NO_CHANNEL).is_live
         ]
-
-    def close(self) -> None:
-        """End the session, which removes the znode."""
-        store, self._store = self._store, None
-        if store is not None:
-            store.close()
 
 
 UNANSWERED = (StoreError, SessionLost, ZooKeeperUnreachable)
