@@ -343,9 +343,6 @@ class SlotRegion(Contributor):
             return None
         return Contribution(fenced.incarnation, order.reset, offsets, channel.topics)
 
-    def _completed(self, store: Store, checkpoint: int) -> None:
-        """A slot has no states, and so no state files."""
-
 
 def channel_of(member: ConsumerMember) -> Channel:
     """
