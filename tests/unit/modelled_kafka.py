@@ -11,8 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from consumer.logs import LogError
-from consumer.logs.base import Fetch, Position
+from consumer.logs.base import Fetch, LogError, Position
 from consumer.logs.kafka.client import END, OUT_OF_RANGE, BrokerStats, Columns, Signal
 from consumer.logs.kafka.requests import EARLIEST, NO_TOPIC, Described, Unanswered, refused
 from consumer.logs.kafka.source import KafkaLog

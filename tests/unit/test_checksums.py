@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from consumer.errors import SegmentError
 from consumer.fetching.polling import Fetcher
-from consumer.logs import LogError, checked_file, open_log
-from consumer.logs.base import LOG_SCHEMA, Position
+from consumer.logs import checked_file, open_log
+from consumer.logs.base import LOG_SCHEMA, LogError, Position
 from consumer.logs.checked_file import CheckedFile, write_checked
 from consumer.logs.embedded.log import STORED_SCHEMA, file_name
 from consumer.logs.embedded.producer import Appender, PendingRecords, stored_batches

@@ -16,15 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumer.logs import (
-    Log,
-    LogError,
-    OffsetAndTimestamp,
-    OffsetOutOfRange,
-    UnknownTopic,
-    open_log,
-)
-from consumer.logs.base import LOG_SCHEMA
+from consumer.logs import open_log
+from consumer.logs.base import LOG_SCHEMA, Log, LogError, OffsetAndTimestamp, OffsetOutOfRange, UnknownTopic
 from consumer.logs.embedded.log import EmbeddedLog, file_name, remove_topic
 from consumer.logs.embedded.producer import ABANDONED_AFTER_S, Appender, PendingRecords, stored_batches, sweep
 from coordinator.zk.below import opened_folder

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from consumer.fetching.polling import LONGEST_WAIT_S, LOOK_FOR_DATA_S, PENDING_S, Fetcher, Looks
-from consumer.logs import FetchLimits, LogError, OffsetOutOfRange
-from consumer.logs.base import Fetch, Fetched, Jump, Position, PullSource
+from consumer.logs.base import Fetch, Fetched, FetchLimits, Jump, LogError, OffsetOutOfRange, Position, PullSource
 from consumer.logs.embedded.log import EmbeddedLog, topic_folder
 from consumer.logs.embedded.producer import Appender, stored_batches
 from consumer.membership.offsets import SLOW_RETRY_S, CommittedOffsets

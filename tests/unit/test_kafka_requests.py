@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 import confluent_kafka as ck
 import pytest
 
-from consumer.logs import LogError, UnknownTopic
+from consumer.logs.base import LogError, UnknownTopic
 from consumer.logs.kafka import requests as module
 from consumer.logs.kafka.options import kafka_options
 from consumer.logs.kafka.requests import (

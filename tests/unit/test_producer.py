@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from consumer.errors import Inherited
-from consumer.logs import LogError, UnknownTopic, open_log
+from consumer.logs import open_log
+from consumer.logs.base import LogError, UnknownTopic
 from consumer.logs.embedded.log import file_name
 from consumer.logs.embedded.producer import MAX_RECORD_BYTES, Appender, Producer, murmur2, partition_of, stored_batches
 from coordinator.zk.errors import UsageError

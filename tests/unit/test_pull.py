@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from consumer.logs import FetchLimits, LogError, UnknownTopic
-from consumer.logs.base import NO_LIMITS, Fetched, Log, Position
+from consumer.logs.base import NO_LIMITS, Fetched, FetchLimits, Log, LogError, Position, UnknownTopic
 from coordinator.zk.znodes.partitions import TopicPartition
 from tests.support.sizedlog import SizedLog
 from tests.unit.manual import ManualRuntime
