@@ -13,7 +13,6 @@ import logging
 import math
 import signal
 import socket
-from dataclasses import asdict
 from typing import Any
 
 import coordinator
@@ -159,7 +158,7 @@ class Slot:
         self._stopping = self._stopping or reason
 
     def run(self) -> dict[str, Any]:
-        """Fetch and seal until stopped; counters as plain values.
+        """Fetch and seal until stopped; the result as plain values.
 
         :raises ForeignFolder: when the group's folder belongs to another chroot.
         :raises ZooKeeperUnreachable: when no server answered at the start.
@@ -173,8 +172,7 @@ class Slot:
             # A slot that stops with its pool may return.
             self.member.close(for_good=self._is_for_good or self._directions.is_one_too_many)
             log.info("slot stopped: consumer=%s reason=%s", self._consumer, self._stopping)
-        own = {"consumer": self._consumer, "reason": self._stopping, "registrations": self.member.registrations}
-        return own | asdict(self.sealer.counts)
+        return {"consumer": self._consumer, "reason": self._stopping, "registrations": self.member.registrations}
 
     def _step(self) -> None:
         self.server.keep()
