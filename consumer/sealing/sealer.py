@@ -100,11 +100,6 @@ class Sealer:
 
     # ---- the slot's loop
 
-    @property
-    def is_pending(self) -> bool:
-        """See `Source`."""
-        return self._fetcher.is_pending
-
     def fetch(self) -> int:
         """Fetch into the open segment, unless it is full or fetching is paused; the number of records.
 

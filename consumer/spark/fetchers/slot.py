@@ -136,10 +136,10 @@ class Slot:
         self._looks = Looks(runtime)
         self._directions = Directions(spec, runtime)
         claimed = ClaimedFiles(files or SegmentFolder(spec.config.segments_dir), config.group, runtime)
-        fetcher = Fetcher(source, self._meter, config.auto_offset_reset)
-        Lag(source, fetcher, runtime).reported(self._meter)
+        self._fetcher = Fetcher(source, self._meter, config.auto_offset_reset)
+        Lag(source, self._fetcher, runtime).reported(self._meter)
         sealing = SealConfig(spec.config.seal_interval_ms, spec.config.seal_bytes, config.fetch_max_bytes)
-        self.sealer = Sealer(sealing, config.consumer, runtime, fetcher, claimed, self._meter)
+        self.sealer = Sealer(sealing, config.consumer, runtime, self._fetcher, claimed, self._meter)
         starts = Starts(source, config.start_rule)
         context = MemberContext(config, runtime, self._meter)
         consumption = Consumption(spec.subscription, self.sealer, starts, spec.config.seal_interval_ms)
@@ -186,7 +186,7 @@ class Slot:
         wait_s = self.sealer.seal_if_due(self._directions.segments.seal_interval_ms)
         self._end_when_failing()
         if not fetched and self._stopping is None:
-            self.member.wake.wait(min(wait_s, PENDING_S if self.sealer.is_pending else LOOK_FOR_DATA_S))
+            self.member.wake.wait(min(wait_s, PENDING_S if self._fetcher.is_pending else LOOK_FOR_DATA_S))
 
     def _end_when_failing(self) -> None:
         """Without the lease no seal is tried: a ZooKeeper that is away is waited for."""
@@ -203,7 +203,7 @@ class Slot:
             return 0
         began = self._runtime.monotonic()
         fetched = self.sealer.fetch()
-        self._looks.note(began, not fetched, self.sealer.is_pending)
+        self._looks.note(began, not fetched, self._fetcher.is_pending)
         return fetched
 
     def _read_directions(self) -> None:
