@@ -127,9 +127,6 @@ class Consumer:
         self._region = RegionMember(context, self) if config.region else None
         consumption = Consumption(subscription, self, Starts(self._log, config.start_rule, config.region))
         self._member = ConsumerMember(context, opener, consumption, self._client, self._region)
-        if self._region is not None:
-            region = self._region
-            self._meter.reads_drains(lambda: region.drain_ms, lambda: region.longest_drain_ms)
         host, port = config.metrics_host, config.metrics_port
         self._server = MetricsServer(metrics.registry, host, port, self._runtime, metrics.unhealthy)
         self._server.start()

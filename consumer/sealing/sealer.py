@@ -80,7 +80,7 @@ class Sealer:
         self._runtime = runtime
         self._fetcher = fetcher
         self._segments = SegmentCommit(consumer, runtime, files)
-        self._member: ConsumerMember | None = None
+        self._membership: ConsumerMember
         self._open = OpenSegment()
         self._opened_at = 0.0
         self._backoff_s = FIRST_BACKOFF_S
@@ -91,7 +91,7 @@ class Sealer:
 
     def bind(self, member: ConsumerMember) -> None:
         """Seal for `member`."""
-        self._member = member
+        self._membership = member
 
     @property
     def is_open(self) -> bool:
@@ -205,12 +205,6 @@ class Sealer:
         self._start_over("partitions were lost")
 
     # ---- sealing
-
-    @property
-    def _membership(self) -> ConsumerMember:
-        if self._member is None:
-            raise IncarnationOver("the sealer has no member yet")
-        return self._member
 
     def _may_fetch(self) -> bool:
         return self._membership.may_fetch
