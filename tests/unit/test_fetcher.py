@@ -141,12 +141,10 @@ def test_slow_start_lookups_are_split_into_steps_between_which_the_consumer_runs
 class LogThatBreaks(TimedLog):
     """Its partition 2 raises an unexpected error."""
 
-    def fetch(
-        self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int, max_records: int
-    ) -> Fetched:
+    def fetch(self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int) -> Fetched:
         if partition == 2:
             raise RuntimeError("unexpected")
-        return super().fetch(topic, topic_id, partition, offset, max_bytes, max_records)
+        return super().fetch(topic, topic_id, partition, offset, max_bytes)
 
 
 def test_records_fetched_before_an_unexpected_error_are_fetched_again() -> None:

@@ -559,16 +559,16 @@ class Marked(TimedLog):
     def earliest(self, topic: str, topic_id: str, partition: int) -> int:
         return self.begins.get(partition, self.begin)
 
-    def fetch(
-        self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int, max_records: int
-    ) -> Fetched:
+    def fetch(self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int) -> Fetched:
         if offset < self.begins.get(partition, 0):
             raise OffsetOutOfRange(f"offset {offset} of {topic}-{partition} is gone")
         first, following = self.marks.get(partition, (self.end, self.end))
         if first <= offset < following:
             return Fetched([], following)
-        most = first - offset if offset < first else max_records
-        return super().fetch(topic, topic_id, partition, offset, max_bytes, min(most, max_records))
+        found = super().fetch(topic, topic_id, partition, offset, max_bytes)
+        if not offset < first < found.next_offset:
+            return found
+        return Fetched([batch.slice(0, first - offset) for batch in found.batches], first)
 
 
 def test_log_gap_after_offsets_without_records_begins_at_the_channel_offset(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ class UnconfirmedQueue:
     def _cut(self, queue: deque[Entry], entry: Entry, fetch: Fetch, room: int) -> Entry:
         """The first rows of an entry; the rest stays in the queue."""
         (batch,) = fetch.batches
-        rows = max(1, fitting_rows(batch, room, batch.num_rows))
+        rows = max(1, fitting_rows(batch, room))
         if rows == batch.num_rows:
             return entry
         following = batch.column("offset")[rows].as_py()
