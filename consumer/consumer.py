@@ -22,8 +22,8 @@ from .errors import CommitFailed, UnknownMemberId
 from .fetching.polling import LOOK_FOR_DATA_S, AutoCommit, Lag, Polling, fetcher_of
 from .fetching.record_buffer import Record as Record
 from .fetching.record_buffer import records_of as records_of
-from .logs import Log, OffsetAndTimestamp, OffsetOutOfRange, UnknownTopic, open_log
-from .logs.base import Position
+from .logs import open_log
+from .logs.base import Log, OffsetAndTimestamp, OffsetOutOfRange, Position, UnknownTopic
 from .membership.call_guard import MemberContext, exclusive, shared
 from .membership.member import ConsumerMember
 from .membership.offsets import Consumption
@@ -127,9 +127,6 @@ class Consumer:
         self._region = RegionMember(context, self) if config.region else None
         consumption = Consumption(subscription, self, Starts(self._log, config.start_rule, config.region))
         self._member = ConsumerMember(context, opener, consumption, self._client, self._region)
-        if self._region is not None:
-            region = self._region
-            self._meter.reads_drains(lambda: region.drain_ms, lambda: region.longest_drain_ms)
         host, port = config.metrics_host, config.metrics_port
         self._server = MetricsServer(metrics.registry, host, port, self._runtime, metrics.unhealthy)
         self._server.start()
@@ -163,7 +160,7 @@ class Consumer:
         deadline = self._runtime.monotonic() + seconds(timeout_ms)
         most = typed("max_records", max_records, int) if max_records is not None else None
         self._meter.polled()
-        self._polling.look()
+        self._polling.looks.at_once()
         while not self._calls.is_closing:
             self._member.tend()
             if most != 0 and self._may_fetch() and (self._region is None or self._region.may_take):
@@ -177,7 +174,7 @@ class Consumer:
             left_s = deadline - self._runtime.monotonic()
             if left_s <= 0:
                 return {}
-            self._calls.wait(min(left_s, self._polling.wait_s or LOOK_FOR_DATA_S))
+            self._calls.wait(min(left_s, self._polling.looks.wait_s or LOOK_FOR_DATA_S))
         return {}
 
     def _polled(self, max_records: int | None) -> dict[TopicPartition, list[Record]]:

@@ -165,19 +165,14 @@ class Meter:
 
     def reads_log(
         self,
-        lag: Callable[[], float],
-        lag_max: Callable[[], float],
+        lags: Callable[[], Mapping[TopicPartition, int]],
         failing: Callable[[], float],
-        outages: Callable[[], float] = lambda: 0,
-        lag_of_each: Callable[[], Mapping[TopicPartition, int]] = dict,
+        outages: Callable[[], float],
     ) -> None:
-        """Set the sources of the lag, the failing partitions, the outages, and the lag of each partition.
-
-        Other threads call these.
-        """
-        self._metrics.partition_lags.readers[self._own] = lag_of_each
-        self._lag.set_function(lag)
-        self._lag_max.set_function(lag_max)
+        """Set the sources of each partition's lag, failing partitions, and outages; other threads call these."""
+        self._metrics.partition_lags.readers[self._own] = lags
+        self._lag.set_function(lambda: sum(lags().values()))
+        self._lag_max.set_function(lambda: max(lags().values(), default=0))
         self._failing.set_function(failing)
         self._outages.set_function(outages)
 

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from coordinator.zk.errors import BadData, UsageError
+from coordinator.zk.znodes.group_state import MAX_METADATA_BYTES
 from coordinator.zk.znodes.json_fields import Fields, compact
 from coordinator.zk.znodes.paths import MAX_NAME, is_name
 from coordinator.zk.znodes.records import PATTERNS, STATIC
 from coordinator.zk.znodes.topic_filter import GroupFilters, TopicFilter
 
-MAX_METADATA_BYTES = 65_536
-"""Limit of one member's metadata (contract, rule 11)."""
 MAX_THREADS = 10_000
 
 

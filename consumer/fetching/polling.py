@@ -14,8 +14,17 @@ from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 
 from ..config import ConsumerConfig
 from ..errors import CommitFailed
-from ..logs import FetchLimits, Log, OffsetOutOfRange, Source, TopicIdPartition, UnknownTopic
-from ..logs.base import Fetch, Jump, Position
+from ..logs.base import (
+    Fetch,
+    FetchLimits,
+    Jump,
+    Log,
+    OffsetOutOfRange,
+    Position,
+    Source,
+    TopicIdPartition,
+    UnknownTopic,
+)
 from ..membership.start_position import EARLIEST, LATEST, NONE
 from ..metrics import Meter, unread
 from .poll_order import HEURISTICS, ORDERS, UNBOUNDED
@@ -54,7 +63,7 @@ class Looks:
         return max(0.0, self._next - self._runtime.monotonic())
 
     def at_once(self) -> None:
-        """End the backoff: something has changed."""
+        """End the backoff: something has changed, or records were requested."""
         self._next = float("-inf")
 
     def note(self, began: float, is_empty: bool, is_pending: bool = False) -> None:
@@ -252,6 +261,8 @@ class Polling:
     :param on_fetched: called with fetched records, and the time right before `may_fetch` allowed it.
     :param on_reset: called with positions that were reset because they were out of range.
     :param may_fetch: asked before each fetch.
+    :ivar looks: the backoff after empty fetches; ended by what changes the partitions.
+    :ivar paused: the partitions that are paused.
     """
 
     def __init__(
@@ -270,10 +281,10 @@ class Polling:
         self._on_reset = on_reset
         self._may_fetch = may_fetch
         self._buffer = Buffer()
-        self._paused: PartitionSet = frozenset()
+        self.paused: PartitionSet = frozenset()
         self._pick, self._behind = ORDERS[config.poll_order]
         self._prefetch_rule = HEURISTICS[config.prefetch]
-        self._looks = Looks(runtime)
+        self.looks = Looks(runtime)
         self._prefetches = Looks(runtime)
 
     # ---- partitions
@@ -282,35 +293,30 @@ class Polling:
         """Fetch these too."""
         self._fetcher.begin(starts)
         self._buffer.begin(starts)
-        self.look()
+        self.looks.at_once()
 
     def end(self, partitions: Collection[TopicPartition]) -> None:
         """Stop fetching these; their buffered records and pauses are dropped."""
         self._fetcher.end(partitions)
         self._buffer.end(partitions)
-        self._paused -= frozenset(partitions)
+        self.paused -= frozenset(partitions)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Continue at `offset`."""
         self._fetcher.rewind(partition, offset)
         self._buffer.seek(partition, offset)
-        self.look()
+        self.looks.at_once()
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Neither return nor fetch records of these; their buffered records stay."""
-        self._paused |= frozenset(partitions)
-        self._fetcher.suspend(self._paused)
+        self.paused |= frozenset(partitions)
+        self._fetcher.suspend(self.paused)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Return and fetch these again."""
-        self._paused -= frozenset(partitions)
-        self._fetcher.suspend(self._paused)
-        self.look()
-
-    @property
-    def paused(self) -> PartitionSet:
-        """The partitions that are paused."""
-        return self._paused
+        self.paused -= frozenset(partitions)
+        self._fetcher.suspend(self.paused)
+        self.looks.at_once()
 
     @property
     def positions(self) -> dict[TopicPartition, Position]:
@@ -333,15 +339,6 @@ class Polling:
 
     # ---- records
 
-    @property
-    def wait_s(self) -> float:
-        """Seconds until the next fetch; 0 when it may begin, or records are buffered."""
-        return self._looks.wait_s
-
-    def look(self) -> None:
-        """End the backoff: something has changed, or records were requested."""
-        self._looks.at_once()
-
     def poll(self, max_records: int | None) -> dict[TopicPartition, list[Record]]:
         """The next records; then a fetch for the following poll.
 
@@ -349,11 +346,11 @@ class Polling:
         :raises OffsetOutOfRange: when the log does not have an offset, and `auto_offset_reset` is `none`.
         """
         self._reset_out_of_range()
-        has_some = any(self._buffer.there(self._paused))
+        has_some = any(self._buffer.there(self.paused))
         if not has_some:
-            if self._looks.wait_s:
+            if self.looks.wait_s:
                 return {}
-            self._fetch(self._looks, self._fetchable(), at_least=1)
+            self._fetch(self.looks, self._fetchable(), at_least=1)
         fetches = self._take(max_records)
         try:
             if has_some and not self._prefetches.wait_s:
@@ -389,7 +386,7 @@ class Polling:
 
     def _take(self, max_records: int | None) -> list[Fetch]:
         bounds = [bound for bound in (max_records, self._config.max_poll_records) if bound is not None and bound > 0]
-        picked = self._pick(self._buffer.there(self._paused), min(bounds, default=UNBOUNDED))
+        picked = self._pick(self._buffer.there(self.paused), min(bounds, default=UNBOUNDED))
         fetches = self._buffer.take(picked, self._config.fetch_max_bytes)
         taken = [(fetch.partition, fetch.rows) for fetch in fetches]
         left = self._buffer.left(fetch.partition for fetch in fetches)
@@ -398,13 +395,13 @@ class Polling:
 
     def _prefetch(self) -> None:
         most = self._config.max_poll_records if self._config.max_poll_records > 0 else UNBOUNDED
-        waiting = dict(self._buffer.there(self._paused))
+        waiting = dict(self._buffer.there(self.paused))
         if targets := self._prefetch_rule(waiting, self._fetchable(), len(self._buffer.assignment), most):
             self._fetch(self._prefetches, targets)
 
     def _fetchable(self) -> Collection[TopicPartition]:
         held = self._buffer.assignment
-        return frozenset(held) - self._paused if self._paused else held
+        return frozenset(held) - self.paused if self.paused else held
 
     def _fetch(self, looks: Looks, targets: Collection[TopicPartition], at_least: int = 0) -> None:
         """Fetch within the limits.
@@ -475,20 +472,8 @@ class Lag:
 
     def reported(self, meter: Meter) -> None:
         """Report it as metrics, with the partitions that cannot be fetched, and the log's outages."""
-        failing, outages = lambda: len(self._fetcher.complaints), lambda: self._log.outages
-        meter.reads_log(lambda: self.total, lambda: self.most, failing, outages, lambda: self.of_each)
+        meter.reads_log(self.of_each, lambda: len(self._fetcher.complaints), lambda: self._log.outages)
 
-    @property
-    def total(self) -> int:
-        """Over all partitions."""
-        return sum(self.of_each.values())
-
-    @property
-    def most(self) -> int:
-        """Of the partition with the largest lag."""
-        return max(self.of_each.values(), default=0)
-
-    @property
     def of_each(self) -> Mapping[TopicPartition, int]:
         """Of each partition."""
         now = self._runtime.monotonic()

@@ -193,7 +193,7 @@ class Buffer:
         first, is_cut = self._positions[partition], False
         taken: list[pa.RecordBatch] = []
         for batch in _slices(queue.batches, rows):
-            fits = batch.num_rows if room is None else fitting_rows(batch, room, batch.num_rows)
+            fits = batch.num_rows if room is None else fitting_rows(batch, room)
             part = batch.slice(0, fits if taken or not is_first else max(fits, 1))
             if part.num_rows:
                 taken.append(part)

@@ -12,14 +12,7 @@ from urllib.parse import unquote, urlsplit
 from coordinator.zk.errors import UsageError
 from coordinator.zk.znodes.paths import shown
 
-from .base import FetchLimits as FetchLimits
-from .base import Log as Log
-from .base import LogError as LogError
-from .base import OffsetAndTimestamp as OffsetAndTimestamp
-from .base import OffsetOutOfRange as OffsetOutOfRange
-from .base import Source as Source
-from .base import TopicIdPartition as TopicIdPartition
-from .base import UnknownTopic as UnknownTopic
+from .base import Log
 from .embedded.log import EmbeddedLog
 from .kafka.options import KafkaPlace as KafkaPlace
 from .kafka.options import open_kafka

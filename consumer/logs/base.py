@@ -127,7 +127,6 @@ class FetchLimits(NamedTuple):
 
 
 NO_LIMITS = FetchLimits()
-UNBOUNDED = 1 << 31
 
 
 class TopicIdPartition(NamedTuple):
@@ -216,10 +215,8 @@ class PullLog(Log, Protocol):
     def source(self, limits: FetchLimits = NO_LIMITS) -> Source:
         return PullSource(self, limits)
 
-    def fetch(
-        self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int, max_records: int
-    ) -> Fetched:
-        """Records from `offset` on, up to both limits, but at least one if there is one.
+    def fetch(self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int) -> Fetched:
+        """Records from `offset` on, up to the limit, but at least one if there is one.
 
         Does not block; returns no batches when there is no record at `offset` yet, at little cost.
 
@@ -263,7 +260,7 @@ class PullSource(Source):
                 continue
             most = min(max_bytes, self._limits.max_partition_bytes)
             try:
-                batches, following = self._log.fetch(*topic, partition.partition, offset, most, UNBOUNDED)
+                batches, following = self._log.fetch(*topic, partition.partition, offset, most)
             except (CoordinatorError, OSError) as error:
                 self._problems[partition] = error
                 if isinstance(error, UnknownTopic):
@@ -291,10 +288,9 @@ def no_headers(rows: int) -> pa.Array:
     return pa.Array.from_buffers(HEADERS, rows, nothing, rows, children=[pa.nulls(0, HEADERS.value_type)])
 
 
-def fitting_rows(batch: pa.RecordBatch, max_bytes: int, max_records: int) -> int:
-    """Number of rows of `batch`, from its first, within `max_bytes` and `max_records`."""
-    most: int = max(0, min(batch.num_rows, max_records))
-    if batch.slice(0, most).nbytes <= max_bytes:
+def fitting_rows(batch: pa.RecordBatch, max_bytes: int) -> int:
+    """Number of rows of `batch`, from its first, within `max_bytes`."""
+    most: int = batch.num_rows
+    if batch.nbytes <= max_bytes:
         return most
-    fitting: int = bisect_right(range(1, most + 1), max_bytes, key=lambda rows: batch.slice(0, rows).nbytes)
-    return fitting
+    return bisect_right(range(1, most + 1), max_bytes, key=lambda rows: batch.slice(0, rows).nbytes)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from coordinator.zk.store import MAX_OPERATIONS, Check, Create, Delete, Operation, SetData
+from coordinator.zk.values import in_chunks
 from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import START_FETCHER, Channel, Command, OwnerRecord
@@ -99,5 +100,4 @@ def acknowledgement(paths: GroupPaths, consumer: str, name: str, is_last: bool) 
 
 def chunks(partitions: Iterable[TopicPartition], size: int = PARTITIONS_A_STEP) -> list[Sequence[TopicPartition]]:
     """`partitions` in order, in chunks of `size`; one empty chunk when there is none."""
-    ordered = sorted(partitions)
-    return [ordered[first : first + size] for first in range(0, len(ordered), size)] or [[]]
+    return list(in_chunks(sorted(partitions), size)) or [[]]

@@ -155,9 +155,9 @@ class Contributor(ABC):
         if is_completed and self._is_first:
             self._completed(store, checkpoint)
 
-    @abstractmethod
     def _completed(self, store: Store, checkpoint: int) -> None:
         """A checkpoint has completed, and this member is the first of its participants in the group."""
+        return None
 
     def _sorts_first(self, checkpoint: Node, sequence: int) -> bool:
         there = readable(Checkpoint.parse, self.paths.checkpoint(sequence), checkpoint)

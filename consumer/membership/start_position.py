@@ -22,7 +22,7 @@ from coordinator.zk.znodes.paths import shown
 from coordinator.zk.znodes.records import BegunRecord
 
 from ..errors import NoOffsetForPartition
-from ..logs import Log, UnknownTopic
+from ..logs.base import Log, UnknownTopic
 
 BEGINNING, END, COMMITTED = "beginning", "end", "committed"
 EARLIEST, LATEST, NONE = "earliest", "latest", "none"

@@ -241,6 +241,7 @@ class RegionMember(StatefulContributor):
         self._is_sweeping = False
         self._sweep_problem = ""
         self.resets = 0
+        context.meter.reads_drains(lambda: self.drain_ms, lambda: self.longest_drain_ms)
 
     # ---- queries
 

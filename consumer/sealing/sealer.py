@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -53,26 +52,13 @@ class SealConfig(NamedTuple):
     fetch_max_bytes: int = 8 << 20
 
 
-@dataclass(slots=True)
-class SealCounts:
-    """Counters since the start.
-
-    :ivar refetched: records that were dropped and fetched again.
-    :ivar failed: failed seals, for example with a full disk or without an answer of ZooKeeper.
-    """
-
-    segments: int = 0
-    rows: int = 0
-    bytes: int = 0
-    refetched: int = 0
-    failed: int = 0
-
-
 class Sealer:
     """The `Holder` of a fetcher whose records are sealed. `bind` sets its member.
 
     A partition's position is always the channel's offset plus its open records.
 
+    :ivar refetched: records that were dropped and fetched again.
+    :ivar failed: failed seals, for example with a full disk or without an answer of ZooKeeper.
     :ivar problem: why sealing fails, None while it works.
     :ivar paused: why fetching and sealing are paused, None when they are not. Open records stay open, so that a pause
         costs at most `seal_bytes` of memory; they are dropped, and fetched again later, when their partitions are
@@ -94,18 +80,18 @@ class Sealer:
         self._runtime = runtime
         self._fetcher = fetcher
         self._segments = SegmentCommit(consumer, runtime, files)
-        self._member: ConsumerMember | None = None
+        self._membership: ConsumerMember
         self._open = OpenSegment()
         self._opened_at = 0.0
         self._backoff_s = FIRST_BACKOFF_S
         self._not_before = float("-inf")
-        self.counts = SealCounts()
+        self.refetched = self.failed = 0
         self.problem: str | None = None
         self.paused: str | None = None
 
     def bind(self, member: ConsumerMember) -> None:
         """Seal for `member`."""
-        self._member = member
+        self._membership = member
 
     @property
     def is_open(self) -> bool:
@@ -113,11 +99,6 @@ class Sealer:
         return self._segments.pending is not None or self._open.rows > 0
 
     # ---- the slot's loop
-
-    @property
-    def is_pending(self) -> bool:
-        """See `Source`."""
-        return self._fetcher.is_pending
 
     def fetch(self) -> int:
         """Fetch into the open segment, unless it is full or fetching is paused; the number of records.
@@ -225,12 +206,6 @@ class Sealer:
 
     # ---- sealing
 
-    @property
-    def _membership(self) -> ConsumerMember:
-        if self._member is None:
-            raise IncarnationOver("the sealer has no member yet")
-        return self._member
-
     def _may_fetch(self) -> bool:
         return self._membership.may_fetch
 
@@ -275,9 +250,6 @@ class Sealer:
         return channel
 
     def _sealed(self, segment: Segment) -> None:
-        self.counts.segments += 1
-        self.counts.rows += segment.rows
-        self.counts.bytes += segment.size
         self._meter.sealed(self._segments.finish(), segment.rows, segment.size)
         self._backoff_s, self._not_before = FIRST_BACKOFF_S, float("-inf")
         if self.problem is not None:
@@ -289,7 +261,7 @@ class Sealer:
     def _fail(self, error: Exception) -> None:
         """Log it once; the backoff grows."""
         self._meter.seal_failed()
-        self.counts.failed += 1
+        self.failed += 1
         self._not_before = self._runtime.monotonic() + self._backoff_s
         self._backoff_s = min(LONGEST_BACKOFF_S, 2 * self._backoff_s)
         if self.problem != str(error):
@@ -308,7 +280,7 @@ class Sealer:
                 self._fetcher.rewind(partition, offset)
         if dropped:
             self._meter.dropped(dropped)
-            self.counts.refetched += dropped
+            self.refetched += dropped
             log.warning("open segment discarded: consumer=%s records=%d reason=%s", self._consumer, dropped, reason)
         self._segments.drop()
 
@@ -342,9 +314,6 @@ class SlotRegion(Contributor):
             self._seal_at = self._runtime.monotonic() + SEAL_AGAIN_S
             return None
         return Contribution(fenced.incarnation, order.reset, offsets, channel.topics)
-
-    def _completed(self, store: Store, checkpoint: int) -> None:
-        """A slot has no states, and so no state files."""
 
 
 def channel_of(member: ConsumerMember) -> Channel:

@@ -28,7 +28,7 @@ from coordinator.zk.znodes.regions import Region
 from .watching import UNHEALTHY, Shot, at, error_note, print_below, printed, show, watch_options
 
 if TYPE_CHECKING:
-    from consumer.logs import Log
+    from consumer.logs.base import Log
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -94,7 +94,7 @@ def source_options(is_needed: bool) -> Callable[[Command], Command]:
 
 def bounds_in(source: Log) -> BoundsOf:
     """Earliest and latest offsets of a log's partitions; 0 for those without records."""
-    from consumer.logs import UnknownTopic
+    from consumer.logs.base import UnknownTopic
 
     def bounds_of(topic: Topic, partition: int, timestamp_ms: int | None) -> LogBounds:
         place = (topic.name, topic.id, partition)
@@ -368,7 +368,7 @@ def _log_ends(
     """
     if source is None:
         return {}
-    from consumer.logs import TopicIdPartition, UnknownTopic
+    from consumer.logs.base import TopicIdPartition, UnknownTopic
 
     shown = [partition for group in groups for partition in group.partitions]
     places = {

@@ -117,7 +117,7 @@ def _data(log_dir: Path | None, topic: Topic | None) -> list[Path]:
 
 
 if TYPE_CHECKING:
-    from consumer.logs import LogError
+    from consumer.logs.base import LogError
     from consumer.logs.kafka.requests import Described, Requests
 
 # ---- a Kafka, once or again and again
@@ -233,7 +233,7 @@ def exported(client: Requests, name: str, group: ShownGroup) -> list[Row]:
 
 def mismatches(client: Requests, group: ShownGroup) -> dict[tuple[str, int], str]:
     """Partitions whose topic id differs from Kafka's, or that Kafka does not have, with the reason."""
-    from consumer.logs import LogError
+    from consumer.logs.base import LogError
     from consumer.logs.kafka.topics import checked
 
     topics = {part.partition.topic for part in group.partitions if part.topic_id is not None}

@@ -274,3 +274,30 @@ class AclStore(Store, Protocol):
 
 StoreFactory = Callable[[], Store]
 """Opens a new session. Raises `ZooKeeperUnreachable` when no server answers in time, and `NotAuthorized`."""
+
+
+class Sessions:
+    """One session after the other, each opened when the last has ended. For one thread at a time."""
+
+    def __init__(self, open_store: StoreFactory) -> None:
+        self._open_store = open_store
+        self._store: Store | None = None
+
+    @property
+    def living(self) -> Store | None:
+        """The session, None without one. For any thread."""
+        store = self._store
+        return store if store is not None and not store.lost else None
+
+    def store(self) -> Store:
+        """The session; a new one when the last has ended. Raises as `StoreFactory`."""
+        if self._store is None or self._store.lost:
+            self.close()
+            self._store = self._open_store()
+        return self._store
+
+    def close(self) -> None:
+        """End the session."""
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()

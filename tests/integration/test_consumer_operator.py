@@ -10,7 +10,7 @@ import pytest
 from consumer.config import ConsumerConfig, Subscription
 from consumer.errors import DrainFailed, ProcessFailed
 from consumer.fetching.record_buffer import Record
-from consumer.logs import OffsetOutOfRange
+from consumer.logs.base import OffsetOutOfRange
 from consumer.membership.claims import PARTITIONS_A_STEP
 from consumer.operator.consumer_operator import ConsumerOperator, Processor
 from coordinator.zk.errors import OutcomeUnknown, UsageError

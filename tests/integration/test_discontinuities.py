@@ -52,7 +52,7 @@ def idle_slot(bench: SlotBench) -> Slot:
     """A slot that runs its partitions and can seal nothing."""
     slot = bench.slot(0)
     bench.break_files(slot)
-    eventually(lambda: slot.sealer.counts.failed, 15, "it has fetched, and sealed nothing")
+    eventually(lambda: slot.sealer.failed, 15, "it has fetched, and sealed nothing")
     return slot
 
 

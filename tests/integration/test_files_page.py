@@ -79,7 +79,7 @@ def test_a_partition_of_the_log_is_read_as_the_page_says(tmp_path: Path) -> None
 
     log = open_log(str(tmp_path))
     expected = [
-        row for batch in log.fetch("t", "t-id", 0, 0, 1 << 30, 1000).batches for row in batch.select(
+        row for batch in log.fetch("t", "t-id", 0, 0, 1 << 30).batches for row in batch.select(
             ["offset", *STORED_SCHEMA.names]
         ).to_pylist()
     ]  # fmt: skip

@@ -96,7 +96,7 @@ def test_full_disk_stops_sealing_loses_nothing_and_is_reported_until_freed(
     with caplog.at_level(logging.ERROR):
         disk.fill()
         bench.end(500)
-        eventually(lambda: slot.sealer.counts.failed >= 3, 15, "it has tried again and again")
+        eventually(lambda: slot.sealer.failed >= 3, 15, "it has tried again and again")
 
     assert "No space left on device" in str(slot.sealer.problem)
     said = [record.getMessage() for record in caplog.records if record.name == "consumer.sealing.sealer"]
@@ -106,7 +106,7 @@ def test_full_disk_stops_sealing_loses_nothing_and_is_reported_until_freed(
     disk.make_room()
     bench.all_sealed(4, 500)
     assert slot.sealer.problem is None
-    assert slot.sealer.counts.refetched == 0, "what it had fetched it kept"
+    assert slot.sealer.refetched == 0, "what it had fetched it kept"
     assert len(disk.files) == len(bench.segments()) > len(files), "nothing half-written is left"
 
 
@@ -116,7 +116,7 @@ def test_partitions_that_move_while_the_disk_is_full_lose_nothing(bench: SlotBen
     bench.all_sealed(4, 100)
     disk.fill()
     bench.end(500)
-    eventually(lambda: first.sealer.counts.failed >= 1, 15, "the disk is full")
+    eventually(lambda: first.sealer.failed >= 1, 15, "the disk is full")
 
     bench.slot(1)
     state = bench.world.stable("g", 2)
@@ -146,7 +146,7 @@ def test_a_folder_that_cannot_be_made_stops_sealing_until_it_can(zk: str, tmp_pa
         try:
             slot = bench.slot(0)
             bench.end(100)
-            eventually(lambda: slot.sealer.counts.failed >= 2, 15, "it has tried")
+            eventually(lambda: slot.sealer.failed >= 2, 15, "it has tried")
             assert str(tmp_path / "segments") in str(slot.sealer.problem)
             assert bench.segments() == []
             (tmp_path / "segments").unlink()

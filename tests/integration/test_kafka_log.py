@@ -13,15 +13,8 @@ from typing import cast
 
 import pytest
 
-from consumer.logs import (
-    KafkaPlace,
-    Log,
-    LogError,
-    OffsetOutOfRange,
-    TopicIdPartition,
-    UnknownTopic,
-    open_log,
-)
+from consumer.logs import KafkaPlace, open_log
+from consumer.logs.base import Log, LogError, OffsetOutOfRange, TopicIdPartition, UnknownTopic
 from consumer.logs.kafka.client import KafkaClient
 from consumer.logs.kafka.source import KafkaLog, KafkaSource
 from coordinator.zk.znodes.partitions import TopicPartition

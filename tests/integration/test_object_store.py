@@ -48,7 +48,7 @@ def folder(bucket: str, monkeypatch: pytest.MonkeyPatch) -> SegmentFolder:
 
 
 def batches(rows: int = 10) -> Iterator[pa.RecordBatch]:
-    return iter(MemoryLog(rows).fetch("t", "id", 0, 0, 1 << 20, rows).batches)
+    return iter(MemoryLog(rows).fetch("t", "id", 0, 0, 1 << 20).batches)
 
 
 def test_a_spark_checkpoint_there_is_set_back_by_hadoops_name_for_it(folder: SegmentFolder, bucket: str) -> None:

@@ -111,7 +111,7 @@ def _batches(partition: int, first: int, rows: int) -> list[pa.RecordBatch]:
     source = MemoryLog(first + rows)
     found = []
     while first < source.end:
-        fetched = source.fetch("t", "id", partition, first, 1 << 20, rows)
+        fetched = source.fetch("t", "id", partition, first, 1 << 20)
         found += fetched.batches
         first = fetched.next_offset
     return found
@@ -279,8 +279,8 @@ def test_unnamed_query_resumes_from_its_checkpoint_and_goes_again_with_its_drive
 def test_unnamed_query_registers_again_in_its_next_session(bench: Bench) -> None:
     planner, _, end = ran_unnamed(bench)
     more = bench.seal()
-    assert planner._store is not None
-    planner._store.close()
+    assert planner._sessions.living is not None
+    planner._sessions.living.close()
 
     assert names(planner.plan(end, later(planner, end))) == [more]
     assert bench.queries() == [end.query]
@@ -300,8 +300,8 @@ def paused(bench: Bench) -> tuple[Planner, SourceOffset, SegmentCollector]:
     planner.latest(end)
     collector = collector_of(bench)
     collector.collect(["g"])
-    assert planner._store is not None
-    end_session(planner._store)
+    assert planner._sessions.living is not None
+    end_session(planner._sessions.living)
     eventually(lambda: bench.queries() == ["named"], 5, "the session has ended")
     collector.collect(["g"])
     return planner, end, collector
@@ -672,8 +672,8 @@ def test_a_query_is_not_taken_for_removed_because_a_server_lags(bench: Bench) ->
     planner.plan(start, end)
     bench.clock.ahead += 60  # it gives a sign of life, which makes it look
 
-    assert isinstance(planner._store, Behind)
-    planner._store.lacks = lambda path: "/queries/" in path
+    assert isinstance(planner._sessions.living, Behind)
+    planner._sessions.living.lacks = lambda path: "/queries/" in path
 
     assert planner.latest(end) == end
     planner.close()
@@ -826,8 +826,8 @@ def test_new_session_continues_at_the_last_offset(bench: Bench) -> None:
     bench.seal()
     planner = bench.planner()
     start = planner.initial()
-    assert planner._store is not None
-    planner._store.close()
+    assert planner._sessions.living is not None
+    planner._sessions.living.close()
     end = planner.latest(start)
     assert len(planner.plan(start, end)) == 1
 
@@ -1062,8 +1062,8 @@ def test_reset_under_a_run_that_begins_with_an_unfinished_batch_fails_it(bench: 
     planner.plan(replace(end, czxid=0, segment="", ends={}), end)
     bench.store.commit([SetData(bench.paths.segments, b"")])
     node = bench.store.get(bench.paths.segments)
-    assert node is not None and planner._store is not None
-    end_session(planner._store)  # it registers again, after the reset
+    assert node is not None and planner._sessions.living is not None
+    end_session(planner._sessions.living)  # it registers again, after the reset
     bench.seal(10, first=0, cause=Discontinuity(RESET, node.stat.mzxid))
     with pytest.raises(SegmentError, match="t-0 from offset 0 on, where an operator"):
         planner.plan(end, later(planner, end))

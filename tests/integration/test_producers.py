@@ -21,7 +21,7 @@ LARGE = 1 << 30
 def values(log_dir: Path, partition: int) -> list[object]:
     """The values of a partition, whose offsets must be contiguous from 0."""
     log, offset, found = open_log(str(log_dir)), 0, []
-    while (fetched := log.fetch("flights", ID, partition, offset, LARGE, LARGE)).batches:
+    while (fetched := log.fetch("flights", ID, partition, offset, LARGE)).batches:
         offset = fetched.next_offset
         found += [row for batch in fetched.batches for row in batch.to_pylist()]
     assert [row["offset"] for row in found] == list(range(len(found)))

@@ -60,7 +60,7 @@ class Group:
     def write(self, number: int) -> Segment:
         """A file of ten records of partition 0, and its segment, which no znode names yet."""
         file, first = f"g/c/abc-{number:010d}.arrow", 10 * number
-        batches = MemoryLog(first + 10).fetch("t", "id", 0, first, 1 << 20, 10).batches
+        batches = MemoryLog(first + 10).fetch("t", "id", 0, first, 1 << 20).batches
         size = self.folder.write(file, iter(batches))
         return Segment(file, self.folder.url, 10, size, (SealedRange("t", "id", 0, first, first + 10),), "c", "abc", 1)
 

@@ -135,8 +135,8 @@ def test_slot_that_cannot_seal_contributes_later_and_is_not_evicted(world: World
     running(world)
     bench.break_files(slot)
     world.store.commit([Create(REGION.request, RegionRequest("checkpoint", "a test").to_bytes())])
-    tries = slot.sealer.counts.failed
-    eventually(lambda: slot.sealer.counts.failed >= tries + 4, 10, "it has tried for longer than a poll may take")
+    tries = slot.sealer.failed
+    eventually(lambda: slot.sealer.failed >= tries + 4, 10, "it has tried for longer than a poll may take")
 
     bench.mend_files(slot)
 

@@ -124,7 +124,7 @@ def test_nothing_is_fetched_while_paused_and_later_records_are(bench: SlotBench)
     bench.end(100)
     tell(bench, SegmentsRecord(seal_interval_ms=10))
     bench.all_sealed(4, 100)
-    assert slot.sealer.counts.refetched == 0
+    assert slot.sealer.refetched == 0
 
 
 def test_paused_slot_keeps_its_lease_and_partitions_beyond_its_poll_interval(bench: SlotBench) -> None:
@@ -154,7 +154,7 @@ def test_a_paused_slot_obeys_stop_fetcher_without_sealing_and_nothing_is_lost(be
 
     assert bench.segments() == [], "nothing was sealed for the rebalance"
     assert set(bench.world.offsets("g").values()) == {0}
-    assert slot.sealer.counts.refetched > 0
+    assert slot.sealer.refetched > 0
     tell(bench, SegmentsRecord())
     other.stop("one is enough")  # and what the first holds open is sealed when it gets everything
     bench.world.stable("g", 1, above=state.generation)

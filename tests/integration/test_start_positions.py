@@ -10,7 +10,7 @@ import pytest
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer
 from consumer.errors import NoOffsetForPartition
-from consumer.logs import Log, OffsetOutOfRange
+from consumer.logs.base import Log, OffsetOutOfRange
 from consumer.logs.embedded.log import EmbeddedLog, topic_folder
 from consumer.logs.embedded.producer import Appender, stored_batches
 from consumer.sealing.segment_files import SegmentFolder

@@ -301,7 +301,7 @@ def produced(zk: str, folder: Path, lines: bytes, *options: str) -> Result:
 
 
 def fetched(folder: Path, topic_id: str, partition: int = 0) -> list[dict[str, Any]]:
-    batches = open_log(str(folder / "log")).fetch("flights", topic_id, partition, 0, LARGE, LARGE).batches
+    batches = open_log(str(folder / "log")).fetch("flights", topic_id, partition, 0, LARGE).batches
     return [row for batch in batches for row in batch.to_pylist()]
 
 

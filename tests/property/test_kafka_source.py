@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from consumer.logs import OffsetOutOfRange
+from consumer.logs.base import OffsetOutOfRange
 from coordinator.zk.znodes.partitions import TopicPartition
 from tests.property.effort import Draw, tried
 from tests.unit.modelled_kafka import MB, Brokers, Reader, modelled_kafka

@@ -138,7 +138,7 @@ class Model:
 
     def poll(self, most: int) -> int:
         self.runtime.now += 2
-        self.polling.look()
+        self.polling.looks.at_once()
         found = self.polling.poll(most)
         sizes = []
         for partition, records in found.items():

@@ -101,9 +101,7 @@ class SimLog(PullLog):
     def offset_for_timestamp(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> int:
         return 0
 
-    def fetch(
-        self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int, max_records: int
-    ) -> Fetched:
+    def fetch(self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int) -> Fetched:
         took = 0.1 * self._scheduler.random.random() if self._scheduler.random.random() < TAKES_TIME else 0.0
         if self._scheduler.now < self.slow_until:
             self._on_fault("slow-log")
@@ -118,7 +116,7 @@ class SimLog(PullLog):
         first, end = self.earliest(topic, topic_id, partition), self.latest(topic, topic_id, partition)
         if (topic, topic_id) in self.cut and not first <= offset <= end:
             raise OffsetOutOfRange(f"{topic}-{partition} has offsets {first} to {end}, and not {offset}")
-        last = min(end, offset + min(max_records, MOST_AT_ONCE))
+        last = min(end, offset + MOST_AT_ONCE)
         if last <= offset:
             return Fetched([], offset)
         return Fetched(list(_records(topic, topic_id, partition, offset, last)), last)

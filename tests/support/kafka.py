@@ -15,8 +15,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from consumer.logs import KafkaPlace, Log, open_log
-from consumer.logs.base import Position
+from consumer.logs import KafkaPlace, open_log
+from consumer.logs.base import Log, Position
 from consumer.logs.kafka.requests import topic_id_text
 from coordinator.zk.embedded.directory import HOST, Ports, choose_ports
 from coordinator.zk.embedded.kafka import Broker, KafkaConfig, fetch_kafka

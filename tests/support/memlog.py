@@ -23,12 +23,10 @@ class MemoryLog(PullLog):
     def offset_for_timestamp(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> int:
         return 0
 
-    def fetch(
-        self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int, max_records: int
-    ) -> Fetched:
+    def fetch(self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int) -> Fetched:
         if offset < self.lost_below:
             raise OffsetOutOfRange(f"{topic}-{partition} begins at {self.lost_below}, and {offset} was asked for")
-        last = min(self.end, offset + max_records, offset + 100)
+        last = min(self.end, offset + 100)
         if last <= offset:
             return Fetched([], offset)
         rows = range(offset, last)

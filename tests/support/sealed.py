@@ -118,7 +118,7 @@ def batches(partition: int, first: int, rows: int) -> list[pa.RecordBatch]:
     source = MemoryLog(first + rows)
     found: list[pa.RecordBatch] = []
     while first < source.end:
-        fetched = source.fetch("t", "id", partition, first, 1 << 20, rows)
+        fetched = source.fetch("t", "id", partition, first, 1 << 20)
         found += fetched.batches
         first = fetched.next_offset
     return found

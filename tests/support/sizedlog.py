@@ -39,9 +39,7 @@ class SizedLog(PullLog):
     def offset_for_timestamp(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> int:
         return min(timestamp_ms, len(self.records[partition]))
 
-    def fetch(
-        self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int, max_records: int
-    ) -> Fetched:
+    def fetch(self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int) -> Fetched:
         self.fetched.append(partition)
         if self.takes_s is not None:
             self.takes_s[0].sleep(self.takes_s[1])
@@ -53,7 +51,7 @@ class SizedLog(PullLog):
         if not values:
             return Fetched([], offset)
         batch = batch_of(topic, partition, offset, values)
-        batch = batch.slice(0, max(1, fitting_rows(batch, max_bytes, max_records)))
+        batch = batch.slice(0, max(1, fitting_rows(batch, max_bytes)))
         return Fetched([batch], offset + batch.num_rows)
 
     def close(self) -> None:

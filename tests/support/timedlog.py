@@ -34,9 +34,7 @@ class TimedLog(MemoryLog):
         offset = self.offset_for_timestamp(topic, topic_id, partition, timestamp_ms)
         return OffsetAndTimestamp(offset, 1000 * offset) if offset < self.end else None
 
-    def fetch(
-        self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int, max_records: int
-    ) -> Fetched:
+    def fetch(self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int) -> Fetched:
         if not self.begin <= offset <= self.end:
             raise OffsetOutOfRange(f"offset {offset} of {topic}-{partition}: there is {self.begin} to {self.end}")
-        return super().fetch(topic, topic_id, partition, offset, max_bytes, max_records)
+        return super().fetch(topic, topic_id, partition, offset, max_bytes)

@@ -14,7 +14,7 @@ from consumer.assignment.base import ClientAssignor
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Callbacks, Consumer
 from consumer.errors import AssignmentFailed
-from consumer.logs import Log
+from consumer.logs.base import Log
 from coordinator.admin.topics import create_topic
 from coordinator.assignors import Assignor
 from coordinator.service import CoordinatorService

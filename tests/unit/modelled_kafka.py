@@ -11,8 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from consumer.logs import LogError
-from consumer.logs.base import Fetch, Position
+from consumer.logs.base import Fetch, LogError, OffsetAndTimestamp, Position
 from consumer.logs.kafka.client import END, OUT_OF_RANGE, BrokerStats, Columns, Signal
 from consumer.logs.kafka.requests import EARLIEST, NO_TOPIC, Described, Unanswered, refused
 from consumer.logs.kafka.source import KafkaLog
@@ -201,10 +200,10 @@ class Client:
         topic_id = self._kafka.ids.get(name, "id")
         return Described(topic_id, frozenset(range(20))) if topic_id else NO_TOPIC
 
-    def _offset(self, place: Place, what: int) -> int | LogError:
+    def _offset(self, place: Place, what: int) -> OffsetAndTimestamp | LogError:
         if not self._kafka.is_up(self._kafka.leader(place)):
             return LogError("no leader")
-        return (self._kafka.begins if what == EARLIEST else self._kafka.ends).get(place, 0)
+        return OffsetAndTimestamp((self._kafka.begins if what == EARLIEST else self._kafka.ends).get(place, 0), -1)
 
     def _note_stats(self) -> None:
         if self._kafka.now >= self._stats_at:

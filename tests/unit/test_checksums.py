@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from consumer.errors import SegmentError
 from consumer.fetching.polling import Fetcher
-from consumer.logs import LogError, checked_file, open_log
-from consumer.logs.base import LOG_SCHEMA, Position
+from consumer.logs import checked_file, open_log
+from consumer.logs.base import LOG_SCHEMA, LogError, Position
 from consumer.logs.checked_file import CheckedFile, write_checked
 from consumer.logs.embedded.log import STORED_SCHEMA, file_name
 from consumer.logs.embedded.producer import Appender, PendingRecords, stored_batches
@@ -56,7 +56,7 @@ def delivered(log_dir: Path) -> Any:
     times = [log.record_of_time(TOPIC, ID, 0, ms) for ms in (0, 5001, 1_700_000_000_000, 1_700_000_000_001)]
     offset, end, found = log.earliest(TOPIC, ID, 0), log.latest(TOPIC, ID, 0), []
     while offset < end:
-        fetched = log.fetch(TOPIC, ID, 0, offset, LARGE, LARGE)
+        fetched = log.fetch(TOPIC, ID, 0, offset, LARGE)
         found += fetched.batches
         offset = fetched.next_offset
     return found, times, offset
@@ -152,7 +152,7 @@ def seal(folder: Path, stored: Sequence[pa.RecordBatch], *others: Sequence[pa.Re
     ranges = []
     for partition, batches in enumerate([stored, *others]):
         append(folder / "log", batches, partition)
-        fetched = open_log(str(folder / "log")).fetch(TOPIC, ID, partition, 0, LARGE, LARGE)
+        fetched = open_log(str(folder / "log")).fetch(TOPIC, ID, partition, 0, LARGE)
         found += fetched.batches
         ranges.append(SealedRange(TOPIC, ID, partition, 0, fetched.next_offset))
     segments = SegmentFolder(str(folder / "segments"))
@@ -170,7 +170,7 @@ def flip(path: Path, value: bytes) -> None:
 
 
 def values_of(log: Any, offset: int) -> list[bytes]:
-    fetched = log.fetch(TOPIC, ID, 0, offset, LARGE, LARGE)
+    fetched = log.fetch(TOPIC, ID, 0, offset, LARGE)
     return [value for batch in fetched.batches for value in batch.column("value").to_pylist()]
 
 
@@ -187,7 +187,7 @@ def test_records_before_damage_in_a_log_file_are_delivered_and_none_behind_it(tm
     assert values_of(log, 0) == [b"first", b"a", b"a"]
     for _ in range(2):
         with pytest.raises(LogError) as error:
-            log.fetch(TOPIC, ID, 0, 3, LARGE, LARGE)
+            log.fetch(TOPIC, ID, 0, 3, LARGE)
     words = f"cannot read {path}, which holds the records from offset 1: offsets 3 to 4 are damaged, with CRC32C "
     text, sums = str(error.value)[: len(words)], str(error.value)[len(words) :].split(", and ")
     assert (text, [len(sums[0]), sums[1][8:]]) == (words, [8, " was written"])
@@ -248,7 +248,7 @@ def test_batch_read_in_small_pieces_is_checked_once_and_the_others_not_at_all(
     log, offset = open_log(str(tmp_path)), 100
 
     while offset < 200:
-        offset = log.fetch(TOPIC, ID, 0, offset, LARGE, 7 if offset < 190 else 200 - offset).next_offset
+        offset = log.fetch(TOPIC, ID, 0, offset, max_bytes=1).next_offset
 
     assert len([size for size in sizes if size > 50_000]) == 1
 

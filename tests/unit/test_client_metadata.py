@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from consumer.assignment.metadata import MAX_METADATA_BYTES, ConsumerMetadata
+from consumer.assignment.metadata import ConsumerMetadata
 from coordinator.zk.errors import BadData, UsageError
+from coordinator.zk.znodes.group_state import MAX_METADATA_BYTES
 
 
 def read(values: Any) -> ConsumerMetadata:

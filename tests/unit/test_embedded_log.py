@@ -16,15 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumer.logs import (
-    Log,
-    LogError,
-    OffsetAndTimestamp,
-    OffsetOutOfRange,
-    UnknownTopic,
-    open_log,
-)
-from consumer.logs.base import LOG_SCHEMA
+from consumer.logs import open_log
+from consumer.logs.base import LOG_SCHEMA, Log, LogError, OffsetAndTimestamp, OffsetOutOfRange, UnknownTopic
 from consumer.logs.embedded.log import EmbeddedLog, file_name, remove_topic
 from consumer.logs.embedded.producer import ABANDONED_AFTER_S, Appender, PendingRecords, stored_batches, sweep
 from coordinator.zk.below import opened_folder
@@ -46,8 +39,8 @@ def append(log_dir: Path, *values: bytes, times: list[int] | None = None, topic_
     return Appender(log_dir, TOPIC, topic_id, 0).append(stored_batches(list(values), timestamps_ms=stamps))
 
 
-def values(log: Log, offset: int, max_bytes: int = LARGE, max_records: int = LARGE) -> list[bytes]:
-    fetched = log.fetch(TOPIC, ID, 0, offset, max_bytes, max_records)
+def values(log: Log, offset: int) -> list[bytes]:
+    fetched = log.fetch(TOPIC, ID, 0, offset, LARGE)
     return [value for batch in fetched.batches for value in batch.column("value").to_pylist()]
 
 
@@ -63,7 +56,7 @@ _, log_dir, segments_dir, topic, topic_id = sys.argv
 log = open_log(log_dir)
 folder = SegmentFolder(segments_dir)
 before = set(sys.modules)
-fetched = log.fetch(topic, topic_id, 0, 0, 1000, 1000)
+fetched = log.fetch(topic, topic_id, 0, 0, 1000)
 fetch = Fetch(TopicPartition(topic, 0), topic_id, 0, fetched.next_offset, fetched.batches)
 assert fetch.nbytes and [record.value for record in records_of(fetch)] == [b"a", b"b"]
 size = folder.write("g/file", fetched.batches)
@@ -92,7 +85,7 @@ def test_appended_batch_is_fetched_with_the_columns_of_sparks_kafka_source(tmp_p
     records.add(None, None, 0, ())
     Appender(tmp_path, TOPIC, ID, 3).append(records.batches())
 
-    fetched = log.fetch(TOPIC, ID, 3, 0, LARGE, LARGE)
+    fetched = log.fetch(TOPIC, ID, 3, 0, LARGE)
 
     assert fetched.next_offset == 2
     assert [batch.schema for batch in fetched.batches] == [LOG_SCHEMA]
@@ -144,17 +137,17 @@ def test_reader_at_the_end_sees_new_records_once(tmp_path: Path, log: Log) -> No
     offset, seen = 0, []
     for number in range(100):  # more at once than are taken in one by one
         if number % 40 == 0:
-            fetched = log.fetch(TOPIC, ID, 0, offset, LARGE, LARGE)
+            fetched = log.fetch(TOPIC, ID, 0, offset, LARGE)
             seen += [value for batch in fetched.batches for value in batch.column("value").to_pylist()]
             offset = fetched.next_offset
         appender.append(stored_batches([b"%d" % number]))
 
-    while (fetched := log.fetch(TOPIC, ID, 0, offset, LARGE, LARGE)).batches:
+    while (fetched := log.fetch(TOPIC, ID, 0, offset, LARGE)).batches:
         seen += [value for batch in fetched.batches for value in batch.column("value").to_pylist()]
         offset = fetched.next_offset
 
     assert seen == [b"%d" % number for number in range(100)]
-    assert log.fetch(TOPIC, ID, 0, 100, LARGE, LARGE) == ([], 100)
+    assert log.fetch(TOPIC, ID, 0, 100, LARGE) == ([], 100)
 
 
 def test_a_fetch_at_the_end_costs_well_under_100_microseconds(tmp_path: Path, log: Log) -> None:
@@ -163,7 +156,7 @@ def test_a_fetch_at_the_end_costs_well_under_100_microseconds(tmp_path: Path, lo
     for _ in range(20):
         started = time.perf_counter()
         for _ in range(50):
-            log.fetch(TOPIC, ID, 0, 1, LARGE, LARGE)
+            log.fetch(TOPIC, ID, 0, 1, LARGE)
         best = min(best, (time.perf_counter() - started) / 50)
 
     assert best < 100e-6, f"{best * 1e6:.0f} microseconds"
@@ -172,7 +165,7 @@ def test_a_fetch_at_the_end_costs_well_under_100_microseconds(tmp_path: Path, lo
 def test_unwritten_partition_is_empty(tmp_path: Path, log: Log) -> None:
     append(tmp_path, b"a")
 
-    assert log.fetch(TOPIC, ID, 7, 0, LARGE, LARGE) == ([], 0)
+    assert log.fetch(TOPIC, ID, 7, 0, LARGE) == ([], 0)
     assert (log.earliest(TOPIC, ID, 7), log.latest(TOPIC, ID, 7)) == (0, 0)
 
 
@@ -187,7 +180,7 @@ def test_partition_is_fetched_once_it_is_written(tmp_path: Path, log: Log) -> No
 
 def test_a_topic_without_data_is_unknown_and_so_is_an_old_id_of_its_name(tmp_path: Path, log: Log) -> None:
     with pytest.raises(UnknownTopic, match=f"topic {TOPIC} with id {ID} has no data in "):
-        log.fetch(TOPIC, ID, 0, 0, LARGE, LARGE)
+        log.fetch(TOPIC, ID, 0, 0, LARGE)
     append(tmp_path, b"a", topic_id="another-id")
     with pytest.raises(UnknownTopic):
         log.latest(TOPIC, ID, 0)
@@ -196,7 +189,7 @@ def test_a_topic_without_data_is_unknown_and_so_is_an_old_id_of_its_name(tmp_pat
 @pytest.mark.parametrize(("topic", "topic_id"), [("..", ID), ("a/b", ID), (TOPIC, ".."), (TOPIC, "../x"), (TOPIC, "")])
 def test_name_that_leaves_the_folder_is_refused(tmp_path: Path, log: Log, topic: str, topic_id: str) -> None:
     with pytest.raises(UsageError):
-        log.fetch(topic, topic_id, 0, 0, LARGE, LARGE)
+        log.fetch(topic, topic_id, 0, 0, LARGE)
     with pytest.raises(UsageError):
         Appender(tmp_path, topic, topic_id, 0)
 
@@ -206,12 +199,12 @@ def test_an_offset_before_the_earliest_or_after_the_latest_is_out_of_range(tmp_p
     append(tmp_path, b"b")
     assert values(log, 0) == [b"a", b"b"]
     with pytest.raises(OffsetOutOfRange, match=r"offset 3 of flights-0 is out of range: .* holds 0 to 2"):
-        log.fetch(TOPIC, ID, 0, 3, LARGE, LARGE)
+        log.fetch(TOPIC, ID, 0, 3, LARGE)
 
     (folder(tmp_path) / file_name(0)).unlink()
 
     with pytest.raises(OffsetOutOfRange, match="holds 1 to 2"):
-        log.fetch(TOPIC, ID, 0, 0, LARGE, LARGE)
+        log.fetch(TOPIC, ID, 0, 0, LARGE)
     assert log.earliest(TOPIC, ID, 0) == 1
     assert values(log, 1) == [b"b"]
 
@@ -223,14 +216,14 @@ def test_recreated_log_is_read_from_its_own_beginning(tmp_path: Path, log: Log) 
     append(tmp_path, b"new")
 
     with pytest.raises(OffsetOutOfRange):
-        log.fetch(TOPIC, ID, 0, 2, LARGE, LARGE)
+        log.fetch(TOPIC, ID, 0, 2, LARGE)
     assert values(log, 0) == [b"new"]
 
 
 def test_batches_that_were_fetched_outlive_the_log_and_its_files(tmp_path: Path) -> None:
     append(tmp_path, b"kept")
     log = open_log(f"file://{tmp_path}")
-    batch = log.fetch(TOPIC, ID, 0, 0, LARGE, LARGE).batches[0]
+    batch = log.fetch(TOPIC, ID, 0, 0, LARGE).batches[0]
     log.close()
     shutil.rmtree(tmp_path / TOPIC)
 
@@ -242,7 +235,7 @@ def test_reading_keeps_no_file_open(tmp_path: Path, log: Log) -> None:
         Appender(tmp_path, TOPIC, ID, partition).append(stored_batches([b"a"]))
     before = psutil.Process().num_fds()
 
-    held = [log.fetch(TOPIC, ID, partition, 0, LARGE, LARGE) for partition in range(20)]
+    held = [log.fetch(TOPIC, ID, partition, 0, LARGE) for partition in range(20)]
 
     assert len(held) == 20
     assert psutil.Process().num_fds() == before
@@ -252,7 +245,7 @@ def test_values_are_slices_of_the_mapped_file(tmp_path: Path, log: Log) -> None:
     append(tmp_path, *[b"x" * 1000] * 3000)
     before = pa.total_allocated_bytes()
 
-    fetched = log.fetch(TOPIC, ID, 0, 100, LARGE, LARGE)
+    fetched = log.fetch(TOPIC, ID, 0, 100, LARGE)
 
     assert sum(batch.nbytes for batch in fetched.batches) > 2_900_000
     assert pa.total_allocated_bytes() - before < 200_000, "topic, partition and offset alone take memory of their own"
@@ -265,7 +258,7 @@ def test_a_reader_of_many_partitions_keeps_few_files_mapped(tmp_path: Path, log:
 
     for _ in range(2):
         for partition in range(40):
-            assert log.fetch(TOPIC, ID, partition, 0, LARGE, LARGE).next_offset == 1
+            assert log.fetch(TOPIC, ID, partition, 0, LARGE).next_offset == 1
             assert log.latest(TOPIC, ID, partition) == 1
 
     mapped = [each.path for each in psutil.Process().memory_maps(grouped=False) if str(tmp_path) in each.path]
@@ -276,7 +269,7 @@ def test_unread_records_in_an_open_file_take_no_memory(tmp_path: Path, log: Log)
     append(tmp_path, *[b"x"] * 100_000)
     before = pa.total_allocated_bytes()
 
-    log.fetch(TOPIC, ID, 0, 0, LARGE, 10)
+    log.fetch(TOPIC, ID, 0, 0, max_bytes=1000)
 
     assert pa.total_allocated_bytes() - before < 100_000, "the places of those that were fetched alone"
 
@@ -349,7 +342,7 @@ def test_damaged_file_is_reported_with_its_offset_and_its_neighbours_are_read(
 
     assert values(log, 0) == [b"a"]
     with pytest.raises(LogError, match=f"cannot read .*{path.name}, which holds the records from offset 1: "):
-        log.fetch(TOPIC, ID, 0, 1, LARGE, LARGE)
+        log.fetch(TOPIC, ID, 0, 1, LARGE)
     assert values(log, 2) == [b"c"]
 
 
@@ -360,7 +353,7 @@ def test_a_file_that_is_missing_between_others_is_an_error_and_not_a_gap(tmp_pat
 
     assert values(log, 0) == [b"a"]
     with pytest.raises(LogError, match=r"no file in .* holds offset 1"):
-        log.fetch(TOPIC, ID, 0, 1, LARGE, LARGE)
+        log.fetch(TOPIC, ID, 0, 1, LARGE)
 
 
 def test_leftovers_of_a_dead_producer_are_not_read_and_are_swept_when_they_are_old(tmp_path: Path, log: Log) -> None:
@@ -385,7 +378,7 @@ def test_removed_data_is_unavailable_at_once_to_readers_and_producers(tmp_path: 
     assert remove_topic(tmp_path, TOPIC, ID)
 
     with pytest.raises(UnknownTopic):
-        log.fetch(TOPIC, ID, 0, 1, LARGE, LARGE)
+        log.fetch(TOPIC, ID, 0, 1, LARGE)
     with pytest.raises(UnknownTopic):
         appender.append(stored_batches([b"b"]))
     assert list(tmp_path.iterdir()) == []
@@ -405,12 +398,11 @@ def test_a_log_is_opened_by_path_or_file_url_and_by_nothing_else(tmp_path: Path)
 @given(
     sizes=st.lists(st.lists(st.integers(0, 200), min_size=1, max_size=8), min_size=1, max_size=6),
     max_bytes=st.integers(1, 1500),
-    max_records=st.integers(1, 12),
     start=st.integers(0, 47),
 )
 @pytest.mark.long
-def test_fetches_join_without_gap_or_overlap_and_keep_their_limits(
-    tmp_path_factory: pytest.TempPathFactory, sizes: list[list[int]], max_bytes: int, max_records: int, start: int
+def test_fetches_join_without_gap_or_overlap_and_keep_their_limit(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[list[int]], max_bytes: int, start: int
 ) -> None:
     log_dir = tmp_path_factory.mktemp("log")
     written = [bytes([number % 256]) * size for number, size in enumerate(size for batch in sizes for size in batch)]
@@ -420,9 +412,8 @@ def test_fetches_join_without_gap_or_overlap_and_keep_their_limits(
     log, offset = open_log(str(log_dir)), min(start, len(written))
     seen: list[tuple[int, bytes]] = []
 
-    while (fetched := log.fetch(TOPIC, ID, 0, offset, max_bytes, max_records)).batches:
+    while (fetched := log.fetch(TOPIC, ID, 0, offset, max_bytes)).batches:
         rows = sum(batch.num_rows for batch in fetched.batches)
-        assert 1 <= rows <= max_records
         assert rows == 1 or sum(batch.nbytes for batch in fetched.batches) <= max_bytes
         assert all(batch.num_rows for batch in fetched.batches)
         for batch in fetched.batches:

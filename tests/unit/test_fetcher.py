@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from consumer.fetching.polling import LONGEST_WAIT_S, LOOK_FOR_DATA_S, PENDING_S, Fetcher, Looks
-from consumer.logs import FetchLimits, LogError, OffsetOutOfRange
-from consumer.logs.base import Fetch, Fetched, Jump, Position, PullSource
+from consumer.logs.base import Fetch, Fetched, FetchLimits, Jump, LogError, OffsetOutOfRange, Position, PullSource
 from consumer.logs.embedded.log import EmbeddedLog, topic_folder
 from consumer.logs.embedded.producer import Appender, stored_batches
 from consumer.membership.offsets import SLOW_RETRY_S, CommittedOffsets
@@ -142,12 +141,10 @@ def test_slow_start_lookups_are_split_into_steps_between_which_the_consumer_runs
 class LogThatBreaks(TimedLog):
     """Its partition 2 raises an unexpected error."""
 
-    def fetch(
-        self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int, max_records: int
-    ) -> Fetched:
+    def fetch(self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int) -> Fetched:
         if partition == 2:
             raise RuntimeError("unexpected")
-        return super().fetch(topic, topic_id, partition, offset, max_bytes, max_records)
+        return super().fetch(topic, topic_id, partition, offset, max_bytes)
 
 
 def test_records_fetched_before_an_unexpected_error_are_fetched_again() -> None:

@@ -115,7 +115,7 @@ def test_file_of_another_partition_with_the_same_size_and_rows_is_never_read(tmp
         for partition in (number, number + 2):
             begin = 0
             while begin < 3000:
-                fetched = log.fetch("t", "id", partition, begin, 1 << 20, 3000 - begin)
+                fetched = log.fetch("t", "id", partition, begin, 1 << 20)
                 batches, begin = batches + fetched.batches, fetched.next_offset
             ranges.append(SealedRange("t", "id", partition, 0, 3000))
         size = files.write(file, batches)

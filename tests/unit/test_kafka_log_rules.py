@@ -9,8 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from consumer.logs import LogError
-from consumer.logs.base import TopicIdPartition, UnknownTopic
+from consumer.logs.base import LogError, TopicIdPartition, UnknownTopic
 from consumer.logs.kafka.client import CORRUPT, OTHER, Signal
 from coordinator.zk.znodes.partitions import TopicPartition
 from tests.unit.modelled_kafka import Brokers, Client, Place, Reader, modelled_kafka

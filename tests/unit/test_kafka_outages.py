@@ -15,8 +15,7 @@ import pytest
 from consumer.config import ConsumerConfig
 from consumer.consumer import Consumer
 from consumer.fetching.polling import Fetcher, Polling
-from consumer.logs import LogError, UnknownTopic
-from consumer.logs.base import Position
+from consumer.logs.base import LogError, Position, UnknownTopic
 from consumer.membership.call_guard import CallGuard
 from consumer.membership.start_position import StartRule, Starts
 from coordinator.zk.errors import UsageError

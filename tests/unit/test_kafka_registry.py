@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from consumer.logs import LogError
+from consumer.logs.base import LogError
 from consumer.logs.kafka.connection import ABSENT_S, TopicRegistry
 from consumer.logs.kafka.requests import NO_TOPIC, Described, Unanswered
 from coordinator.admin.topics import create_topic

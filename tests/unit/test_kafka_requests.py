@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 import confluent_kafka as ck
 import pytest
 
-from consumer.logs import LogError, UnknownTopic
+from consumer.logs.base import LogError, OffsetAndTimestamp, UnknownTopic
 from consumer.logs.kafka import requests as module
 from consumer.logs.kafka.options import kafka_options
 from consumer.logs.kafka.requests import (
@@ -131,9 +131,12 @@ class Cluster:
     def describe(self, topics: Iterable[str]) -> Pending[str, Described | LogError]:
         return answered(dict.fromkeys(topics, self.described))
 
-    def offsets(self, requested: Mapping[tuple[str, int], int]) -> Pending[tuple[str, int], int | LogError]:
+    def offsets(
+        self, requested: Mapping[tuple[str, int], int]
+    ) -> Pending[tuple[str, int], OffsetAndTimestamp | LogError]:
         self.asked.append((sorted(number for _, number in requested), min(requested.values())))
-        return answered({place: Unanswered("no answer") if place[1] % 2 else 7 for place in requested})
+        found = OffsetAndTimestamp(7, -1)
+        return answered({place: Unanswered("no answer") if place[1] % 2 else found for place in requested})
 
 
 def answered(answers: Mapping[K, T]) -> Pending[K, T]:

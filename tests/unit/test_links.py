@@ -246,7 +246,7 @@ def test_a_reader_of_the_log_follows_no_link(linked_log: Path) -> None:
         lambda: log.earliest("evil", "id", 0),
         lambda: log.latest("evil", "id", 0),
         lambda: log.record_of_time("evil", "id", 0, 0),
-        lambda: log.fetch("evil", "id", 0, 0, 1000, 1000),
+        lambda: log.fetch("evil", "id", 0, 0, 1000),
     ):
         with pytest.raises(LogError, match="a link is in the way"):
             read()
@@ -272,7 +272,7 @@ def test_a_log_file_that_is_replaced_by_a_link_is_not_read(tmp_path: Path) -> No
     file.symlink_to(str(file).replace("evil", "victim"))
 
     with pytest.raises(LogError, match="a link is in the way"):
-        log.fetch("evil", "id", 0, 0, 1000, 1000)
+        log.fetch("evil", "id", 0, 0, 1000)
 
 
 def test_a_producer_whose_folder_is_replaced_by_a_link_appends_nothing(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consumer.logs import LogError, TopicIdPartition
+from consumer.logs.base import LogError, TopicIdPartition
 from consumer.spark.source.data_source import progress_of, stands_of
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths

@@ -13,8 +13,7 @@ from consumer.config import ConsumerConfig
 from consumer.fetching.poll_order import share
 from consumer.fetching.polling import Polling, fetcher_of
 from consumer.fetching.record_buffer import Buffer, packed, records_of
-from consumer.logs import OffsetOutOfRange
-from consumer.logs.base import LOG_SCHEMA, Fetch, Jump, Position
+from consumer.logs.base import LOG_SCHEMA, Fetch, Jump, OffsetOutOfRange, Position
 from coordinator.zk.znodes.partitions import TopicPartition
 from tests.support.allocated import allocated_bytes
 from tests.support.sizedlog import SizedLog, batch_of
@@ -41,7 +40,7 @@ class Desk:
     def poll(self, most: int | None = None) -> dict[TopicPartition, int]:
         """Partition -> number of records that a poll returned, a while after the previous poll."""
         self.runtime.now += 2
-        self.polling.look()
+        self.polling.looks.at_once()
         return {partition: len(records) for partition, records in self.polling.poll(most).items()}
 
     @property
@@ -89,7 +88,7 @@ def test_empty_poll_fetches_and_returns_the_time_of_the_next_fetch() -> None:
     looks = len(desk.log.fetched)
     assert desk.polling.poll(None) == {}
     assert len(desk.log.fetched) == looks, "not before it is due"
-    assert desk.polling.wait_s > 0
+    assert desk.polling.looks.wait_s > 0
 
 
 def test_no_fetch_begins_after_the_lease_has_lapsed_and_buffered_records_stay() -> None:
@@ -194,7 +193,7 @@ def test_idle_partitions_are_fetched_now_and_then_while_other_records_wait() -> 
     desk.log.fetched.clear()
 
     for _ in range(100):
-        desk.polling.look()
+        desk.polling.looks.at_once()
         desk.polling.poll(None)
 
     assert desk.log.fetched == [1]

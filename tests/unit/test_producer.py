@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from consumer.errors import Inherited
-from consumer.logs import LogError, UnknownTopic, open_log
+from consumer.logs import open_log
+from consumer.logs.base import LogError, UnknownTopic
 from consumer.logs.embedded.log import file_name
 from consumer.logs.embedded.producer import MAX_RECORD_BYTES, Appender, Producer, murmur2, partition_of, stored_batches
 from coordinator.zk.errors import UsageError
@@ -25,7 +26,7 @@ LARGE = 1 << 30
 def records(log_dir: Path, partition: int) -> list[dict[str, object]]:
     """Everything in a partition, whose offsets must be contiguous from 0."""
     log, offset, found = open_log(str(log_dir)), 0, []
-    while (fetched := log.fetch("flights", ID, partition, offset, LARGE, LARGE)).batches:
+    while (fetched := log.fetch("flights", ID, partition, offset, LARGE)).batches:
         offset = fetched.next_offset
         found += [row for batch in fetched.batches for row in batch.to_pylist()]
     assert [row["offset"] for row in found] == list(range(len(found)))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from consumer.logs import FetchLimits, LogError, UnknownTopic
-from consumer.logs.base import NO_LIMITS, Fetched, Log, Position
+from consumer.logs.base import NO_LIMITS, Fetched, FetchLimits, Log, LogError, Position, UnknownTopic
 from coordinator.zk.znodes.partitions import TopicPartition
 from tests.support.sizedlog import SizedLog
 from tests.unit.manual import ManualRuntime
@@ -22,15 +21,13 @@ class BadLog(SizedLog):
         self.bad: set[int] = set()
         self.asked: list[tuple[str, str, int]] = []
 
-    def fetch(
-        self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int, max_records: int
-    ) -> Fetched:
+    def fetch(self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int) -> Fetched:
         self.asked.append((topic, topic_id, partition))
         if (topic, topic_id) in self.unknown:
             raise UnknownTopic("no such topic")
         if partition in self.bad:
             raise LogError("bad disk")
-        return super().fetch(topic, topic_id, partition, offset, max_bytes, max_records)
+        return super().fetch(topic, topic_id, partition, offset, max_bytes)
 
 
 class Reader:

@@ -321,15 +321,13 @@ class EmbeddedLog(PullLog):
                 offset = file.end
             return None
 
-    def fetch(
-        self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int, max_records: int
-    ) -> Fetched:
+    def fetch(self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int) -> Fetched:
         with self._chain(topic, topic_id, partition) as chain:
             end = chain.end()
             if offset == end:
                 return Fetched([], offset)
             chain.check(offset)
-            return _taken(_batches(chain, offset, end), offset, max_bytes, max_records)
+            return _taken(_batches(chain, offset, end), offset, max_bytes)
 
     def close(self) -> None:
         self._chains.clear()
@@ -384,17 +382,17 @@ def _batches(chain: Chain, offset: int, end: int) -> Iterator[pa.RecordBatch]:
             raise
 
 
-def _taken(batches: Iterator[pa.RecordBatch], offset: int, max_bytes: int, max_records: int) -> Fetched:
-    """As many of `batches` as the limits allow, but one record at least."""
+def _taken(batches: Iterator[pa.RecordBatch], offset: int, max_bytes: int) -> Fetched:
+    """As many of `batches` as the limit allows, but one record at least."""
     taken: list[pa.RecordBatch] = []
     try:
         for batch in batches:
-            rows = fitting_rows(batch, max_bytes, max_records)
+            rows = fitting_rows(batch, max_bytes)
             part = batch.slice(0, rows if taken else max(rows, 1))
             if part.num_rows:
                 taken.append(part)
-                offset, max_bytes, max_records = offset + part.num_rows, max_bytes - part.nbytes, max_records - rows
-            if part.num_rows < batch.num_rows or max_records <= 0 or max_bytes <= 0:
+                offset, max_bytes = offset + part.num_rows, max_bytes - part.nbytes
+            if part.num_rows < batch.num_rows or max_bytes <= 0:
                 break  # and the next batch is not read
     except LogError:
         if not taken:

@@ -13,7 +13,7 @@ from concurrent.futures import Future, wait
 from typing import TypeVar
 
 from coordinator.zk.errors import BadData, CoordinatorError
-from coordinator.zk.store import Store
+from coordinator.zk.store import Sessions, StoreFactory
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
 
@@ -62,12 +62,11 @@ class TopicRegistry:
     :param open_store: opens a session in the ensemble of the topics' znodes.
     """
 
-    def __init__(self, open_store: Callable[[], Store], brokers: Brokers) -> None:
-        self._open_store = open_store
+    def __init__(self, open_store: StoreFactory, brokers: Brokers) -> None:
+        self._sessions = Sessions(open_store)
         self._brokers = brokers
         self._lock = threading.Lock()
         self._is_closed = False
-        self._store: Store | None = None
         self._not_before = float("-inf")
 
     def describe(self, topics: Iterable[str]) -> Pending[str, Described | LogError]:
@@ -81,14 +80,9 @@ class TopicRegistry:
         self._is_closed = True
         if self._lock.acquire(blocking=False):
             try:
-                self._end_session()
+                self._sessions.close()
             finally:
                 self._lock.release()
-
-    def _end_session(self) -> None:
-        store, self._store = self._store, None
-        if store is not None:
-            store.close()
 
     def _found(self, names: list[str]) -> dict[str, Described | LogError]:
         found: dict[str, Described | LogError]
@@ -96,7 +90,7 @@ class TopicRegistry:
             try:
                 found = self._read(names)
             except Exception as error:  # noqa: BLE001  without an answer records stay unconfirmed
-                self._end_session()
+                self._sessions.close()
                 found = dict.fromkeys(names, Unanswered(str(error)))
         if self._is_closed:
             self.close()
@@ -106,9 +100,7 @@ class TopicRegistry:
         absent = Unanswered(f"no broker of Kafka is registered in {self._brokers.ids}")
         if self._is_closed or time.monotonic() < self._not_before:
             return dict.fromkeys(names, absent)
-        if self._store is not None and self._store.lost:
-            self._end_session()
-        store = self._store = self._store or self._open_store()
+        store = self._sessions.store()
         store.sync()
         listing = store.children(self._brokers.ids)
         if not listing or not listing.names:  # others than Kafka's brokers may have written these znodes

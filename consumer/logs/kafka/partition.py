@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from coordinator.zk.znodes.partitions import TopicPartition
 
-from ..base import Fetch, LogError, fitting_rows
+from ..base import Fetch, LogError, OffsetAndTimestamp, fitting_rows
 from .client import CORRUPT, DENIED, OUT_OF_RANGE, KafkaClient, RecordRun, Signal
 from .requests import LATEST, Pending
 
@@ -179,7 +179,7 @@ class UnconfirmedQueue:
     def _cut(self, queue: deque[Entry], entry: Entry, fetch: Fetch, room: int) -> Entry:
         """The first rows of an entry; the rest stays in the queue."""
         (batch,) = fetch.batches
-        rows = max(1, fitting_rows(batch, room, batch.num_rows))
+        rows = max(1, fitting_rows(batch, room))
         if rows == batch.num_rows:
             return entry
         following = batch.column("offset")[rows].as_py()
@@ -207,7 +207,7 @@ class FairShare:
         self._total = 0
         self._began = now
         self._not_before = float("-inf")
-        self._asked: tuple[Pending[tuple[str, int], int | LogError], list[Partition]] | None = None
+        self._asked: tuple[Pending[tuple[str, int], OffsetAndTimestamp | LogError], list[Partition]] | None = None
 
     def is_round(self, now: float) -> bool:
         """Whether each partition should have got some: a fast reader has had several responses by then."""
@@ -240,4 +240,4 @@ class FairShare:
         self._asked = None
         ends = pending.results()
         found = [(part, ends[part.key]) for part in asked if part.is_assigned]
-        return [part for part, end in found if isinstance(end, int) and end > part.tail]
+        return [part for part, end in found if isinstance(end, OffsetAndTimestamp) and end.offset > part.tail]

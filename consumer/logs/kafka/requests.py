@@ -11,7 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from coordinator.zk.errors import MissingProgram, UsageError
 
-from ..base import LogError
+from ..base import LogError, OffsetAndTimestamp
 from .options import with_sources, without_secrets
 
 try:
@@ -168,18 +168,14 @@ class Requests:
         with suppress(ck.KafkaException):
             self._asking().list_topics(timeout=LOOK_TIMEOUT_S)
 
-    def offsets(self, requested: Mapping[tuple[str, int], int]) -> Pending[tuple[str, int], int | LogError]:
+    def offsets(
+        self, requested: Mapping[tuple[str, int], int]
+    ) -> Pending[tuple[str, int], OffsetAndTimestamp | LogError]:
         """Offsets of partitions, in one request per leader. Blocks while a new client has no connection.
 
         :param requested: (topic, partition) -> `EARLIEST`, `LATEST`, or a time in milliseconds since the epoch. Without
-            a record of that time or later, the result is -1.
+            a record of that time or later, the offset is -1; only a record that was found by its time has one.
         """
-        return self.listed(requested, lambda found: int(found.offset))
-
-    def listed(
-        self, requested: Mapping[tuple[str, int], int], read: Callable[[Any], T]
-    ) -> Pending[tuple[str, int], T | LogError]:
-        """As `offsets`, with what `read` takes from librdkafka's results: an offset, and a time."""
         asked, specs = self._asking(), {ck.TopicPartition(*place): _spec(what) for place, what in requested.items()}
         if self.is_mute:  # the client may be new: its time for the leaders begins once it is connected
             with suppress(ck.KafkaException):
@@ -189,7 +185,7 @@ class Requests:
         level = ck.IsolationLevel.READ_COMMITTED if is_committed else ck.IsolationLevel.READ_UNCOMMITTED
         futures = asked.list_offsets(specs, isolation_level=level, request_timeout=LOOKUP_TIMEOUT_S)
 
-        def answer(future: Future[Any]) -> T | LogError:
+        def answer(future: Future[Any]) -> OffsetAndTimestamp | LogError:
             try:
                 found = future.result()
             except ck.KafkaException as error:
@@ -198,7 +194,7 @@ class Requests:
             if found.offset < -1:  # librdkafka's own numbers: its leader has not answered
                 return self._unanswered("no answer")
             self.is_accepted = True
-            return read(found)
+            return OffsetAndTimestamp(found.offset, found.timestamp)
 
         return Pending(futures.values(), lambda: {(p.topic, p.partition): answer(each) for p, each in futures.items()})
 

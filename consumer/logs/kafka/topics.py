@@ -255,12 +255,12 @@ class Questions:
         """The first record of that time or later. Raises as `one`."""
         with self._lookup():
             self._refuse_while_away()
-            pending = self._client.listed({(topic, partition): timestamp_ms}, lambda found: found)
+            pending = self._client.offsets({(topic, partition): timestamp_ms})
             (answer,) = self._results(pending).values()
             checked(topic, topic_id, self._described({topic})[topic])
             if isinstance(answer, LogError):
                 raise answer
-            return OffsetAndTimestamp(answer.offset, answer.timestamp) if answer.offset >= 0 else None
+            return answer if answer.offset >= 0 else None
 
     def many(self, places: Iterable[TopicIdPartition], what: int) -> dict[TopicIdPartition, int | CoordinatorError]:
         """One offset of each of these partitions, `what` as in `one`, in one request; errors are values."""
@@ -304,7 +304,8 @@ class Questions:
         found: dict[TopicIdPartition, _Answer] = {}
         for place in requested:
             topic, topic_id, number = place
-            found[place] = problem_of(topic, topic_id, described[topic]) or offsets[topic, number]
+            answer = problem_of(topic, topic_id, described[topic]) or offsets[topic, number]
+            found[place] = answer.offset if isinstance(answer, OffsetAndTimestamp) else answer
         failed = [answer for answer in found.values() if isinstance(answer, LogError)]
         if len(failed) == len(found) and not isinstance(failed[0], UnknownTopic):
             # Brokers have answered, only not for these partitions (as without a leader): others may be requested.

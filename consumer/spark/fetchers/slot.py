@@ -13,7 +13,6 @@ import logging
 import math
 import signal
 import socket
-from dataclasses import asdict
 from typing import Any
 
 import coordinator
@@ -28,7 +27,7 @@ from coordinator.zk.errors import (
 )
 from coordinator.zk.process.metrics_server import MetricsServer
 from coordinator.zk.runtime import Runtime, ThreadRuntime
-from coordinator.zk.store import Create, Delete, Node, Operation, SetData, Store, StoreFactory
+from coordinator.zk.store import Create, Delete, Node, Operation, Sessions, SetData, Store, StoreFactory
 from coordinator.zk.update import WatchedNode, ensure
 from coordinator.zk.znodes.json_fields import readable
 from coordinator.zk.znodes.paths import GroupPaths
@@ -38,7 +37,8 @@ from coordinator.zk.znodes.segments import Pool, SegmentsRecord
 from ...assignment.consumers import client_assignment
 from ...errors import TURNED_AWAY, AssignmentFailed, FencedInstanceId
 from ...fetching.polling import PENDING_S, Fetcher, Lag, Looks
-from ...logs import Log, embedded_folder, open_log
+from ...logs import embedded_folder, open_log
+from ...logs.base import Log
 from ...membership.call_guard import MemberContext
 from ...membership.member import ConsumerMember
 from ...membership.offsets import Consumption
@@ -136,10 +136,10 @@ class Slot:
         self._looks = Looks(runtime)
         self._directions = Directions(spec, runtime)
         claimed = ClaimedFiles(files or SegmentFolder(spec.config.segments_dir), config.group, runtime)
-        fetcher = Fetcher(source, self._meter, config.auto_offset_reset)
-        Lag(source, fetcher, runtime).reported(self._meter)
+        self._fetcher = Fetcher(source, self._meter, config.auto_offset_reset)
+        Lag(source, self._fetcher, runtime).reported(self._meter)
         sealing = SealConfig(spec.config.seal_interval_ms, spec.config.seal_bytes, config.fetch_max_bytes)
-        self.sealer = Sealer(sealing, config.consumer, runtime, fetcher, claimed, self._meter)
+        self.sealer = Sealer(sealing, config.consumer, runtime, self._fetcher, claimed, self._meter)
         starts = Starts(source, config.start_rule)
         context = MemberContext(config, runtime, self._meter)
         consumption = Consumption(spec.subscription, self.sealer, starts, spec.config.seal_interval_ms)
@@ -158,7 +158,7 @@ class Slot:
         self._stopping = self._stopping or reason
 
     def run(self) -> dict[str, Any]:
-        """Fetch and seal until stopped; counters as plain values.
+        """Fetch and seal until stopped; the result as plain values.
 
         :raises ForeignFolder: when the group's folder belongs to another chroot.
         :raises ZooKeeperUnreachable: when no server answered at the start.
@@ -172,8 +172,7 @@ class Slot:
             # A slot that stops with its pool may return.
             self.member.close(for_good=self._is_for_good or self._directions.is_one_too_many)
             log.info("slot stopped: consumer=%s reason=%s", self._consumer, self._stopping)
-        own = {"consumer": self._consumer, "reason": self._stopping, "registrations": self.member.registrations}
-        return own | asdict(self.sealer.counts)
+        return {"consumer": self._consumer, "reason": self._stopping, "registrations": self.member.registrations}
 
     def _step(self) -> None:
         self.server.keep()
@@ -187,7 +186,7 @@ class Slot:
         wait_s = self.sealer.seal_if_due(self._directions.segments.seal_interval_ms)
         self._end_when_failing()
         if not fetched and self._stopping is None:
-            self.member.wake.wait(min(wait_s, PENDING_S if self.sealer.is_pending else LOOK_FOR_DATA_S))
+            self.member.wake.wait(min(wait_s, PENDING_S if self._fetcher.is_pending else LOOK_FOR_DATA_S))
 
     def _end_when_failing(self) -> None:
         """Without the lease no seal is tried: a ZooKeeper that is away is waited for."""
@@ -204,7 +203,7 @@ class Slot:
             return 0
         began = self._runtime.monotonic()
         fetched = self.sealer.fetch()
-        self._looks.note(began, not fetched, self.sealer.is_pending)
+        self._looks.note(began, not fetched, self._fetcher.is_pending)
         return fetched
 
     def _read_directions(self) -> None:
@@ -273,23 +272,16 @@ def run_slot(spec: SlotSpec) -> dict[str, Any]:
             signal.signal(number, signal.SIG_DFL)
 
 
-class PoolPost:
-    """Keeps the znode of one run of a pool, over all its sessions. For one thread at a time."""
+class PoolPost(Sessions):
+    """Keeps the znode of one run of a pool, over all sessions of its driver; their end removes it."""
 
     def __init__(self, open_store: StoreFactory, runtime: Runtime, group: str, pool: str, run: str) -> None:
-        self._open_store = open_store
+        super().__init__(open_store)
         self._paths = GroupPaths(group)
         self._path = self._paths.pool(pool)
         self._run = run
-        self._store: Store | None = None
         self._watched = WatchedNode(runtime, self._path)
         self._is_posted = False
-
-    @property
-    def living(self) -> Store | None:
-        """The driver's session, None without one. For any thread."""
-        store = self._store
-        return store if store is not None and not store.lost else None
 
     def keep(self, slots: int) -> None:
         """Write `slots` into the znode: slots with lower numbers run. The newest run of a pool owns the name.
@@ -332,16 +324,6 @@ class PoolPost:
             raise
         self._watched.forget()
 
-    def store(self) -> Store:
-        """The driver's session; a new one when the last has ended.
-
-        :raises ZooKeeperUnreachable: when no server answers.
-        """
-        if self._store is None or self._store.lost:
-            self.close()
-            self._store = self._open_store()
-        return self._store
-
     def unreleased(self, consumers: list[str]) -> list[str]:
         """Consumers that may still hold partitions: their `ids` exists, or their channel is live.
 
@@ -355,12 +337,6 @@ class PoolPost:
             for consumer, member, channel in zip(consumers, ids, channels, strict=True)
             if member is not None or (readable(parsed_channel, "a channel", channel) or NO_CHANNEL).is_live
         ]
-
-    def close(self) -> None:
-        """End the session, which removes the znode."""
-        store, self._store = self._store, None
-        if store is not None:
-            store.close()
 
 
 UNANSWERED = (StoreError, SessionLost, ZooKeeperUnreachable)

@@ -19,15 +19,15 @@ from pyspark.sql.types import StructType
 
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.runtime import Runtime, ThreadRuntime
-from coordinator.zk.store import Store, StoreFactory
+from coordinator.zk.store import Sessions, Store, StoreFactory
 from coordinator.zk.znodes.json_fields import readable
 from coordinator.zk.znodes.paths import GroupPaths, names_below
 from coordinator.zk.znodes.ranges import is_partition
 from coordinator.zk.znodes.records import OffsetRecord, parsed_channel
 
 from ...errors import SegmentError
-from ...logs import Log, TopicIdPartition, open_log
-from ...logs.base import LOG_SCHEMA
+from ...logs import open_log
+from ...logs.base import LOG_SCHEMA, Log, TopicIdPartition
 from ...sealing.segment_files import SegmentFolder
 from ..gc_tuning import spare_modules
 from ..resources import classic_context, ship
@@ -188,51 +188,41 @@ def records(segments: Sequence[Sealed], include_headers: bool, if_missing: str =
 
 
 class LogEnds:
-    """The ends of a group's partitions and its lag, at most `READ_AGAIN_S` old at the last call.
+    """The ends of a group's partitions and its lag, read every `READ_AGAIN_S`.
 
-    A thread with a separate ZooKeeper session reads them from the first call on, until `close`.
+    A thread with a separate ZooKeeper session reads them until `close`.
+
+    :ivar latest: see `progress_of`; empty until the log has answered.
     """
 
     def __init__(self, group: str, open_store: StoreFactory, open_source: Callable[[], Log], runtime: Runtime) -> None:
         self._group = group
         self._paths = GroupPaths(group)
-        self._open_store = open_store
+        self._sessions = Sessions(open_store)
         self._open_source = open_source
-        self._runtime = runtime
         self._stopping = runtime.event()
-        self._has_begun = False
-        self._found: Mapping[str, Any] = {}
         self._last_problem = ""
-
-    @property
-    def latest(self) -> Mapping[str, Any]:
-        """See `progress_of`; empty until the log has answered."""
-        if not self._has_begun:
-            self._has_begun = True
-            self._runtime.spawn(self._run, "log-ends")
-        return self._found
+        self.latest: Mapping[str, Any] = {}
+        runtime.spawn(self._run, "log-ends")
 
     def close(self) -> None:
         """Let the thread end soon."""
         self._stopping.set()
 
     def _run(self) -> None:
-        store: Store | None = None
         source: Log | None = None
         while not self._stopping.is_set():
             try:
-                if store is None or store.lost:
-                    _close(store)
-                    store = self._open_store()
+                store = self._sessions.store()
                 source = source or self._open_source()
-                self._found = progress_of(source, stands_of(store, self._paths))
+                self.latest = progress_of(source, stands_of(store, self._paths))
                 self._last_problem = ""
             except (CoordinatorError, OSError) as error:
                 is_new, self._last_problem = str(error) != self._last_problem, str(error)
                 if is_new:
                     log.warning("log end unavailable: group=%s reason=%s", self._group, error)
             self._stopping.wait(READ_AGAIN_S)
-        _close(store)
+        self._sessions.close()
         if source is not None:
             source.close()
 
@@ -271,8 +261,3 @@ def progress_of(source: Log, positions: Mapping[TopicIdPartition, int]) -> Mappi
             ends.setdefault(place.topic, {})[str(place.partition)] = end
             lag += max(0, end - positions[place])
     return {"log_end": ends, "lag": lag}
-
-
-def _close(store: Store | None) -> None:
-    if store is not None:
-        store.close()

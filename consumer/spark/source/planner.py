@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from coordinator.zk.errors import AuthenticationFailed, Retryable, SessionLost, ZooKeeperUnreachable
 from coordinator.zk.runtime import Runtime
-from coordinator.zk.store import Store, StoreFactory
+from coordinator.zk.store import Sessions, Store, StoreFactory
 from coordinator.zk.update import ensure
 from coordinator.zk.values import require
 from coordinator.zk.znodes.cuts import Cut, GroupCuts, checkpoint_named
@@ -70,10 +70,9 @@ class Planner:
     ) -> None:
         self._config = config
         self._name = name or config.query
-        self._open_store = open_store
+        self._sessions = Sessions(open_store)
         self._runtime = runtime
         self._paths = GroupPaths(config.group)
-        self._store: Store | None = None
         self._has_opened = False
         self._post: QueryPost | None = None
         self._segments = SealedSegments(runtime, self._paths)
@@ -195,9 +194,7 @@ class Planner:
 
     def close(self) -> None:
         """End the session."""
-        store, self._store = self._store, None
-        if store is not None:
-            store.close()
+        self._sessions.close()
 
     # ---- checks
 
@@ -288,11 +285,9 @@ class Planner:
         deadline = self._runtime.monotonic() + self._config.zk_wait_ms / 1000
         while True:
             try:
-                if self._store is None or self._store.lost:
-                    self.close()
-                    self._store = self._open_store()
-                    self._has_opened = True
-                return action(self._store)
+                store = self._sessions.store()
+                self._has_opened = True
+                return action(store)
             except (Retryable, SessionLost, ZooKeeperUnreachable, AuthenticationFailed) as error:
                 is_refused = isinstance(error, AuthenticationFailed) and not self._has_opened
                 if is_refused or self._runtime.monotonic() >= deadline:

@@ -98,9 +98,7 @@ class TrickleLog(PullLog):
     def latest(self, topic: str, topic_id: str, partition: int) -> int:
         return int(max(0.0, min(time.monotonic(), self.ended) - self.began) / RECORD_EVERY_S)
 
-    def fetch(
-        self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int, max_records: int
-    ) -> Fetched:
+    def fetch(self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int) -> Fetched:
         end = self.latest(topic, topic_id, partition)
         if end <= offset:
             return Fetched([], offset)
