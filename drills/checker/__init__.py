@@ -55,7 +55,6 @@ class Checker:
         )  # fmt: skip
         self._now = float("-inf")
         self._next_tick = float("-inf")
-        self._on_commits = [(each.wants, each.on_commit) for each in self.invariants if each.wants]
         self._handlers_of: dict[int, list[Callable[[Commit], None]]] = {}
         rules = chain.from_iterable(each.parts for each in self.invariants)
         parts: list[Invariant | Rules] = [*self.invariants, *rules]
@@ -95,7 +94,7 @@ class Checker:
         mask = commit.mask
         handlers = self._handlers_of.get(mask)
         if handlers is None:
-            handlers = self._handlers_of[mask] = [handle for wants, handle in self._on_commits if wants & mask]
+            handlers = self._handlers_of[mask] = [each.on_commit for each in self.invariants if each.wants & mask]
         for handle in handlers:
             handle(commit)
 
@@ -106,9 +105,8 @@ def check(events: Iterable[Event]) -> Verdicts:
     :raises KeyError: when an event lacks a required field; likewise TypeError.
     """
     checker = Checker()
-    feed = checker.feed
     for event in events:
-        feed(event)
+        checker.feed(event)
     return checker.verdicts()
 
 

@@ -213,7 +213,6 @@ class Replay:
         process = self.process(event["who"])
         process.kind = event.get("kind", "")
         process.group = event.get("group") or ""
-        process.consumer = event.get("consumer") or ""
         process.is_node = process.kind == "node"
 
     def on_fault(self, event: Event) -> None:
@@ -232,13 +231,9 @@ class Replay:
     def commit(self, event: Event) -> Commit:
         """Apply a `commit`."""
         commit = Commit(event, self.process(event["who"]).kind == LIAR)
-        routes = self._routes
         for op in event["ops"]:
-            verb = op["op"]
-            if verb == CHECK:
-                continue
-            path = op["path"]
-            self._apply(commit, routes.get(path) or self._route(path), verb, op)
+            if op["op"] != CHECK:
+                self._apply(commit, op["path"], op["op"], op)
         return commit
 
     def close(self, event: Event) -> Commit:
@@ -246,11 +241,11 @@ class Replay:
         commit = Commit(event)
         self.closed[event["session"]] = event
         for path in event.get("paths", ()):
-            self._apply(commit, self._routes.get(path) or self._route(path), DELETE, event)
+            self._apply(commit, path, DELETE, event)
         return commit
 
-    @staticmethod
-    def _apply(commit: Commit, route: Route, verb: str, op: Event) -> None:
+    def _apply(self, commit: Commit, path: str, verb: str, op: Event) -> None:
+        route = self._routes.get(path) or self._route(path)
         if route.group is not NO_GROUP:
             commit.mask |= Changed.IN_GROUP
             if commit.who == HAND:
