@@ -31,8 +31,7 @@ from .replay.replay import Replay
 from .replay.verdict import BROKEN, HELD, NOT_DECIDED, Event, Verdict, Verdicts, Violation, handlers_of
 
 __all__ = [
-    "BROKEN", "HELD", "NOT_DECIDED", "Checker", "Event", "Violation", "Verdict", "Verdicts", "check", "check_file",
-    "check_files",
+    "BROKEN", "HELD", "NOT_DECIDED", "Checker", "Event", "Violation", "Verdict", "Verdicts", "check", "check_files",
 ]  # fmt: skip
 
 TICK_S = 0.5
@@ -110,16 +109,13 @@ def check(events: Iterable[Event]) -> Verdicts:
     return checker.verdicts()
 
 
-def check_file(path: str | Path) -> Verdicts:
-    """Check the history in a file. Unreadable lines are ignored, and counted in the verdicts.
+def check_files(*paths: Path) -> Verdicts:
+    """Check a history in a file, or that of several processes, one file each.
 
-    :raises OSError: when the file cannot be read.
+    Unreadable lines are ignored, and counted in the verdicts.
+
+    :raises OSError: when a file cannot be read.
     """
-    return check_files([Path(path)])
-
-
-def check_files(paths: Sequence[Path]) -> Verdicts:
-    """Check a history of several processes, one file each. Raises as `check_file`."""
     lines = [Lines(path) for path in paths]
     checker = Checker()
     for event in merged(lines) if len(lines) > 1 else lines[0].events():

@@ -34,8 +34,6 @@ ROUNDING_S = 0.01
 class Fault:
     """A fault and its targets: any text in it may be a name. `until` is its own time for a momentary one."""
 
-    __slots__ = ("at", "event", "kind", "names", "until")
-
     def __init__(self, event: Event) -> None:
         self.event = event
         self.at: float = event["at"]
