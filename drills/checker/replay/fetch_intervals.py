@@ -115,10 +115,7 @@ class FetchIntervals:
         return self._lease(who, session) if session is not None else self._latest.get(who) or LeaseView()
 
     def _lease(self, who: str, session: object) -> LeaseView:
-        found = self._leases.get((who, session))
-        if found is None:
-            found = self._leases[who, session] = LeaseView()
-        return found
+        return self._leases.setdefault((who, session), LeaseView())
 
     def on_begin(self, event: Event) -> None:
         who, group, ids = event["who"], event["group"], event.get("topics") or {}

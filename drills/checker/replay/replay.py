@@ -104,9 +104,7 @@ class RegionViews:
     def handle(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
         """Apply one operation."""
         name, *parts = route.path[len(_REGION) :].split("/")
-        view = self.views.get(name)
-        if view is None:
-            view = self.views[name] = RegionView(name)
+        view = self.views.setdefault(name, RegionView(name))
         text = "" if verb == DELETE else op.get("data") or ""
         commit.mask |= Changed.REGION
         if not parts:
@@ -201,10 +199,7 @@ class Replay:
 
     def process(self, who: str) -> KnownProcess:
         """The state of a process."""
-        found = self.processes.get(who)
-        if found is None:
-            found = self.processes[who] = KnownProcess(who)
-        return found
+        return self.processes.setdefault(who, KnownProcess(who))
 
     def on_run(self, event: Event) -> None:
         self.bounds = dict(event.get("bounds", {}))
@@ -285,9 +280,7 @@ class Replay:
         if not folder.startswith(GROUPS + "/"):
             return self._on_nothing, NO_GROUP, ""
         name, *parts = folder[len(GROUPS) + 1 :].split("/")
-        group = self.groups.get(name)
-        if group is None:
-            group = self.groups[name] = GroupView(name)
+        group = self.groups.setdefault(name, GroupView(name))
         handler = self._kinds.get((parts[0], len(parts)), self._on_nothing) if parts else self._on_nothing
         return handler, group, parts[-1] if parts else ""
 

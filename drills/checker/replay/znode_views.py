@@ -280,11 +280,8 @@ class GroupView:
 
     def has_identity(self, consumer: str, identity: str) -> bool:
         """Whether the live member of the name has an ask's identity: its incarnation, or a static member's seat."""
-        registration = self.registration(consumer)
-        if registration is None or not self.live(consumer):
-            return False
         is_seat = consumer in self.seats and identity == f"seat-{self.seats[consumer]:x}"
-        return is_seat or registration.incarnation == identity
+        return self.live(consumer) and (is_seat or self.channels[consumer].lives_as(identity))
 
     def live(self, consumer: str) -> bool:
         """Whether the registered incarnation is the channel's, not ended."""
