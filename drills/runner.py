@@ -31,7 +31,7 @@ from .evidence.files import Event
 from .evidence.measurements import WHAT, Measured, RecordCounts, counted, decided, measured, together_of
 from .scenarios.consumers import CONSUMERS, LYING_MEMBERS, SPARK
 from .scenarios.coordinators import COORDINATORS, LEADERS
-from .scenarios.definition import Drill
+from .scenarios.definition import Drill, Promise
 from .scenarios.ensembles import CHANGES, ENSEMBLES, KAFKA
 from .scenarios.regions import REGIONS, in_states
 from .testbed.commands import READY_S, SPARK_READY_S, Produced, has_remnants
@@ -377,7 +377,7 @@ def _conclude(
     invariants = {name: verdict.to_json() for name, verdict in verdicts.verdicts.items()}
     if verdicts.set_aside:
         run.missing.append(f"{verdicts.set_aside} events of the history were ignored")
-    promises = _promises(run.drill, bounds, effects)
+    promises = [_compared(each, bounds, effects) for each in run.drill.promises]
     verdict, why = decided(invariants, promises, records, run.missing, run.wrong)
     run.document = {
         **run.drill.described(environment.touches),
@@ -423,19 +423,15 @@ def _window(run: DrillRun, events: Sequence[Event], fault_at: float) -> list[str
     return [f"only {count} records came after the fault; {least} are needed for a verdict"] if count < least else []
 
 
-def _promises(drill: Drill, bounds: Mapping[str, float], effects: Measured | None) -> list[dict[str, Any]]:
-    result = []
-    for promise in drill.promises:
-        bound = promise.bound(bounds)
-        was = promise.measured(effects) if effects is not None else None
-        result.append(
-            {
-                "name": promise.name,
-                "rule": promise.rule,
-                "unit": promise.unit,
-                "bound": round(bound, 3),
-                "measured": None if was is None else round(float(was), 3),
-                "held": None if was is None else was <= bound,
-            }
-        )
-    return result
+def _compared(promise: Promise, bounds: Mapping[str, float], effects: Measured | None) -> dict[str, Any]:
+    """A promise in run.json, compared with what was measured."""
+    bound = promise.bound(bounds)
+    was = promise.measured(effects) if effects is not None else None
+    return {
+        "name": promise.name,
+        "rule": promise.rule,
+        "unit": promise.unit,
+        "bound": round(bound, 3),
+        "measured": None if was is None else round(float(was), 3),
+        "held": None if was is None else was <= bound,
+    }

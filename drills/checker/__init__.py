@@ -31,8 +31,7 @@ from .replay.replay import Replay
 from .replay.verdict import BROKEN, HELD, NOT_DECIDED, Event, Verdict, Verdicts, Violation, handlers_of
 
 __all__ = [
-    "BROKEN", "HELD", "NOT_DECIDED", "Checker", "Event", "Violation", "Verdict", "Verdicts", "check", "check_file",
-    "check_files",
+    "BROKEN", "HELD", "NOT_DECIDED", "Checker", "Event", "Violation", "Verdict", "Verdicts", "check", "check_files",
 ]  # fmt: skip
 
 TICK_S = 0.5
@@ -55,7 +54,6 @@ class Checker:
         )  # fmt: skip
         self._now = float("-inf")
         self._next_tick = float("-inf")
-        self._on_commits = [(each.wants, each.on_commit) for each in self.invariants if each.wants]
         self._handlers_of: dict[int, list[Callable[[Commit], None]]] = {}
         rules = chain.from_iterable(each.parts for each in self.invariants)
         parts: list[Invariant | Rules] = [*self.invariants, *rules]
@@ -95,7 +93,7 @@ class Checker:
         mask = commit.mask
         handlers = self._handlers_of.get(mask)
         if handlers is None:
-            handlers = self._handlers_of[mask] = [handle for wants, handle in self._on_commits if wants & mask]
+            handlers = self._handlers_of[mask] = [each.on_commit for each in self.invariants if each.wants & mask]
         for handle in handlers:
             handle(commit)
 
@@ -106,22 +104,18 @@ def check(events: Iterable[Event]) -> Verdicts:
     :raises KeyError: when an event lacks a required field; likewise TypeError.
     """
     checker = Checker()
-    feed = checker.feed
     for event in events:
-        feed(event)
+        checker.feed(event)
     return checker.verdicts()
 
 
-def check_file(path: str | Path) -> Verdicts:
-    """Check the history in a file. Unreadable lines are ignored, and counted in the verdicts.
+def check_files(*paths: Path) -> Verdicts:
+    """Check a history in a file, or that of several processes, one file each.
 
-    :raises OSError: when the file cannot be read.
+    Unreadable lines are ignored, and counted in the verdicts.
+
+    :raises OSError: when a file cannot be read.
     """
-    return check_files([Path(path)])
-
-
-def check_files(paths: Sequence[Path]) -> Verdicts:
-    """Check a history of several processes, one file each. Raises as `check_file`."""
     lines = [Lines(path) for path in paths]
     checker = Checker()
     for event in merged(lines) if len(lines) > 1 else lines[0].events():

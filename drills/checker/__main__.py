@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     options = parser.parse_args(arguments)
     try:
-        verdicts = check_files(options.files)
+        verdicts = check_files(*options.files)
     except OSError as error:
         print(f"cannot read {error.filename}: {error.strerror}", file=sys.stderr)
         return EXIT_USAGE

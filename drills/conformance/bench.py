@@ -150,22 +150,11 @@ class Bench(Stage):
         self.fault("pause", READY_S, process=trial.process.who)
         trial.process.pause()
 
-    def cut_off(self, trial: Trial) -> None:
-        """Drop all packets between a consumer and ZooKeeper until `join`."""
-        self.fault("cut", READY_S, process=trial.process.who)
-        for proxy in self._proxies.of[trial.process.name]:
-            proxy.black_hole()
-
     def mute(self, trial: Trial) -> None:
         """Hold back all replies of ZooKeeper to a consumer, except those to pings, until `join`."""
         self.fault("mute", READY_S, process=trial.process.who)
         for proxy in self._proxies.of[trial.process.name]:
             proxy.mute()
-
-    def join(self, trial: Trial) -> None:
-        """End `cut_off` or `mute`."""
-        for proxy in self._proxies.of[trial.process.name]:
-            proxy.resume()
 
     def withdraw_at(self, trial: Trial, nth: int) -> Loss:
         """Lose a consumer's nth multi from now on that names a command, and withdraw the command before it knows."""
@@ -321,7 +310,7 @@ class Bench(Stage):
             is_stable = shown.state.state == STABLE and set(shown.state.target) == set(names)
             if not is_stable or any(member.commands for member in shown.members) or not each_runs_once(parts, every):
                 return None
-            held = self.trials.held()
+            held = {trial.name: trial.events().held for trial in self.trials.values()}  # of the last process of each
             return shown if all(held.get(name, set()) == running.get(name, set()) for name in names) else None
 
         return self.wait(is_settled, f"the group is Stable with {', '.join(names)}, whose lines agree", timeout_s)

@@ -194,10 +194,6 @@ class Trials(dict[str, Trial]):
         super().__init__()
         self.written: dict[TopicPartition, int] = {}
 
-    def held(self) -> dict[str, set[TopicPartition]]:
-        """Consumer -> what its last process holds, by its lines."""
-        return {trial.name: trial.events().held for trial in self.values()}
-
     def unconsumed(self) -> list[str]:
         """The records that no process has printed as consumed."""
         found = []

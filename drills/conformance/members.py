@@ -8,6 +8,7 @@ from functools import partial
 
 from coordinator.admin.control import resign
 
+from ..testbed.commands import READY_S
 from .bench import STATIC_MEMBERS, TOPIC, WILDCARDS, Bench, Scenario
 from .event_lines import ASSIGNED, COMMITTED, CONSUMED, LOST, REVOKED, STARTED, Trial, names_of, require
 
@@ -253,7 +254,7 @@ def obeys_its_lease(bench: Bench) -> None:
         )
 
     bench.stand_still(bench.bounds["session_timeout"] * 1.5 - lease_s - MARGIN_S, is_quiet)
-    bench.join(trial)
+    bench.join("c1")
     bench.consumed()
     require(bench.channel("c1").incarnation == incarnation, "c1 has registered again, and its session was never over")
     require(not trial.events().gone, "c1 has given up partitions, and its session was never over")
@@ -264,10 +265,10 @@ def outlives_its_session(bench: Bench) -> None:
     """No packet of ZooKeeper for longer than its session: it registers again, and says first what it has lost."""
     trial, incarnation = bench.consuming()
     seen = len(trial.events().names)
-    bench.cut_off(trial)
+    bench.cut_off("c1", READY_S)
     bench.stand_still(bench.bounds["session_timeout"] * 1.5)
     bench.produce()
-    bench.join(trial)
+    bench.join("c1")
     _require_first(bench, trial, seen, LOST, CONSUMED, COMMITTED)
     bench.settled("c1")
     require(bench.channel("c1").incarnation != incarnation, "c1 has no new incarnation after the end of its session")

@@ -18,6 +18,9 @@ from ..reports.timeline import FETCH, Bar
 PartitionName = tuple[str, int]
 """Topic and number."""
 
+Gaps = Mapping[PartitionName, list[tuple[float, float]]]
+"""Partition -> the times without a fetcher."""
+
 
 @dataclass(frozen=True, slots=True)
 class FetchInterval:
@@ -50,10 +53,8 @@ def _lanes(intervals: Iterable[FetchInterval]) -> dict[PartitionName, list[Bar]]
     return result
 
 
-def gaps(
-    intervals: Sequence[FetchInterval], begin: float, end: float
-) -> Mapping[PartitionName, list[tuple[float, float]]]:
-    """Partition -> the times between `begin` and `end` without a fetcher."""
+def gaps(intervals: Sequence[FetchInterval], begin: float, end: float) -> Gaps:
+    """The times of each partition between `begin` and `end` without a fetcher."""
     result = {}
     for partition, bars in _lanes(intervals).items():
         since = [Bar(begin, begin, FETCH), *(replace(bar, start=max(begin, bar.start)) for bar in bars)]
@@ -158,9 +159,6 @@ class AskSummary:
     def to_json(self) -> dict[str, Any]:
         """`numbers.asks` in run.json."""
         return {name: round(n, 3) if isinstance(n, float) else n for name, n in asdict(self).items()}
-
-
-NO_ASKS = AskSummary()
 
 
 def asked(events: Sequence[Event], intervals: Sequence[FetchInterval], fault_at: float) -> AskSummary:

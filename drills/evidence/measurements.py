@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -16,9 +16,9 @@ from ..checker.replay.replay import Replay
 from ..checker.replay.verdict import BROKEN, NOT_DECIDED, Event
 from ..checker.replay.znode_views import GroupView
 from .fetch_intervals import (
-    NO_ASKS,
     AskSummary,
     FetchInterval,
+    Gaps,
     PartitionName,
     asked,
     doubly_held_s,
@@ -75,7 +75,7 @@ class Measured:
     resumed_s: float | None = None
     changes: int = 0
     settled_s: float | None = None
-    asks: AskSummary = NO_ASKS
+    asks: AskSummary = field(default_factory=AskSummary)
 
     def between(self, first: str, last: str) -> float | None:
         """Seconds from one mark to another, 0 in the reverse order; None without one of them."""
@@ -122,11 +122,10 @@ def measured(events: Sequence[Event], fault_at: float) -> Measured:
     intervals = holds(events)
     before = last_holders(intervals, fault_at)
     after = holders(intervals, end)
-    fetching = _without_stopped(intervals, events)
     commits, settled_s = replayed(events)
-    empty = gaps(fetching, fault_at, end)
+    empty = gaps(_without_stopped(intervals, events), fault_at, end)
     return Measured(
-        marks=_marks(events, commits, fault_at, fetching, end),
+        marks=_marks(events, commits, fault_at, _all_fetched(empty, fault_at, end)),
         standstill={part: max((last - first for first, last in its), default=0.0) for part, its in empty.items()},
         moved=sum(before.get(part) != consumer for part, consumer in after.items()),
         passed_on=len(
@@ -172,11 +171,7 @@ def least_moved(before: Mapping[PartitionName, str], consumers: set[str], partit
 
 
 def _marks(
-    events: Sequence[Event],
-    commits: Sequence[Commit],
-    fault_at: float,
-    intervals: Sequence[FetchInterval],
-    end: float,
+    events: Sequence[Event], commits: Sequence[Commit], fault_at: float, fetched_at: float | None
 ) -> dict[str, float]:
     later = [event for event in events if event["at"] >= fault_at]
     stops = [commit.at for commit in commits for _, command in commit.made if command.is_stop]
@@ -187,7 +182,7 @@ def _marks(
         "T2": _next_acts(later),
         "T3": next((at for at in stops if at >= fault_at), None),
         "T4": next((at for sent, at in reversed(applied) if sent >= fault_at), None),
-        "T5": _all_fetched(intervals, fault_at, end),
+        "T5": fetched_at,
     }
     return {name: at for name, at in marks.items() if at is not None}
 
@@ -209,12 +204,12 @@ def _takes_an_ephemeral(event: Event) -> bool:
     return any(path == COORDINATOR or path.rpartition("/")[0].endswith("/ids") for path in paths)
 
 
-def _all_fetched(intervals: Sequence[FetchInterval], fault_at: float, end: float) -> float | None:
+def _all_fetched(without: Gaps, fault_at: float, end: float) -> float | None:
     """The end of the first standstill after the fault, when every partition is fetched again; the fault without one.
 
     Later rebalances, as on the victim's return, are not counted. None when it lasted to the end.
     """
-    empty = sorted(gap for its in gaps(intervals, fault_at, end).values() for gap in its)
+    empty = sorted(gap for its in without.values() for gap in its)
     if not empty:
         return fault_at
     over = empty[0][1]
@@ -261,7 +256,7 @@ def _resumed(events: Sequence[Event], partitions: set[PartitionName], end: float
 
 def _is_settled_without(name: str, group: GroupView) -> bool:
     """Whether a group is Stable with all registered members, without `name`; or has no readable state."""
-    state = group.state.data if group.state is not None else None
+    state = group.known
     return state is None or (
         state.state == STABLE and set(state.target) == set(group.members) and name not in state.target
     )

@@ -270,51 +270,44 @@ SESSION_MS = 30_000
 LOST = "the observer has lost its connection to ZooKeeper: later changes are unknown"
 
 
+@dataclass(eq=False)
 class WatchObserver:
     """Watches the subtrees of some znodes, from `__enter__` until its events are read.
 
-    :param addresses: of the servers.
-    :param clock: sees what the processes of the drill see, and this session's events.
-    :param roots: the full paths of the watched subtrees.
-    :param chroot: the prefix that events omit from their paths.
-    :param writes: the folder in which every session of the drill records its commits.
-    :param access: how it authenticates.
+    :ivar addresses: of the servers.
+    :ivar clock: sees what the processes of the drill see, and this session's events.
+    :ivar roots: the full paths of the watched subtrees.
+    :ivar chroot: the prefix that events omit from their paths.
+    :ivar writes: the folder in which every session of the drill records its commits.
+    :ivar access: how it authenticates.
     :ivar seen: the events so far.  :ivar is_lost: whether it gets no more.
     :ivar missing: why changes are unknown; "" otherwise.
     """
 
-    def __init__(
-        self,
-        addresses: Sequence[str],
-        clock: ZxidClock,
-        roots: Sequence[str],
-        chroot: str,
-        writes: str,
-        access: DrillAccess | None = None,
-    ) -> None:
-        self._access = access or DrillAccess()
-        self._addresses = addresses
-        self._clock = clock
-        self._roots = roots
-        self._chroot = chroot
-        self._writes = Path(writes)
-        self._stack = ExitStack()
-        self.seen: list[TreeEvent] = []
-        self.is_lost = self._is_over = False
-        self._since = 0
-        self.missing = ""
+    addresses: Sequence[str]
+    clock: ZxidClock
+    roots: Sequence[str]
+    chroot: str
+    writes: str
+    access: DrillAccess = field(default_factory=DrillAccess)
+    seen: list[TreeEvent] = field(default_factory=list)
+    is_lost: bool = False
+    missing: str = ""
+    _is_over: bool = False
+    _since: int = 0
+    _stack: ExitStack = field(default_factory=ExitStack)
 
     def __enter__(self) -> Self:
         """
         :raises ZooKeeperUnreachable: when no server answers.
         :raises StoreError: when the server has no such watches.
         """
-        hosts, access = connect_string(self._addresses, ""), self._access.to_servers(OPERATOR)
+        hosts, access = connect_string(self.addresses, ""), self.access.to_servers(OPERATOR)
         with ExitStack() as stack:
             self._store = open_kazoo(hosts, SESSION_MS, make_chroot=False, access=access)
             stack.callback(self._close)
             self._store.add_listener(self._on_state)
-            for root in self._roots:
+            for root in self.roots:
                 self._store.watch_tree(root, self._on_event)
             self._since = self._store.last_zxid
             self._stack = stack.pop_all()
@@ -328,7 +321,7 @@ class WatchObserver:
         until = 0
         try:
             self._store.sync()
-            self._store.get(self._roots[0])
+            self._store.get(self.roots[0])
             until = self._store.last_zxid  # events up to it came before the answer
         except StoreError:
             self.is_lost = True
@@ -336,12 +329,12 @@ class WatchObserver:
         if self.is_lost:
             until = self.seen[-1].zxid - 1 if self.seen else self._since
         try:
-            writes, problem = writes_in(self._writes, self._chroot), LOST if self.is_lost else ""
+            writes, problem = writes_in(Path(self.writes), self.chroot), LOST if self.is_lost else ""
         except (BadData, OSError) as error:
             writes, problem, until = Writes(), str(error), 0
-        found = observed(writes, self.seen, self._clock, who, self._chroot, self._since, until)
+        found = observed(writes, self.seen, self.clock, who, self.chroot, self._since, until)
         if problem and not found.problem:
-            found.end(self._clock.at(until + 1), problem)
+            found.end(self.clock.at(until + 1), problem)
         self.missing = found.problem
         return found.events
 
@@ -350,7 +343,7 @@ class WatchObserver:
             self.is_lost = True
 
     def _on_event(self, event: TreeEvent) -> None:
-        self._clock.saw(event.zxid)
+        self.clock.saw(event.zxid)
         self.seen.append(event)
 
     def _close(self) -> None:

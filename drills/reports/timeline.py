@@ -323,8 +323,6 @@ def faults(events: Sequence[Event]) -> list[Bar]:
 
 Place = tuple[str, str, int]
 """Group, topic, partition."""
-Counts = list[int]
-"""Fetches, records."""
 
 
 def partition_lanes(events: Sequence[Event], end: float) -> list[Lane]:
@@ -332,28 +330,26 @@ def partition_lanes(events: Sequence[Event], end: float) -> list[Lane]:
     holds: dict[Place, list[Hold]] = {}
     for hold in fetch_intervals(events):
         holds.setdefault((hold.key[0], hold.key[1], hold.key[3]), []).append(hold)
-    fetched: dict[int, Counts] = {}
+    fetched: dict[int, list[int]] = {}
     for event in events:
         for item in event["ranges"] if event["event"] == "fetch" else ():
             place = event["group"], item["topic"], item["partition"]
             life = event["who"], event["incarnation"], item["topic_id"]
             its = [hold for hold in holds.setdefault(place, []) if (hold.who, hold.incarnation, hold.key[2]) == life]
             for hold in [hold for hold in its if hold.begun["at"] <= event["at"]][-1:]:
-                counts = fetched.setdefault(hold.number, [0, 0])
-                counts[0] += 1
-                counts[1] += max(0, item["next"] - item["first"])
+                fetched.setdefault(hold.number, []).append(max(0, item["next"] - item["first"]))
     ended = {event["who"] for event in events if event["event"] == "exit"}
     awaited = {event.get("group") for event in events if event["event"] == "start" and event["who"] not in ended}
     return [_partition_lane(place, holds[place], fetched, end, place[0] in awaited) for place in sorted(holds)]
 
 
 def _partition_lane(
-    place: Place, holds: Sequence[Hold], fetched: Mapping[int, Counts], end: float, is_awaited: bool
+    place: Place, holds: Sequence[Hold], fetched: Mapping[int, list[int]], end: float, is_awaited: bool
 ) -> Lane:
     group, topic, number = place
     of_topics: dict[PartitionKey, list[Bar]] = {}
     for hold in holds:
-        of_topics.setdefault(hold.key, []).extend(_fetch_bars(hold, fetched.get(hold.number, [0, 0]), end))
+        of_topics.setdefault(hold.key, []).extend(_fetch_bars(hold, fetched.get(hold.number, []), end))
     bars = [bar for each in of_topics.values() for bar in each]
     twice = [bar for each in of_topics.values() for bar in overlaps(each)]  # one created again is another topic
     idle = gaps(bars, end if is_awaited else None)
@@ -362,12 +358,11 @@ def _partition_lane(
     return Lane(PARTITION, f"{text(topic)}-{number}", text(group), bars=tuple(everything))
 
 
-def _fetch_bars(hold: Hold, fetched: Counts, end: float) -> list[Bar]:
-    """An interval, without the times after the lease's expiry."""
-    fetches, records = fetched
+def _fetch_bars(hold: Hold, fetched: Sequence[int], end: float) -> list[Bar]:
+    """An interval, without the times after the lease's expiry; `fetched` are the records of each of its fetches."""
     note = (
         f"by {text(hold.who)}, incarnation {text(hold.incarnation)[:8]}, "
-        f"{amount(records)} records in {plural(fetches, 'fetch').replace('fetchs', 'fetches')}"
+        f"{amount(sum(fetched))} records in {plural(len(fetched), 'fetch').replace('fetchs', 'fetches')}"
     )
     if hold.is_suspended:
         note += "; not judged: its znodes were edited manually"

@@ -35,14 +35,10 @@ def elected_of(stage: Stage) -> str:
     return wait_for(lambda: stage.elected(), 10.0, "a coordinator is elected").node
 
 
-def another_is_elected(stage: Stage, than: str) -> str:
+def another_is_elected(stage: Stage, than: str) -> None:
     """Wait until another node is elected."""
-
-    def look() -> str | None:
-        record = stage.elected()
-        return record.node if record is not None and record.node != than else None
-
-    return wait_for(look, 3 * stage.bounds["session_timeout"] + 10, f"another node than {than} is elected")
+    timeout_s = 3 * stage.bounds["session_timeout"] + 10
+    wait_for(lambda: (now := stage.elected()) and now.node != than, timeout_s, f"another node than {than} is elected")
 
 
 def past_session(away: Callable[[Stage, str, float], None]) -> Callable[[Stage, str], None]:

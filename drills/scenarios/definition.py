@@ -118,6 +118,11 @@ def fetched_again(rule: str, bound: Callable[[Bounds], float], since: str = "T0"
     return Promise("every partition is fetched again", rule, lambda measured: measured.between(since, "T5"), bound)
 
 
+def none_of(unit: str, name: str, measured: Callable[[Measured], float | None], rule: str = "") -> Promise:
+    """None of these objects is counted; by default the rule says so in the words `0 partitions`."""
+    return Promise(name, rule or f"0 {unit}", measured, unit=unit)
+
+
 def longest_standstill(measured: Measured) -> float | None:
     """The longest standstill of all partitions."""
     return max(measured.standstill.values(), default=None)
@@ -146,18 +151,14 @@ HANDED_OVER = Promise(
     longest_standstill,
     lambda bounds: HANDOVER_S,
 )
-OWNERS_UNCHANGED = Promise(
-    "no partition changes its owner", "0 partitions", lambda measured: measured.passed_on, unit="partitions"
-)
+OWNERS_UNCHANGED = none_of("partitions", "no partition changes its owner", lambda measured: measured.passed_on)
 FETCHING_GOES_ON = Promise(
     "every partition delivers records again",
     "3 s after the broker accepts records again",
     lambda measured: measured.resumed_s,
     lambda bounds: GOES_ON_S,
 )
-KEEPS_ITS_GENERATION = Promise(
-    "the group is not rebalanced", "0 generations", lambda measured: measured.generations, unit="generations"
-)
+KEEPS_ITS_GENERATION = none_of("generations", "the group is not rebalanced", lambda measured: measured.generations)
 SETTLED_WITHOUT_THE_LEADER = Promise(
     "the group is Stable without the killed leader",
     "session timeout + 2 ticks + 1.5 s after each kill",
@@ -176,11 +177,8 @@ NEXT_LEADER_AFTER_AN_ERROR = replace(
     rule="0.2 s (backoff) + 1 s after the first ask",
     bound=lambda bounds: BACKOFF_S + RECOVERED_S,
 )
-NOTHING_IS_REVOKED = Promise(
-    "no partition is revoked before an answer is adopted",
-    "0 partitions",
-    lambda measured: measured.asks.revoked,
-    unit="partitions",
+NOTHING_IS_REVOKED = none_of(
+    "partitions", "no partition is revoked before an answer is adopted", lambda measured: measured.asks.revoked
 )
 OTHERS_FETCH_ON = Promise(
     "members other than the leader continue to fetch",
@@ -188,22 +186,19 @@ OTHERS_FETCH_ON = Promise(
     lambda measured: measured.asks.silent_s,
     lambda bounds: SILENT_S,
 )
-EVERYBODY_HEARS = Promise(
+EVERYBODY_HEARS = none_of(
+    "members",
     "every member acknowledges assignment-failed",
-    "0 members without",
     lambda measured: measured.asks.unheard,
-    unit="members",
+    "0 members without",
 )
 OTHERS_UNDISTURBED = (NOTHING_IS_REVOKED, OTHERS_FETCH_ON, EVERYBODY_HEARS)
-ASKED_ONCE = Promise(
-    "each ask gets one answer, which is adopted",
-    "0 further asks",
-    lambda measured: measured.asks.repeated,
-    unit="asks",
+ASKED_ONCE = none_of(
+    "asks", "each ask gets one answer, which is adopted", lambda measured: measured.asks.repeated, "0 further asks"
 )
-ONE_GENERATION_EACH = Promise(
+ONE_GENERATION_EACH = none_of(
+    "generations",
     "each change of members begins one generation",
-    "0 generations more or fewer",
     lambda measured: abs(measured.generations - measured.changes),
-    unit="generations",
+    "0 generations more or fewer",
 )

@@ -147,9 +147,8 @@ class Processes:
 
     def start_pool(self) -> Process:
         """Start the driver's part of the pool: it declares the slots as running."""
-        zk, session_ms, group = self._proxies.hosts("pool"), self.settings.session_timeout_ms, self.settings.group
-        fields = {"zk": zk, "session_timeout_ms": session_ms, "group": group, "pool": POOL}
-        return self._workload("pool", "slot.keep_pool", **fields, run="drill", slots=MOST_SLOTS)
+        fields = self._consumer_fields("pool")
+        return self._workload("pool", "slot.keep_pool", **fields, pool=POOL, run="drill", slots=MOST_SLOTS)
 
     def start_slot(self, number: int) -> Process:
         """Start a fetcher; in a consistent region a counting application."""

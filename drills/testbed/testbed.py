@@ -206,12 +206,19 @@ class Stage(Processes):
 
     def cut(self, name: str, seconds: float) -> None:
         """Drop all packets between a process and ZooKeeper for `seconds`."""
-        self.fault("cut", seconds, process=self.processes[name].who)
-        proxies = self._proxies.of[name]
-        for proxy in proxies:
-            proxy.black_hole()
+        self.cut_off(name, seconds)
         time.sleep(seconds)
-        for proxy in proxies:
+        self.join(name)
+
+    def cut_off(self, name: str, seconds: float) -> None:
+        """Drop all packets between a process and ZooKeeper until `join`, after `seconds` at most."""
+        self.fault("cut", seconds, process=self.processes[name].who)
+        for proxy in self._proxies.of[name]:
+            proxy.black_hole()
+
+    def join(self, name: str) -> None:
+        """End what holds up the packets of a process."""
+        for proxy in self._proxies.of[name]:
             proxy.resume()
 
     def hang(self, name: str, seconds: float, kind: str = "stuck") -> Process:

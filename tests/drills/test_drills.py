@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from coordinator.zk.embedded.ensemble import command_line, descendants
-from drills.checker import check_file
+from drills.checker import check_files
 from tests.support.drills import ALL_DRILLS, REPOSITORY, started
 from tests.support.wait import eventually
 
@@ -34,7 +34,7 @@ def test_everything_that_a_verdict_was_decided_from_is_kept(short_set: dict[str,
     before, after = (json.loads((folder / name).read_text()) for name in ("before.json", "after.json"))
     assert "/consumers/groups/drill/state" in before.keys() & after.keys()
     assert {path.name for path in (folder / "logs").glob("node-*.log")} == {"node-1.log", "node-2.log"}
-    assert not check_file(folder / "history.jsonl").broken
+    assert not check_files(folder / "history.jsonl").broken
     assert document["title"] in (folder / "report.html").read_text()
     assert json.loads((folder / "trace.json").read_text())["traceEvents"]
     assert (folder / "report.md").read_text().startswith(f"# {drill['verdict']}: {document['title']}")

@@ -17,7 +17,7 @@ import pytest
 from consumer.sealing import segment_check
 from consumer.spark.fetchers import slot
 from coordinator.rebalance import group_reader
-from drills.checker import BROKEN, NOT_DECIDED, Verdict, Verdicts, check_file
+from drills.checker import BROKEN, NOT_DECIDED, Verdict, Verdicts, check_files
 from tests.simulation.decided import PURPOSES, Decisions, reasons
 from tests.simulation.profile import CALM, PROFILES, STORM, Profile, profile_of
 from tests.simulation.run import ALL_FAULTS, Outcome, history_text, simulate, tidy, without_garbage_collection
@@ -66,7 +66,7 @@ def test_a_history_is_such_that_the_checker_reads_every_line_of_it(tmp_path: Pat
     file = tmp_path / "history.jsonl"
     file.write_text(history_text(simulate(3, STORM)))
 
-    verdicts = check_file(file)
+    verdicts = check_files(file)
 
     assert verdicts.events > 200
     assert (verdicts.set_aside, list(verdicts.problems)) == (0, [])

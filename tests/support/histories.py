@@ -48,7 +48,7 @@ class HistoryOfTest:
 
     def verdicts(self) -> Verdicts:
         """The checker's findings."""
-        return check_files(self.files())
+        return check_files(*self.files())
 
     def files(self) -> list[Path]:
         """Its events."""

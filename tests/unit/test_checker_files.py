@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from coordinator.zk.errors import BadData
-from drills.checker import HELD, check, check_file
+from drills.checker import HELD, check, check_files
 from drills.checker.__main__ import main
 from drills.checker.replay import history_files
 from drills.checker.replay.history_files import merged
@@ -32,7 +32,7 @@ def write(path: Path, events: Iterable[Made | str]) -> Path:
 def test_a_file_gives_the_verdicts_of_its_events(tmp_path: Path) -> None:
     events = story()
 
-    assert check_file(write(tmp_path / "history.jsonl", events)) == check(events)
+    assert check_files(write(tmp_path / "history.jsonl", events)) == check(events)
 
 
 MALFORMED = [
@@ -64,7 +64,7 @@ def test_unreadable_line_is_ignored_and_reported_with_the_verdicts(tmp_path: Pat
     events.insert(5, line)
     path = write(tmp_path / "history.jsonl", events)
 
-    verdicts = check_file(path)
+    verdicts = check_files(path)
 
     assert (verdicts.set_aside, len(verdicts.problems)) == (1, 1)
     assert verdicts.problems[0].startswith(f"{path}:6: ")
@@ -78,13 +78,13 @@ def test_a_line_that_a_killed_process_has_not_finished_is_no_problem(tmp_path: P
     with path.open("ab") as file:
         file.write(b'{"at":99,"who":"a#1","event":"commi')
 
-    assert (check_file(path).set_aside, check_file(path).problems) == (0, ())
+    assert (check_files(path).set_aside, check_files(path).problems) == (0, ())
 
 
 def test_empty_lines_are_no_events(tmp_path: Path) -> None:
     path = write(tmp_path / "history.jsonl", ["", *story(), "  "])
 
-    assert check_file(path).set_aside == 0
+    assert check_files(path).set_aside == 0
 
 
 def test_line_over_the_limit_is_ignored_and_the_next_one_is_read(
@@ -95,14 +95,14 @@ def test_line_over_the_limit_is_ignored_and_the_next_one_is_read(
     events.insert(3, " " * 35_000)
     path = write(tmp_path / "history.jsonl", events)
 
-    verdicts = check_file(path)
+    verdicts = check_files(path)
 
     assert verdicts.problems == (f"{path}:4: over 10000 bytes",)
     assert verdicts.events == len(events) - 1
 
 
 def test_at_most_ten_problems_are_reported(tmp_path: Path) -> None:
-    verdicts = check_file(write(tmp_path / "history.jsonl", ["?"] * 30))
+    verdicts = check_files(write(tmp_path / "history.jsonl", ["?"] * 30))
 
     assert (verdicts.set_aside, len(verdicts.problems)) == (30, 10)
 
@@ -110,7 +110,7 @@ def test_at_most_ten_problems_are_reported(tmp_path: Path) -> None:
 def test_violation_is_reported_though_lines_were_ignored(tmp_path: Path) -> None:
     events = [event for event in story() if event["event"] != "halt"]
 
-    verdicts = check_file(write(tmp_path / "history.jsonl", [*events, "?"]))
+    verdicts = check_files(write(tmp_path / "history.jsonl", [*events, "?"]))
 
     assert "S1" in [verdict.invariant for verdict in verdicts.broken]
     assert not verdicts.is_inconclusive

@@ -9,7 +9,7 @@ import pytest
 from coordinator.zk.znodes.group_state import COMPLETING, FAILED, STABLE, Ask, AskMember, ClientSide, GroupState, Target
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import ASSIGNMENT_FAILED, Command
-from drills.evidence.fetch_intervals import NO_ASKS, asked, asks_of, holds
+from drills.evidence.fetch_intervals import AskSummary, asked, asks_of, holds
 from drills.evidence.measurements import changes_of_members, replayed
 
 Made = dict[str, Any]
@@ -132,7 +132,7 @@ def test_partitions_revoked_before_an_adoption_count_and_those_it_revokes_do_not
 
 
 def test_nothing_is_reported_without_an_ask(failed: list[Made]) -> None:
-    assert asked(failed, holds(failed), 13.0) == NO_ASKS
+    assert asked(failed, holds(failed), 13.0) == AskSummary()
 
 
 def test_unreadable_asks_are_left_out(failed: list[Made]) -> None:

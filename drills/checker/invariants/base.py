@@ -41,12 +41,8 @@ class Invariant:
     def broken(self, why: str, *witness: Event | None) -> None:
         """Record a violation; the witness is sorted by time."""
         if len(self.findings) < MOST_FINDINGS:
-            events: list[Event] = []
-            for event in witness:
-                if event is not None and not any(event is other for other in events):
-                    events.append(event)
-            events.sort(key=lambda event: event["at"])
-            self.findings.append(Violation(why, tuple(events)))
+            events = {id(event): event for event in witness if event is not None}.values()
+            self.findings.append(Violation(why, tuple(sorted(events, key=lambda event: event["at"]))))
 
     def broken_by(self, commit: Commit, why: str, *witness: Event | None) -> None:
         """Record a violation that a commit proves with others."""

@@ -266,10 +266,8 @@ def _why_unsettled(group: GroupView) -> str:
 
 def _is_live(group: GroupView, owner: OwnerView) -> bool:
     """Whether an owner znode names a live member's incarnation."""
-    channel = group.channels.get(owner.data.consumer) if owner.data is not None else None
-    if owner.data is None or channel is None or not group.live(owner.data.consumer):
-        return False
-    return channel.lives_as(owner.data.incarnation)
+    data = owner.data
+    return data is not None and group.live(data.consumer) and group.channels[data.consumer].lives_as(data.incarnation)
 
 
 class Decided(Settled):

@@ -116,9 +116,8 @@ class Unhindered(Invariant):
         since = max(since, group.changed_at, self.world.topics_changed_at, group.hand_at)
         since = max(since, self.world.conditions.unpaused_since(group.name))
         allowed = self.world.bounds["notice"] + MORE_S + extra_s(self.world, group)
-        if now - since <= allowed or group.is_edited or not can_be_led(self.world, group):
-            return
-        if has_failed(self.world, group):
+        is_excused = group.is_edited or not can_be_led(self.world, group) or has_failed(self.world, group)
+        if now - since <= allowed or is_excused:
             return
         self._unsettled[group.name] = float("inf")
         why = f"{group} has waited from {moment(since)} to {moment(now)} to become Stable, while only"
@@ -167,11 +166,9 @@ def hits(fault: Fault, group: GroupView, world: Replay) -> bool:
 
 
 def _hits(fault: Fault, group: GroupView, world: Replay) -> bool:
-    if fault.hit(group.name):
+    names = (each for name, view in group.channels.items() for each in (name, view.owner, f"{group.name}/{name}"))
+    if fault.hit(group.name, *names):
         return True
-    for name, view in group.channels.items():
-        if fault.hit(name, view.owner, f"{group.name}/{name}"):
-            return True
     return any(process.group == group.name and fault.hit(process.who) for process in world.processes.values())
 
 
@@ -202,8 +199,7 @@ class ChangesSeen(Invariant):
             groups = set(self.world.groups.values())
         else:
             groups = {change.view.group for change in commit.channels}
-            groups.update(group for group, _, _ in commit.states)
-            groups.update(group for group, _, _ in commit.members)
+            groups.update(group for group, _, _ in commit.states + commit.members)
         for group in groups:
             self._compare(group, commit.event)
 

@@ -49,16 +49,11 @@ def _is_carried_out(command: CommandView, view: ChannelView) -> bool:
     return not command.is_start or command.partitions <= running | view.data.refused
 
 
-def _has_owners(view: ChannelView) -> bool:
-    """Whether each partition that the consumer runs has an owner znode."""
-    return view.running.keys() <= view.group.owners.keys()
-
-
 def _has_nothing_to_do(view: ChannelView, state: GroupState) -> bool:
     """Whether it runs its target with owner znodes in a stable group; or a part of it, and others have all the rest."""
     group, target = view.group, state.target.get(view.consumer)
     if state.state == STABLE:
-        return runs_target(group, state, view.consumer) and _has_owners(view)
+        return runs_target(group, state, view.consumer) and view.has_owners
     if target is None or not view.running.keys() <= target.partitions:
         return False
     missing = target.partitions - view.running.keys()
@@ -220,8 +215,6 @@ class Repeats(Rules):
         target = decided(group, now, FOREVER)
         if target is None or target != decided(group, was, FOREVER) or now.region != was.region:
             return
-        if any(view.is_live and not _has_owners(view) for view in group.channels.values()):
-            return
-        if max(group.hand_at, self.world.topics_changed_at) < begun:
+        if not group.has_lost_owners and max(group.hand_at, self.world.topics_changed_at) < begun:
             why = f"generation {now.generation} of {group} begins at {commit.moment} in epoch {now.epoch} with the"
             self.broken_by(commit, f"{why} target of the generation before (epoch {was.epoch})", before.written)

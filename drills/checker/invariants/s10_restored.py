@@ -27,8 +27,6 @@ class ApplicationView:
     :ivar restored: `member` as restored.
     """
 
-    __slots__ = ("checkpoint", "given", "incarnation", "member", "next", "reset", "restored", "saved", "states")
-
     def __init__(self, event: Event) -> None:
         self.given = event
         self.incarnation: str = event["incarnation"]

@@ -236,8 +236,7 @@ class Claims(Rules):
     def on_begin(self, event: Event) -> None:
         """A process begins to fetch."""
         view = self.world.channel(event)
-        missing = _partitions(event) - view.running.keys() if view is not None else set()
-        if view is not None and missing:
+        if view is not None and (missing := _partitions(event) - view.running.keys()):
             self._unclaimed.append((event, view, missing))
 
     def take_left(self, commit: Commit) -> None:

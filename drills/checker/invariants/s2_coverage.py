@@ -53,8 +53,7 @@ class Covering(Invariant):
                     self.broken_by(commit, f"{why} {commit.moment}", before.written)
             if was is None or now is None or was != replace(now, marks=was.marks, epoch=was.epoch):
                 self._changed_at[group.name] = commit.at
-            is_news = now is not None and now.state == STABLE and _is_new(before, now)
-            if now is not None and is_news and not has_failed(self.world, group):
+            if now is not None and now.state == STABLE and _is_new(before, now) and not has_failed(self.world, group):
                 self.judged += 1
                 self._judge(group, now, commit)
 
@@ -111,6 +110,4 @@ class Covering(Invariant):
 
 def _is_new(before: StateView | None, after: GroupState) -> bool:
     known = before.data if before is not None else None
-    return (
-        known is None or known.state != STABLE or known.generation != after.generation or known.target != after.target
-    )
+    return known is None or (known.state, known.generation, known.target) != (STABLE, after.generation, after.target)

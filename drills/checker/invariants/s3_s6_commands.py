@@ -114,8 +114,8 @@ class Acknowledged(Invariant):
             self.broken_by(commit, why, view.withdrawn[name])
 
     def _judge_removed(self, view: ChannelView, command: CommandView, commit: Commit) -> None:
-        change, after = commit.change_of(view), view.data
-        before = change.before if change is not None else view.data
+        after = view.data
+        before = next((change.before for change in commit.channels if change.view is view), after)
         if view.by_hand or after is None:
             return
         is_named = command.name == after.command or _stood_until_ready(view, command)

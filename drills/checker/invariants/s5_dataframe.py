@@ -315,7 +315,10 @@ class DataFrames(Rules):
         is_damaged = any(file in why for file in self._damaged)
         if any(text in why for text in LOST) and COLLECTED not in why and not is_damaged:
             self.broken(f"query {event['query']} of group {event['group']} failed: {why}", event)
-        self._judge_collected(event, why)
+        known = self._registered.get((event["group"], event["query"], event["who"]))
+        if COLLECTED in why and known is not None:
+            what = f"query {event['query']} of group {event['group']} failed, though its registration after {known[0]}"
+            self.broken(f"{what} held back what it lacks: {why}", known[1], event)
         group = self.world.groups.get(event["group"])
         if group is None or GAP not in why:
             return
@@ -354,14 +357,6 @@ class DataFrames(Rules):
         is_whole = all(each.gone is None for each in group.sealed[_first_after(group, now.finished) :])
         if is_whole or _is_new(group, name, commit):
             self._registered[group.name, name, commit.who] = (now.finished, commit.event)
-
-    def _judge_collected(self, event: Event, why: str) -> None:
-        """A query's error about collected segments."""
-        known = self._registered.get((event["group"], event["query"], event["who"]))
-        if COLLECTED not in why or known is None:
-            return
-        what = f"query {event['query']} of group {event['group']} failed, though its registration after {known[0]}"
-        self.broken(f"{what} held back what it lacks: {why}", known[1], event)
 
     def on_batch(self, event: Event) -> None:
         before = self.deliveries.before(event)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
-from typing import Any
+from collections.abc import Set
 
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR_EPOCH
@@ -264,12 +263,9 @@ class ReturnedRecords(Rules):
 
     def on_fetch(self, event: Event) -> None:
         for item in event["ranges"]:
-            if item.get("records") == 0 and self._is_at(event, item):
+            known = self._ends.get((event["group"], event["incarnation"], item["topic"], item["partition"]))
+            if item.get("records") == 0 and known is not None and known[0] == item["first"]:
                 self._move(event, item["topic"], item["partition"], item["next"])
-
-    def _is_at(self, event: Event, item: Mapping[str, Any]) -> bool:
-        known = self._ends.get((event["group"], event["incarnation"], item["topic"], item["partition"]))
-        return known is not None and known[0] == item["first"]
 
     def _move(self, event: Event, topic: str, number: int, offset: int) -> None:
         self._ends[event["group"], event["incarnation"], topic, number] = (offset, event)

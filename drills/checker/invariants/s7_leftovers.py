@@ -133,7 +133,9 @@ class Remains(Invariant):
             data = view.data
             if data is None or name in group.members or data.is_live or data.running or view.commands:
                 continue
-            since = self._last_sign(group, view)
+            # Its last sign is a write of its channel, or the end of its registration.
+            left = self._left.get((group.name, name), view.written)
+            since = max(left, view.written, key=lambda event: event["at"])
             yield f"the channel of {name} in {group}", since, since["at"], allowed
         readers = [query for query in group.queries.values() if not query.is_expired]
         for segment in group.segments.values():
@@ -147,11 +149,6 @@ class Remains(Invariant):
                     if _finishing(query, segment.czxid) is None
                 ]
                 yield what, death, max(death["at"], retained_until, *held_until), bounds["collection"]
-
-    def _last_sign(self, group: GroupView, view: ChannelView) -> Event:
-        """The last event of a departed consumer: a write of its channel, or the end of its registration."""
-        left = self._left.get((group.name, view.consumer))
-        return view.written if left is None or left["at"] < view.written["at"] else left
 
 
 def _end_of_owner(group: GroupView, owner: OwnerView) -> Event | None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from coordinator.zk.znodes.group_state import AskMember, GroupState, Target
+from coordinator.zk.znodes.group_state import AskMember, GroupState
 from coordinator.zk.znodes.paths import ask_number
 
 from ..replay.commits import AskChange, Changed, Commit, StateChange
@@ -94,7 +94,7 @@ class Adopted(Invariant):
 
     def on_commit(self, commit: Commit) -> None:
         if commit.mask & Changed.OWNER and not commit.channels:
-            lost = (name for name, group in self.world.groups.items() if _has_lost_owners(group))
+            lost = (name for name, group in self.world.groups.items() if group.has_lost_owners)
             self._owners_lost |= dict.fromkeys(lost, commit.at)
         for change in commit.asks if not commit.by_hand else ():
             if change.what == THE_ASK:
@@ -231,7 +231,8 @@ class Adopted(Invariant):
             self.broken_by(commit, f"{what} and gives {twice} to two", view.answered)
         for consumer in sorted(state.target):
             self._judge_share(view, view.ask.members.get(consumer), consumer, state, what, commit)
-        odd = [consumer for consumer, share in sorted(state.target.items()) if not _is_of(view, consumer, share)]
+        given = {consumer: dict(entry.threads) for consumer, entry in view.entries.items() if entry is not None}
+        odd = [name for name, share in sorted(state.target.items()) if dict(share.threads) != given.get(name, {})]
         if odd:
             self.broken_by(commit, f"{what}, and {odd[0]} has another share than its answer gives it", view.answered)
         self._judge_topics(view, state, what, commit)
@@ -287,7 +288,7 @@ class Adopted(Invariant):
         if after.generation == before.generation or before.generation < seen <= after.generation:
             return  # a lost state resumes above the generation that members have seen
         lost_at = self._owners_lost.get(group.name, NEVER)
-        if not _has_lost_owners(group) and lost_at < self._generations.get(group.name, NEVER):
+        if not group.has_lost_owners and lost_at < self._generations.get(group.name, NEVER):
             began = f"generation {after.generation} of {group} began at {commit.moment}"
             why = f"{began}: no answer was adopted, and no partition that runs has lost its owner"
             self.broken(why, commit.event)
@@ -310,14 +311,3 @@ class Adopted(Invariant):
 def _assign_of(view: AskView, commands: Iterable[CommandView]) -> CommandView | None:
     """The `assign` for an ask, among commands."""
     return next((each for each in commands if each.asks_for(view.name)), None)
-
-
-def _is_of(view: AskView, consumer: str, share: Target) -> bool:
-    """Whether a share is the answer's."""
-    entry = view.entries.get(consumer)
-    return dict(share.threads) == (dict(entry.threads) if entry is not None else {})
-
-
-def _has_lost_owners(group: GroupView) -> bool:
-    """Whether a live member runs partitions without owner znodes."""
-    return any(view.is_live and not view.running.keys() <= group.owners.keys() for view in group.channels.values())

@@ -186,10 +186,6 @@ class Commit:
         """Its time in messages."""
         return moment(self.at)
 
-    def change_of(self, view: ChannelView) -> ChannelChange | None:
-        """What it has changed in a channel."""
-        return next((change for change in self.channels if change.view is view), None)
-
     def removed_from(self, view: ChannelView) -> list[CommandView]:
         """The commands that it has removed from a channel."""
         return [command for of, command in self.gone if of is view]
@@ -229,5 +225,4 @@ class KnownProcess:
     who: str
     kind: str = ""
     group: str = ""
-    consumer: str = ""
     is_node: bool = False

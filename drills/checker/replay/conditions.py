@@ -34,8 +34,6 @@ ROUNDING_S = 0.01
 class Fault:
     """A fault and its targets: any text in it may be a name. `until` is its own time for a momentary one."""
 
-    __slots__ = ("at", "event", "kind", "names", "until")
-
     def __init__(self, event: Event) -> None:
         self.event = event
         self.at: float = event["at"]
@@ -63,8 +61,7 @@ def _texts(values: Iterable[object]) -> Iterable[str]:
 class Conditions:
     """The conditions up to now.
 
-    :ivar coordinator: the last elected process, on `session`.
-    :ivar elected: its `elected` event.
+    :ivar coordinator: the last elected process.
     :ivar calm: the event that ends the faults.  :ivar ended: the last one of a complete history.
     :ivar broken: consumers whose assignors fail for good, by `calm`; None without any.
     :ivar disturbed_until: the end of the last fault; `STUCK_KINDS` of processes other than nodes are kept separately,
@@ -77,7 +74,6 @@ class Conditions:
 
     def __init__(self) -> None:
         self.coordinator = ""
-        self.elected: Event | None = None
         self.calm: Event | None = None
         self.ended: Event | None = None
         self.broken: Fault | None = None
@@ -95,7 +91,7 @@ class Conditions:
     # ---- the coordinator
 
     def on_elected(self, event: Event) -> None:
-        self.elected, self.coordinator, self._session = event, event["who"], event.get("session")
+        self.coordinator, self._session = event["who"], event.get("session")
         self._acting_since = event["at"]
         self._until = max(event["at"], self._leases.get((self.coordinator, self._session), NEVER))
 

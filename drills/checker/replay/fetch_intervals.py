@@ -9,7 +9,8 @@ the lease may be renewed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import combinations
 
 from .verdict import Event
 
@@ -19,18 +20,16 @@ PartitionKey = tuple[str, str, str, int]
 """Group, topic, topic id, partition."""
 
 
+@dataclass(slots=True, eq=False)
 class LeaseView:
     """When a process's lease expires; never before its first `lease` event.
 
     :ivar spans: the times in which it was valid, each from and to.
     """
 
-    __slots__ = ("event", "spans", "until")
-
-    def __init__(self) -> None:
-        self.until = FOREVER
-        self.event: Event | None = None
-        self.spans = [(-FOREVER, FOREVER)]
+    until: float = FOREVER
+    event: Event | None = None
+    spans: list[tuple[float, float]] = field(default_factory=lambda: [(-FOREVER, FOREVER)])
 
     def renewed(self, event: Event) -> None:
         """Apply a `lease` event."""
@@ -116,10 +115,7 @@ class FetchIntervals:
         return self._lease(who, session) if session is not None else self._latest.get(who) or LeaseView()
 
     def _lease(self, who: str, session: object) -> LeaseView:
-        found = self._leases.get((who, session))
-        if found is None:
-            found = self._leases[who, session] = LeaseView()
-        return found
+        return self._leases.setdefault((who, session), LeaseView())
 
     def on_begin(self, event: Event) -> None:
         who, group, ids = event["who"], event["group"], event.get("topics") or {}
@@ -196,7 +192,4 @@ class FetchIntervals:
     def disputes(self) -> Iterator[tuple[Hold, Hold]]:
         """Each two open intervals of one partition."""
         for key in sorted(self.contested):
-            holds = [hold for hold in self.holds[key] if not hold.is_suspended]
-            for number, hold in enumerate(holds):
-                for other in holds[number + 1 :]:
-                    yield hold, other
+            yield from combinations([hold for hold in self.holds[key] if not hold.is_suspended], 2)

@@ -104,9 +104,7 @@ class RegionViews:
     def handle(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
         """Apply one operation."""
         name, *parts = route.path[len(_REGION) :].split("/")
-        view = self.views.get(name)
-        if view is None:
-            view = self.views[name] = RegionView(name)
+        view = self.views.setdefault(name, RegionView(name))
         text = "" if verb == DELETE else op.get("data") or ""
         commit.mask |= Changed.REGION
         if not parts:
@@ -201,10 +199,7 @@ class Replay:
 
     def process(self, who: str) -> KnownProcess:
         """The state of a process."""
-        found = self.processes.get(who)
-        if found is None:
-            found = self.processes[who] = KnownProcess(who)
-        return found
+        return self.processes.setdefault(who, KnownProcess(who))
 
     def on_run(self, event: Event) -> None:
         self.bounds = dict(event.get("bounds", {}))
@@ -213,7 +208,6 @@ class Replay:
         process = self.process(event["who"])
         process.kind = event.get("kind", "")
         process.group = event.get("group") or ""
-        process.consumer = event.get("consumer") or ""
         process.is_node = process.kind == "node"
 
     def on_fault(self, event: Event) -> None:
@@ -232,13 +226,9 @@ class Replay:
     def commit(self, event: Event) -> Commit:
         """Apply a `commit`."""
         commit = Commit(event, self.process(event["who"]).kind == LIAR)
-        routes = self._routes
         for op in event["ops"]:
-            verb = op["op"]
-            if verb == CHECK:
-                continue
-            path = op["path"]
-            self._apply(commit, routes.get(path) or self._route(path), verb, op)
+            if op["op"] != CHECK:
+                self._apply(commit, op["path"], op["op"], op)
         return commit
 
     def close(self, event: Event) -> Commit:
@@ -246,11 +236,11 @@ class Replay:
         commit = Commit(event)
         self.closed[event["session"]] = event
         for path in event.get("paths", ()):
-            self._apply(commit, self._routes.get(path) or self._route(path), DELETE, event)
+            self._apply(commit, path, DELETE, event)
         return commit
 
-    @staticmethod
-    def _apply(commit: Commit, route: Route, verb: str, op: Event) -> None:
+    def _apply(self, commit: Commit, path: str, verb: str, op: Event) -> None:
+        route = self._routes.get(path) or self._route(path)
         if route.group is not NO_GROUP:
             commit.mask |= Changed.IN_GROUP
             if commit.who == HAND:
@@ -290,9 +280,7 @@ class Replay:
         if not folder.startswith(GROUPS + "/"):
             return self._on_nothing, NO_GROUP, ""
         name, *parts = folder[len(GROUPS) + 1 :].split("/")
-        group = self.groups.get(name)
-        if group is None:
-            group = self.groups[name] = GroupView(name)
+        group = self.groups.setdefault(name, GroupView(name))
         handler = self._kinds.get((parts[0], len(parts)), self._on_nothing) if parts else self._on_nothing
         return handler, group, parts[-1] if parts else ""
 

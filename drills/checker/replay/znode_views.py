@@ -65,6 +65,11 @@ class ChannelView:
         """What it runs: nothing that cannot be read."""
         return self.data.running if self.data is not None else {}
 
+    @property
+    def has_owners(self) -> bool:
+        """Whether each partition that it runs has an owner znode."""
+        return self.running.keys() <= self.group.owners.keys()
+
     def lives_as(self, incarnation: str) -> bool:
         """Whether it is alive in an incarnation."""
         return self.data is not None and self.data.is_live and self.data.incarnation == incarnation
@@ -271,21 +276,22 @@ class GroupView:
 
     def is_asked(self, ask: Ask) -> bool:
         """Whether the leader of an ask is alive, in the incarnation that was asked."""
-        registration = self.registration(ask.leader)
-        return self.live(ask.leader) and registration is not None and registration.incarnation == ask.incarnation
+        return self.live(ask.leader) and self.channels[ask.leader].lives_as(ask.incarnation)
 
     def has_identity(self, consumer: str, identity: str) -> bool:
         """Whether the live member of the name has an ask's identity: its incarnation, or a static member's seat."""
-        registration = self.registration(consumer)
-        if registration is None or not self.live(consumer):
-            return False
         is_seat = consumer in self.seats and identity == f"seat-{self.seats[consumer]:x}"
-        return is_seat or registration.incarnation == identity
+        return self.live(consumer) and (is_seat or self.channels[consumer].lives_as(identity))
 
     def live(self, consumer: str) -> bool:
         """Whether the registered incarnation is the channel's, not ended."""
         registration, channel = self.registration(consumer), self.channels.get(consumer)
         return registration is not None and channel is not None and channel.lives_as(registration.incarnation)
+
+    @property
+    def has_lost_owners(self) -> bool:
+        """Whether a live member runs partitions without owner znodes."""
+        return any(view.is_live and not view.has_owners for view in self.channels.values())
 
     @property
     def pending(self) -> Iterator[tuple[ChannelView, CommandView]]:
