@@ -166,7 +166,8 @@ def old_command(world: SimulatedWorld) -> bool:
             return same and now["ended"] is None and now["epoch"] > old["epoch"]
 
         once(world, is_next, lambda _: world.scheduler.after(SOON_S, life.process.resume), by="node")
-        once(world, is_done, lambda _: world.scheduler.after(SOON_S, lambda: make(channel, op["data"])))
+        by = life.actor.kind  # a hand may write there too, and no JSON
+        once(world, is_done, lambda _: world.scheduler.after(SOON_S, lambda: make(channel, op["data"])), by=by)
 
     def make(channel: str, data: str) -> None:
         if not world.is_calm and world.by_hand(Create(f"{channel}/command-", data.encode(), sequential=True)):

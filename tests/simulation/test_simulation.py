@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import multiprocessing
 import os
 import socket
@@ -24,13 +25,15 @@ from tests.simulation.run import ALL_FAULTS, Outcome, history_text, simulate, ti
 from tests.simulation.world import SimulatedWorld
 from tests.support.ci import number_of_commit
 
-FEW, MANY = 120, 360
-"""Bounded sets over all profiles, the second without the first; `scripts/simulate` runs as many as one likes."""
+FEW, MANY = 120, 240
+"""Bounded sets over all profiles, one after the other; `scripts/simulate` runs as many as one likes."""
 
-FIRST_SEED = 2_000_000 + number_of_commit() % 1_000_000 * MANY
+FIRST_SEED = 2_000_000 + number_of_commit() % 1_000_000 * (FEW + MANY)
 """Each commit looks at histories that none before it has seen."""
 
 RARE_SEEDS = 150
+FIRED = Path(__file__).parent / "fired.json"
+"""Fault -> a run in which it took effect, which is tried before others. An old one costs time, no more."""
 
 PRINT_DIGEST = """
 import hashlib
@@ -95,8 +98,14 @@ def drawn_by(profile: Profile) -> set[str]:
 
 def took_effect(kind: str) -> bool:
     """Whether a fault that no seed of the mixture has drawn in time does in other runs of the profiles that draw it."""
-    profiles = [profile for profile in PROFILES.values() if kind in drawn_by(profile)]
-    return any(simulate(seed, profile).fired[kind] for seed in range(RARE_SEEDS) for profile in profiles)
+    known = json.loads(FIRED.read_text()).get(kind)
+    kinds = {
+        name: drawn_by(each) | {k for scene in each.scenes for k in scene.kinds} for name, each in PROFILES.items()
+    }
+    profiles = [name for name, some in kinds.items() if kind in some]
+    runs = [known] if known else []
+    runs += [(name, seed) for seed in range(RARE_SEEDS) for name in profiles]
+    return any(simulate(seed, PROFILES[name]).fired[kind] for name, seed in runs)
 
 
 def said(outcome: Outcome) -> str:
@@ -113,7 +122,9 @@ def run_all(seeds: Sequence[int]) -> list[Run]:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seeds", [FEW, pytest.param(MANY, marks=pytest.mark.full("more histories"))])
 def test_no_invariant_is_broken_in_a_bounded_set_of_histories_over_all_profiles(seeds: int) -> None:
-    results = run_all(range(FIRST_SEED, FIRST_SEED + seeds))
+    first = FIRST_SEED if seeds == FEW else FIRST_SEED + FEW
+
+    results = run_all(range(first, first + seeds))
 
     failed = [
         f"scripts/simulate --seed {seed} --profile {profile} --verbose\n{text}"

@@ -30,7 +30,7 @@ def once(
         return not by or (life is not None and life.actor.kind == by)
 
     def look(event: str, fields: Commit) -> bool:
-        is_mine = event == "commit" and any(is_it(each) for each in fields["ops"]) and is_by(fields["session"])
+        is_mine = event == "commit" and is_by(fields["session"]) and any(is_it(each) for each in fields["ops"])
         if is_mine:
             world.observers.remove(look)
             happen(fields)
