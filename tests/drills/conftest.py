@@ -20,7 +20,7 @@ def short_set(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture(scope="session")
 def quiet_set(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """The same of drills that need a quiet machine, those on client-side assignment among them."""
+    """The same of drills that need a quiet machine, with those on client-side assignment; sessions as by default."""
     names = [*QUIET, *(drill.name for drill in LEADERS)]
-    _, said, _ = drilled(tmp_path_factory.mktemp("quiet"), *names, *PATIENT, servers=3)
+    _, said, _ = drilled(tmp_path_factory.mktemp("quiet"), *names, servers=3)
     return {drill["drill"]: drill for drill in said["drills"]}

@@ -220,6 +220,10 @@ def test_a_world_that_hangs_is_a_livelock_with_every_thread_s_position() -> None
     assert "livelock" in outcome.problems[0] and "node-0#1 main: waits for" in outcome.problems[0]
 
 
+def test_a_hand_that_writes_no_json_ends_no_run() -> None:
+    assert simulate(7_000_778, PROFILES["aimed"]).passed
+
+
 def test_every_fault_that_a_profile_may_draw_is_known_and_drawn() -> None:
     drawn = {kind for profile in PROFILES.values() for kind in drawn_by(profile)}
     drawn |= {kind for profile in PROFILES.values() for scene in profile.scenes for kind in scene.kinds}
