@@ -196,7 +196,7 @@ def test_churn_does_not_postpone_the_eviction_of_an_unresponsive_consumer(runs_s
     assert "evicted: it carried out no command" in (world.channels()["a"].ended or "")
 
 
-def test_member_that_has_stopped_has_the_whole_time_for_its_start_after_a_lost_reply() -> None:
+def test_member_that_has_stopped_has_the_whole_time_to_start_after_a_lost_reply() -> None:
     world = a_world()
     slow = world.start("a", {"t": 1})
     settle(world)
