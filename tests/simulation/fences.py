@@ -191,9 +191,9 @@ def _advances_all_the_same(original: Any) -> Any:
         pending = self._segments.pending
         ranges = [*(pending.ranges if pending is not None else ()), *self._open.ranges]
         offsets = {TopicPartition(item.topic, item.partition): item.next for item in ranges}
-        if offsets and self._member is not None:
+        if offsets:
             with suppress(CoordinatorError):
-                self._member.advance(offsets)
+                self._membership.advance(offsets)
         original(self, reason)
 
     return start_over
