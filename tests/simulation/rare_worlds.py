@@ -83,10 +83,10 @@ REPLACED_QUERIES = replace(
 )
 WORLDS = {
     "a new epoch znode stays at version 0": (EPOCH_REMOVED, 0),
-    "a lease counts from the renewal before only": (CUT_BEHIND, 6),
+    "a lease counts from the renewal before only": (CUT_BEHIND, 156),
     "a lease is renewed without a look at the fence": (DEAF, 58),
     "a leader looks at topics only when a watch tells": (DEAF_LEADERS, 7),
-    "a bounced static leader watches no topics": (BOUNCED_LEADERS, 68),
+    "a bounced static leader watches no topics": (BOUNCED_LEADERS, 29),
     "a registration without a reply replaces a newer run": (REPLACED_QUERIES, 0),
 }
 """Mutation -> the world, and the first seed that found it."""
