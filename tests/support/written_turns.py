@@ -26,7 +26,9 @@ WORDS = {option: word for word, option in COMMANDS.items()}
 def written(before: Snapshot, found: Plan) -> list[str]:
     """The lines of a plan: the state, its changes, and the znodes beside it."""
     state = found.state
-    lines = [" ".join(_head(found)) + (f": {state.reason}" if state.reason is not None else "")]
+    lines = [f"{name} fetched {ms} ms ago" for name, ms in before.silences.items()]
+    lines += [f"{name} is back after a fetch {ms} ms ago" for name, ms in before.returned.items()]
+    lines.append(" ".join(_head(found)) + (f": {state.reason}" if state.reason is not None else ""))
     if state.target != before.state.target:
         lines.append(f"target {'; '.join(_target(*each) for each in sorted(state.target.items())) or 'none'}")
     lines += [_mark(each) for each in state.marks]
@@ -47,6 +49,8 @@ def written(before: Snapshot, found: Plan) -> list[str]:
         lines.append(f"remove asks {' '.join(_number(each.name) for each in found.removed_asks)}")
     if found.rebalance is not None:
         lines.append(_rebalance(found.rebalance))
+    if found.replaced is not None:
+        lines.append(f"replaced {_rebalance(found.replaced)}")
     if found.region is not None:
         lines.append(_region(found.region))
     if found.forgotten:
@@ -145,8 +149,9 @@ def _region(step: RegionStep) -> str:
 
 def _end(one: End) -> str:
     what = f"{'evict' if one.evicted else 'end'} {one.view.consumer} owners={_list(sorted(one.owners))}"
+    seat = f" seat={one.seat.instance}" if one.seat is not None else ""
     error = f" {one.error}" if one.error != UNKNOWN_MEMBER_ID else ""
-    return f"{what}{error}: {one.reason}"
+    return f"{what}{seat}{error}: {one.reason}"
 
 
 def _sent(name: str, sent: SentCommand) -> str:
@@ -178,6 +183,7 @@ def _rebalance(one: Rebalance) -> str:
         "standstill": one.standstill_ms,
         "assignment": one.assignment_ms,
         "attempts": one.attempts,
+        "by": one.replaced_by,
     }
     options = "".join(f" {key}={value}" for key, value in known.items() if value is not None)
     return f"record {one.epoch}/{one.generation}{options}: {one.trigger}"
