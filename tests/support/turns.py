@@ -24,7 +24,7 @@ A line is a subject, plain words, and options as key=value; shell quotes keep wh
                                     `every` member too; what a member has restored: ready=; group: ready= away=
     ages failed=0.3 grown=1.0       seconds; rules timeout=30 delay=0.5 (of the first generation) most=2 (members)
     pools p-slot-0,p-slot-1         the consumers of its fetcher pools
-    history 1 2; record ...         of rebalances; now= and changed= (what the turn is for) in milliseconds
+    history 1 2; record 1 started=  of rebalances; ages now= and changed= (what the turn is for) in milliseconds
 
 Partitions are t-0,t-1 and `-` is none. `every` gives options to each member. Asks are named by their numbers.
 What the plan writes stands below, indented (`likewise` is a reason given above, a withdrawn command has its number in
@@ -72,7 +72,7 @@ from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition, by_to
 from coordinator.zk.znodes.paths import ask_name
 from coordinator.zk.znodes.records import Channel, Command, Registration, Seat, Topic
 from coordinator.zk.znodes.regions import GroupRegion, Progress, Region, RegionMembership
-from tests.support.written_turns import COMMANDS, WORDS, written
+from tests.support.written_turns import COMMANDS, RECORD, WORDS, written
 
 OFFSET = 5
 """Of every partition that a member says it runs."""
@@ -265,13 +265,8 @@ class Reader:
         if "record" not in self._lines:
             return self._rebalance
         one = self._one("record")
-        return Rebalance(
-            int(one.words[0]),
-            self.state.epoch,
-            one.text("trigger"),
-            one.number("started"),
-            stopped_ms=one.number("stopped") if "stopped" in one.options else None,
-        )
+        known = {name: one.number(key) for key, name in RECORD.items() if key in one.options}
+        return Rebalance(int(one.words[0]), self.state.epoch, one.text("trigger"), **{"started_ms": 0, **known})
 
     # ---- members
 
@@ -357,6 +352,7 @@ class Reader:
             one.text("type") or self._one("group").text("type", "consumer"),
             one.number("attempt", 1),
             one.text("reason"),
+            one.number("since"),
             outdated=one.number("outdated"),
         )
         entries = self._entries(one)

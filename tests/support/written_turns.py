@@ -20,6 +20,18 @@ from coordinator.zk.znodes.records import (
 )
 
 COMMANDS = {"start": START_FETCHER, "stop": STOP_FETCHER, "assign": ASSIGN, "failed": ASSIGNMENT_FAILED}
+RECORD = {
+    "started": "started_ms",
+    "stopped": "stopped_ms",
+    "finished": "finished_ms",
+    "standing": "standing_since_ms",
+    "silent": "silent_since_ms",
+    "standstill": "standstill_ms",
+    "assignment": "assignment_ms",
+    "attempts": "attempts",
+    "by": "replaced_by",
+}
+"""Options of a history record -> its fields."""
 WORDS = {option: word for word, option in COMMANDS.items()}
 
 
@@ -174,16 +186,6 @@ def _identity(name: str, member: AskMember) -> str:
 
 
 def _rebalance(one: Rebalance) -> str:
-    known = {
-        "started": one.started_ms or None,
-        "stopped": one.stopped_ms,
-        "finished": one.finished_ms,
-        "standing": one.standing_since_ms,
-        "silent": one.silent_since_ms,
-        "standstill": one.standstill_ms,
-        "assignment": one.assignment_ms,
-        "attempts": one.attempts,
-        "by": one.replaced_by,
-    }
-    options = "".join(f" {key}={value}" for key, value in known.items() if value is not None)
+    known = ((key, getattr(one, name)) for key, name in RECORD.items())
+    options = "".join(f" {key}={value}" for key, value in known if value is not None and (value or key != "started"))
     return f"record {one.epoch}/{one.generation}{options}: {one.trigger}"
