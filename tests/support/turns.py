@@ -12,6 +12,7 @@ A line is a subject, plain words, and options as key=value; shell quotes keep wh
              waits=3.9 written=     its channel: seconds without carrying a command out; milliseconds
              gone, unread, mute     words: without `ids` znode; with an unreadable one; without a channel
              left                   gone, and its channel says so
+             shall=t-0              what the cooperative strategy `given` assigns to it
     a gets start 1/2 t-0 ask=1      a pending command, or one that the plan sends
     seat a czxid=5 away=2.0         a static member's (removed= by whom)
     mark x x-1 t-0 lease=2000       of an eviction (age= seconds)
@@ -38,10 +39,10 @@ have carried out their commands meanwhile. With written= the last fetches are ob
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from coordinator.assignors import Assignor
+from coordinator.assignors import Assignment, Assignor, Subscriber
 from coordinator.planning.membership import GroupRules
 from coordinator.planning.plan import Plan, plan
 from coordinator.planning.snapshot import (
@@ -72,6 +73,7 @@ from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition, by_to
 from coordinator.zk.znodes.paths import ask_name
 from coordinator.zk.znodes.records import Channel, Command, Registration, Seat, Topic
 from coordinator.zk.znodes.regions import GroupRegion, Progress, Region, RegionMembership
+from tests.support.strategies import only
 from tests.support.written_turns import COMMANDS, RECORD, WORDS, written
 
 OFFSET = 5
@@ -148,6 +150,18 @@ def ask_of(text: str) -> str:
     return ask_name(int(text)) if text else ""
 
 
+@dataclass(frozen=True)
+class Given:
+    """A cooperative strategy, whose assignment is part of a case."""
+
+    threads: Assignment
+    name: str = "given"
+    is_eager: bool = False
+
+    def assign(self, subscribers: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> Assignment:
+        return {one.consumer: self.threads[one.consumer] for one in subscribers}
+
+
 class Reader:
     """The snapshot that lines of text describe."""
 
@@ -205,6 +219,11 @@ class Reader:
         changed_ms = ages.number("changed", found.now_ms)
         silences, returned = signs.observed(found.state, found.channels, found.members, found.now_ms, changed_ms)
         return replace(found, silences=silences, returned=returned)
+
+    def given(self) -> dict[str, Assignor]:
+        """The strategy of the case, if it has one."""
+        shall = {name: threads(name, one.text("shall")) for name, one in self._there.items() if "shall" in one.options}
+        return only(Given(shall)) if shall else {}
 
     def rules(self) -> GroupRules:
         one = self._one("rules")
@@ -464,7 +483,7 @@ class Case:
             reader = Reader(lines, before.state if is_after or obeyed else None, record if obeyed else None)
             snapshot = reader.with_last_fetches(signs)
             try:
-                before = plan(snapshot, assignors, "", reader.rules())
+                before = plan(snapshot, {**assignors, **reader.given()}, "", reader.rules())
             except RebalanceFailed as failure:
                 found += f"{given}  {failure}\n"
                 continue
