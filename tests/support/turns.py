@@ -41,6 +41,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from coordinator.assignors import Assignment, Assignor, Subscriber
 from coordinator.planning.membership import GroupRules
@@ -284,7 +285,7 @@ class Reader:
         if "record" not in self._lines:
             return self._rebalance
         one = self._one("record")
-        known = {name: one.number(key) for key, name in RECORD.items() if key in one.options}
+        known: dict[str, Any] = {name: one.number(key) for key, name in RECORD.items() if key in one.options}
         return Rebalance(int(one.words[0]), self.state.epoch, one.text("trigger"), **{"started_ms": 0, **known})
 
     # ---- members

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 from coordinator.planning.rebalance_history import history_of, in_order
 from coordinator.zk.znodes.group_state import Rebalance
@@ -23,7 +24,13 @@ def test_records_of_an_older_release_are_read_with_their_replacement() -> None:
 
 
 def test_zkcli_shows_the_durations() -> None:
-    times = {"stopped_ms": 120, "finished_ms": 150, "standstill_ms": 45, "assignment_ms": 450, "attempts": 3}
+    times: dict[str, Any] = {
+        "stopped_ms": 120,
+        "finished_ms": 150,
+        "standstill_ms": 45,
+        "assignment_ms": 450,
+        "attempts": 3,
+    }
     record = Rebalance(2, 1, "why", 100, **times)
     written = json.loads(record.to_bytes())
 
