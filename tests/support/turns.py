@@ -151,7 +151,7 @@ def ask_of(text: str) -> str:
     return ask_name(int(text)) if text else ""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Given:
     """A cooperative strategy, whose assignment is part of a case."""
 
