@@ -153,6 +153,7 @@ def _command(name: str, one: Command) -> str:
 def _region(step: RegionStep) -> str:
     after = step.after
     words = ["region", step.name, after.state, f"reset={after.reset}", f"groups={_list(after.groups)}"]
+    words += [f"{group} begins at checkpoint {number}" for group, number in after.first.items()]
     words += [f"waits for checkpoint {step.held_for}"] if step.held_for else []
     words += ["touched"] if step.is_touched else []
     words += [f"aborts {step.aborted}"] if step.aborted else []
