@@ -49,9 +49,9 @@ def run_turns(world: GroupWorld, turns: int = 3) -> None:
         ("range,sticky sticky,range", "", "range", []),
         ("range,sticky sticky,range sticky,range", "range", "sticky", []),
         ("unheard-of,sticky,range range,sticky sticky", "range", "sticky", []),
-        pytest.param("range +sticky range,sticky", "range", "range", ["c1"], id="a newcomer without a common one"),
-        pytest.param("+sticky +range", "", "sticky", ["c1"], id="the first of newcomers without a common one"),
-        pytest.param("range mine", "range", "range", ["c1"], id="an incompatible member"),
+        pytest.param("range +sticky range,sticky", "range", "range", ["c1"], id="a newcomer without one is refused"),
+        pytest.param("+sticky +range", "", "sticky", ["c1"], id="first of newcomers without one is admitted"),
+        pytest.param("range mine", "range", "range", ["c1"], id="incompatible member is removed"),
     ],
 )
 def test_most_preferred_strategy_supported_by_all_members_is_chosen(
