@@ -102,6 +102,20 @@ def test_age_of_a_command_counts_from_its_first_read_by_the_coordinator(world: G
     assert sent.age_s == 0.0  # another coordinator, another epoch: every member gets the whole time again
 
 
+def test_ages_of_a_member_and_of_an_empty_seat_count_from_their_first_read(world: GroupWorld) -> None:
+    world.start("c", {"t": 1})
+    world.start("s", {"t": 1}, is_static=True).leave()
+    some = reader(world)
+
+    ages = []
+    for _ in range(2):
+        found = read(world, some)
+        ages.append((found.members["c"].age_s, found.seats["s"].away_s))
+        world.runtime.now += 1.5
+
+    assert ages == [(0.0, 0.0), (1.5, 1.5)]
+
+
 def test_sign_of_life_is_timed_by_the_observed_change_of_the_channel(world: GroupWorld) -> None:
     some = reader(world)
     read(world, some)
