@@ -16,8 +16,9 @@ A line is a subject, plain words, and options as key=value; shell quotes keep wh
     a gets start 1/2 t-0 ask=1      a pending command, or one that the plan sends
     seat a czxid=5 away=2.0         a static member's (removed= by whom)
     mark x x-1 t-0 lease=2000       of an eviction (age= seconds)
-    ask 1 p a members=a,b           protocol and leader (reason= outdated= attempt= age=); its answer: a-0= (a thread;
-                                    a/b-0= in the entry of a), names= error= problem= states=, unread (its entries)
+    ask 1 p a members=a,b           protocol and leader (reason= outdated= attempt= age= since=)
+             a-0=t-0 ...            its answer: of a thread (a/b-0= in the entry of a), names= error= problem= states=,
+                                    unread (its entries)
     request "topic u has changed"   by a leader
     topic t id-t 0,1                its id and partitions (or a range: 0-99)
     owners t-0                      if they are not those that members say they run
@@ -29,11 +30,13 @@ A line is a subject, plain words, and options as key=value; shell quotes keep wh
 
 Partitions are t-0,t-1 and `-` is none. `every` gives options to each member. Asks are named by their numbers.
 What the plan writes stands below, indented (`likewise` is a reason given above, a withdrawn command has its number in
-the channel): epoch, generation, state and strategy with its reason, then only what
-changes. The leader's command is left out where it is just that of the ask made. Unindented lines below start another
-turn, which reads the same but for them: `without SUBJECT`, and `after` for the state as the turn before left it, or
-`obeyed a b` for all that it wrote to state, channels, seats and history (no asks): those members (or `all`, or `none`)
-have carried out their commands meanwhile. With written= the last fetches are observed over the turns of a case.
+the channel): epoch, generation, state and strategy with its reason, then only what changes. The leader's command is
+left out where it is just that of the ask made.
+
+Unindented lines below start another turn, which reads the same but for them; `without SUBJECT` leaves a line out.
+`after` is for the state as the turn before left it, `obeyed a b` for all that this wrote to state, channels, seats and
+history (no asks): those members (or `all`, or `none`) have carried out their commands meanwhile. With written= the last
+fetches are observed over the turns of a case.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from coordinator.assignors import Assignor
 from coordinator.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
 from coordinator.planning.plan import Plan, plan
 from coordinator.zk.znodes.group_state import STABLE, GroupState
-from coordinator.zk.znodes.partitions import NONE, PartitionSet
+from coordinator.zk.znodes.partitions import NONE, PartitionSet, united
 from tests.support.strategies import only
 from tests.support.turns import Lines, Reader, carried_out, lines_of
 from tests.unit.strategies import numbered, parts
@@ -78,8 +78,8 @@ class Group:
         runs = {name: after[name].running for name in self.running}
         revoked = {name: has - runs[name] for name, has in self.running.items() if has - runs[name]}
         given = {name: runs[name] - has for name, has in self.running.items() if runs[name] - has}
-        released = NONE.union(*revoked.values())
-        assert not released & NONE.union(*given.values()), "what a member releases is given in the same round"
+        released = united(revoked.values())
+        assert not released & united(given.values()), "what a member releases is given in the same round"
         assert not revoked.keys() & given.keys()
         self.running = runs
         self.generations = {name: view.channel.generation for name, view in after.items() if view.channel}
