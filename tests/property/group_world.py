@@ -397,6 +397,20 @@ class GroupWorld:
             self._generation = generation
 
 
+def act_between(world: GroupWorld, requests: int, act: Callable[[], object]) -> Callable[[], bool]:
+    """Has `act` called once, before the request of that number from now; returns whether it was."""
+    left = [requests]
+
+    def meddle(world: GroupWorld) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            world.meddle = lambda world: None
+            act()
+
+    world.meddle = meddle
+    return lambda: left[0] <= 0
+
+
 def _disjoint(found: dict[str, PartitionSet], what: str) -> None:
     holder: dict[TopicPartition, str] = {}
     for name, partitions in sorted(found.items()):

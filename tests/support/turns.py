@@ -8,36 +8,47 @@ A line is a subject, plain words, and options as key=value; shell quotes keep wh
     member a had=a-1 has=t-0        a member, in the order of registration. Its target: had= (incarnation), has=, sent
              runs=t-0 at=1/1 ask=1  its channel: what it says; life= (its incarnation) idle= touched= written by it
              lease=2000 ...         its registration: offers= (client-side protocols) digest= type= instance= ...
+             age=0.5 created= took= of its `ids` znode: seconds; milliseconds, when it took over the name
+             waits=3.9 written=     its channel: seconds without carrying a command out; milliseconds
              gone, unread, mute     words: without `ids` znode; with an unreadable one; without a channel
+             left                   gone, and its channel says so
+             shall=t-0              what the cooperative strategy `given` assigns to it
     a gets start 1/2 t-0 ask=1      a pending command, or one that the plan sends
     seat a czxid=5 away=2.0         a static member's (removed= by whom)
     mark x x-1 t-0 lease=2000       of an eviction (age= seconds)
-    ask 1 p a members=a,b           protocol and leader (reason= outdated= attempt= age=); its answer: a-0= (a thread;
-                                    a/b-0= in the entry of a), names= error= problem= states=, unread (its entries)
+    ask 1 p a members=a,b           protocol and leader (reason= outdated= attempt= age= since=)
+             a-0=t-0 ...            its answer: of a thread (a/b-0= in the entry of a), names= error= problem= states=,
+                                    unread (its entries)
     request "topic u has changed"   by a leader
     topic t id-t 0,1                its id and partitions (or a range: 0-99)
     owners t-0                      if they are not those that members say they run
     region r Running reset=1        of the group: sequence= next= groups= reason= held=1/119.9 (checkpoint/seconds); of
                                     `every` member too; what a member has restored: ready=; group: ready= away=
-    ages failed=0.3 grown=1.0       seconds; rules timeout=30
-    history 1 2; record ...         of rebalances; now=
+    ages failed=0.3 grown=1.0       seconds; rules timeout=30 delay=0.5 (of the first generation) most=2 (members)
+    pools p-slot-0,p-slot-1         the consumers of its fetcher pools
+    history 1 2; record 1 started=  of rebalances; ages now= and changed= (what the turn is for) in milliseconds
 
 Partitions are t-0,t-1 and `-` is none. `every` gives options to each member. Asks are named by their numbers.
 What the plan writes stands below, indented (`likewise` is a reason given above, a withdrawn command has its number in
-the channel): epoch, generation, state and strategy with its reason, then only what
-changes. The leader's command is left out where it is just that of the ask made. Unindented lines below start another
-turn, which reads the same but for them: `without SUBJECT`, and `after` for the state as the turn before left it.
+the channel): epoch, generation, state and strategy with its reason, then only what changes. The leader's command is
+left out where it is just that of the ask made.
+
+Unindented lines below start another turn, which reads the same but for them; `without SUBJECT` leaves a line out.
+`after` is for the state as the turn before left it, `obeyed a b` for all that this wrote to state, channels, seats and
+history (no asks): those members (or `all`, or `none`) have carried out their commands meanwhile. With written= the last
+fetches are observed over the turns of a case.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from coordinator.assignors import Assignor
+from coordinator.assignors import Assignment, Assignor, Subscriber
 from coordinator.planning.membership import GroupRules
-from coordinator.planning.plan import plan
+from coordinator.planning.plan import Plan, plan
 from coordinator.planning.snapshot import (
     AskView,
     ChannelView,
@@ -48,6 +59,7 @@ from coordinator.planning.snapshot import (
     Snapshot,
     SyncRequestView,
 )
+from coordinator.rebalance.member_clocks import LastSigns
 from coordinator.zk.errors import RebalanceFailed
 from coordinator.zk.znodes.group_state import (
     Answer,
@@ -65,7 +77,8 @@ from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition, by_to
 from coordinator.zk.znodes.paths import ask_name
 from coordinator.zk.znodes.records import Channel, Command, Registration, Seat, Topic
 from coordinator.zk.znodes.regions import GroupRegion, Progress, Region, RegionMembership
-from tests.support.written_turns import COMMANDS, written
+from tests.support.strategies import only
+from tests.support.written_turns import COMMANDS, RECORD, WORDS, written
 
 OFFSET = 5
 """Of every partition that a member says it runs."""
@@ -133,19 +146,36 @@ def threads(name: str, text: str) -> Mapping[str, PartitionSet]:
     return {f"{name}-0": partitions(text)} if partitions(text) else {}
 
 
+def command_name(number: int) -> str:
+    return f"command-{number:010d}"
+
+
 def ask_of(text: str) -> str:
     return ask_name(int(text)) if text else ""
+
+
+@dataclass
+class Given:
+    """A cooperative strategy, whose assignment is part of a case."""
+
+    threads: Assignment
+    name: str = "given"
+    is_eager: bool = False
+
+    def assign(self, subscribers: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> Assignment:
+        return {one.consumer: self.threads[one.consumer] for one in subscribers}
 
 
 class Reader:
     """The snapshot that lines of text describe."""
 
-    def __init__(self, lines: Lines, state: GroupState | None = None) -> None:
+    def __init__(self, lines: Lines, state: GroupState | None = None, rebalance: Rebalance | None = None) -> None:
         self._lines = lines
+        self._rebalance = rebalance
         self._topics = {name: Topic(name, one.words[0], _numbers(one.words[1])) for name, one in self._all("topic")}
         every = self._one("every")
         self._members = {name: one.over(every) for name, one in self._all("member")}
-        self._there = {name: one for name, one in self._members.items() if "gone" not in one.words}
+        self._there = {name: one for name, one in self._members.items() if not {"gone", "left"} & {*one.words}}
         self.state = state or self._state()
 
     def _one(self, subject: str) -> Line:
@@ -161,6 +191,7 @@ class Reader:
         running = frozenset(part for one in channels.values() for part in one.running)
         owners = self._lines.get("owners")
         request = self._lines.get("request")
+        some = self._lines.get("pools", [])
         return Snapshot(
             "g",
             int(self._one("coordinator").words[0]) if "coordinator" in self._lines else self.state.epoch,
@@ -169,6 +200,7 @@ class Reader:
             channels=channels,
             members={name: self._member(name, place) for place, name in enumerate(self._there)},
             seats={name: self._seat(name, one) for name, one in self._all("seat")},
+            slots=frozenset(name for one in some for name in one.words[0].split(",")),
             owners=partitions(owners[0].words[0]) if owners else running,
             topics=self._topics,
             mark_age_s={(name, one.words[0]): one.seconds("age") for name, one in marks if "age" in one.options},
@@ -183,8 +215,23 @@ class Reader:
             region=self._region() if "region" in self._lines else None,
         )
 
+    def with_last_fetches(self, signs: LastSigns) -> Snapshot:
+        """The snapshot with what is known of them; without, where no channel has its time."""
+        found, ages = self.snapshot(), self._one("ages")
+        if all(view.written_ms == 0 for view in found.channels.values()):
+            return found
+        changed_ms = ages.number("changed", found.now_ms)
+        silences, returned = signs.observed(found.state, found.channels, found.members, found.now_ms, changed_ms)
+        return replace(found, silences=silences, returned=returned)
+
+    def given(self) -> dict[str, Assignor]:
+        """The strategy of the case, if it has one."""
+        shall = {name: threads(name, one.text("shall")) for name, one in self._there.items() if "shall" in one.options}
+        return only(Given(shall)) if shall else {}
+
     def rules(self) -> GroupRules:
-        return GroupRules(assignment_timeout_s=float(self._one("rules").text("timeout", "30")))
+        one = self._one("rules")
+        return GroupRules(one.seconds("delay"), one.number("most", 2**31 - 1), float(one.text("timeout", "30")))
 
     def _state(self) -> GroupState:
         words = self._one("group").words or ("0/0", "Empty")
@@ -239,15 +286,10 @@ class Reader:
 
     def _record(self) -> Rebalance | None:
         if "record" not in self._lines:
-            return None
+            return self._rebalance
         one = self._one("record")
-        return Rebalance(
-            int(one.words[0]),
-            self.state.epoch,
-            one.text("trigger"),
-            one.number("started"),
-            stopped_ms=one.number("stopped") if "stopped" in one.options else None,
-        )
+        known: dict[str, Any] = {name: one.number(key) for key, name in RECORD.items() if key in one.options}
+        return Rebalance(int(one.words[0]), self.state.epoch, one.text("trigger"), **{"started_ms": 0, **known})
 
     # ---- members
 
@@ -267,12 +309,14 @@ class Reader:
             touched=one.number("touched"),
             ask=ask_of(one.text("ask")),
             region=Progress(one.number("ready"), one.number("ready"), 0) if "ready" in one.options else None,
+            ended="closed" if "left" in one.words else None,
         )
         sent = tuple(
-            SentCommand(f"command-{number:010d}", self._command(name, one.text("life"), line), line.seconds("age"))
+            SentCommand(command_name(number), self._command(name, one.text("life"), line), line.seconds("age"))
             for number, line in enumerate(self._lines.get(f"{name} gets", ()), 1)
         )
-        return ChannelView(name, 1, channel, sent, one.seconds("idle"))
+        times = {"idle_s": one.seconds("idle"), "waits_s": one.seconds("waits"), "written_ms": one.number("written")}
+        return ChannelView(name, 1, channel, sent, **times)  # type: ignore[arg-type]
 
     def _command(self, name: str, life: str, one: Line) -> Command:
         epoch, generation = map(int, one.words[1].split("/"))
@@ -293,7 +337,7 @@ class Reader:
     def _member(self, name: str, place: int) -> Member:
         one = self._there[name]
         registration = None if "unread" in one.words else self._registration(name, one)
-        return Member(name, 10 + place, registration)
+        return Member(name, 10 + place, registration, one.seconds("age"), created_ms=one.number("created"))
 
     def _registration(self, name: str, one: Line) -> Registration:
         offers = one.names("offers")
@@ -306,6 +350,7 @@ class Reader:
             lease_ms=one.number("lease"),
             max_poll_interval_ms=one.number("poll", 300_000),
             instance_id=one.text("instance"),
+            took_over_ms=one.number("took"),
             client=ClientProtocols(offers, dict.fromkeys(offers, ""), kind, digest=one.text("digest", "d"))
             if offers
             else None,
@@ -330,6 +375,7 @@ class Reader:
             one.text("type") or self._one("group").text("type", "consumer"),
             one.number("attempt", 1),
             one.text("reason"),
+            one.number("since"),
             outdated=one.number("outdated"),
         )
         entries = self._entries(one)
@@ -372,6 +418,48 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(range(int(first), int(last) + 1)) if is_range else tuple(map(int, text.split(",")))
 
 
+# ---- after a turn
+
+
+def carried_out(lines: Lines, decided: Plan, names: Collection[str]) -> Lines:
+    """What a turn reads when the one before is written and these members (or `all`) have carried out their commands."""
+    found = dict(lines)
+    for name in {name for name, _ in (*decided.withdrawn, *decided.commands)}:
+        gone = {sent.name for other, sent in decided.withdrawn if other == name}
+        kept = [one for number, one in enumerate(lines.get(f"{name} gets", ()), 1) if command_name(number) not in gone]
+        found[f"{name} gets"] = kept + [_line_of(command) for other, command in decided.commands if other == name]
+    for subject in [subject for subject in found if subject.endswith(" gets")]:
+        name = subject.removesuffix(" gets")
+        if name in names or "all" in names:
+            (member,) = found[f"member {name}"]
+            for command in found.pop(subject):
+                member = _obeying(member, command)
+            found[f"member {name}"] = [member]
+    for end in decided.ends:
+        name = end.view.consumer
+        found.pop(f"{name} gets", None)
+        for one in found.get(f"member {name}", ()):
+            found[f"member {name}"] = [Line((*one.words, "left"), {**one.options, "runs": "-"})]
+    seats = [*decided.given_up, *(end.seat for end in decided.ends if end.seat is not None)]
+    return {
+        subject: some for subject, some in found.items() if subject not in {f"seat {one.instance}" for one in seats}
+    }
+
+
+def _line_of(command: Command) -> Line:
+    """A stop or a start."""
+    some = sorted(command.started or command.partitions)
+    at = f"{command.epoch}/{command.generation}"
+    return Line((WORDS[command.option], at, ",".join(map(str, some)) or "-"))
+
+
+def _obeying(member: Line, command: Line) -> Line:
+    what, at, some = command.words
+    named, running = partitions(some), partitions(member.text("runs"))
+    runs = named if what == "start" else running - (named or running)
+    return Line(member.words, {**member.options, "runs": ",".join(map(str, sorted(runs))), "at": at})
+
+
 # ---- cases
 
 
@@ -388,19 +476,24 @@ class Case:
 
     def played(self, assignors: Mapping[str, Assignor]) -> str:
         """The same text with what the plans write."""
-        lines, found = lines_of(self.common), ""
-        state: GroupState | None = None
+        lines, found, signs = lines_of(self.common), "", LastSigns()
+        before, record = Plan(GroupState()), None
         for given in self._given():
-            lines = changed(lines, lines_of(given))
-            reader = Reader(lines, state if lines.pop("after", None) else None)
-            snapshot = reader.snapshot()
+            changes = lines_of(given)
+            is_after, obeyed = changes.pop("after", []), changes.pop("obeyed", [])
+            for line in obeyed:
+                lines = carried_out(lines, before, line.words)
+            lines = changed(lines, changes)
+            reader = Reader(lines, before.state if is_after or obeyed else None, record if obeyed else None)
+            snapshot = reader.with_last_fetches(signs)
             try:
-                decided = plan(snapshot, assignors, "", reader.rules())
+                before = plan(snapshot, {**assignors, **reader.given()}, "", reader.rules())
             except RebalanceFailed as failure:
                 found += f"{given}  {failure}\n"
                 continue
-            state = decided.state
-            found += given + "".join(f"  {line}\n" for line in written(snapshot, decided))
+            record = before.rebalance or snapshot.rebalance
+            signs.deciding(before.ends)
+            found += given + "".join(f"  {line}\n" for line in written(snapshot, before))
         return found
 
     def _given(self) -> list[str]:

@@ -20,13 +20,27 @@ from coordinator.zk.znodes.records import (
 )
 
 COMMANDS = {"start": START_FETCHER, "stop": STOP_FETCHER, "assign": ASSIGN, "failed": ASSIGNMENT_FAILED}
+RECORD = {
+    "started": "started_ms",
+    "stopped": "stopped_ms",
+    "finished": "finished_ms",
+    "standing": "standing_since_ms",
+    "silent": "silent_since_ms",
+    "standstill": "standstill_ms",
+    "assignment": "assignment_ms",
+    "attempts": "attempts",
+    "by": "replaced_by",
+}
+"""Options of a history record -> its fields."""
 WORDS = {option: word for word, option in COMMANDS.items()}
 
 
 def written(before: Snapshot, found: Plan) -> list[str]:
     """The lines of a plan: the state, its changes, and the znodes beside it."""
     state = found.state
-    lines = [" ".join(_head(found)) + (f": {state.reason}" if state.reason is not None else "")]
+    lines = [f"{name} fetched {ms} ms ago" for name, ms in before.silences.items()]
+    lines += [f"{name} is back after a fetch {ms} ms ago" for name, ms in before.returned.items()]
+    lines.append(" ".join(_head(found)) + (f": {state.reason}" if state.reason is not None else ""))
     if state.target != before.state.target:
         lines.append(f"target {'; '.join(_target(*each) for each in sorted(state.target.items())) or 'none'}")
     lines += [_mark(each) for each in state.marks]
@@ -47,6 +61,8 @@ def written(before: Snapshot, found: Plan) -> list[str]:
         lines.append(f"remove asks {' '.join(_number(each.name) for each in found.removed_asks)}")
     if found.rebalance is not None:
         lines.append(_rebalance(found.rebalance))
+    if found.replaced is not None:
+        lines.append(f"replaced {_rebalance(found.replaced)}")
     if found.region is not None:
         lines.append(_region(found.region))
     if found.forgotten:
@@ -137,6 +153,7 @@ def _command(name: str, one: Command) -> str:
 def _region(step: RegionStep) -> str:
     after = step.after
     words = ["region", step.name, after.state, f"reset={after.reset}", f"groups={_list(after.groups)}"]
+    words += [f"{group} begins at checkpoint {number}" for group, number in after.first.items()]
     words += [f"waits for checkpoint {step.held_for}"] if step.held_for else []
     words += ["touched"] if step.is_touched else []
     words += [f"aborts {step.aborted}"] if step.aborted else []
@@ -145,8 +162,9 @@ def _region(step: RegionStep) -> str:
 
 def _end(one: End) -> str:
     what = f"{'evict' if one.evicted else 'end'} {one.view.consumer} owners={_list(sorted(one.owners))}"
+    seat = f" seat={one.seat.instance}" if one.seat is not None else ""
     error = f" {one.error}" if one.error != UNKNOWN_MEMBER_ID else ""
-    return f"{what}{error}: {one.reason}"
+    return f"{what}{seat}{error}: {one.reason}"
 
 
 def _sent(name: str, sent: SentCommand) -> str:
@@ -169,15 +187,6 @@ def _identity(name: str, member: AskMember) -> str:
 
 
 def _rebalance(one: Rebalance) -> str:
-    known = {
-        "started": one.started_ms or None,
-        "stopped": one.stopped_ms,
-        "finished": one.finished_ms,
-        "standing": one.standing_since_ms,
-        "silent": one.silent_since_ms,
-        "standstill": one.standstill_ms,
-        "assignment": one.assignment_ms,
-        "attempts": one.attempts,
-    }
-    options = "".join(f" {key}={value}" for key, value in known.items() if value is not None)
+    known = ((key, getattr(one, name)) for key, name in RECORD.items())
+    options = "".join(f" {key}={value}" for key, value in known if value is not None and (value or key != "started"))
     return f"record {one.epoch}/{one.generation}{options}: {one.trigger}"

@@ -1,4 +1,4 @@
-"""Client-side assignment in one turn where sizes matter. All else is in `turns/asking.txt`."""
+"""Client-side assignment in one turn where sizes matter. All else is in `turns/asking.txt` and `jobs.txt`."""
 
 from __future__ import annotations
 

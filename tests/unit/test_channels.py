@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from coordinator.planning.plan import End, Plan
-from coordinator.planning.snapshot import ChannelView, SentCommand, Snapshot
+from coordinator.planning.plan import Plan, plan
+from coordinator.planning.snapshot import Snapshot
 from coordinator.rebalance.rebalancer import PARTITIONS_A_STEP, Step, steps, with_state
 from coordinator.zk.errors import RebalanceFailed
 from coordinator.zk.store import (
@@ -20,45 +22,41 @@ from coordinator.zk.store import (
     SetData,
     operation_bytes,
 )
-from coordinator.zk.znodes.group_state import GroupState, Mark, Rebalance, Target
+from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GroupPaths
 from coordinator.zk.znodes.records import (
     START_FETCHER,
-    STOP_FETCHER,
     BegunRecord,
-    Channel,
     Command,
     OffsetRecord,
     Topic,
     parsed_channel,
 )
 from tests.property.tree import MemoryTree, MemoryTreeStore
+from tests.support.strategies import RANGE
 from tests.support.terms import a_term
+from tests.support.turns import snapshot_of
 from tests.unit.manual import ManualRuntime
 
 PATHS = GroupPaths("g")
-STATE = GroupState(state="PreparingRebalance", generation=2, epoch=5)
+HANGS, HAS_DIED = "idle=300.0", "gone"
 
 
-def partitions(count: int, topic: str = "t") -> list[TopicPartition]:
-    return [TopicPartition(topic, number) for number in range(count)]
+def a_group(text: str, **fields: Any) -> Snapshot:
+    """A group with what `text` says, in which topic t is known."""
+    common = "group 4/1 Stable range\ncoordinator 5\nevery wants=t lease=2000\ntopic t t-1 0-1999\n"
+    known = {"offset_parents": frozenset("t"), "owner_parents": frozenset("t"), **fields}
+    return replace(snapshot_of(common + text), **known)
 
 
-def view(count: int, commands: int = 0, ended: str | None = None, version: int = 7) -> ChannelView:
-    channel = Channel("a1", 4, 1, running=dict.fromkeys(partitions(count), 10), topics={"t": "t-1"}, ended=ended)
-    sent = tuple(SentCommand(f"command-{n:010d}", None) for n in range(commands))
-    return ChannelView("a", version, channel, sent)
+def numbered(count: int, topic: str = "t") -> str:
+    return ",".join(f"{topic}-{number}" for number in range(count))
 
 
-def end(seen: ChannelView, evicted: bool = False) -> End:
-    return End(seen, "its session ended", evicted, seen.running)
-
-
-def snapshot(*views: ChannelView, **fields: object) -> Snapshot:
-    known: dict[str, object] = {"offset_parents": frozenset("t"), "owner_parents": frozenset("t"), **fields}
-    before = GroupState(generation=1, epoch=4)
-    return Snapshot("g", 5, before, 3, {each.consumer: each for each in views}, **known)  # type: ignore[arg-type]
+def running(count: int, how: str = HAS_DIED, commands: int = 0) -> str:
+    """Member `a`, which is to be ended."""
+    return f"member a runs={numbered(count)} at=4/1 {how}\n" + "a gets start 4/1 t-0\n" * commands
 
 
 class Committed(MemoryTreeStore):
@@ -73,22 +71,13 @@ class Committed(MemoryTreeStore):
         return [""] * len(operations)
 
 
-def multis(seen: Snapshot, plan: Plan) -> list[list[Operation]]:
-    """The multis that a term commits for the plan."""
+def multis(seen: Snapshot) -> list[list[Operation]]:
+    """The multis that a term commits for the plan of a turn."""
     store = Committed()
     term = a_term(store, ManualRuntime(), seen.epoch, 9)
-    for nth, step in enumerate(steps(seen, plan)):
+    for nth, step in enumerate(steps(seen, plan(seen, RANGE))):
         term.commit(with_state(seen, nth, step))
     return store.commits
-
-
-def start(consumer: str, *parts: TopicPartition, topic_id: str = "t-1") -> tuple[str, Command]:
-    topics = {part.topic: topic_id for part in parts}
-    return consumer, Command(START_FETCHER, 5, 2, f"{consumer}1", {f"{consumer}-0": frozenset(parts)}, topics=topics)
-
-
-def withdrawn(*views: ChannelView) -> tuple[tuple[str, SentCommand], ...]:
-    return tuple((each.consumer, sent) for each in views for sent in each.commands)
 
 
 def written(operations: Sequence[Operation], path: str) -> list[Operation]:
@@ -101,133 +90,116 @@ def assert_within_limits(found: Sequence[Sequence[Operation]]) -> None:
 
 
 def test_every_multi_checks_the_epoch_and_moves_the_states_version_by_one() -> None:
-    seen = snapshot(view(1000))
-
-    found = multis(seen, Plan(STATE, ends=(end(seen.channels["a"]),)))
+    found = multis(a_group(running(1000)))
 
     assert len(found) > 5
     for nth, (check, state, *_) in enumerate(found):
         assert check == Check(COORDINATOR_EPOCH, 9)
         assert isinstance(state, SetData)
-        assert (state.path, state.version) == (PATHS.state, 3 + nth)
+        assert (state.path, state.version) == (PATHS.state, 1 + nth)
 
 
 def test_a_plan_with_nothing_but_a_state_is_one_multi() -> None:
-    (only,) = multis(snapshot(), Plan(STATE))
+    seen = a_group("")
 
-    assert only == [Check(COORDINATOR_EPOCH, 9), SetData(PATHS.state, STATE.to_bytes(), 3)]
+    (only,) = multis(seen)
+
+    assert only == [Check(COORDINATOR_EPOCH, 9), SetData(PATHS.state, plan(seen, RANGE).state.to_bytes(), 1)]
 
 
 def test_a_small_end_is_one_multi_with_fence_offsets_and_owners() -> None:
-    seen = snapshot(view(2), offsets=frozenset([TopicPartition("t", 0)]))
-
-    (only,) = multis(seen, Plan(STATE, ends=(end(seen.channels["a"], evicted=True),)))
+    (only,) = multis(a_group(running(2, HANGS), offsets=frozenset([TopicPartition("t", 0)])))
 
     channel, first, second, *gone = only[2:]
-    offset = OffsetRecord(10, "t-1", 1).to_bytes()
+    offset = OffsetRecord(5, "t-1", 1).to_bytes()
     assert isinstance(channel, SetData)
-    assert (channel.path, channel.version) == (PATHS.channel("a"), 7)
+    assert (channel.path, channel.version) == (PATHS.channel("a"), 1)
     after = parsed_channel("channel", channel.data)
-    assert (after.incarnation, dict(after.running), after.ended) == ("a1", {}, "its session ended")
+    assert (after.incarnation, dict(after.running)) == ("a-1", {})
+    assert (after.ended or "").startswith("evicted: it gave no sign of life for 300000 ms")
     assert first == SetData(PATHS.offset("t", 0), offset)
     assert second == Create(PATHS.offset("t", 1), offset)
     assert gone == [Delete(PATHS.owner("t", 0)), Delete(PATHS.owner("t", 1)), Delete(PATHS.id("a"))]
 
 
 def test_unread_offset_is_left_unchanged() -> None:
-    channel = Channel("a1", running={TopicPartition("t", 0): None}, topics={"t": "t-1"})
-    seen = snapshot(ChannelView("a", 7, channel))
+    seen = a_group(running(1))
+    view = seen.channels["a"]
+    assert view.channel is not None
+    unread = replace(view.channel, running={TopicPartition("t", 0): None})
 
-    (only,) = multis(seen, Plan(STATE, ends=(end(seen.channels["a"]),)))
+    (only,) = multis(replace(seen, channels={"a": replace(view, channel=unread)}))
 
-    assert not written(only, PATHS.offset("t", 0))
+    assert written(only, PATHS.channel("a")) and not written(only, PATHS.offset("t", 0))
 
 
 def test_large_end_moves_the_fence_before_offsets_are_written() -> None:
-    seen = snapshot(view(3 * PARTITIONS_A_STEP, commands=2))
-
-    found = multis(seen, Plan(STATE, ends=(end(seen.channels["a"], evicted=True),)))
+    found = multis(a_group(running(3 * PARTITIONS_A_STEP, HANGS, commands=2)))
 
     fence, *rest = found[0][2:]
     assert isinstance(fence, SetData)
     after = parsed_channel("channel", fence.data)
-    assert (fence.version, after.ended, len(after.running)) == (7, "its session ended", 3 * PARTITIONS_A_STEP)
+    assert (fence.version, after.is_live, len(after.running)) == (1, False, 3 * PARTITIONS_A_STEP)
     assert {each.path for each in rest} == {
-        PATHS.command("a", "command-0000000000"),
         PATHS.command("a", "command-0000000001"),
+        PATHS.command("a", "command-0000000002"),
         PATHS.id("a"),
     }
 
 
 def test_large_end_removes_partitions_from_the_channel_with_offsets_and_owners() -> None:
-    count = 2 * PARTITIONS_A_STEP + 1
-    seen = snapshot(view(count))
+    left = count = 2 * PARTITIONS_A_STEP + 1
 
-    found = multis(seen, Plan(STATE, ends=(end(seen.channels["a"]),)))
+    found = multis(a_group(running(count)))
 
     gone: set[str] = set()
-    left = count
     for nth, operations in enumerate(found[1:4], 1):
         (moved,) = written(operations, PATHS.channel("a"))
         assert isinstance(moved, SetData)
-        assert moved.version == 7 + nth
-        running = parsed_channel("channel", moved.data).running
+        assert moved.version == 1 + nth
+        kept = parsed_channel("channel", moved.data).running
         offsets = {each.path for each in operations if isinstance(each, Create)}
         owners = {each.path for each in operations if isinstance(each, Delete)}
-        assert len(offsets) == len(owners) == left - len(running)
-        assert not any(PATHS.owner(*part) in owners for part in running)
+        assert len(offsets) == len(owners) == left - len(kept)
+        assert not any(PATHS.owner(*part) in owners for part in kept)
         gone |= owners
-        left = len(running)
+        left = len(kept)
     assert left == 0
-    assert gone == {PATHS.owner(*part) for part in partitions(count)}
+    assert gone == {PATHS.owner("t", number) for number in range(count)}
 
 
 def test_large_end_in_progress_keeps_marks_in_the_state_without_the_new_target() -> None:
-    mark = Mark("a", "a1", frozenset(partitions(500)), 2000, "evicted")
-    state = GroupState(generation=2, target={"b": Target("b1", {})}, marks=(mark,))
-    seen = snapshot(view(500))
+    seen = a_group(running(500, HANGS) + "member b")
+    decided = plan(seen, RANGE)
 
-    found = list(steps(seen, Plan(state, ends=(end(seen.channels["a"], evicted=True),))))
+    found = list(steps(seen, decided))
 
-    assert all(step.state.marks == (mark,) for step in found)
+    assert [(mark.consumer, len(mark.partitions)) for mark in decided.state.marks] == [("a", 500)]
+    assert len(found) > 1 and all(step.state.marks == decided.state.marks for step in found)
     assert all(step.state.generation == 1 for step in found[:-1])
-    assert found[-1].state == state
+    assert found[-1].state == decided.state and decided.state.target
 
 
 def test_ends_precede_withdrawals_which_precede_stops_which_precede_starts() -> None:
-    other = ChannelView("b", 1, Channel("b1"), (SentCommand("command-0000000004", None),))
-    seen = snapshot(view(1), other)
-    stop = ("b", Command(STOP_FETCHER, 5, 2, "b1"))
-    plan = Plan(
-        STATE,
-        ends=(end(seen.channels["a"]),),
-        withdrawn=withdrawn(other),
-        stops=(stop,),
-        starts=(start("c", TopicPartition("t", 0)),),
-        rebalance=Rebalance(2, 5, "test", 1),
-    )
+    died = "topic t t-1 0-2\nmember a gone runs=t-2 at=4/1\n"
+    (only,) = multis(a_group(died + "member b runs=t-0 at=4/1\nb gets start 4/1 t-0\nmember c"))
 
-    (only,) = multis(seen, plan)
-
-    paths = [each.path for each in only]
     order = [
         PATHS.channel("a"),
-        PATHS.owner("t", 0),
-        PATHS.command("b", "command-0000000004"),
+        PATHS.owner("t", 2),
+        PATHS.command("b", "command-0000000001"),
         PATHS.rebalance(2),
         PATHS.command_prefix("b"),
         PATHS.command_prefix("c"),
     ]
-    assert [path for path in paths if path in order] == order
+    assert [each.path for each in only if each.path in order] == order
 
 
 def test_start_creates_the_parents_of_its_claims() -> None:
-    seen = snapshot(offset_parents=frozenset(), owner_parents=frozenset())
-
-    (only,) = multis(seen, Plan(STATE, starts=(start("a", TopicPartition("t", 0)),)))
+    (only,) = multis(a_group("member a", offset_parents=frozenset(), owner_parents=frozenset()))
 
     made = [each.path for each in only if isinstance(each, Create)]
-    assert made == [PATHS.owners_of("t"), PATHS.offsets_of("t"), PATHS.command_prefix("a")]
+    assert made == [PATHS.owners_of("t"), PATHS.offsets_of("t"), PATHS.rebalance(2), PATHS.command_prefix("a")]
 
 
 @pytest.mark.parametrize(
@@ -235,57 +207,47 @@ def test_start_creates_the_parents_of_its_claims() -> None:
 )
 def test_first_start_of_a_topic_records_the_partitions_the_group_begins_with(made_at: int, there: set[int]) -> None:
     topic = Topic("t", "t-1", (0, 1, 2), made_at)
-    seen = snapshot(offset_parents=frozenset(), topics={"t": topic}, czxid=20)
 
-    (only,) = multis(seen, Plan(STATE, starts=(start("a", TopicPartition("t", 0)),)))
+    (only,) = multis(a_group("member a", offset_parents=frozenset(), topics={"t": topic}, czxid=20))
 
     (note,) = [each.data for each in only if isinstance(each, Create) and each.path == PATHS.offsets_of("t")]
     assert BegunRecord.parse("", note) == BegunRecord("t-1", frozenset(there))
 
 
-@pytest.mark.parametrize("ended", [None, "it left"], ids=["live", "half ended"])
-@pytest.mark.parametrize("running", [3, PARTITIONS_A_STEP + 1], ids=["small", "large"])
+@pytest.mark.parametrize("how", [HAS_DIED, "left"], ids=["live", "half ended"])
+@pytest.mark.parametrize("count", [3, PARTITIONS_A_STEP + 1], ids=["small", "large"])
 @pytest.mark.parametrize("commands", [2, 500])
 def test_every_withdrawn_command_is_removed_once_with_the_end_of_its_consumer(
-    ended: str | None, running: int, commands: int
+    how: str, count: int, commands: int
 ) -> None:
-    seen = snapshot(view(running, commands, ended))
-    plan = Plan(STATE, ends=(end(seen.channels["a"]),), withdrawn=withdrawn(seen.channels["a"]))
-
-    found = multis(seen, plan)
+    found = multis(a_group(running(count, how, commands)))
 
     removed = [each.path for operations in found for each in operations if isinstance(each, Delete)]
-    names = [sent.name for sent in seen.channels["a"].commands]
+    names = [f"command-{number:010d}" for number in range(1, commands + 1)]
     assert sorted(path for path in removed if "/command-" in path) == [PATHS.command("a", name) for name in names]
     assert_within_limits(found)
 
 
 def test_many_partitions_commands_and_members_stay_within_the_limits_of_a_multi() -> None:
-    views = [
-        ChannelView(f"c{n}", 1, Channel(f"c{n}1", running=dict.fromkeys(partitions(100, f"t{n}"), 1)))
+    text = "".join(
+        f"topic t{n} t{n}-1 0-99\nmember c{n} gone runs={numbered(100, f't{n}')} at=4/1\nmember d{n} wants=t{n}\n"
         for n in range(60)
-    ]
-    starts = [start(f"d{n}", *partitions(100, f"t{n}")) for n in range(60)]
-    seen = snapshot(*views)
-    ends = tuple(End(each, "over", False, each.running) for each in views)
-
-    found = multis(seen, Plan(STATE, ends=ends, starts=tuple(starts)))
-
-    assert_within_limits(found)
-    assert sum(isinstance(each, Delete) for operations in found for each in operations) == 6000
-
-
-@pytest.mark.parametrize("is_torn", [False, True])
-def test_the_parents_of_many_new_topics_stay_within_the_limits_of_a_multi(is_torn: bool) -> None:
-    topics = [f"topic-{n:03d}" for n in range(300)]
-    seen = snapshot(view(500 if is_torn else 1), offset_parents=frozenset(), owner_parents=frozenset())
-    plan = Plan(
-        STATE,
-        ends=(end(seen.channels["a"]),),
-        starts=(start("b", *(TopicPartition(topic, 0) for topic in topics)),),
     )
 
-    found = multis(seen, plan)
+    found = multis(a_group(text))
+
+    assert_within_limits(found)
+    every = [each for operations in found for each in operations]
+    assert sum(isinstance(each, Delete) for each in every) == 6000
+    assert sum(each.path.endswith("/command-") for each in every) == 60
+
+
+@pytest.mark.parametrize("count", [1, 500], ids=["beside a small end", "after a large end"])
+def test_the_parents_of_many_new_topics_stay_within_the_limits_of_a_multi(count: int) -> None:
+    topics = [f"topic-{n:03d}" for n in range(300)]
+    text = running(count) + f"member b wants={','.join(topics)}\n" + "".join(f"topic {name} id 0\n" for name in topics)
+
+    found = multis(a_group(text, offset_parents=frozenset(), owner_parents=frozenset()))
 
     assert_within_limits(found)
     made = [each.path for operations in found for each in operations if isinstance(each, Create)]
@@ -295,19 +257,14 @@ def test_the_parents_of_many_new_topics_stay_within_the_limits_of_a_multi(is_tor
 
 def test_a_multi_with_a_large_state_and_many_large_commands_stays_within_512_kb() -> None:
     topics = {f"c{n}": [f"{n}-{m:03d}-" + "x" * 240 for m in range(90)] for n in range(7)}
-    parts = {name: frozenset(TopicPartition(topic, 0) for topic in some) for name, some in topics.items()}
-    state = GroupState(
-        generation=2,
-        target={name: Target(f"{name}1", {f"{name}-0": some}) for name, some in parts.items()},
-        topics={topic: "a-topic-id-of-22-chars" for some in topics.values() for topic in some},
-    )
-    every = frozenset(state.topics)
-    seen = snapshot(offset_parents=every, owner_parents=every)
-    starts = tuple(start(name, *some, topic_id="a-topic-id-of-22-chars") for name, some in parts.items())
+    text = "".join(f"member {name} wants={','.join(some)}\n" for name, some in topics.items())
+    every = frozenset(topic for some in topics.values() for topic in some)
+    text += "".join(f"topic {topic} a-topic-id-of-22-chars 0\n" for topic in every)
 
-    found = multis(seen, Plan(state, starts=starts))
+    found = multis(a_group(text, offset_parents=every, owner_parents=every))
 
     assert_within_limits(found)
+    assert sum(each.path.endswith("/command-") for operations in found for each in operations) == 7
 
 
 def test_state_over_the_znode_limit_fails_the_rebalance_with_a_reason() -> None:
@@ -315,22 +272,25 @@ def test_state_over_the_znode_limit_fails_the_rebalance_with_a_reason() -> None:
     step = Step(GroupState(topics=topics), [])
 
     with pytest.raises(RebalanceFailed, match="over the 512000 of a znode"):
-        with_state(snapshot(), 0, step)
+        with_state(a_group(""), 0, step)
 
 
 def test_command_over_the_multi_limit_fails_the_rebalance_with_a_reason() -> None:
     parts = [TopicPartition(f"{n:04d}-" + "x" * 244, 0) for n in range(1100)]
     every = frozenset(part.topic for part in parts)
-    seen = snapshot(offset_parents=every, owner_parents=every)
+    start = Command(START_FETCHER, 5, 2, "a1", {"a-0": frozenset(parts)}, topics=dict.fromkeys(every, "t-1"))
+    seen = a_group("", offset_parents=every, owner_parents=every)
 
     with pytest.raises(RebalanceFailed, match=r"one change has \d+ bytes, over the \d+ that"):
-        list(steps(seen, Plan(STATE, starts=(start("a", *parts),))))
+        list(steps(seen, Plan(seen.state, starts=(("a", start),))))
 
 
 def test_history_writes_one_record_and_removes_expired_ones() -> None:
-    seen = snapshot(history=(1, 2))
-    record = Rebalance(2, 5, "test", 1)
+    seen = a_group(f"member a\nhistory {' '.join(map(str, range(1, 22)))}")
+    record = plan(seen, RANGE).rebalance
+    assert record is not None
 
-    (only,) = multis(seen, Plan(STATE, rebalance=record, forgotten=(1,)))
+    (only,) = multis(seen)
 
-    assert only[2:] == [Delete(PATHS.rebalance(1)), SetData(PATHS.rebalance(2), record.to_bytes())]
+    of_history = [each for each in only if each.path.startswith(PATHS.history)]
+    assert of_history == [Delete(PATHS.rebalance(1)), SetData(PATHS.rebalance(2), record.to_bytes())]

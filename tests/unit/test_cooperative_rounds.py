@@ -7,18 +7,16 @@ four rounds at most no partition is revoked any more.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 
 from coordinator.assignors import Assignor
 from coordinator.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
 from coordinator.planning.plan import Plan, plan
-from coordinator.planning.snapshot import Snapshot
 from coordinator.zk.znodes.group_state import STABLE, GroupState
-from coordinator.zk.znodes.partitions import NONE, PartitionSet
+from coordinator.zk.znodes.partitions import NONE, PartitionSet, united
 from tests.support.strategies import only
-from tests.support.turns import Reader, lines_of
+from tests.support.turns import Lines, Reader, carried_out, lines_of
 from tests.unit.strategies import numbered, parts
 
 MOST_ROUNDS = 4
@@ -61,9 +59,9 @@ class Group:
 
     def plan(self) -> Plan:
         """The plan of the next turn."""
-        return plan(self._snapshot(), only(self._assignor))
+        return plan(Reader(self._lines(), self._state).snapshot(), only(self._assignor))
 
-    def _snapshot(self) -> Snapshot:
+    def _lines(self) -> Lines:
         lines = ["coordinator 1"]
         for topic, numbers in numbered(self.topics).items():
             lines.append(f"topic {topic} {topic}-1 {','.join(map(str, numbers))}")
@@ -72,26 +70,22 @@ class Group:
             at = f"1/{self.generations.get(name, 0)}"
             wants = ",".join(topics.split())
             lines.append(f"member {name} wants={wants} protocols={self._assignor.name} runs={runs} at={at}")
-        return Reader(lines_of("\n".join(lines)), self._state).snapshot()
+        return lines_of("\n".join(lines))
 
-    def carry_out(self, decided: Plan) -> PartitionSet:
-        """Every member applies its commands; returns the revoked partitions."""
-        revoked: dict[str, PartitionSet] = {}
-        for name, command in decided.stops:
-            revoked[name] = command.partitions or self.running[name]
-        given = {name: command.started - self.running[name] for name, command in decided.starts}
-        for name, gets in given.items():
-            for other, loses in revoked.items():
-                assert not gets & loses, f"{name} is assigned partitions that {other} releases in this round"
+    def carry_out(self, decided: Plan, *names: str) -> PartitionSet:
+        """These members (or all) apply their commands; returns the revoked partitions."""
+        after = Reader(carried_out(self._lines(), decided, names or ("all",)), decided.state).snapshot().channels
+        runs = {name: after[name].running for name in self.running}
+        revoked = {name: has - runs[name] for name, has in self.running.items() if has - runs[name]}
+        given = {name: runs[name] - has for name, has in self.running.items() if runs[name] - has}
+        released = united(revoked.values())
+        assert not released & united(given.values()), "what a member releases is given in the same round"
         assert not revoked.keys() & given.keys()
-        for name, loses in revoked.items():
-            self.running[name] -= loses
-        for name, command in decided.starts:
-            self.running[name] = command.started
-            self.generations[name] = command.generation
-        self.disturbed |= {name for name, loses in revoked.items() if loses}
+        self.running = runs
+        self.generations = {name: view.channel.generation for name, view in after.items() if view.channel}
+        self.disturbed |= revoked.keys()
         self._state = decided.state
-        return NONE.union(*revoked.values())
+        return released
 
 
 def wanted(**table: str) -> dict[str, PartitionSet]:
@@ -199,7 +193,7 @@ def test_a_turn_amid_a_rebalance_keeps_its_generation(assignor: Assignor) -> Non
     group.wants = {"c0": "t", "c1": "t", "c2": "t"}
     group.running["c0"] = NONE
     first = group.plan()
-    group.carry_out(replace(first, starts=()))
+    group.carry_out(first, "c1", "c2")
 
     second = group.plan()
 

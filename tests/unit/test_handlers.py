@@ -22,18 +22,56 @@ from tests.unit.manual import ManualRuntime
 
 PATHS = GroupPaths("g")
 ELSEWHERE: Any = None
-"""What no acknowledgement touches: the store, what operators asked for."""
+"""The store, which no test here touches."""
+
+
+class NothingAsked:
+    """No requests of operators."""
+
+    def pause_of(self, group: str) -> None:
+        return None
+
+    def with_held(self, group: str, reasons: tuple[str, ...]) -> tuple[str, ...]:
+        return reasons
+
+    def requested(self, group: str) -> Requested | None:
+        return None
+
+
+class Group:
+    """A group's turns, which a rebalancer of the test's takes.
+
+    :ivar taken: how often it was asked to.
+    """
+
+    def __init__(self, turn: Turn | None = None, asked: object = None, not_before_s: float = 0.0) -> None:
+        self.runtime = ManualRuntime()
+        self.handlers = Handlers(a_term(ELSEWHERE, self.runtime), RANGE, print, asked or NothingAsked())  # type: ignore[arg-type]
+        self.turns = GroupTurns(self, not_before=self.runtime.now + not_before_s)  # type: ignore[arg-type]
+        self.handlers._groups["g"] = self.turns
+        self.taken = 0
+        self._turn = turn
+
+    def take_turn(self, trigger: str, changed_s: float = 0.0) -> Turn:
+        self.taken += 1
+        return self._turn or Turn(None)
+
+    def handle(self) -> None:
+        """The next request."""
+        request = self.handlers.requests.take()
+        assert request is not None
+        self.handlers._take_turn(request)
+        self.handlers.requests.done("g")
 
 
 def waits_s(acknowledged: str, outstanding: set[str]) -> float:
     """Seconds until the group's turn, once `acknowledged` has removed its command and `outstanding` had some."""
-    runtime = ManualRuntime()
-    handlers = Handlers(a_term(ELSEWHERE, runtime), RANGE, print, ELSEWHERE)
-    handlers._groups["g"] = GroupTurns(outstanding=outstanding)
-    began = runtime.now
-    handlers.on_acknowledge(PATHS.channel(acknowledged))
-    assert handlers.requests.take() is not None
-    return round(runtime.now - began, 6)
+    group = Group()
+    group.turns.outstanding = outstanding
+    began = group.runtime.now
+    group.handlers.on_acknowledge(PATHS.channel(acknowledged))
+    assert group.handlers.requests.take() is not None
+    return round(group.runtime.now - began, 6)
 
 
 def test_acknowledgements_in_quick_succession_are_handled_in_one_turn() -> None:
@@ -80,38 +118,23 @@ def test_idle_turns_far_apart_never_back_off() -> None:
     assert turns.not_before == 99.0
 
 
-class RefusedRebalancer:
-    """ZooKeeper refuses all its turns."""
-
-    taken = 0
-
-    def take_turn(self, trigger: str, changed_s: float = 0.0) -> Turn:
-        self.taken += 1
-        return Turn(0.05, is_refused=True)
-
-
 @pytest.mark.long
 def test_requests_during_a_back_off_bring_no_turn_before_its_end() -> None:
-    runtime = ManualRuntime()
-    handlers = Handlers(a_term(ELSEWHERE, runtime), RANGE, print, NothingAsked())  # type: ignore[arg-type]
-    rebalancer = RefusedRebalancer()
-    handlers._groups["g"] = GroupTurns(rebalancer)  # type: ignore[arg-type]
-    end = runtime.now + 60
-    while runtime.now < end:
-        handlers.requests.request("g", "a change")
-        request = handlers.requests.take()
-        assert request is not None
-        handlers._take_turn(request)
-        handlers.requests.done("g")
-        runtime.now += 0.001
+    group = Group(Turn(0.05, is_refused=True))
+    end = group.runtime.now + 60
+    while group.runtime.now < end:
+        group.handlers.requests.request("g", "a change")
+        group.handle()
+        group.runtime.now += 0.001
 
-    assert 12 <= rebalancer.taken <= 25
+    assert 12 <= group.taken <= 25
 
 
-class LateRebalancer:
+class Late(Group):
     """ZooKeeper does not answer its first turn."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.changed_s: list[float] = []
 
     def take_turn(self, trigger: str, changed_s: float = 0.0) -> Turn:
@@ -122,52 +145,13 @@ class LateRebalancer:
 
 
 def test_a_turn_after_an_unanswered_one_counts_from_the_change_that_began_both() -> None:
-    runtime = ManualRuntime()
-    handlers = Handlers(a_term(ELSEWHERE, runtime), RANGE, print, NothingAsked())  # type: ignore[arg-type]
-    rebalancer = LateRebalancer()
-    handlers._groups["g"] = GroupTurns(rebalancer)  # type: ignore[arg-type]
+    group = Late()
     for _ in range(2):
-        handlers.ask("g", "c1 is gone")
-        runtime.now += 15
-        request = handlers.requests.take()
-        assert request is not None
-        handlers._take_turn(request)
-        handlers.requests.done("g")
+        group.handlers.ask("g", "c1 is gone")
+        group.runtime.now += 15
+        group.handle()
 
-    assert rebalancer.changed_s == [15, 30]
-
-
-class FailingRebalancer:
-    """Its turns raise, from a frame that holds it."""
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def take_turn(self, trigger: str, changed_s: float = 0.0) -> None:
-        raise self._error
-
-
-class NothingAsked:
-    """No requests of operators."""
-
-    def pause_of(self, group: str) -> None:
-        return None
-
-    def with_held(self, group: str, reasons: tuple[str, ...]) -> tuple[str, ...]:
-        return reasons
-
-    def requested(self, group: str) -> Requested | None:
-        return None
-
-
-class WillingRebalancer:
-    """Each turn succeeds."""
-
-    taken = 0
-
-    def take_turn(self, trigger: str, changed_s: float = 0.0) -> Turn:
-        self.taken += 1
-        return Turn(None, state=GroupState("Stable"))
+    assert group.changed_s == [15, 30]
 
 
 class AskedAgain(NothingAsked):
@@ -181,30 +165,32 @@ class AskedAgain(NothingAsked):
 
 
 def test_an_operators_requests_in_a_loop_are_paced_a_single_one_is_not() -> None:
-    runtime = ManualRuntime()
-    handlers = Handlers(a_term(ELSEWHERE, runtime), RANGE, print, AskedAgain())  # type: ignore[arg-type]
-    rebalancer = WillingRebalancer()
-    handlers._groups["g"] = GroupTurns(rebalancer, not_before=runtime.now + 5.0)  # type: ignore[arg-type]
-    began, taken = runtime.now, []
-    while runtime.now < began + 60:
-        handlers.requests.request("g", "a request")
-        request = handlers.requests.take()
-        assert request is not None
-        handlers._take_turn(request)
-        handlers.requests.done("g")
-        taken.append(rebalancer.taken)
-        runtime.now += 0.01
+    group = Group(Turn(None, state=GroupState("Stable")), AskedAgain(), not_before_s=5.0)
+    began, taken = group.runtime.now, []
+    while group.runtime.now < began + 60:
+        group.handlers.requests.request("g", "a request")
+        group.handle()
+        taken.append(group.taken)
+        group.runtime.now += 0.01
 
     assert taken[9] == 10, "also within the pause of an earlier turn"
     assert 25 < taken[-1] < 35
 
-    runtime.now += 3600
-    handlers._groups["g"].not_before = runtime.now + 5.0
-    handlers.requests.request("g", "a request")
-    request = handlers.requests.take()
-    assert request is not None
-    handlers._take_turn(request)
-    assert rebalancer.taken == taken[-1] + 1, "an hour later it is a single one again"
+    group.runtime.now += 3600
+    group.turns.not_before = group.runtime.now + 5.0
+    group.handlers.requests.request("g", "a request")
+    group.handle()
+    assert group.taken == taken[-1] + 1, "an hour later it is a single one again"
+
+
+class FailingRebalancer:
+    """Its turns raise, from a frame that holds it."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def take_turn(self, trigger: str, changed_s: float = 0.0) -> None:
+        raise self._error
 
 
 @pytest.mark.parametrize("error", [LeaseLapsed, RebalanceFailed])
@@ -212,17 +198,14 @@ def test_an_operators_requests_in_a_loop_are_paced_a_single_one_is_not() -> None
 def test_log_record_of_a_failed_turn_retains_no_objects_of_the_group(
     error: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
-    handlers = Handlers(a_term(ELSEWHERE, ManualRuntime()), RANGE, print, NothingAsked())  # type: ignore[arg-type]
-    rebalancer = FailingRebalancer(error("turn failed"))
+    group, rebalancer = Group(), FailingRebalancer(error("turn failed"))
     kept = weakref.ref(rebalancer)
-    handlers._groups["g"] = GroupTurns(rebalancer)  # type: ignore[arg-type]
-    handlers.ask("g", "joined c1")
-    request = handlers.requests.take()
-    assert request is not None
+    group.handlers._groups["g"] = GroupTurns(rebalancer)  # type: ignore[arg-type]
+    group.handlers.ask("g", "joined c1")
 
     with caplog.at_level(logging.DEBUG):
-        handlers._take_turn(request)
-    del handlers._groups["g"], rebalancer
+        group.handle()
+    del group.handlers._groups["g"], rebalancer
     gc.collect()
 
     assert "reason=turn failed" in caplog.text

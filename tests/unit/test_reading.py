@@ -10,6 +10,7 @@ from coordinator.assignors import RangeAssignor
 from coordinator.planning.plan import plan
 from coordinator.planning.snapshot import Snapshot
 from coordinator.rebalance.group_reader import GroupReader
+from coordinator.term.reading import Problems
 from coordinator.zk.store import Create, Delete, Listing, Node, SetData, Watch
 from coordinator.zk.znodes.json_fields import MAX_COUNT
 from coordinator.zk.znodes.partitions import TopicPartition
@@ -36,7 +37,9 @@ class Recorded(MemoryTreeStore):
         return super().children(path, watch)
 
 
-def a_world() -> GroupWorld:
+@pytest.fixture
+def world() -> GroupWorld:
+    """A stable group of two."""
     world = GroupWorld(RangeAssignor())
     world.topic("t", 4)
     world.start("a", {"t": 1})
@@ -46,7 +49,12 @@ def a_world() -> GroupWorld:
 
 
 def reader(world: GroupWorld, store: MemoryTreeStore | None = None) -> GroupReader:
-    return GroupReader(a_term(store or world.tree.open(), world.runtime, world.epoch), GROUP, lambda path: None)
+    return reader_with_problems(world, store)[0]
+
+
+def reader_with_problems(world: GroupWorld, store: MemoryTreeStore | None = None) -> tuple[GroupReader, Problems]:
+    term = a_term(store or world.tree.open(), world.runtime, world.epoch)
+    return GroupReader(term, GROUP, lambda path: None), term.problems
 
 
 def read(world: GroupWorld, some: GroupReader) -> Snapshot:
@@ -55,9 +63,8 @@ def read(world: GroupWorld, some: GroupReader) -> Snapshot:
     return found
 
 
-def test_a_turn_reads_state_then_commands_then_channels_then_ids_then_owners() -> None:
+def test_a_turn_reads_state_then_commands_then_channels_then_ids_then_owners(world: GroupWorld) -> None:
     """A model of the protocol finds two owners when a channel is read before its commands, or the state after them."""
-    world = a_world()
     world.tree.put(f"{PATHS.command_prefix('a')}0000000099", b"{}")
     store = Recorded(world)
 
@@ -79,8 +86,7 @@ def test_a_turn_reads_state_then_commands_then_channels_then_ids_then_owners() -
     assert at(f"data {PATHS.id('b')}") < at(f"children {PATHS.owners_of('t')}")
 
 
-def test_age_of_a_command_counts_from_its_first_read_by_the_coordinator() -> None:
-    world = a_world()
+def test_age_of_a_command_counts_from_its_first_read_by_the_coordinator(world: GroupWorld) -> None:
     some = reader(world)
     read(world, some)
     world.tree.commit([Create(PATHS.command_prefix("a"), b"{}", sequential=True)], 0)
@@ -96,8 +102,21 @@ def test_age_of_a_command_counts_from_its_first_read_by_the_coordinator() -> Non
     assert sent.age_s == 0.0  # another coordinator, another epoch: every member gets the whole time again
 
 
-def test_sign_of_life_is_timed_by_the_observed_change_of_the_channel() -> None:
-    world = a_world()
+def test_ages_of_a_member_and_of_an_empty_seat_count_from_their_first_read(world: GroupWorld) -> None:
+    world.start("c", {"t": 1})
+    world.start("s", {"t": 1}, is_static=True).leave()
+    some = reader(world)
+
+    ages = []
+    for _ in range(2):
+        found = read(world, some)
+        ages.append((found.members["c"].age_s, found.seats["s"].away_s))
+        world.runtime.now += 1.5
+
+    assert ages == [(0.0, 0.0), (1.5, 1.5)]
+
+
+def test_sign_of_life_is_timed_by_the_observed_change_of_the_channel(world: GroupWorld) -> None:
     some = reader(world)
     read(world, some)
     world.runtime.now += 2.0
@@ -110,8 +129,7 @@ def test_sign_of_life_is_timed_by_the_observed_change_of_the_channel() -> None:
     assert read(world, some).channels["b"].idle_s == 2.0
 
 
-def test_removed_state_restarts_at_the_last_generation_of_the_history() -> None:
-    world = a_world()
+def test_removed_state_restarts_at_the_last_generation_of_the_history(world: GroupWorld) -> None:
     before = world.state.generation
     world.tree.commit([SetData(PATHS.state, b"{")], 0)
 
@@ -120,8 +138,7 @@ def test_removed_state_restarts_at_the_last_generation_of_the_history() -> None:
     assert found.state.generation == before
 
 
-def test_state_lost_with_its_history_restarts_at_the_generation_written_here() -> None:
-    world = a_world()
+def test_state_lost_with_its_history_restarts_at_the_generation_written_here(world: GroupWorld) -> None:
     some = reader(world)
     some.decided(plan(read(world, some), world.assignors))
     before = world.state.generation
@@ -134,8 +151,7 @@ def test_state_lost_with_its_history_restarts_at_the_generation_written_here() -
 
 
 @pytest.mark.parametrize("said", [10**6, MAX_COUNT, MAX_COUNT + 1, 2**63 - 1])
-def test_no_generation_that_a_member_writes_raises_the_groups(said: int) -> None:
-    world = a_world()
+def test_no_generation_that_a_member_writes_raises_the_groups(world: GroupWorld, said: int) -> None:
     before = world.state
     channel = world.channels()["a"]
     world.tree.commit([SetData(PATHS.channel("a"), replace(channel, generation=said).to_bytes())], 0)
@@ -147,8 +163,7 @@ def test_no_generation_that_a_member_writes_raises_the_groups(said: int) -> None
     assert (found.channels["a"].channel is None) == (said > MAX_COUNT)
 
 
-def test_lost_state_hands_no_partition_on_while_earlier_evictions_are_unknown() -> None:
-    world = a_world()
+def test_lost_state_hands_no_partition_on_while_earlier_evictions_are_unknown(world: GroupWorld) -> None:
     world.tree.commit([SetData(PATHS.state, b"{")], 0)
     world.processes[0].expire()
     some = reader(world)
@@ -167,9 +182,8 @@ def test_lost_state_hands_no_partition_on_while_earlier_evictions_are_unknown() 
     assert "unknown" not in {mark.consumer for mark in plan(after, world.assignors).state.marks}
 
 
-def test_state_that_is_lost_again_is_waited_for_again() -> None:
+def test_state_that_is_lost_again_is_waited_for_again(world: GroupWorld) -> None:
     """An eviction between the two losses has its mark in neither."""
-    world = a_world()
     some = reader(world)
     for _ in range(2):
         world.tree.commit([SetData(PATHS.state, b"{")], 0)
@@ -180,8 +194,7 @@ def test_state_that_is_lost_again_is_waited_for_again() -> None:
     assert mark.partitions
 
 
-def test_partition_running_without_an_owner_znode_is_not_reassigned() -> None:
-    world = a_world()
+def test_partition_running_without_an_owner_znode_is_not_reassigned(world: GroupWorld) -> None:
     held = sorted(world.channels()["a"].running)
     world.tree.commit([Delete(PATHS.owner(*partition)) for partition in held], 0)
     world.tree.commit([SetData(PATHS.id("a"), b"{")], 0)  # it cannot be asked to stop, but it lives
@@ -195,14 +208,12 @@ def test_partition_running_without_an_owner_znode_is_not_reassigned() -> None:
     assert not set(world.channels()["b"].running) & set(held)
 
 
-def test_invalid_names_are_ignored() -> None:
-    world = a_world()
+def test_invalid_names_are_ignored(world: GroupWorld) -> None:
     world.tree.put(f"{PATHS.channels}/with space", b"{}")
     world.tree.put(f"{PATHS.ids}/with space", b"{}")
     world.tree.put(f"{PATHS.owners}/with space", b"")
     world.tree.put(f"{PATHS.owners_of('t')}/x", b"")
-    term = a_term(world.tree.open(), world.runtime, world.epoch)
-    problems, some = term.problems, GroupReader(term, GROUP, lambda path: None)
+    some, problems = reader_with_problems(world)
 
     found = read(world, some)
 
@@ -211,13 +222,11 @@ def test_invalid_names_are_ignored() -> None:
     assert any("with space" in path for path in problems.current())
 
 
-def test_unreadable_znode_is_ignored_and_reported_once() -> None:
-    world = a_world()
+def test_unreadable_znode_is_ignored_and_reported_once(world: GroupWorld) -> None:
     world.tree.commit([SetData(PATHS.channel("a"), b"{")], 0)
     world.tree.commit([SetData(PATHS.id("b"), b"[]")], 0)
     world.tree.commit([Create(PATHS.command_prefix("b"), b"\xff", sequential=True)], 0)
-    term = a_term(world.tree.open(), world.runtime, world.epoch)
-    problems, some = term.problems, GroupReader(term, GROUP, lambda path: None)
+    some, problems = reader_with_problems(world)
 
     found = read(world, some)
     read(world, some)
@@ -229,12 +238,10 @@ def test_unreadable_znode_is_ignored_and_reported_once() -> None:
     assert problems.count == 3
 
 
-def test_repaired_znode_is_no_longer_reported() -> None:
-    world = a_world()
+def test_repaired_znode_is_no_longer_reported(world: GroupWorld) -> None:
     data = world.tree.data(PATHS.channel("a")) or b""
     world.tree.commit([SetData(PATHS.channel("a"), b"{")], 0)
-    term = a_term(world.tree.open(), world.runtime, world.epoch)
-    problems, some = term.problems, GroupReader(term, GROUP, lambda path: None)
+    some, problems = reader_with_problems(world)
     read(world, some)
     assert PATHS.channel("a") in problems.current()
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from coordinator.assignors import RangeAssignor
-from coordinator.planning.membership import Membership
-from coordinator.planning.plan import Plan, plan
-from coordinator.planning.regional import MAX_GROUPS, RegionStep, after_reset, region_step
-from coordinator.planning.snapshot import Snapshot
-from coordinator.planning.target import Wanted
+from coordinator.planning.plan import plan
+from coordinator.planning.regional import MAX_GROUPS, RegionStep, after_reset
+from coordinator.planning.snapshot import Member, RegionView
 from coordinator.regions.plan import RegionPlan, RegionRules, RegionSnapshot, region_plan
 from coordinator.regions.region_reader import GroupRegionReader
 from coordinator.regions.turns import ENDED_KEPT, ZNODES_A_TURN, Regions, RegionTurns, to_retire
@@ -33,11 +29,11 @@ from coordinator.zk.znodes.regions import (
     CheckpointEnd,
     GroupRegion,
     Region,
-    RegionMembership,
     RegionRequest,
 )
 from tests.property.tree import MemoryTree
 from tests.support.stores import FrontStore
+from tests.support.strategies import RANGE
 from tests.support.terms import a_term
 from tests.support.turns import snapshot_of
 from tests.unit.manual import ManualRuntime
@@ -54,37 +50,9 @@ STATE = GroupState(
 # ---- a generation waits for a checkpoint
 
 
-def of_two(**region: Any) -> Snapshot:
-    """A group in a region whose only member runs, and another has just registered."""
-    snapshot = snapshot_of("""
-        every wants=t region=r
-        topic t t-1 0
-        region r Running reset=1 groups=g
-        group 1/1 Stable range ready=1
-        member c1 life=i1 had=i1 has=t-0 runs=t-0 at=1/1 ready=1
-        member c2 life=i2
-    """)
-    assert snapshot.region is not None
-    return replace(snapshot, region=replace(snapshot.region, **region))
-
-
-def decided(**region: Any) -> Plan:
-    return plan(of_two(**region), {"range": RangeAssignor()}, "joined c2")
-
-
-@pytest.mark.parametrize(("incarnation", "is_reset"), [("i1", False), ("i2", True)])
-def test_another_incarnation_in_the_target_is_a_reset_also_of_a_member_away(incarnation: str, is_reset: bool) -> None:
-    away = SimpleNamespace(region=RegionMembership("r"), live={}, away={"c1"})
-    wanted = Wanted({"c1": Target(incarnation, STATE.target["c1"].threads)}, {"t": "t-1"}, {})
-
-    step = region_step(of_two(), cast(Membership, away), wanted, is_new=False)
-
-    assert step is not None and step.is_reset is is_reset
-
-
 def test_wait_of_a_generation_counts_from_the_first_turn_that_deferred_it() -> None:
-    tree, runtime = a_tree(RUNNING), ManualRuntime()
-    memory = GroupMemory(tree.open(), runtime, Problems(runtime))
+    runtime = ManualRuntime()
+    memory = GroupMemory(a_tree(RUNNING).open(), runtime, Problems(runtime))
     reader = GroupRegionReader(memory, "g", lambda group: "r")
 
     def held_s() -> float:
@@ -124,7 +92,6 @@ def test_region_with_over_5000_participants_reports_why_it_takes_no_checkpoint()
     assert "no checkpoint: its 5001 participants take " in (more.region.reason or "")
     again = region_plan(a_snapshot(region=more.region, groups=with_members(1)), RULES)
     assert again.begun is not None and again.region.reason is None
-    assert decided(record=replace(RUNNING, reason=more.region.reason)).is_new_generation, "it waits for none"
 
 
 def test_participant_leaving_its_seat_ends_the_checkpoint_and_delays_no_later_one() -> None:
@@ -161,7 +128,6 @@ def test_checkpoint_does_not_begin_while_the_turns_of_a_group_fail() -> None:
     assert (again.region, again.is_answered) == (found.region, False), "it is written once"
     over = region_plan(a_snapshot(region=found.region, cut_s=0.0), RULES)
     assert (over.region, over.again_s) == (RUNNING, 0.0)
-    assert decided(record=found.region).is_new_generation, "it waits for none"
     failed = replace(RUNNING, state="Failed", reason="the log")
     assert region_plan(a_snapshot(region=failed, failing={"g": "it is damaged"}), RULES).region == failed
 
@@ -243,6 +209,25 @@ def a_tree(region: Region) -> MemoryTree:
     return tree
 
 
+def region_in(tree: MemoryTree) -> Region:
+    return Region.parse(PATHS.root, tree.data(PATHS.root) or b"")
+
+
+def completed(tree: MemoryTree, numbers: Iterable[int]) -> None:
+    for number in numbers:
+        tree.put(PATHS.checkpoint(number), Checkpoint("periodic", 1, 0, {}).to_bytes())
+        tree.put(PATHS.end(number, "completed"), CheckpointEnd().to_bytes())
+
+
+def view_of(tree: MemoryTree, state: GroupState, members: Mapping[str, Member]) -> RegionView:
+    """What a turn of the group reads of its region."""
+    runtime = ManualRuntime()
+    reader = GroupRegionReader(GroupMemory(tree.open(), runtime, Problems(runtime)), "g", lambda group: "")
+    view = reader.read(state, members, {})
+    assert view is not None
+    return view
+
+
 def turns(tree: MemoryTree, runtime: ManualRuntime, store: Store | None = None) -> RegionTurns:
     node = tree.node(COORDINATOR_EPOCH)
     assert node is not None
@@ -254,9 +239,7 @@ def test_expired_checkpoints_are_removed_over_several_turns(base: int) -> None:
     runtime = ManualRuntime()
     first_one, current = base + 1, base + 3
     tree = a_tree(replace(RUNNING, sequence=current, next_sequence=base + 4))
-    for number in range(first_one, current + 1):
-        tree.put(PATHS.checkpoint(number), Checkpoint("periodic", 1, 0, {}).to_bytes())
-        tree.put(PATHS.end(number, "completed"), CheckpointEnd().to_bytes())
+    completed(tree, range(first_one, current + 1))
     given = [Create(f"{PATHS.checkpoint(first_one)}/g~c{n}") for n in range(ZNODES_A_TURN + 200)]
     for first in range(0, len(given), 300):
         tree.commit(given[first : first + 300], 0)
@@ -290,9 +273,7 @@ class Breaks(FrontStore):
 def test_reset_to_a_checkpoint_that_is_half_removed_is_refused() -> None:
     runtime = ManualRuntime()
     tree = a_tree(replace(RUNNING, sequence=3, next_sequence=4))
-    for number in range(1, 4):
-        tree.put(PATHS.checkpoint(number), Checkpoint("periodic", 1, 0, {}).to_bytes())
-        tree.put(PATHS.end(number, "completed"), CheckpointEnd().to_bytes())
+    completed(tree, range(1, 4))
     for first in range(0, 600, 300):
         tree.commit([Create(f"{PATHS.checkpoint(1)}/g~c{first + n}") for n in range(300)], 0)
     store = Breaks(tree.open())
@@ -305,8 +286,7 @@ def test_reset_to_a_checkpoint_that_is_half_removed_is_refused() -> None:
     store.removals += 1
     region.take_turn("")
 
-    found = Region.parse(PATHS.root, tree.data(PATHS.root) or b"")
-    assert (found.sequence, found.reset) == (3, 1)
+    assert (region_in(tree).sequence, region_in(tree).reset) == (3, 1)
 
 
 def test_obsolete_request_is_removed() -> None:
@@ -316,7 +296,7 @@ def test_obsolete_request_is_removed() -> None:
     turns(tree, ManualRuntime()).take_turn("")
 
     assert tree.data(PATHS.request) is None
-    assert Region.parse(PATHS.root, tree.data(PATHS.root) or b"").reset == 2
+    assert region_in(tree).reset == 2
 
 
 @pytest.mark.parametrize(
@@ -382,7 +362,7 @@ def test_region_is_running_with_the_groups_states_checked_in_the_same_multi() ->
 
     region.take_turn("")
 
-    assert Region.parse(PATHS.root, tree.data(PATHS.root) or b"").state == "Resetting"
+    assert region_in(tree).state == "Resetting"
 
 
 def test_a_checkpoint_of_as_many_groups_as_a_region_may_have_begins_in_one_multi() -> None:
@@ -424,21 +404,14 @@ def test_region_takes_its_turn_only_after_the_last_member_of_all_groups_drained(
 # ---- sizes in ZooKeeper are bounded, and manual edits are possible
 
 
-def completed(tree: MemoryTree, *numbers: int) -> None:
-    for number in numbers:
-        tree.put(PATHS.checkpoint(number), Checkpoint("periodic", 1, 0, {}).to_bytes())
-        tree.put(PATHS.end(number, "completed"), CheckpointEnd().to_bytes())
-
-
 def test_a_reset_abandons_more_checkpoints_than_fit_into_one_multi() -> None:
     tree = a_tree(replace(RUNNING, sequence=500, next_sequence=501))
-    completed(tree, *range(1, 501))
+    completed(tree, range(1, 501))
     tree.put(PATHS.request, RegionRequest("reset", "ann", sequence=0).to_bytes())
 
     turns(tree, ManualRuntime()).take_turn("")
 
-    region = Region.parse(PATHS.root, tree.data(PATHS.root) or b"")
-    assert (region.sequence, region.reset, tree.data(PATHS.request)) == (0, 2, None)
+    assert (region_in(tree).sequence, region_in(tree).reset, tree.data(PATHS.request)) == (0, 2, None)
     assert all("abandoned" in tree.children(PATHS.checkpoint(number)) for number in range(1, 501))
 
 
@@ -458,7 +431,7 @@ def test_nested_znodes_below_a_request_do_not_block_the_region() -> None:
     turns(tree, ManualRuntime()).take_turn("")
 
     assert tree.data(PATHS.request) is None
-    assert Region.parse(PATHS.root, tree.data(PATHS.root) or b"").reset == 2
+    assert region_in(tree).reset == 2
 
 
 def test_manually_created_checkpoint_is_skipped_with_any_number() -> None:
@@ -468,14 +441,13 @@ def test_manually_created_checkpoint_is_skipped_with_any_number() -> None:
 
     turns(tree, ManualRuntime()).take_turn("checkpoint before a generation of g")
 
-    region = Region.parse(PATHS.root, tree.data(PATHS.root) or b"")
-    assert (region.open, region.next_sequence) == (6, 7)
+    assert (region_in(tree).open, region_in(tree).next_sequence) == (6, 7)
 
 
 def test_recreated_region_is_another_one_with_the_same_numbers() -> None:
     runtime = ManualRuntime()
     tree = a_tree(replace(RUNNING, sequence=1, next_sequence=2))
-    completed(tree, 1)
+    completed(tree, [1])
     some = turns(tree, runtime)
     some.take_turn("")
     tree.put(PATHS.root, replace(RUNNING, groups=()).to_bytes())
@@ -493,32 +465,26 @@ def test_recreated_region_is_another_one_with_the_same_numbers() -> None:
 
     some.take_turn("")
 
-    assert Region.parse(PATHS.root, tree.data(PATHS.root) or b"").reset == 1, "it was aborted in this one"
+    assert region_in(tree).reset == 1, "it was aborted in this one"
 
 
 def test_number_of_groups_in_a_region_is_limited() -> None:
-    full = replace(RUNNING, groups=tuple(f"o{n}" for n in range(MAX_GROUPS)))
-    snapshot = of_two()
-    assert snapshot.region is not None
-    snapshot = replace(snapshot, state=GroupState(), region=replace(snapshot.region, record=full))
+    full = ",".join(f"o{n}" for n in range(MAX_GROUPS))
+    snapshot = snapshot_of(f"region r Running reset=1 groups={full}\nmember c1 region=r wants=t\ntopic t t-1 0")
 
     with pytest.raises(RebalanceFailed, match=f"has {MAX_GROUPS} groups, as many as it may have"):
-        plan(snapshot, {"range": RangeAssignor()})
+        plan(snapshot, RANGE)
 
 
-def test_group_manually_removed_from_its_region_is_bound_again_with_its_checkpoint() -> None:
+def test_group_bound_again_to_its_region_keeps_its_checkpoint() -> None:
     torn = replace(RUNNING, groups=("h",), sequence=3, next_sequence=4)
-    found = decided(record=torn).region
-
-    assert found is not None and found.after.groups == ("h", "g")
-    assert (found.after.cut_of("g"), torn.including("g").cut_of("g")) == (3, 0)
-    tree, runtime = a_tree(torn), ManualRuntime()
+    assert (torn.including("g", is_new=False).cut_of("g"), torn.including("g").cut_of("g")) == (3, 0)
+    tree = a_tree(torn)
     for path in (PATHS.initial_of_group("g"), PATHS.checkpoint(3)):
         tree.ensure(path)
     tree.put(PATHS.checkpoint(3), Checkpoint("periodic", 1, 0, {}).to_bytes())
-    reader = GroupRegionReader(GroupMemory(tree.open(), runtime, Problems(runtime)), "g", lambda group: "")
-    view = reader.read(STATE, {}, {})
-    assert view is not None and not view.has_initial
+
+    assert not view_of(tree, STATE, {}).has_initial
 
 
 SECURED = AclPolicy(is_secure=True, coordinators=("sasl:c",), operators=("sasl:o",), members=("sasl:m",))
@@ -539,14 +505,14 @@ SECURED = AclPolicy(is_secure=True, coordinators=("sasl:c",), operators=("sasl:o
 def test_a_malformed_policy_of_the_chroot_leaves_bindings_as_they_were(
     top: bytes, own: bytes | None, may_be_bound: bool
 ) -> None:
-    tree, runtime = a_tree(replace(RUNNING, groups=())), ManualRuntime()
+    tree = a_tree(replace(RUNNING, groups=()))
     tree.put(ACL_POLICY, top)
     if own is not None:
         tree.put(GroupPaths("g").acl, own)
-    reader = GroupRegionReader(GroupMemory(tree.open(), runtime, Problems(runtime)), "g", lambda group: "")
-    view = reader.read(GroupState(), of_two().members, {})
 
-    assert view is not None and (view.refusal == "") is may_be_bound
+    view = view_of(tree, GroupState(), snapshot_of("member c1 region=r").members)
+
+    assert (view.refusal == "") is may_be_bound
 
 
 def test_region_takes_no_turn_after_a_group_turn_without_relevant_changes() -> None:

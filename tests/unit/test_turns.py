@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.assignors import RoundRobinAssignor
-from tests.property.test_convergence import CooperativeRange
+from tests.property.snapshots import CooperativeRange
 from tests.support.strategies import RANGE, only
 from tests.support.turns import Case, cases, file_of
 
