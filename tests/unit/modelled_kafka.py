@@ -36,6 +36,7 @@ class Brokers:
     :ivar ids: topic -> its id; empty while it does not exist.
     :ivar leaders: place -> the address of its leader; `a:1` by default.
     :ivar down: addresses that refuse connections.  :ivar refusing: those that refuse the credentials.
+    :ivar servers: where the brokers are found; an error when empty.  :ivar looked: when they were looked up.
     :ivar is_mute: whether requests for topics fail.  :ivar denied: topics that may not be described.
     :ivar is_holding: whether they are not answered yet, except the first `answered` ones.
     :ivar signals: place -> what a client says of it behind the records that it has fetched.
@@ -45,10 +46,14 @@ class Brokers:
     :ivar spoil: called when records have left a client's queue.
     :ivar asked: the places of each request for offsets.  :ivar described: the topics of each request for topics.
     :ivar fetched: records that clients have fetched.
+    :ivar patched: undone at the end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, patched: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
+        self.patched = patched
+        self.servers = "a:1"
+        self.looked: list[float] = []
         self.ends: dict[Place, int] = {}
         self.begins: dict[Place, int] = {}
         self.markers: dict[tuple[str, str, int], set[int]] = {}
@@ -75,8 +80,14 @@ class Brokers:
         self.clients.append(Client(self, servers))
         return self.clients[-1]
 
-    def log(self, find: Callable[[], str] = lambda: "a:1") -> KafkaLog:
-        self.logs.append(KafkaLog(find, {}))
+    def find(self) -> str:
+        self.looked.append(self.now)
+        if not self.servers:
+            raise LogError("ZooKeeper does not answer")
+        return self.servers
+
+    def log(self, find: Callable[[], str] | None = None) -> KafkaLog:
+        self.logs.append(KafkaLog(find or self.find, {}))
         return self.logs[-1]
 
     def leader(self, place: Place) -> str:
@@ -281,14 +292,17 @@ class Reader:
         self.most = 0
 
     def assign(self, *partitions: int, offset: int = 0, topic: str = "t", topic_id: str = "id") -> None:
-        starts = {TopicPartition(topic, number): Position(topic_id, offset) for number in partitions}
+        self.begin({TopicPartition(topic, number): Position(topic_id, offset) for number in partitions})
+
+    def begin(self, starts: Mapping[TopicPartition, Position]) -> None:
         self.positions |= starts
         self.source.assign(starts)
 
-    def release(self, *partitions: int, topic: str = "t") -> None:
-        keys = [TopicPartition(topic, number) for number in partitions]
+    def end(self, partitions: Iterable[TopicPartition]) -> None:
+        """Also of some that it does not read."""
+        keys = list(partitions)
         for key in keys:
-            del self.positions[key]
+            self.positions.pop(key, None)
         self.source.release(keys)
 
     def poll(
@@ -332,8 +346,8 @@ class Reader:
 @contextmanager
 def modelled_kafka() -> Iterator[Brokers]:
     """Brokers that every `KafkaLog` reads meanwhile, ten records a look."""
-    kafka = Brokers()
     with pytest.MonkeyPatch.context() as patched:
+        kafka = Brokers(patched)
         for module in ("connection", "source", "topics"):
             patched.setattr(f"consumer.logs.kafka.{module}.time", SimpleNamespace(monotonic=lambda: kafka.now))
         patched.setattr("consumer.logs.kafka.connection.KafkaClient", kafka.client)
