@@ -25,8 +25,8 @@ def listed(some: list[str]) -> str:
 
 def polls(draw: Draw) -> str:
     max_bytes, passes_s = draw.choice((0, 1, 500, 5000, MB)), draw.choice((0.0, 0.02, 0.3, 2.0))
-    wanted = draw.maybe(lambda draw: f" wanted={listed(draw.some('012'))}") or ""
-    return f"poll {max_bytes} takes={passes_s} of={draw.choice(TOPICS)} times={draw.randint(1, 10)}{wanted}"
+    wanted = draw.maybe(lambda draw: f" wanted={listed(draw.some(PLACES))}") or ""
+    return f"poll {max_bytes} takes={passes_s} times={draw.randint(1, 10)}{wanted}"
 
 
 def appends(draw: Draw) -> str:
@@ -76,9 +76,8 @@ KINDS += [recreates, expires, lambda draw: "loses", lambda draw: "fails"]
 
 def is_behind(kafka: Brokers, reader: Reader, partition: TopicPartition) -> bool:
     position = reader.positions[partition]
-    return position.topic_id == kafka.ids.get(partition.topic, "id") and position.offset != kafka.ends.get(
-        (partition.topic, partition.partition), 0
-    )
+    is_there = position.topic_id == kafka.ids.get(partition.topic, "id")
+    return is_there and position.offset != kafka.ends.get(partition, 0)
 
 
 @pytest.mark.long

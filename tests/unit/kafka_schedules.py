@@ -16,8 +16,8 @@ Statements stand on a line, between semicolons; `30x` before a line plays it thi
 
     assign 0,1 at=3          or at=50% of what there is; with the topic's id of now, or id=
     release 0; loses         partitions; its client
-    poll 500 wanted=1        at most so many bytes; takes= seconds, times=, of= (topic); gives=1:0-4,2:0 are the offsets
-                             by partition, of each poll that returns some
+    poll 500 wanted=1        at most so many bytes; takes= seconds, times=; gives=1:0-4,2:0 are the offsets by
+                             partition, of each poll that returns some
     polls 5 step=0.5         for seconds; gives= the number of records
     wait outages=1           polls until `count` has it
     fails                    a poll has no memory for records; `fails 500` polls single ones until then
@@ -51,27 +51,27 @@ from consumer.logs.base import LogError, Position
 from consumer.logs.kafka import client
 from consumer.logs.kafka.client import Signal
 from coordinator.zk.znodes.partitions import TopicPartition
-from tests.unit.modelled_kafka import MB, Brokers, Place, Reader
+from tests.unit.modelled_kafka import MB, Brokers, Reader
 
 PLACE = re.compile(r"(?:([a-z]+)-)?(\d+)(?:-(\d+))?")
 
 
-def places(text: str) -> list[Place]:
+def places(text: str) -> list[TopicPartition]:
     """Those that are named in `0,u-1-3`; none in `-`."""
     found = [PLACE.fullmatch(one) for one in text.split(",") if text != "-"]
     assert None not in found, text
     split = [(one[1] or "t", int(one[2]), int(one[3] or one[2])) for one in found if one]
-    return [(topic, number) for topic, first, last in split for number in range(first, last + 1)]
+    return [TopicPartition(topic, number) for topic, first, last in split for number in range(first, last + 1)]
 
 
-def by_place(options: dict[str, str]) -> dict[Place, int]:
+def by_place(options: dict[str, str]) -> dict[TopicPartition, int]:
     return {place: int(value) for some, value in options.items() for place in places(some)}
 
 
-def offsets_of(text: str) -> dict[int, list[int]]:
-    """Partition -> offsets, from `0:0-4,1:7`."""
+def offsets_of(text: str) -> dict[TopicPartition, list[int]]:
+    """Of each partition, from `0:0-4,1:7`."""
     each = (one.partition(":") for one in text.split(","))
-    return {int(number): [offset for _, offset in places(offsets)] for number, _, offsets in each}
+    return {places(some)[0]: [offset for _, offset in places(offsets)] for some, _, offsets in each}
 
 
 def fits(value: int, bounds: str) -> bool:
@@ -172,7 +172,7 @@ class Schedule:
         of = getattr(client, kind)
         self.kafka.signals = {place: Signal(of, *place, int(offset), text) for place in places(some)}
 
-    def again(self, some: list[Place]) -> None:
+    def again(self, some: list[TopicPartition]) -> None:
         for each in self.kafka.clients:
             for place in some:
                 each.reports_again(place)
@@ -193,19 +193,17 @@ class Schedule:
     # ---- the reader
 
     def assign(self, some: str, at: str = "0", id: str = "") -> None:
+        ids = self.kafka.ids
         self.reader.begin(
-            {
-                TopicPartition(*place): Position(id or self.kafka.ids.get(place[0]) or "id", self._offset(place, at))
-                for place in places(some)
-            }
+            {place: Position(id or ids.get(place.topic) or "id", self._offset(place, at)) for place in places(some)}
         )
 
-    def _offset(self, place: Place, at: str) -> int:
+    def _offset(self, place: TopicPartition, at: str) -> int:
         begin, end = self.kafka.begins.get(place, 0), self.kafka.ends.get(place, 0)
         return begin + (end - begin) * int(at[:-1]) // 100 if at.endswith("%") else int(at)
 
-    def release(self, some: list[Place]) -> None:
-        self.reader.end(TopicPartition(*place) for place in some)
+    def release(self, some: list[TopicPartition]) -> None:
+        self.reader.end(some)
 
     def loses(self) -> None:
         self.reader.log._connection.discard()
@@ -214,11 +212,10 @@ class Schedule:
         self.reader.log.close()
 
     def poll(
-        self, max_bytes: str = str(MB), wanted: str = "", takes: str = "0.02", times: str = "1", of: str = "t",
-        gives: str = "",
-    ) -> None:  # fmt: skip
-        targets = {number for _, number in places(wanted)} if wanted else None
-        found = [self.reader.poll(int(max_bytes), targets, float(takes), of) for _ in range(int(times))]
+        self, max_bytes: str = str(MB), wanted: str = "", takes: str = "0.02", times: str = "1", gives: str = ""
+    ) -> None:
+        targets = places(wanted) if wanted else None
+        found = [self.reader.poll(int(max_bytes), targets, float(takes)) for _ in range(int(times))]
         if gives:
             assert [each for each in found if each] == [offsets_of(one) for one in gives.split() if one != "-"]
 
@@ -251,17 +248,17 @@ class Schedule:
 
     def at(self, **offsets: str) -> None:
         expected = by_place(offsets)
-        assert {(topic, number): self.reader.offset(number, topic) for topic, number in expected} == expected
+        assert {place: self.reader.positions[place].offset for place in expected} == expected
 
     def problem(
-        self, some: list[Place], text: str | None = None, has: str = "", begins: str = "", without: str = ""
+        self, some: list[TopicPartition], text: str | None = None, has: str = "", begins: str = "", without: str = ""
     ) -> None:
-        for topic, number in some:
-            found = self.reader.problem(number, topic)
+        for place in some:
+            found = str(self.reader.source.problems.get(place, ""))
             assert text is None or found == text.removesuffix("-" if text == "-" else ""), found
             assert has in found and found.startswith(begins) and not (without and without in found), found
 
-    def assigned(self, some: list[Place] | None = None, has: str = "-") -> None:
+    def assigned(self, some: list[TopicPartition] | None = None, has: str = "-") -> None:
         found = set(self.kafka.clients[-1].assigned)
         assert found >= set(places(has))
         assert some is None or found == set(some)
@@ -285,7 +282,7 @@ class Schedule:
     def count(self, **counts: str) -> None:
         assert self._has(counts), self.counted
 
-    def latest(self, some: list[Place], gives: str = "", fails: str = "") -> None:
+    def latest(self, some: list[TopicPartition], gives: str = "", fails: str = "") -> None:
         ((topic, number),) = some
         try:
             found = self.reader.log.latest(topic, "id", number)

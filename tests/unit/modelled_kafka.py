@@ -86,8 +86,8 @@ class Brokers:
             raise LogError("ZooKeeper does not answer")
         return self.servers
 
-    def log(self, find: Callable[[], str] | None = None) -> KafkaLog:
-        self.logs.append(KafkaLog(find or self.find, {}))
+    def log(self) -> KafkaLog:
+        self.logs.append(KafkaLog(self.find, {}))
         return self.logs[-1]
 
     def leader(self, place: Place) -> str:
@@ -284,15 +284,12 @@ class Reader:
     """The reader of a source. It checks what is true of every poll: each partition's records are the next ones, of the
     topic with its id; a partition has one fetch, and nothing was released; the bytes are within the limit."""
 
-    def __init__(self, kafka: Brokers, log: KafkaLog | None = None) -> None:
+    def __init__(self, kafka: Brokers) -> None:
         self.kafka = kafka
-        self.log = log or kafka.log()
+        self.log = kafka.log()
         self.source = self.log.source()
         self.positions: dict[TopicPartition, Position] = {}
         self.most = 0
-
-    def assign(self, *partitions: int, offset: int = 0, topic: str = "t", topic_id: str = "id") -> None:
-        self.begin({TopicPartition(topic, number): Position(topic_id, offset) for number in partitions})
 
     def begin(self, starts: Mapping[TopicPartition, Position]) -> None:
         self.positions |= starts
@@ -306,17 +303,16 @@ class Reader:
         self.source.release(keys)
 
     def poll(
-        self, max_bytes: int = MB, wanted: Collection[int] | None = None, passes_s: float = 0.02, topic: str = "t"
-    ) -> dict[int, list[int]]:
+        self, max_bytes: int = MB, wanted: Collection[TopicPartition] | None = None, passes_s: float = 0.02
+    ) -> dict[TopicPartition, list[int]]:
         """Partition -> the offsets of its returned records."""
-        targets = None if wanted is None else {TopicPartition(topic, number) for number in wanted}
-        fetches = self.source.poll(max_bytes, targets)
-        assert len({fetch.partition for fetch in fetches}) == len(fetches)
-        found = {fetch.partition.partition: self._checked(fetch) for fetch in fetches}
+        fetches = self.source.poll(max_bytes, wanted)
+        found = {fetch.partition: self._checked(fetch) for fetch in fetches}
+        assert len(found) == len(fetches)
         assert sum(fetch.nbytes for fetch in fetches) <= max(0, max_bytes) + self.kafka.size + RECORD_OVERHEAD
         self.most = max(self.most, self.source._queue.size)
         self.kafka.now += passes_s
-        return {number: offsets for number, offsets in found.items() if offsets}
+        return {partition: offsets for partition, offsets in found.items() if offsets}
 
     def _checked(self, fetch: Fetch) -> list[int]:
         key, before = fetch.partition, self.positions[fetch.partition]
@@ -335,12 +331,6 @@ class Reader:
         while self.kafka.now < until:
             count += sum(map(len, self.poll(passes_s=passes_s).values()))
         return count
-
-    def offset(self, partition: int, topic: str = "t") -> int:
-        return self.positions[TopicPartition(topic, partition)].offset
-
-    def problem(self, partition: int, topic: str = "t") -> str:
-        return str(self.source.problems.get(TopicPartition(topic, partition), ""))
 
 
 @contextmanager

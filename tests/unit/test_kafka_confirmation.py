@@ -69,11 +69,11 @@ def test_change_between_any_two_requests_to_kafka_mixes_up_no_topics(
             reader = schedule.reader
             if change in ENDS:
                 schedule.play("polls 3 step=0.2")
-                first = [reader.offset(number) for number in (0, 1)]
+                first = [position.offset for position in reader.positions.values()]
                 schedule.play("assign 0,1 id=new; ids t=new; ends 0,1=45")
                 assert all(offset <= 30 for offset in first), first
             until = kafka.now + 60
-            while any(reader.offset(number) != kafka.ends["t", 0] for number in (0, 1)):
+            while any(position.offset != kafka.ends["t", 0] for position in reader.positions.values()):
                 reader.poll(passes_s=0.2)
                 assert kafka.now < until, reader.source.problems
             schedule.play("polls 5 step=0.5; count queue=0")

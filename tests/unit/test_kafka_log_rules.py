@@ -25,7 +25,7 @@ from tests.support import kafka_group
 from tests.support.wait import PATIENCE, eventually
 from tests.unit.kafka_schedules import Schedule
 from tests.unit.manual import ManualRuntime
-from tests.unit.modelled_kafka import Brokers, Client, Place, Reader, modelled_kafka
+from tests.unit.modelled_kafka import Brokers, Client, Place, modelled_kafka
 
 T0 = TopicPartition("t", 0)
 
@@ -40,11 +40,6 @@ def kafka(caplog: pytest.LogCaptureFixture) -> Iterator[Brokers]:
 @pytest.fixture
 def schedule(kafka: Brokers) -> Schedule:
     return Schedule(kafka)
-
-
-@pytest.fixture
-def reader(schedule: Schedule) -> Reader:
-    return schedule.reader
 
 
 def test_released_partition_is_unassigned_at_once_and_its_records_never_come(schedule: Schedule) -> None:
@@ -135,22 +130,20 @@ def test_source_without_partitions_is_idle(schedule: Schedule) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(("max_bytes", "passes_s"), [(2000, 0.02), (40_000, 0.1)], ids=["slow", "fast"])
 def test_every_partition_is_served_though_the_first_ones_fill_the_prefetch_queue(
-    kafka: Brokers, reader: Reader, max_bytes: int, passes_s: float
+    kafka: Brokers, schedule: Schedule, max_bytes: int, passes_s: float
 ) -> None:
     """librdkafka begins with the same ones again whenever its queue was full: before a slow reader it always is."""
-    kafka.ends = {("t", partition): 1_000_000 for partition in range(19)} | {("t", 19): 10}
-    kafka.is_unfair = True
-    reader.assign(*range(20))
+    schedule.play("ends 0-18=1000000 19=10; brokers unfair; assign 0-19")
     began, gap, count = kafka.now, 0.0, 0
-    last = dict.fromkeys(range(20), began)
+    last = dict.fromkeys(schedule.reader.positions, began)
     while kafka.now < began + 60:
-        for partition, offsets in reader.poll(max_bytes, passes_s=passes_s).items():
+        for partition, offsets in schedule.reader.poll(max_bytes, passes_s=passes_s).items():
             gap = max(gap, kafka.now - last[partition])
             last[partition], count = kafka.now, count + len(offsets)
-    del last[19]
+    del last["t", 19]
 
     assert max(gap, kafka.now - min(last.values())) < 8
-    assert reader.offset(19) == 10
+    schedule.play("at 19=10")
     assert kafka.fetched <= 1.1 * count + 200
 
 
