@@ -38,7 +38,6 @@ Statements stand on a line, between semicolons; `30x` before a line plays it thi
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property
@@ -51,6 +50,7 @@ from consumer.logs.base import LogError, Position
 from consumer.logs.kafka import client
 from consumer.logs.kafka.client import Signal
 from coordinator.zk.znodes.partitions import TopicPartition
+from tests.support.statements import split, statements
 from tests.unit.modelled_kafka import MB, Brokers, Reader
 
 PLACE = re.compile(r"(?:([a-z]+)-)?(\d+)(?:-(\d+))?")
@@ -87,16 +87,6 @@ def variants(title: str, text: str) -> Iterator[tuple[str, str]]:
         yield (f"{name}, {word}" if word else name), text.replace("$", value)
 
 
-def statements(line: str) -> Iterator[list[str]]:
-    words = shlex.shlex(line, posix=True, punctuation_chars=";")
-    words.whitespace_split = True
-    found: list[str] = []
-    for word in (*words, ";"):
-        if word == ";" and found:
-            yield found
-        found = [] if word == ";" else [*found, word]
-
-
 class Schedule:
     """A reader of modelled brokers to whom it happens. Each statement is a method, or a name in `play`."""
 
@@ -115,9 +105,7 @@ class Schedule:
             for _ in range(int(times)):
                 for name, *words in statements(rest):
                     try:
-                        self._play(name, [word for word in words if "=" not in word], dict(
-                            word.split("=", 1) for word in words if "=" in word
-                        ))  # fmt: skip
+                        self._play(name, *split(words))
                     except Exception as error:
                         error.add_note(f"in: {line.strip()}")
                         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from socketserver import BaseServer
@@ -42,6 +43,8 @@ from coordinator.zk.znodes.records import (
     Topic,
 )
 from tests.support.memlog import MemoryLog
+from tests.support.statements import split, statements
+from tests.support.turns import cases
 from tests.unit.manual import ManualRuntime
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -59,11 +62,11 @@ def shown(metrics: CoordinatorMetrics | ConsumerMetrics) -> dict[str, float]:
     return {" ".join((s.name.removeprefix("zk_group_"), *s.labels.values())): s.value for s in samples}
 
 
-def shows(metrics: CoordinatorMetrics | ConsumerMetrics, expected: str) -> None:
+def shows(expected: str, *metrics: CoordinatorMetrics | ConsumerMetrics) -> None:
     """Each series of `one g 1, another g x -` has the value behind it, or is not there."""
     rows = [row.rpartition(" ") for row in expected.split(", ")]
     wanted = {name: None if value == "-" else float(value) for name, _, value in rows}
-    found = shown(metrics)
+    found = {name: value for each in metrics for name, value in shown(each).items()}
     assert {name: found.get(name) for name in wanted} == wanted
 
 
@@ -156,9 +159,9 @@ def test_commands_are_counted_by_option_and_evictions_by_group() -> None:
 
     metrics.turn_written(snapshot(), decided)
 
-    shows(metrics, "evictions_total g 1, commands_sent_total g stop-fetcher 1, commands_sent_total g start-fetcher 2")
-    shows(metrics, "commands_withdrawn_total g stop-fetcher 1, commands_withdrawn_total g start-fetcher 2")
-    shows(metrics, "commands_withdrawn_total g unreadable 1, commands_stale_total g 3")
+    shows("evictions_total g 1, commands_sent_total g stop-fetcher 1, commands_sent_total g start-fetcher 2", metrics)
+    shows("commands_withdrawn_total g stop-fetcher 1, commands_withdrawn_total g start-fetcher 2", metrics)
+    shows("commands_withdrawn_total g unreadable 1, commands_stale_total g 3", metrics)
 
 
 BEGUN = Rebalance(3, 7, "joined c2", started_ms=1000)
@@ -206,17 +209,10 @@ def test_rebalances_are_counted(turns: list[tuple[Rebalance | None, Rebalance | 
         now_ms = after.started_ms if after is not None else 1000
         metrics.turn_written(snapshot(before, now_ms), Plan(GroupState(), is_new_generation=is_new, rebalance=after))
         if expected:
-            shows(metrics, expected)
+            shows(expected, metrics)
 
 
 # ---- the term and the groups
-
-
-def elected() -> tuple[CoordinatorMetrics, ManualRuntime, RequestQueue]:
-    metrics, runtime = CoordinatorMetrics(), ManualRuntime()
-    queue = RequestQueue(runtime)
-    metrics.elected(7, queue, Lease())
-    return metrics, runtime, queue
 
 
 def state_of(name: str) -> GroupState:
@@ -224,132 +220,55 @@ def state_of(name: str) -> GroupState:
     return GroupState(name, generation=5, target=target)
 
 
-def test_elected_node_exports_its_epoch_and_its_remaining_lease() -> None:
-    metrics, _, _ = elected()
+class Scene:
+    """A node and consumers to whom the events of a text happen."""
 
-    shows(CoordinatorMetrics(), "active_coordinator 0, coordinator_epoch 0, coordinator_lease_left_seconds 0")
-    shows(metrics, "active_coordinator 1, coordinator_epoch 7, coordinator_lease_left_seconds 3.5")
-    shows(metrics, "coordinator_elections_total 1")
+    def __init__(self) -> None:
+        self.node, self.consumers, self.runtime = CoordinatorMetrics(), ConsumerMetrics(), ManualRuntime()
+        self.queue = RequestQueue(self.runtime)
+        self.findings = Findings(Problems(self.runtime, self.node))
+        self.c1, self.c2 = (self.consumers.of("k", name) for name in ("c1", "c2"))
 
+    def play(self, text: str) -> None:
+        for name, *words in (statement for line in text.splitlines() for statement in statements(line)):
+            subject, _, event = name.rpartition(".")
+            whose = getattr(self, subject) if subject else self if hasattr(self, name) else self.node
+            plain, options = split(words)
+            given = plain if whose is self else [argument(word) for word in plain]
+            getattr(whose, event)(*given, **{key: argument(value) for key, value in options.items()})
 
-def test_the_queue_shows_its_size_and_how_long_the_oldest_request_has_been_due() -> None:
-    metrics, runtime, queue = elected()
-    queue.request("g", "joined c1")
-    queue.request("h", "again", delay_s=60)
-    queue.request("i", "again", delay_s=2)
+    def shows(self, *words: str) -> None:
+        shows(" ".join(words), self.node, self.consumers)
 
-    runtime.now += 5
+    def none(self, label: str) -> None:
+        assert series(self.node, label) + series(self.consumers, label) == []
 
-    shows(metrics, "event_queue_size 3, event_queue_age_seconds 5")
-    for left in (3, 0):
-        assert queue.take() is not None
-        shows(metrics, f"event_queue_age_seconds {left}")
+    def elected(self, epoch: str) -> None:
+        self.node.elected(int(epoch), self.queue, Lease())
 
+    def stop_sent(self) -> None:
+        self.node.turn_written(snapshot(), Plan(GroupState(), stops=(("c1", command(STOP_FETCHER)),)))
 
-def test_turn_exports_the_metrics_of_the_group() -> None:
-    metrics, _, _ = elected()
-
-    metrics.turn_taken("g", 0.02, state_of(STABLE))
-    metrics.turn_put_off("g")
-    metrics.turn_failed("g")
-
-    shows(metrics, "turns_total g taken 1, turns_total g put_off 1, turns_total g failed 1")
-    shows(metrics, "members g 2, assigned_partitions g 2, generation g 5, turn_duration_seconds_sum 0.02")
-    shows(metrics, "groups Stable 1, groups RebalanceFailed 0")
-
-
-def test_a_failed_group_is_shown_until_a_turn_succeeds() -> None:
-    metrics, _, _ = elected()
-    metrics.turn_taken("g", 0.02, state_of(STABLE))
-
-    metrics.rebalance_failed("g", "joined c1", 15.5)
-    shows(metrics, "rebalance_failed g 1, groups RebalanceFailed 1")
-    metrics.turn_taken("g", 0.02, state_of(STABLE))
-
-    shows(metrics, "rebalance_failed g 0, groups RebalanceFailed 0")
-    shows(metrics, "rebalances_total g joined failed 1, rebalance_duration_seconds_sum joined failed 15.5")
+    def joins(self, name: str) -> None:
+        setattr(self, name, self.consumers.of("k", name))
 
 
-def test_removed_group_leaves_no_metrics_behind() -> None:
-    metrics, _, _ = elected()
-    for group in ("g", "h"):
-        metrics.turn_taken(group, 0.02, state_of(STABLE))
-        metrics.rebalance_failed(group, "joined c1", 1)
-        metrics.collected(group, segments=3, channels=1)
-    metrics.turn_written(snapshot(), Plan(GroupState(), stops=(("c1", command(STOP_FETCHER)),)))
-    assert len(series(metrics, "g")) > len(series(metrics, "h")) > 5
-
-    metrics.group_gone("g")
-    metrics.collected("g", segments=1)
-
-    assert series(metrics, "g") == []
-    shows(metrics, "collected_segments_total h 3, collected_channels_total h 1, groups RebalanceFailed 1")
+def argument(word: str) -> object:
+    """A number, a state with that name, or the word."""
+    with suppress(ValueError):
+        return float(word) if "." in word else int(word)
+    return state_of(word) if word == STABLE else word
 
 
-def test_resigned_node_exports_no_group_metrics_and_restarts_them_when_reelected() -> None:
-    metrics, runtime, queue = elected()
-    metrics.turn_taken("g", 0.02, state_of(STABLE))
-    queue.request("g", "joined c1")
-
-    metrics.resigned()
-    metrics.turn_taken("g", 0.02, state_of(STABLE))  # a handler that was in a turn
-    metrics.rebalance_failed("h", "joined c1", 1)
-
-    shows(metrics, "active_coordinator 0, coordinator_epoch 0, coordinator_lease_left_seconds 0, event_queue_size 0")
-    shows(
-        metrics, "members g -, rebalance_failed h -, groups Stable 0, groups RebalanceFailed 0, turns_total g taken 2"
-    )
-    metrics.elected(9, RequestQueue(runtime), Lease())
-    assert series(metrics, "g") == []
-    shows(metrics, "coordinator_elections_total 2")
+CASES = {case.title: case.text for case in cases(Path(__file__).with_name("metrics.txt").read_text())[1]}
 
 
-def test_bad_data_is_counted_when_found_and_exported_until_it_is_repaired() -> None:
-    metrics = CoordinatorMetrics()
-    findings = Findings(Problems(ManualRuntime(), metrics))
-
-    for _ in range(2):
-        findings.report("/a", "is wrong")
-        findings.report("/b", "is wrong")
-        findings.done()
-    shows(metrics, "bad_data_found_total 2, bad_data_paths 2")
-    findings.report("/b", "is wrong")
-    findings.done()
-    shows(metrics, "bad_data_found_total 2, bad_data_paths 1")
+@pytest.mark.parametrize("text", CASES.values(), ids=CASES)
+def test_what_happens_is_exported(text: str) -> None:
+    Scene().play(text)
 
 
 # ---- consumers
-
-
-def test_partitions_of_a_consumer_are_exported_and_a_generation_counts_once() -> None:
-    metrics = ConsumerMetrics()
-    meter = metrics.of("g", "c1")
-
-    for held in ((0, 0, 0), (4, 1, 3), (4, 1, 3), (2, 0, 4)):
-        meter.holds(*held)
-
-    shows(metrics, "consumer_assigned_partitions g c1 2, consumer_refused_partitions g c1 0")
-    shows(metrics, "consumer_generation g c1 4, consumer_rebalances_total g c1 2")
-    meter.holds(0, 0, 0)
-    shows(metrics, "consumer_assigned_partitions g c1 0, consumer_refused_partitions g c1 0")
-    shows(metrics, "consumer_generation g c1 0, consumer_rebalances_total g c1 2")
-
-
-def test_consumers_share_one_registry_and_a_closed_one_is_no_longer_exported() -> None:
-    metrics = ConsumerMetrics()
-    one, two = metrics.of("g", "c1"), metrics.of("g", "c2")
-    for meter in (one, two):
-        meter.fetched(10, 1000)
-        meter.sealed(0.1, 10, 500)
-        meter.command_applied(STOP_FETCHER)
-
-    one.gone()
-    one.fetched(1, 1)
-
-    assert series(metrics, "c1") == []
-    shows(metrics, "consumer_records_consumed_total g c2 10")
-    metrics.of("g", "c1").fetched(1, 1)
-    shows(metrics, "consumer_records_consumed_total g c1 1")
 
 
 class LogWithEnds(MemoryLog):
@@ -374,7 +293,7 @@ def test_lag_is_read_on_demand_and_cached_for_a_while() -> None:
     fetcher.begin({TopicPartition("t", n): Position("id", 10) for n in range(4)})
 
     def shows_lag(total: int, most: int, asked: int) -> None:
-        shows(metrics, f"consumer_records_lag g c1 {total}, consumer_records_lag_max g c1 {most}")
+        shows(f"consumer_records_lag g c1 {total}, consumer_records_lag_max g c1 {most}", metrics)
         assert log.asked == asked
 
     assert log.asked == 0
@@ -583,9 +502,9 @@ def test_assignment_counts_once_when_adopted_failed_or_outdated() -> None:
     written(of_leaders(one, two), of_leaders(one, two), failing, one, two)
     written(of_leaders(one), of_leaders(one), outdated, one, two)
 
-    shows(metrics, "assignments_total g adopted 1, assignments_total g failed 1, assignments_total g outdated 1")
-    shows(metrics, "assignment_duration_seconds_sum adopted 1.5, assignment_duration_seconds_sum failed 1.5")
-    shows(metrics, "assignment_duration_seconds_sum outdated -")
+    shows("assignments_total g adopted 1, assignments_total g failed 1, assignments_total g outdated 1", metrics)
+    shows("assignment_duration_seconds_sum adopted 1.5, assignment_duration_seconds_sum failed 1.5", metrics)
+    shows("assignment_duration_seconds_sum outdated -", metrics)
     metrics.group_gone("g")
     assert series(metrics, "g") == []
 
@@ -596,17 +515,4 @@ def test_the_commands_of_client_side_assignment_are_counted_too() -> None:
 
     metrics.turn_written(snapshot(), Plan(GroupState(), asking=asking))
 
-    shows(metrics, f"commands_sent_total g {ASSIGN} 1, commands_sent_total g {ASSIGNMENT_FAILED} 1")
-
-
-def test_leader_counts_its_answers_and_each_member_its_failure_notices() -> None:
-    metrics = ConsumerMetrics()
-    meter = metrics.of("g", "c1")
-
-    meter.assignment_answered(0.25)
-    meter.assignment_answered(0.5, is_error=True)
-    meter.assignment_failed()
-
-    shows(metrics, "consumer_assignments_total g c1 assigned 1, consumer_assignments_total g c1 error 1")
-    shows(metrics, "consumer_assignment_duration_seconds_count g c1 2, consumer_failed_assignments_total g c1 1")
-    shows(metrics, "consumer_assignment_duration_seconds_sum g c1 0.75")
+    shows(f"commands_sent_total g {ASSIGN} 1, commands_sent_total g {ASSIGNMENT_FAILED} 1", metrics)
