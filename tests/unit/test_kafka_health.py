@@ -103,7 +103,7 @@ CASES: dict[str, tuple[tuple[Place, ...], list[Step], list[str], int]] = {
     "killed leader is unavailable after five seconds and logged once": (
         OF_BOTH,
         [
-            (3, [A_UP, B_UP], {}), (3, [A_UP, B_CONNECTS], {}), (60, [A_UP], {B: "b:2"}),
+            (3, [A_UP, B_UP], {}), (3, [A_UP, B_CONNECTS], {}), (2, [A_UP], {}), (58, [A_UP], {B: "b:2"}),
             (1, [A_UP, B_INIT], {B: "b:2"}), (3, [A_UP, B_UP], {}),
         ],
         [GONE, "Kafka broker available: broker=b:2"], 0,
