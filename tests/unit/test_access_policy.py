@@ -211,7 +211,7 @@ class Znodes:
                 letters = {"world:anyone" if letter == "w" else f"sasl:{letter}" for letter in what}
                 assert given(acls, path) == (None if what == "-" else letters), path
             else:
-                self.put(path, what and what.to_bytes())
+                self.put(path, what.to_bytes() if what is not None else None)
 
     def put(self, path: str, data: bytes | None) -> None:
         self.data = {name: each for name, each in self.data.items() if name != path}

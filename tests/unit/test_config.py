@@ -93,7 +93,7 @@ def test_values_come_from_their_sources(
     tmp_path: Path, kind: type, options: dict[str, Any], file: str, env: dict[str, str], expected: dict[str, Any]
 ) -> None:
     of_process = {f"ZK_GROUP_{name}": value for name, value in env.items()}
-    config = load(kind, options, written(tmp_path, file) if file else None, of_process)
+    config: object = load(kind, options, written(tmp_path, file) if file else None, of_process)
 
     assert {name: getattr(config, name) for name in expected} == expected
 

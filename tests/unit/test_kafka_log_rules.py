@@ -1,4 +1,4 @@
-"""Kafka's source and lookups on modelled brokers: what `schedules/kafka.txt` has no words for."""
+"""Kafka's source and lookups on modelled brokers: what `kafka_schedules.txt` has no words for."""
 
 from __future__ import annotations
 

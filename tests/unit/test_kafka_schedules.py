@@ -1,4 +1,4 @@
-"""The schedules of `schedules/kafka.txt`, each on brokers of its own."""
+"""The schedules of `kafka_schedules.txt`, each on brokers of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.turns import cases
 from tests.unit.kafka_schedules import Schedule, variants
 from tests.unit.modelled_kafka import modelled_kafka
 
-FILE = Path(__file__).with_name("schedules") / "kafka.txt"
+FILE = Path(__file__).with_name("kafka_schedules.txt")
 CASES = [
     pytest.param(text.removeprefix("long\n"), id=title, marks=[pytest.mark.long] if text.startswith("long\n") else [])
     for case in cases(FILE.read_text())[1]
