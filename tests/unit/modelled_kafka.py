@@ -36,6 +36,7 @@ class Brokers:
     :ivar ids: topic -> its id; empty while it does not exist.
     :ivar leaders: place -> the address of its leader; `a:1` by default.
     :ivar down: addresses that refuse connections.  :ivar refusing: those that refuse the credentials.
+    :ivar servers: where the brokers are found; an error when empty.  :ivar looked: when they were looked up.
     :ivar is_mute: whether requests for topics fail.  :ivar denied: topics that may not be described.
     :ivar is_holding: whether they are not answered yet, except the first `answered` ones.
     :ivar signals: place -> what a client says of it behind the records that it has fetched.
@@ -45,10 +46,14 @@ class Brokers:
     :ivar spoil: called when records have left a client's queue.
     :ivar asked: the places of each request for offsets.  :ivar described: the topics of each request for topics.
     :ivar fetched: records that clients have fetched.
+    :ivar patched: undone at the end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, patched: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
+        self.patched = patched
+        self.servers = "a:1"
+        self.looked: list[float] = []
         self.ends: dict[Place, int] = {}
         self.begins: dict[Place, int] = {}
         self.markers: dict[tuple[str, str, int], set[int]] = {}
@@ -75,8 +80,14 @@ class Brokers:
         self.clients.append(Client(self, servers))
         return self.clients[-1]
 
-    def log(self, find: Callable[[], str] = lambda: "a:1") -> KafkaLog:
-        self.logs.append(KafkaLog(find, {}))
+    def find(self) -> str:
+        self.looked.append(self.now)
+        if not self.servers:
+            raise LogError("ZooKeeper does not answer")
+        return self.servers
+
+    def log(self) -> KafkaLog:
+        self.logs.append(KafkaLog(self.find, {}))
         return self.logs[-1]
 
     def leader(self, place: Place) -> str:
@@ -273,36 +284,35 @@ class Reader:
     """The reader of a source. It checks what is true of every poll: each partition's records are the next ones, of the
     topic with its id; a partition has one fetch, and nothing was released; the bytes are within the limit."""
 
-    def __init__(self, kafka: Brokers, log: KafkaLog | None = None) -> None:
+    def __init__(self, kafka: Brokers) -> None:
         self.kafka = kafka
-        self.log = log or kafka.log()
+        self.log = kafka.log()
         self.source = self.log.source()
         self.positions: dict[TopicPartition, Position] = {}
         self.most = 0
 
-    def assign(self, *partitions: int, offset: int = 0, topic: str = "t", topic_id: str = "id") -> None:
-        starts = {TopicPartition(topic, number): Position(topic_id, offset) for number in partitions}
+    def begin(self, starts: Mapping[TopicPartition, Position]) -> None:
         self.positions |= starts
         self.source.assign(starts)
 
-    def release(self, *partitions: int, topic: str = "t") -> None:
-        keys = [TopicPartition(topic, number) for number in partitions]
+    def end(self, partitions: Iterable[TopicPartition]) -> None:
+        """Also of some that it does not read."""
+        keys = list(partitions)
         for key in keys:
-            del self.positions[key]
+            self.positions.pop(key, None)
         self.source.release(keys)
 
     def poll(
-        self, max_bytes: int = MB, wanted: Collection[int] | None = None, passes_s: float = 0.02, topic: str = "t"
-    ) -> dict[int, list[int]]:
+        self, max_bytes: int = MB, wanted: Collection[TopicPartition] | None = None, passes_s: float = 0.02
+    ) -> dict[TopicPartition, list[int]]:
         """Partition -> the offsets of its returned records."""
-        targets = None if wanted is None else {TopicPartition(topic, number) for number in wanted}
-        fetches = self.source.poll(max_bytes, targets)
-        assert len({fetch.partition for fetch in fetches}) == len(fetches)
-        found = {fetch.partition.partition: self._checked(fetch) for fetch in fetches}
+        fetches = self.source.poll(max_bytes, wanted)
+        found = {fetch.partition: self._checked(fetch) for fetch in fetches}
+        assert len(found) == len(fetches)
         assert sum(fetch.nbytes for fetch in fetches) <= max(0, max_bytes) + self.kafka.size + RECORD_OVERHEAD
         self.most = max(self.most, self.source._queue.size)
         self.kafka.now += passes_s
-        return {number: offsets for number, offsets in found.items() if offsets}
+        return {partition: offsets for partition, offsets in found.items() if offsets}
 
     def _checked(self, fetch: Fetch) -> list[int]:
         key, before = fetch.partition, self.positions[fetch.partition]
@@ -322,18 +332,12 @@ class Reader:
             count += sum(map(len, self.poll(passes_s=passes_s).values()))
         return count
 
-    def offset(self, partition: int, topic: str = "t") -> int:
-        return self.positions[TopicPartition(topic, partition)].offset
-
-    def problem(self, partition: int, topic: str = "t") -> str:
-        return str(self.source.problems.get(TopicPartition(topic, partition), ""))
-
 
 @contextmanager
 def modelled_kafka() -> Iterator[Brokers]:
     """Brokers that every `KafkaLog` reads meanwhile, ten records a look."""
-    kafka = Brokers()
     with pytest.MonkeyPatch.context() as patched:
+        kafka = Brokers(patched)
         for module in ("connection", "source", "topics"):
             patched.setattr(f"consumer.logs.kafka.{module}.time", SimpleNamespace(monotonic=lambda: kafka.now))
         patched.setattr("consumer.logs.kafka.connection.KafkaClient", kafka.client)

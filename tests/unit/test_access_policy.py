@@ -29,7 +29,9 @@ from tests.support.points import Point, at_every_point
 HASH = "a" * 27 + "="
 SECURE = AclPolicy(True, False, ("sasl:c",), ("sasl:o",), ("sasl:r",))
 OF_G = replace(SECURE, members=("sasl:g",), regions=("r",))
+OF_X = replace(OF_G, members=("sasl:x",))
 OF_H = replace(SECURE, members=("sasl:h",), regions=("r",))
+Step = tuple[str, AclPolicy | str | None]
 G, H, R = GroupPaths("g"), GroupPaths("h"), RegionPaths("r")
 
 # ---- the record
@@ -202,6 +204,15 @@ class Znodes:
             names = [name.split("/")[3] for name in self.data if name.startswith(f"{GROUPS}/")]
         return Listing(names, Stat(*[0] * 7))
 
+    def go(self, acls: AclSource, steps: Sequence[Step]) -> None:
+        """A policy is put; or what is created at a path has the identities of these letters, in an ACL of its own."""
+        for path, what in steps:
+            if isinstance(what, str):
+                letters = {"world:anyone" if letter == "w" else f"sasl:{letter}" for letter in what}
+                assert given(acls, path) == (None if what == "-" else letters), path
+            else:
+                self.put(path, what.to_bytes() if what is not None else None)
+
     def put(self, path: str, data: bytes | None) -> None:
         self.data = {name: each for name, each in self.data.items() if name != path}
         if data is not None:
@@ -230,14 +241,63 @@ def of_member() -> Znodes:
     return Znodes({ACL_POLICY: DENIED, G.acl: OF_G.to_bytes(), H.acl: DENIED})
 
 
-def test_open_chroot_costs_two_reads_a_session() -> None:
-    znodes = Znodes({})
-    acls = source(znodes)
+FOLLOWED: dict[str, tuple[Znodes, list[Step], list[str]]] = {
+    "open chroot costs two reads a session": (
+        Znodes({}), [(path, "-") for path in (G.id("c1"), R.request, "/consumers/nodes/1", H.state)],
+        [CONSUMERS, ACL_POLICY],
+    ),
+    "policies are read once by a coordinator": (
+        of_coordinator(), [(G.state, "cgor")] * 3, [CONSUMERS, ACL_POLICY, G.acl],
+    ),
+    "policies are read once by a member": (of_member(), [(G.state, "cgor")] * 3, [CONSUMERS, ACL_POLICY, G.acl]),
+    # Else each znode of a multi would cost two requests, with the consumer's fence locked.
+    "policy that may not be read is read once": (
+        Znodes({ACL_POLICY: DENIED, H.acl: DENIED}),
+        [(paths.owner("t", number), "-") for number in range(100) for paths in (G, H)],
+        [CONSUMERS, ACL_POLICY, G.acl, H.acl],
+    ),
+    # A group's may be of before an interrupted migration, or made by a member.
+    "coordinator goes by the chroots policy and not by a groups copy": (
+        of_coordinator(**{
+            G.acl: replace(
+                OF_G, is_secure=False, is_read_open=True, coordinators=("sasl:x",), operators=("sasl:x",)
+            ).to_bytes()
+        }),
+        [(G.state, "cgor")], [],
+    ),
+    "policy that appears changes and vanishes is followed": (
+        Znodes({}),
+        [
+            (G.state, "-"), (ACL_POLICY, SECURE), (G.state, "cor"), (G.acl, OF_G), (G.state, "cgor"),
+            (G.acl, OF_X), (G.state, "cxor"), (ACL_POLICY, None), (G.state, "-"),
+        ], [],
+    ),
+    "member follows its groups policy": (
+        of_member(),
+        [
+            (G.id("c1"), "cgor"), (G.acl, replace(OF_G, is_secure=False)), (G.id("c1"), "-"),
+            (G.acl, OF_X), (G.id("c1"), "cxor"), (R.request, "cxor"),
+        ], [],
+    ),
+    # The chroot is open, or ZooKeeper refuses the commit.
+    "group without a policy goes on beside one that it may not read": (
+        Znodes({ACL_POLICY: DENIED}),
+        [(G.id("c1"), "-"), ("/consumers/nodes/1", "-"), (G.acl, OF_G), (G.id("c1"), "cgor")], [],
+    ),
+    # Its refusal has no watch: a node whose identity was added must create no open znode.
+    "policy that may be read by now is read": (
+        Znodes({ACL_POLICY: DENIED}),
+        [("/consumers/nodes/1", "-"), (ACL_POLICY, SECURE), ("/consumers/nodes/1", "cow")], [],
+    ),
+}  # fmt: skip
 
-    for path in (G.id("c1"), R.request, "/consumers/nodes/1", H.state):
-        assert given(acls, path) is None
 
-    assert znodes.reads == [CONSUMERS, ACL_POLICY]
+@pytest.mark.parametrize(("znodes", "steps", "reads"), FOLLOWED.values(), ids=FOLLOWED)
+def test_policy_is_followed(znodes: Znodes, steps: list[Step], reads: list[str]) -> None:
+    znodes = Znodes(znodes.data)  # those of the table stay as they are
+    znodes.go(source(znodes), steps)
+
+    assert not reads or znodes.reads == reads
 
 
 def test_no_other_operation_reads_the_policy_and_a_given_acl_stays() -> None:
@@ -246,18 +306,6 @@ def test_no_other_operation_reads_the_policy_and_a_given_acl_stays() -> None:
 
     assert source(znodes).applied([SetData("/x", b""), one]) == [SetData("/x", b""), one]
     assert znodes.reads == []
-
-
-def test_policies_are_read_once() -> None:
-    for znodes, reads in (
-        (of_coordinator(), [CONSUMERS, ACL_POLICY, G.acl]),
-        (of_member(), [CONSUMERS, ACL_POLICY, G.acl]),
-    ):
-        acls = source(znodes)
-        for _ in range(3):
-            assert given(acls, G.state) == {"sasl:c", "sasl:g", "sasl:o", "sasl:r"}
-
-        assert znodes.reads == reads
 
 
 def test_partition_and_its_parent_in_one_multi_have_the_acls_that_each_has_alone() -> None:
@@ -271,103 +319,40 @@ def test_partition_and_its_parent_in_one_multi_have_the_acls_that_each_has_alone
         ]
 
 
-def test_policy_that_may_not_be_read_is_read_once() -> None:
-    """Else each znode of a multi would cost two requests, with the consumer's fence locked."""
-    znodes = Znodes({ACL_POLICY: DENIED, H.acl: DENIED})
-    acls = source(znodes)
-
-    for number in range(100):
-        assert given(acls, G.owner("t", number)) is None
-        assert given(acls, H.owner("t", number)) is None
-
-    assert znodes.reads == [CONSUMERS, ACL_POLICY, G.acl, H.acl]
-
-
-def test_coordinator_goes_by_the_chroots_policy_and_not_by_a_groups_copy() -> None:
-    """A group's may be of before an interrupted migration, or made by a member."""
-    copy = replace(OF_G, is_secure=False, is_read_open=True, coordinators=("sasl:x",), operators=("sasl:x",))
-    acls = source(of_coordinator(**{G.acl: copy.to_bytes()}))
-
-    assert given(acls, G.state) == {"sasl:c", "sasl:g", "sasl:o", "sasl:r"}
-
-
-def test_policy_that_appears_changes_and_vanishes_is_followed() -> None:
-    znodes = Znodes({})
-    acls = source(znodes)
-    assert given(acls, G.state) is None
-
-    znodes.put(ACL_POLICY, SECURE.to_bytes())
-    assert given(acls, G.state) == {"sasl:c", "sasl:o", "sasl:r"}
-    znodes.put(G.acl, OF_G.to_bytes())
-    assert given(acls, G.state) == {"sasl:c", "sasl:g", "sasl:o", "sasl:r"}
-    znodes.put(G.acl, replace(OF_G, members=("sasl:x",)).to_bytes())
-    assert given(acls, G.state) == {"sasl:c", "sasl:x", "sasl:o", "sasl:r"}
-    znodes.put(ACL_POLICY, None)
-    assert given(acls, G.state) is None
-
-
-def members_change(znodes: Znodes) -> None:
-    """As `acl members` does it: the group's policy, then the chroot's."""
-    znodes.put(G.acl, replace(OF_G, members=("sasl:x",)).to_bytes())
-    if znodes.data[ACL_POLICY] != DENIED:
-        znodes.put(ACL_POLICY, SECURE.to_bytes())
-
-
-def operators_change(znodes: Znodes) -> None:
-    znodes.put(ACL_POLICY, replace(SECURE, operators=("sasl:new",)).to_bytes())
-
-
-def chroot_is_opened(znodes: Znodes) -> None:
-    znodes.put(ACL_POLICY, AclPolicy().to_bytes())
-
-
-def group_is_opened(znodes: Znodes) -> None:
-    znodes.put(G.acl, replace(OF_G, is_secure=False).to_bytes())
-
-
 OF_GROUPS = [G.state, G.owner("t", 1)]
 OF_OTHERS = [R.checkpoints, R.contribution(1, "g", "c1"), TURN_TIMES]
+OTHER_MEMBERS: list[Step] = [(G.acl, OF_X)]
+OPEN_GROUP: list[Step] = [(G.acl, replace(OF_G, is_secure=False))]
+OF_THE_CHROOT: list[list[Step]] = [
+    [*OTHER_MEMBERS, (ACL_POLICY, SECURE)],  # as `acl members` does it
+    [(ACL_POLICY, replace(SECURE, operators=("sasl:new",)))],
+    [(ACL_POLICY, AclPolicy())],
+]
 
 
 @pytest.mark.parametrize(
     ("made", "paths", "changes"),
     [
-        (of_coordinator, OF_GROUPS + OF_OTHERS, [members_change, operators_change, chroot_is_opened, group_is_opened]),
-        (of_member, OF_GROUPS, [members_change, group_is_opened]),
+        (of_coordinator, OF_GROUPS + OF_OTHERS, [*OF_THE_CHROOT, OPEN_GROUP]),
+        (of_member, OF_GROUPS, [OTHER_MEMBERS, OPEN_GROUP]),
     ],
 )
 def test_change_between_any_two_reads_of_the_policy_is_followed(
-    made: Callable[[], Znodes], paths: list[str], changes: list[Callable[[Znodes], None]]
+    made: Callable[[], Znodes], paths: list[str], changes: list[list[Step]]
 ) -> None:
     """Also between an answer and its use: the watch has fired by then, and what was read must not be kept."""
     for path in paths:
         for change in changes:
-            assert at_every_point(policy_play(made, path, change)) >= 2
 
+            def play(point: Point, path: str = path, change: list[Step] = change) -> None:
+                znodes = made()
+                znodes.point = point
+                acls = source(znodes)
+                with point.sequence(lambda: znodes.go(acls, change)):
+                    given(acls, path)
+                assert given(acls, path) == given(source(Znodes(dict(znodes.data))), path)
 
-def policy_play(made: Callable[[], Znodes], path: str, change: Callable[[Znodes], None]) -> Callable[[Point], None]:
-    def play(point: Point) -> None:
-        znodes = made()
-        znodes.point = point
-        acls = source(znodes)
-        with point.sequence(lambda: change(znodes)):
-            given(acls, path)
-        assert given(acls, path) == given(source(Znodes(dict(znodes.data))), path)
-
-    return play
-
-
-def test_member_follows_its_groups_policy() -> None:
-    znodes = of_member()
-    acls = source(znodes)
-    assert given(acls, G.id("c1")) == {"sasl:c", "sasl:g", "sasl:o", "sasl:r"}
-
-    znodes.put(G.acl, replace(OF_G, is_secure=False).to_bytes())
-    assert given(acls, G.id("c1")) is None
-    znodes.put(G.acl, replace(OF_G, members=("sasl:x",)).to_bytes())
-
-    assert given(acls, G.id("c1")) == {"sasl:c", "sasl:x", "sasl:o", "sasl:r"}
-    assert given(acls, R.request) == {"sasl:c", "sasl:x", "sasl:o", "sasl:r"}
+            assert at_every_point(play) >= 2
 
 
 def test_client_that_is_nobody_creates_open_znodes_and_its_refusal_names_the_party() -> None:
@@ -378,29 +363,6 @@ def test_client_that_is_nobody_creates_open_znodes_and_its_refusal_names_the_par
 
     assert (acls.missing(H.id("c1")), acls.missing(G.id("c1"))) == ("a member of group h", "")
     assert acls.missing("/consumers/nodes/1") == "a coordinator or operator"
-
-
-def test_group_without_a_policy_goes_on_beside_one_that_it_may_not_read() -> None:
-    """The chroot is open, or ZooKeeper refuses the commit."""
-    znodes = Znodes({ACL_POLICY: DENIED})
-    acls = source(znodes)
-    assert given(acls, G.id("c1")) is None
-    assert given(acls, "/consumers/nodes/1") is None
-
-    znodes.put(G.acl, OF_G.to_bytes())
-
-    assert given(acls, G.id("c1")) == {"sasl:c", "sasl:g", "sasl:o", "sasl:r"}
-
-
-def test_policy_that_may_be_read_by_now_is_read() -> None:
-    """Its refusal has no watch: a node whose identity was added must create no open znode."""
-    znodes = Znodes({ACL_POLICY: DENIED})
-    acls = source(znodes)
-    assert given(acls, "/consumers/nodes/1") is None
-
-    znodes.put(ACL_POLICY, SECURE.to_bytes())
-
-    assert given(acls, "/consumers/nodes/1") == {"sasl:c", "sasl:o", "world:anyone"}
 
 
 @pytest.mark.parametrize("path", [ACL_POLICY, G.acl])

@@ -22,10 +22,6 @@ from coordinator.zk.values import load
 ZK = {"zk": "localhost:2181"}
 
 
-def coordinator(options: dict[str, Any] | None = None, **env: str) -> CoordinatorConfig:
-    return load(CoordinatorConfig, {**ZK, **(options or {})}, env=env)
-
-
 def written(folder: Path, text: str) -> Path:
     file = folder / "config.toml"
     file.write_text(text)
@@ -53,136 +49,133 @@ def test_every_option_of_run_has_a_line_of_help(command: click.Command) -> None:
 # ---- sources of values
 
 
-def test_unset_options_keep_their_defaults() -> None:
-    config = coordinator()
+CONSUMER = {**ZK, "group": "g", "consumer": "a"}
+BOTH = ("cooperative-sticky", "range")
+LIMITS = "session_timeout_ms = 3000\nsweep_interval_ms = 3000\nrebalance_handlers = 3\n"
+SOURCES: dict[str, tuple[type, dict[str, Any], str, dict[str, str], dict[str, Any]]] = {
+    "unset options keep their defaults": (
+        CoordinatorConfig, ZK, "", {},
+        {
+            "session_timeout_ms": 10_000, "rebalance_handlers": 4, "max_rebalance_retries": 4,
+            "rebalance_debounce_ms": 100, "sweep_interval_ms": 10_000, "query_retention_ms": 7 * 24 * 3600 * 1000,
+            "segment_retention_ms": 3600 * 1000, "segment_retention_bytes": 256 * 1024**2,
+            "max_backlog_bytes": 4 * 1024**3, "max_backlog_segments": 20_000,
+            "backlog_interval_ms": 1000, "max_seals_per_s": 500,
+        },
+    ),
+    "the environment names an option in capitals after its prefix": (
+        CoordinatorConfig, ZK, "", {"SESSION_TIMEOUT_MS": "4000"}, {"session_timeout_ms": 4000},
+    ),
+    "a file names options as they are": (
+        CoordinatorConfig, {}, 'zk = "zoo:2181/test"\nsession_timeout_ms = 4000\n', {},
+        {"zk": "zoo:2181/test", "session_timeout_ms": 4000},
+    ),
+    "an option overrides the environment which overrides the file": (
+        CoordinatorConfig, {**ZK, "session_timeout_ms": 5000}, LIMITS,
+        {"SESSION_TIMEOUT_MS": "4000", "SWEEP_INTERVAL_MS": "4000"},
+        {"session_timeout_ms": 5000, "sweep_interval_ms": 4000, "rebalance_handlers": 3},
+    ),
+    "an unset option hides no value of the environment": (
+        CoordinatorConfig, {**ZK, "session_timeout_ms": None}, "", {"SESSION_TIMEOUT_MS": "4000"},
+        {"session_timeout_ms": 4000},
+    ),
+    "several protocols in a file": (
+        ConsumerConfig, CONSUMER, 'protocols = ["cooperative-sticky", "range"]\n', {}, {"protocols": BOTH},
+    ),
+    "several protocols in the environment": (
+        ConsumerConfig, CONSUMER, "", {"PROTOCOLS": "cooperative-sticky,range"}, {"protocols": BOTH},
+    ),
+}  # fmt: skip
 
-    assert (config.session_timeout_ms, config.rebalance_handlers, config.max_rebalance_retries) == (10_000, 4, 4)
-    assert (config.rebalance_debounce_ms, config.sweep_interval_ms) == (100, 10_000)
-    assert config.query_retention_ms == 7 * 24 * 3600 * 1000
-    assert (config.segment_retention_ms, config.segment_retention_bytes) == (3600 * 1000, 256 * 1024**2)
-    assert (config.max_backlog_bytes, config.max_backlog_segments) == (4 * 1024**3, 20_000)
-    assert (config.backlog_interval_ms, config.max_seals_per_s) == (1000, 500)
 
+@pytest.mark.parametrize(("kind", "options", "file", "env", "expected"), SOURCES.values(), ids=SOURCES)
+def test_values_come_from_their_sources(
+    tmp_path: Path, kind: type, options: dict[str, Any], file: str, env: dict[str, str], expected: dict[str, Any]
+) -> None:
+    of_process = {f"ZK_GROUP_{name}": value for name, value in env.items()}
+    config: object = load(kind, options, written(tmp_path, file) if file else None, of_process)
 
-def test_the_environment_names_an_option_in_capitals_after_its_prefix() -> None:
-    assert coordinator(ZK_GROUP_SESSION_TIMEOUT_MS="4000").session_timeout_ms == 4000
-
-
-def test_a_file_names_options_as_they_are(tmp_path: Path) -> None:
-    file = written(tmp_path, 'zk = "zoo:2181/test"\nsession_timeout_ms = 4000\n')
-
-    config = load(CoordinatorConfig, {}, file, {})
-
-    assert (config.zk, config.session_timeout_ms) == ("zoo:2181/test", 4000)
-
-
-def test_option_overrides_the_environment_which_overrides_the_file(tmp_path: Path) -> None:
-    file = written(tmp_path, "session_timeout_ms = 3000\nsweep_interval_ms = 3000\nrebalance_handlers = 3\n")
-    env = {"ZK_GROUP_SESSION_TIMEOUT_MS": "4000", "ZK_GROUP_SWEEP_INTERVAL_MS": "4000"}
-
-    config = load(CoordinatorConfig, {**ZK, "session_timeout_ms": 5000}, file, env)
-
-    assert (config.session_timeout_ms, config.sweep_interval_ms, config.rebalance_handlers) == (5000, 4000, 3)
-
-
-def test_unset_option_hides_no_environment_or_file_value() -> None:
-    assert coordinator({"session_timeout_ms": None}, ZK_GROUP_SESSION_TIMEOUT_MS="4000").session_timeout_ms == 4000
-
-
-def test_several_protocols_are_read_from_the_environment_as_from_a_file(tmp_path: Path) -> None:
-    options = {**ZK, "group": "g", "consumer": "a"}
-    file = written(tmp_path, 'protocols = ["cooperative-sticky", "range"]\n')
-
-    from_file = load(ConsumerConfig, options, file, {})
-    from_env = load(ConsumerConfig, options, env={"ZK_GROUP_PROTOCOLS": "cooperative-sticky,range"})
-
-    assert from_file.protocols == ("cooperative-sticky", "range")
-    assert from_env.protocols == ("cooperative-sticky", "range")
+    assert {name: getattr(config, name) for name in expected} == expected
 
 
 # ---- values that are refused
 
+BAD_OF_THE_COORDINATOR: dict[str, tuple[Any, ...]] = {
+    "session_timeout_ms": ("soon", "", "1e3", 99),
+    "connect_timeout_ms": (0,),
+    "rebalance_handlers": (0, 65),
+    "max_rebalance_retries": (-1,),
+    "rebalance_debounce_ms": (-1,),
+    "sweep_interval_ms": (99,),
+    "channel_retention_ms": (19_999,),
+    "query_retention_ms": (999,),
+    "segment_retention_ms": (-1,),
+    "segment_retention_bytes": (-1,),
+    "max_backlog_bytes": (0,),
+    "max_backlog_segments": (0, 40_001),
+    "backlog_interval_ms": (9,),
+    "max_seals_per_s": (0,),
+    "brokers_path": ("brokers",),
+    "metrics_port": (-1, 65_536),
+    "metrics_host": ("",),
+}
+BAD_OF_A_CONSUMER: dict[str, tuple[Any, ...]] = {
+    "session_timeout_ms": (99,),
+    "connect_timeout_ms": (0,),
+    "max_poll_interval_ms": (999, 2**31),
+    "max_poll_records": (0, -2),
+    "poll_order": ("random",),
+    "prefetch": ("all",),
+    "fetch_max_bytes": (0,),
+    "max_partition_fetch_bytes": (0,),
+    "buffer_memory": (0,),
+    "enable_auto_commit": ("perhaps", 1),
+    "auto_commit_interval_ms": (0,),
+    "offsets_interval_ms": (0,),
+    "protocols": ((),),
+    "metrics_port": (65_536,),
+    "metrics_host": ("",),
+}
+BAD = [
+    pytest.param(kind, {**options, name: value}, name, id=f"{kind.__name__}-{name}-{value}")
+    for kind, options, table in (
+        (CoordinatorConfig, ZK, BAD_OF_THE_COORDINATOR),
+        (ConsumerConfig, CONSUMER, BAD_OF_A_CONSUMER),
+    )
+    for name, values in table.items()
+    for value in values
+]
+NO_NAMES = [
+    *((CoordinatorConfig, {**ZK, "node": value}, "a node") for value in ("", "a b", "../x", "a\n", "x" * 250)),
+    *(
+        (ConsumerConfig, {**CONSUMER, name: value}, f"a {name}")
+        for name in ("group", "consumer")
+        for value in ("", "..", "a/b", "\x1b[31m")
+    ),
+]
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("session_timeout_ms", "soon"),
-        ("session_timeout_ms", ""),
-        ("session_timeout_ms", "1e3"),
-        ("session_timeout_ms", 99),
-        ("connect_timeout_ms", 0),
-        ("rebalance_handlers", 0),
-        ("rebalance_handlers", 65),
-        ("max_rebalance_retries", -1),
-        ("rebalance_debounce_ms", -1),
-        ("sweep_interval_ms", 99),
-        ("channel_retention_ms", 19_999),
-        ("query_retention_ms", 999),
-        ("segment_retention_ms", -1),
-        ("segment_retention_bytes", -1),
-        ("max_backlog_bytes", 0),
-        ("max_backlog_segments", 0),
-        ("max_backlog_segments", 40_001),
-        ("backlog_interval_ms", 9),
-        ("max_seals_per_s", 0),
-        ("brokers_path", "brokers"),
-        ("metrics_port", -1),
-        ("metrics_port", 65_536),
-        ("metrics_host", ""),
-    ],
-)
-def test_a_bad_value_of_the_coordinator_is_refused_by_name(name: str, value: Any) -> None:
-    assert name in refused(CoordinatorConfig, {**ZK, name: value})
+
+@pytest.mark.parametrize(("kind", "options", "name"), BAD)
+def test_a_bad_value_is_refused_by_name(kind: type, options: dict[str, Any], name: str) -> None:
+    assert name in refused(kind, options)
 
 
-@pytest.mark.parametrize("value", ["", "a b", "../x", "a\n", "x" * 250])
-def test_a_node_needs_a_name_that_a_znode_may_have(value: str) -> None:
-    assert "cannot name a node" in refused(CoordinatorConfig, {**ZK, "node": value})
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("session_timeout_ms", 99),
-        ("connect_timeout_ms", 0),
-        ("max_poll_interval_ms", 999),
-        ("max_poll_interval_ms", 2**31),
-        ("max_poll_records", 0),
-        ("max_poll_records", -2),
-        ("poll_order", "random"),
-        ("prefetch", "all"),
-        ("fetch_max_bytes", 0),
-        ("max_partition_fetch_bytes", 0),
-        ("buffer_memory", 0),
-        ("enable_auto_commit", "perhaps"),
-        ("enable_auto_commit", 1),
-        ("auto_commit_interval_ms", 0),
-        ("offsets_interval_ms", 0),
-        ("protocols", ()),
-        ("metrics_port", 65_536),
-        ("metrics_host", ""),
-    ],
-)
-def test_a_bad_value_of_a_consumer_is_refused_by_name(name: str, value: Any) -> None:
-    assert name in refused(ConsumerConfig, {**ZK, "group": "g", "consumer": "a", name: value})
+@pytest.mark.parametrize(("kind", "options", "what"), NO_NAMES)
+def test_nodes_groups_and_consumers_need_names_that_znodes_may_have(
+    kind: type, options: dict[str, Any], what: str
+) -> None:
+    assert f"cannot name {what}" in refused(kind, options)
 
 
 @pytest.mark.parametrize(("text", "value"), [("true", True), (" True ", True), ("false", False), ("FALSE", False)])
 def test_a_switch_is_true_or_false_in_the_environment_and_a_boolean_in_a_file(
     tmp_path: Path, text: str, value: bool
 ) -> None:
-    options = {**ZK, "group": "g", "consumer": "a"}
     file = written(tmp_path, f"enable_auto_commit = {str(value).lower()}\n")
 
-    assert load(ConsumerConfig, options, env={"ZK_GROUP_ENABLE_AUTO_COMMIT": text}).enable_auto_commit is value
-    assert load(ConsumerConfig, options, file, env={}).enable_auto_commit is value
-    assert load(ConsumerConfig, options, env={}).enable_auto_commit is False
-
-
-@pytest.mark.parametrize("name", ["group", "consumer"])
-@pytest.mark.parametrize("value", ["", "..", "a/b", "\x1b[31m"])
-def test_a_group_and_a_consumer_need_names_that_znodes_may_have(name: str, value: str) -> None:
-    assert f"cannot name a {name}" in refused(ConsumerConfig, {**ZK, "group": "g", "consumer": "a", name: value})
+    assert load(ConsumerConfig, CONSUMER, env={"ZK_GROUP_ENABLE_AUTO_COMMIT": text}).enable_auto_commit is value
+    assert load(ConsumerConfig, CONSUMER, file, env={}).enable_auto_commit is value
+    assert load(ConsumerConfig, CONSUMER, env={}).enable_auto_commit is False
 
 
 def test_one_configuration_gives_each_consumer_a_readable_name_of_its_own() -> None:
@@ -200,9 +193,7 @@ def test_a_given_name_and_that_of_a_static_member_stay() -> None:
 
     assert ConsumerConfig("z:1", "g", "billing").named(runtime).consumer == "billing"
     assert ConsumerConfig("z:1", "g", group_instance_id="i").named(runtime).consumer == "i"
-    assert "leave out consumer" in refused(
-        ConsumerConfig, {**ZK, "group": "g", "consumer": "a", "group_instance_id": "i"}
-    )
+    assert "leave out consumer" in refused(ConsumerConfig, {**CONSUMER, "group_instance_id": "i"})
 
 
 @pytest.mark.parametrize("kind", [CoordinatorConfig, ConsumerConfig])

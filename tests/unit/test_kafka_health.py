@@ -83,125 +83,88 @@ def test_wait_of_a_fetch_for_records_is_no_silence() -> None:
     assert found.is_up
 
 
-class Watched:
-    """Health that gets statistics once a second."""
-
-    def __init__(self) -> None:
-        self.health = Health()
-        self.now = 1000.0
-
-    def after(self, seconds: int, *brokers: dict[str, Any], assigned: tuple[Place, ...] = (A, B)) -> dict[Place, str]:
-        for _ in range(seconds):
-            self.now += 1
-            reasons = {"b:2": "Connection refused"}
-            self.health.update("a:1,b:2", parsed_stats(stats(*brokers), 0.1), assigned, reasons, self.now)
-        return dict(self.health.unavailable)
+A_UP, B_UP = broker("a:1/1", "UP", A), broker("b:2/2", "UP", B)
+BOTH_UP, OF_BOTH = broker("a:1/1", "UP", A, B), (A, B)
+B_CONNECTS = broker("b:2/2", "TRY_CONNECT", B, waitresp_cnt=0, rxidle=-1)
+B_INIT = broker("b:2/2", "INIT", B, waitresp_cnt=0, rxidle=-1)
+A_UNUSED = broker("a:1/1", "INIT", waitresp_cnt=0, rxidle=-1, txidle=-1)
+ALL_DOWN = [broker(f"{name}/bootstrap", "TRY_CONNECT", source="configured", rxidle=-1) for name in ("a:1", "b:2")]
+GONE = "Kafka broker unavailable, retrying: broker=b:2 reason=Connection refused"
 
 
-@pytest.fixture
-def watched(caplog: pytest.LogCaptureFixture) -> Watched:
+def silent(name: str, place: Place, seconds: int = 9) -> dict[str, Any]:
+    return broker(name, "UP", place, rxidle=seconds * 1_000_000, txidle=seconds * 1_000_000)
+
+
+Step = tuple[Any, ...]
+"""Seconds, with these brokers, and the unavailable leaders after them; other partitions that are assigned meanwhile."""
+CASES: dict[str, tuple[tuple[Place, ...], list[Step], list[str], int]] = {
+    # Metadata forgets it after three: its partition has no leader, and it is not in the statistics.
+    "killed leader is unavailable after five seconds and logged once": (
+        OF_BOTH,
+        [
+            (3, [A_UP, B_UP], {}), (3, [A_UP, B_CONNECTS], {}), (2, [A_UP], {}), (58, [A_UP], {B: "b:2"}),
+            (1, [A_UP, B_INIT], {B: "b:2"}), (3, [A_UP, B_UP], {}),
+        ],
+        [GONE, "Kafka broker available: broker=b:2"], 0,
+    ),
+    "hung leader is unavailable as soon as it is silent for five seconds": (
+        OF_BOTH,
+        [
+            (3, [A_UP, B_UP], {}),
+            *((1, [A_UP, silent("b:2/2", B, second)], {B: "b:2"} if second >= 6 else {}) for second in range(1, 10)),
+        ],
+        ["Kafka broker unavailable, retrying: broker=b:2 reason=no answer for 6 s"], 0,
+    ),
+    "partition with another leader is available again": (
+        OF_BOTH, [(3, [A_UP, B_UP], {}), (10, [A_UP], {B: "b:2"}), (1, [BOTH_UP], {})],
+        [GONE, "Kafka broker replaced by other leaders: broker=b:2"], 0,
+    ),
+    "partition that never had a leader is reported so": (
+        OF_BOTH, [(10, [A_UP], {B: ""})],
+        ["Kafka broker unavailable, retrying: broker=none reason=the partition has no leader"], 0,
+    ),
+    "short restart of a broker is not reported": (
+        OF_BOTH, [(3, [A_UP, B_UP], {}), (4, [A_UP], {})] * 3 + [(3, [A_UP, B_UP], {})], [], 0,
+    ),
+    "partition that is not fetched has no unavailable leader": (
+        (A,), [(3, [A_UP, B_UP], {}, B), (10, [A_UP], {B: "b:2"}, B), (1, [A_UP], {})],
+        [GONE, "Kafka broker replaced by other leaders: broker=b:2"], 0,
+    ),
+    # librdkafka drops all that it has learned then, and begins again with the given servers.
+    "outage of all brokers is logged once without their partitions": (
+        OF_BOTH, [(3, [A_UP, B_UP], {}), (30, ALL_DOWN, {}), (3, [A_UP, B_UP], {})],
+        [
+            "all Kafka brokers down, retrying: servers=a:1,b:2 outages=1 reason=Connection refused",
+            "Kafka brokers available: servers=a:1,b:2 away_s=30.0",
+        ], 1,
+    ),
+    "two hung brokers are an outage": (
+        OF_BOTH, [(3, [A_UP, B_UP], {}), (1, [silent("a:1/1", A), silent("b:2/2", B)], {})],
+        ["all Kafka brokers down, retrying: servers=a:1,b:2 outages=1 reason=no answer for 9 s"], 1,
+    ),
+    "outage is not seen by a reader without partitions": ((), [(10, [A_UNUSED], {})], [], 0),
+    # A broker that leads no assigned partition has no connection.
+    "hung leader is no outage while another broker was not needed yet": (
+        (B,), [(3, [A_UNUSED, B_UP], {}), (3, [A_UNUSED, silent("b:2/2", B)], {B: "b:2"})],
+        ["Kafka broker unavailable, retrying: broker=b:2 reason=no answer for 9 s"], 0,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("assigned", "steps", "messages", "outages"), CASES.values(), ids=CASES)
+def test_health_follows_the_statistics(
+    assigned: tuple[Place, ...], steps: list[Step], messages: list[str], outages: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Statistics come once a second; after each step these partitions are without their leaders."""
     caplog.set_level(logging.INFO)
-    return Watched()
+    health, now = Health(), 1000.0
+    for seconds, brokers, unavailable, *others in steps:
+        for _ in range(seconds):
+            now += 1
+            reasons = {"b:2": "Connection refused"}
+            health.update("a:1,b:2", parsed_stats(stats(*brokers), 0.1), (*assigned, *others), reasons, now)
+        assert health.unavailable == unavailable
 
-
-HEALTHY = (broker("a:1/1", "UP", A), broker("b:2/2", "UP", B))
-
-
-def test_killed_leader_is_unavailable_after_five_seconds_and_logged_once(
-    watched: Watched, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Metadata forgets it after three: its partition has no leader, and it is not in the statistics."""
-    first = broker("a:1/1", "UP", A)
-    assert watched.after(3, *HEALTHY) == {}
-    assert watched.after(3, first, broker("b:2/2", "TRY_CONNECT", B, waitresp_cnt=0, rxidle=-1)) == {}
-    assert watched.after(60, first) == {B: "b:2"}
-    assert watched.after(1, first, broker("b:2/2", "INIT", B, waitresp_cnt=0, rxidle=-1)) == {B: "b:2"}
-    assert watched.after(3, *HEALTHY) == {}
-
-    assert caplog.messages == [
-        "Kafka broker unavailable, retrying: broker=b:2 reason=Connection refused",
-        "Kafka broker available: broker=b:2",
-    ]
-    assert watched.health.outages == 0
-
-
-def test_hung_leader_is_unavailable_as_soon_as_it_is_silent_for_five_seconds(
-    watched: Watched, caplog: pytest.LogCaptureFixture
-) -> None:
-    watched.after(3, *HEALTHY)
-    for second in range(1, 10):
-        us = second * 1_000_000
-        found = watched.after(1, HEALTHY[0], broker("b:2/2", "UP", B, rxidle=us, txidle=us))
-        assert found == ({B: "b:2"} if second >= 6 else {})
-
-    assert caplog.messages == ["Kafka broker unavailable, retrying: broker=b:2 reason=no answer for 6 s"]
-
-
-def test_partition_with_another_leader_is_available_again(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
-    watched.after(3, *HEALTHY)
-    assert watched.after(10, HEALTHY[0]) == {B: "b:2"}
-    assert watched.after(1, broker("a:1/1", "UP", A, B)) == {}
-
-    assert caplog.messages[-1] == "Kafka broker replaced by other leaders: broker=b:2"
-
-
-def test_partition_that_never_had_a_leader_is_reported_so(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
-    assert watched.after(10, HEALTHY[0]) == {B: ""}
-
-    assert caplog.messages == ["Kafka broker unavailable, retrying: broker=none reason=the partition has no leader"]
-
-
-def test_short_restart_of_a_broker_is_not_reported(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
-    for _ in range(3):
-        watched.after(3, *HEALTHY)
-        watched.after(4, HEALTHY[0])
-    watched.after(3, *HEALTHY)
-
-    assert (caplog.messages, watched.health.unavailable) == ([], {})
-
-
-def test_partition_that_is_not_fetched_has_no_unavailable_leader(watched: Watched) -> None:
-    watched.after(3, *HEALTHY)
-    assert watched.after(10, HEALTHY[0]) == {B: "b:2"}
-
-    assert watched.after(1, HEALTHY[0], assigned=(A,)) == {}
-
-
-def test_outage_of_all_brokers_is_logged_once_without_their_partitions(
-    watched: Watched, caplog: pytest.LogCaptureFixture
-) -> None:
-    """librdkafka drops all that it has learned then, and begins again with the given servers."""
-    watched.after(3, *HEALTHY)
-    down = [broker(f"{name}/bootstrap", "TRY_CONNECT", source="configured", rxidle=-1) for name in ("a:1", "b:2")]
-    assert watched.after(30, *down) == {}
-    assert watched.health.since == 1004.0
-    watched.after(3, *HEALTHY)
-
-    assert caplog.messages == [
-        "all Kafka brokers down, retrying: servers=a:1,b:2 outages=1 reason=Connection refused",
-        "Kafka brokers available: servers=a:1,b:2 away_s=30.0",
-    ]
-
-
-def test_two_hung_brokers_are_an_outage(watched: Watched) -> None:
-    watched.after(3, *HEALTHY)
-    silent = {"rxidle": 9_000_000, "txidle": 9_000_000}
-    watched.after(1, broker("a:1/1", "UP", A, **silent), broker("b:2/2", "UP", B, **silent))
-
-    assert watched.health.outages == 1
-
-
-def test_outage_is_not_seen_by_a_reader_without_partitions(watched: Watched) -> None:
-    watched.after(10, broker("a:1/1", "INIT", waitresp_cnt=0, rxidle=-1), assigned=())
-
-    assert watched.health.outages == 0
-
-
-def test_hung_leader_is_no_outage_while_another_broker_was_not_needed_yet(watched: Watched) -> None:
-    """A broker that leads no assigned partition has no connection."""
-    other = broker("a:1/1", "INIT", waitresp_cnt=0, rxidle=-1, txidle=-1)
-    watched.after(3, other, broker("b:2/2", "UP", B), assigned=(B,))
-    hung = broker("b:2/2", "UP", B, rxidle=9_000_000, txidle=9_000_000)
-
-    assert watched.after(3, other, hung, assigned=(B,)) == {B: "b:2"}
-    assert watched.health.outages == 0
+    assert caplog.messages == messages
+    assert health.outages == outages

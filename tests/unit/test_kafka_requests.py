@@ -42,14 +42,18 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[Requests]:
         found.close()
 
 
+def fails(pending: Pending[K, Any], key: K) -> None:
+    assert pending.wait(10)
+    assert isinstance(pending.results()[key], LogError)
+
+
 @pytest.mark.long
 def test_request_of_a_closed_client_ends_with_an_error(requests: Requests) -> None:
     pending = requests.offsets({("t", 0): LATEST})
     requests.close()
     gc.collect()
 
-    assert pending.wait(10)
-    assert isinstance(pending.results()["t", 0], LogError)
+    fails(pending, ("t", 0))
 
 
 @pytest.mark.long
@@ -57,9 +61,7 @@ def test_controller_that_does_not_answer_is_connected_anew(requests: Requests) -
     asked = []
     for _ in range(3):
         asked.append(requests._asking())
-        pending = requests.describe(["t"])
-        assert pending.wait(10)
-        assert isinstance(pending.results()["t"], LogError)
+        fails(requests.describe(["t"]), "t")
 
     assert len(set(map(id, asked))) == 3
     assert requests.is_mute
@@ -221,14 +223,10 @@ def test_while_the_controller_is_mute_a_broker_names_the_leaders_first(
 @pytest.mark.long
 def test_leaders_that_a_hanging_broker_does_not_name_are_asked_for_by_a_new_client(requests: Requests) -> None:
     asked = requests._asking()
-    pending = requests.offsets({("t", 0): LATEST})
-    assert pending.wait(10)
-    assert isinstance(pending.results()["t", 0], LogError)
+    fails(requests.offsets({("t", 0): LATEST}), ("t", 0))
     assert requests._asking() is asked, "it may still be connecting"
 
     requests.is_accepted = True
-    pending = requests.offsets({("t", 0): LATEST})
-    assert pending.wait(10)
-    assert isinstance(pending.results()["t", 0], LogError)
+    fails(requests.offsets({("t", 0): LATEST}), ("t", 0))
 
     assert requests._asking() is not asked

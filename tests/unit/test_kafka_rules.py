@@ -8,6 +8,7 @@ import sys
 import threading
 from base64 import urlsafe_b64decode
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -76,35 +77,34 @@ def test_no_secret_is_shown() -> None:
     assert "pw-1" not in repr(config.kafka_place)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["sasl.oauthbearer.assertion.private.key.passphrase", "sasl.oauthbearer.assertion.private.key.pem", "ssl.key.pem"],
-)
-def test_every_key_and_its_password_is_a_secret(name: str) -> None:
-    assert without_secrets("it was pw-1", {name: "pw-1"}) == "it was ***"
+def test_every_key_and_its_password_is_a_secret() -> None:
+    private = "sasl.oauthbearer.assertion.private.key"
+    for name in (f"{private}.passphrase", f"{private}.pem", "ssl.key.pem"):
+        assert without_secrets("it was pw-1", {name: "pw-1"}) == "it was ***", name
 
 
 PEM = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0B\nAQEFAASCBKcwggSjAgEAAoIB\n-----END PRIVATE KEY-----\n"
 
 
 @pytest.mark.parametrize(
-    "pem", [PEM, PEM.strip(), " ".join(PEM.split()), PEM.splitlines()[1], PEM.replace("\n", "\r\n"), "  " + PEM * 2]
+    ("name", "secret", "shown"),
+    [
+        *(
+            ("ssl.key.pem", PEM, pem)
+            for pem in (PEM, PEM.strip(), " ".join(PEM.split()), PEM.splitlines()[1], PEM.replace("\n", "\r\n"))
+        ),
+        ("ssl.key.pem", PEM, "  " + PEM * 2),
+        ("sasl.password", "open  sesame", "open  sesame"),
+    ],
 )
-def test_a_multiline_secret_is_masked_with_any_line_breaks(pem: str) -> None:
+def test_a_secret_is_masked_with_any_line_breaks_and_spaces(name: str, secret: str, shown: str) -> None:
     """Nor a line of it; and messages of librdkafka are printed on one line."""
     with pytest.raises(UsageError, match=r"\*\*\*") as raised:
-        KafkaClient("h:1", {"group.id": "g", "ssl.key.pem": PEM, f"no.such.option.{pem}": "1"})
+        KafkaClient("h:1", {"group.id": "g", name: secret, f"no.such.option.{shown}": "1"})
 
     text = str(raised.value)
-    assert "\n" not in text
-    assert not any(word in text for line in PEM.splitlines() for word in line.split() if len(word) > 8)
-
-
-def test_a_secret_with_spaces_is_not_shown() -> None:
-    with pytest.raises(UsageError, match=r"\*\*\*") as raised:
-        KafkaClient("h:1", {"group.id": "g", "sasl.password": "open  sesame", "no.open  sesame": "1"})
-
-    assert "sesame" not in str(raised.value)
+    assert "\n" not in text and "sesame" not in text
+    assert not any(word in text for word in secret.split() if len(word) > 8)
 
 
 def test_invalid_value_in_place_of_an_option_table_is_not_printed() -> None:
@@ -213,20 +213,13 @@ def test_topic_is_confirmed_at_intervals_while_the_reader_is_busy() -> None:
     assert verified == [0, 0, 2, 3]
 
 
-def test_query_that_could_not_be_sent_is_retried() -> None:
+def test_query_that_could_not_be_sent_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client for queries cannot be created while a certificate is replaced."""
-    there = Described("", frozenset(), "Kafka has no such topic")
-    answers = Answers(there)
+    answers = Answers(Described("", frozenset(), "Kafka has no such topic"))
     topics = TopicLookup(cast(Requests, answers))
     known = topics.of("t", "id")
-    put = answers.describe
-
-    def refuse(_: object) -> Answers:
-        answers.describe = put  # type: ignore[method-assign]
-        raise UsageError("a certificate cannot be read")
-
-    answers.describe = refuse  # type: ignore[method-assign]
-    with pytest.raises(UsageError):
+    with monkeypatch.context() as patched, pytest.raises(UsageError):
+        patched.setattr(answers, "describe", Mock(side_effect=UsageError("a certificate cannot be read")))
         topics.ask({}, 0, 10.0)
     topics.ask({}, 0, 11.0)
 
@@ -235,14 +228,11 @@ def test_query_that_could_not_be_sent_is_retried() -> None:
 
 
 def test_lookup_whose_thread_could_not_be_started_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     monkeypatch.setattr("consumer.logs.kafka.connection.KafkaClient", Mock())
     connection = Connection(lambda: "a:1", {})
     connection.discard()
     with monkeypatch.context() as patched, pytest.raises(RuntimeError):
-        patched.setattr(threading.Thread, "start", fail)
+        patched.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
         connection.client(10.0)
 
     assert connection.client(11.0) is None
@@ -255,10 +245,9 @@ REFUSED = "sasl_plaintext://h:3/3: SASL authentication error: Authentication fai
 
 
 @pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaClient]:
-    some = KafkaClient("h:1", {"group.id": "g", "log_level": "0"})
-    yield some
-    some.close()
+def client() -> Iterator[KafkaClient]:
+    with closing(KafkaClient("h:1", {"group.id": "g", "log_level": "0"})) as some:
+        yield some
 
 
 @pytest.mark.parametrize(

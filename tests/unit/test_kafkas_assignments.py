@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import permutations
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from coordinator.assignors import Assignment, Subscriber
 from coordinator.zk.znodes.partitions import PartitionSet
+from tests.support.turns import cases
 from tests.unit.strategies import (
     STICKY,
     STRATEGIES,
@@ -24,90 +26,51 @@ from tests.unit.strategies import (
     shares,
 )
 
-Table = Mapping[str, str]
 
-
-def wanted(table: Table) -> dict[str, PartitionSet]:
+def wanted(table: Mapping[str, str]) -> dict[str, PartitionSet]:
     return {consumer: parts(text) for consumer, text in table.items()}
 
 
-# ---- assignments common to all strategies
+# ---- the cases of `kafkas_assignments.txt`
 
-ALIKE: dict[str, tuple[Table, str, Table]] = {
-    "one consumer, no topic": ({"c1": ""}, "", {"c1": ""}),
-    "one consumer, a topic that does not exist": ({"c1": "t1"}, "", {"c1": ""}),
-    "one consumer, one topic": ({"c1": "t1"}, "t1:3", {"c1": "t1:0-2"}),
-    "only partitions of subscribed topics": ({"c1": "t1"}, "t1:3 other:3", {"c1": "t1:0-2"}),
-    "one consumer, several topics": ({"c1": "t1 t2"}, "t1:1 t2:2", {"c1": "t1:0 t2:0-1"}),
-    "two consumers, one partition": ({"c1": "t1", "c2": "t1"}, "t1:1", {"c1": "t1:0", "c2": ""}),
-    "two consumers, two partitions": ({"c1": "t1", "c2": "t1"}, "t1:2", {"c1": "t1:0", "c2": "t1:1"}),
-    "a deleted topic": ({"c1": "t1 t2 t3"}, "t1:1 t3:100", {"c1": "t1:0 t3:0-99"}),
-    "the only topic is deleted": ({"c1": "t1"}, "", {"c1": ""}),
-}
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("case", ALIKE)
-def test_simple_groups_get_the_same_assignment_from_every_strategy(strategy: str, case: str) -> None:
-    subscriptions, topics, expected = ALIKE[case]
-
-    assert shares(strategy, [member(*one) for one in subscriptions.items()], topics) == wanted(expected)
-
-
-# ---- assignments of each strategy
-
-MIXED = [member("c1", "t1"), member("c2", "t1 t2"), member("c3", "t1")]
 BOTH = "t1 t2"
 TWO = [member("c1", BOTH), member("c2", BOTH)]
-INSTANCES = [member(f"m{n}", BOTH, instance=f"i{n}") for n in (1, 2, 3)]
-TWO_STATIC = [member("consumer-b", BOTH, instance="instance1"), member("consumer-a", BOTH, instance="instance2")]
-STATIC_FIRST = [member("consumer-a", BOTH), member("consumer-b", BOTH, instance="instance1")]
-EACH: dict[str, tuple[str, list[Subscriber], str, Table]] = {
-    "mixed topics, range": ("range", MIXED, "t1:3 t2:2", {"c1": "t1:0", "c2": "t1:1 t2:0-1", "c3": "t1:2"}),
-    "mixed topics, round-robin": ("round-robin", MIXED, "t1:3 t2:2", {"c1": "t1:0", "c2": "t1:1 t2:0-1", "c3": "t1:2"}),
-    "mixed topics, sticky": ("sticky", MIXED, "t1:3 t2:2", {"c1": "t1:0,2", "c2": "t2:0-1", "c3": "t1:1"}),
-    "two topics, range": ("range", TWO, "t1:3 t2:3", {"c1": "t1:0-1 t2:0-1", "c2": "t1:2 t2:2"}),
-    "two topics, round-robin": ("round-robin", TWO, "t1:3 t2:3", {"c1": "t1:0,2 t2:1", "c2": "t1:1 t2:0,2"}),
-    "two topics, sticky": ("sticky", TWO, "t1:3 t2:3", {"c1": "t1:0,2 t2:1", "c2": "t1:1 t2:0,2"}),
-    "two static, range": (
-        "range", TWO_STATIC, "t1:3 t2:3", {"consumer-b": "t1:0-1 t2:0-1", "consumer-a": "t1:2 t2:2"},
-    ),
-    "two static, round-robin": (
-        "round-robin", TWO_STATIC, "t1:3 t2:3", {"consumer-b": "t1:0,2 t2:1", "consumer-a": "t1:1 t2:0,2"},
-    ),
-    "static before dynamic, range": (
-        "range", STATIC_FIRST, "t1:3 t2:3", {"consumer-b": "t1:0-1 t2:0-1", "consumer-a": "t1:2 t2:2"},
-    ),
-    "static before dynamic, round-robin": (
-        "round-robin", STATIC_FIRST, "t1:3 t2:3", {"consumer-b": "t1:0,2 t2:1", "consumer-a": "t1:1 t2:0,2"},
-    ),
-    "static before dynamic, sticky": (
-        "sticky", STATIC_FIRST, "t1:3 t2:3", {"consumer-b": "t1:0,2 t2:1", "consumer-a": "t1:1 t2:0,2"},
-    ),
-    "three static and one that is not, range": (
-        "range", [*INSTANCES, member("c4", BOTH)], "t1:5 t2:4",
-        {"m1": "t1:0-1 t2:0", "m2": "t1:2 t2:1", "m3": "t1:3 t2:2", "c4": "t1:4 t2:3"},
-    ),
-    "another in its place, range": (
-        "range", [*INSTANCES, member("c5", BOTH)], "t1:5 t2:4",
-        {"m1": "t1:0-1 t2:0", "m2": "t1:2 t2:1", "m3": "t1:3 t2:2", "c5": "t1:4 t2:3"},
-    ),
-    "three static and one that is not, round-robin": (
-        "round-robin", [*INSTANCES, member("c4", BOTH)], "t1:3 t2:3",
-        {"m1": "t1:0 t2:1", "m2": "t1:1 t2:2", "m3": "t1:2", "c4": "t2:0"},
-    ),
-    "another in its place, round-robin": (
-        "round-robin", [*INSTANCES, member("c5", BOTH)], "t1:3 t2:3",
-        {"m1": "t1:0 t2:1", "m2": "t1:1 t2:2", "m3": "t1:2", "c5": "t2:0"},
-    ),
-}  # fmt: skip
+SOME = {"every": tuple(STRATEGIES), "both sticky": STICKY, "each sticky": STICKY}
+CASES = {case.title: case.text for case in cases(Path(__file__).with_name("kafkas_assignments.txt").read_text())[1]}
 
 
-@pytest.mark.parametrize("case", EACH)
-def test_assignments_equal_those_of_kafkas_assignors(case: str) -> None:
-    strategy, members, topics, expected = EACH[case]
+def strategies_of(case: str) -> tuple[str, ...]:
+    name = CASES[case].partition(":")[0]
+    return SOME.get(name, (name,))
 
-    assert shares(strategy, members, topics) == wanted(expected)
+
+def column(text: str) -> str:
+    return text.strip().removesuffix("-" if text.strip() == "-" else "")
+
+
+def row(line: str) -> tuple[Subscriber, str]:
+    """A member, and what it gets."""
+    name, topics, claims, gets = map(column, line.split("|"))
+    consumer, _, instance = name.partition("/")
+    owns, _, generation = claims.partition(" in ")
+    return member(consumer, column(topics), column(owns), int(generation or 0), instance), gets
+
+
+@pytest.mark.parametrize(("case", "strategy"), [(case, each) for case in CASES for each in strategies_of(case)])
+def test_assignments_equal_those_of_kafkas_assignors(case: str, strategy: str) -> None:
+    first, _, blocks = CASES[case].strip().partition("\n")
+    topics = numbered(column(first.partition(":")[2]))
+    found: Assignment = {}
+    for block in blocks.split("\nthen\n"):
+        rows = [row(line) for line in block.splitlines()]
+        members = [one for one, _ in rows]
+        members = after(members, found) if found else members
+        expected = wanted({one.consumer: gets for one, gets in rows})
+
+        found = given(strategy, members, topics)
+        assert by_consumer(found) == expected
+        if first.startswith("both sticky"):
+            assert by_consumer(given(strategy, members[::-1], topics)) == expected
 
 
 STATIC_SHARES = {
@@ -127,72 +90,6 @@ def test_static_consumers_keep_their_shares_under_any_names(strategy: str) -> No
 
 
 # ---- claims
-
-
-def claimed(topics: str, generation: int = 1, **owned: str) -> list[Subscriber]:
-    return [member(name, topics, owns, generation) for name, owns in owned.items()]
-
-
-CLAIMS: dict[str, tuple[list[Subscriber], str, Table]] = {
-    "the member with the smaller quota gets one more": (
-        claimed(BOTH, c1="t1:0 t2:1", c2="t1:1 t2:2"), "t1:2 t2:3", {"c1": "t1:0 t2:0-1", "c2": "t1:1 t2:2"},
-    ),
-    "more have the larger quota than may": (
-        claimed(BOTH, c1="t1:0 t2:0", c2="t1:1 t2:1", c3=""), "t1:2 t2:2",
-        {"c1": "t1:0", "c2": "t1:1 t2:1", "c3": "t2:0"},
-    ),
-    "all are below the smaller quota": (
-        claimed(BOTH, c1="t1:0", c2="t1:1", c3=""), "t1:2 t2:3", {"c1": "t1:0 t2:1", "c2": "t1:1 t2:2", "c3": "t2:0"},
-    ),
-    "all have their shares": (
-        claimed("t", c1="t:0-1", c2="t:2", c3=""), "t:4", {"c1": "t:0-1", "c2": "t:2", "c3": "t:3"},
-    ),
-    "of two claims the higher generation's": (
-        [member("c1", "t", "t:0,2,4", 10), member("c2", "t", "t:0,2,4", 9)], "t:6", {"c1": "t:0,2,4", "c2": "t:1,3,5"},
-    ),
-    "a claim without a generation is the lower one": (
-        [member("c1", "t", "t:0,2,4", 10), member("c2", "t", "t:0,2,4", -1)], "t:6", {"c1": "t:0,2,4", "c2": "t:1,3,5"},
-    ),
-    "claims of several generations": (
-        [
-            member("c1", "t t2 t3", "t:0-1 t2:1", 10),
-            member("c2", "t t2 t3", "t:0,2 t2:0-2", 8),
-        ],
-        "t:3 t2:3",
-        {"c1": "t:0-1 t2:1", "c2": "t:2 t2:0,2"},
-    ),
-    "each of three generations keeps partitions without a higher claim": (
-        [
-            member("c1", "t t2 t3", "t:0 t2:0 t3:0", 10),
-            member("c2", "t t2 t3", "t:1 t2:1 t3:1", 9),
-            member("c3", "t t2 t3", "t2:1 t3:0,2", 8),
-        ],
-        "t:3 t2:3 t3:3",
-        {"c1": "t:0 t2:0 t3:0", "c2": "t:1 t2:1 t3:1", "c3": "t:2 t2:2 t3:2"},
-    ),
-    "a newcomer gets unowned partitions": (
-        claimed("t t1 t2 t3", c1="", c2="t:0 t1:1 t2:2", c3="t:1 t2:0 t3:2", c4="t1:0 t3:1 t:2"), "t:3 t1:3 t2:3 t3:3",
-        {"c1": "t1:2 t2:1 t3:0", "c2": "t:0 t1:1 t2:2", "c3": "t:1 t2:0 t3:2", "c4": "t1:0 t3:1 t:2"},
-    ),
-    "partitions claimed twice in one generation are kept by neither": (
-        claimed("t", c1="t:0-1", c2="t:0,2", c3=""), "t:3", {"c1": "t:1", "c2": "t:2", "c3": "t:0"},
-    ),
-    "the same with one more": (
-        claimed("t", c1="t:0-1", c2="t:0,2", c3=""), "t:4", {"c1": "t:1,3", "c2": "t:2", "c3": "t:0"},
-    ),
-    "claims of removed or unsubscribed partitions are void": (
-        [member("c1", "t", "gone:0 t:0 other:0 t:9", 1), member("c2", "t")], "t:2 other:1", {"c1": "t:0", "c2": "t:1"},
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("strategy", STICKY)
-@pytest.mark.parametrize("case", CLAIMS)
-def test_sticky_strategies_keep_claimed_partitions_as_in_kafka(strategy: str, case: str) -> None:
-    members, topics, expected = CLAIMS[case]
-
-    assert shares(strategy, members, topics) == wanted(expected)
-    assert shares(strategy, members[::-1], topics) == wanted(expected)
 
 
 @pytest.mark.parametrize("strategy", STICKY)
@@ -233,31 +130,6 @@ def changed(strategy: str, was: list[Subscriber], members: list[Subscriber], top
     running = {one.consumer: one.running for one in after(was, given(strategy, was, numbered(topics)))}
     now = [replace(one, running=running.get(one.consumer, frozenset()), generation=1) for one in members]
     return given(strategy, now, numbered(topics))
-
-
-@pytest.mark.parametrize("strategy", STICKY)
-def test_a_consumer_is_added_and_another_removed(strategy: str) -> None:
-    one = [member("c1", "t")]
-    both = [*one, member("c2", "t")]
-    first = given(strategy, one, numbered("t:3"))
-    second = given(strategy, after(both, first), numbered("t:3"))
-    third = given(strategy, after(both, second)[1:], numbered("t:3"))
-
-    assert by_consumer(second) == wanted({"c1": "t:0-1", "c2": "t:2"})
-    assert by_consumer(third) == wanted({"c2": "t:0-2"})
-
-
-@pytest.mark.parametrize("strategy", STICKY)
-def test_two_consumers_are_added_and_two_removed_with_two_topics(strategy: str) -> None:
-    topics = numbered("t1:3 t2:4")
-    four = [member(f"c{n}", BOTH) for n in (1, 2, 3, 4)]
-    first = given(strategy, four[:2], topics)
-    second = given(strategy, after(four, first), topics)
-    third = given(strategy, after(four, second)[2:], topics)
-
-    assert by_consumer(first) == wanted({"c1": "t1:0,2 t2:1,3", "c2": "t1:1 t2:0,2"})
-    assert by_consumer(second) == wanted({"c1": "t1:0 t2:1", "c2": "t2:0 t1:1", "c3": "t1:2 t2:3", "c4": "t2:2"})
-    assert by_consumer(third) == wanted({"c3": "t1:0,2 t2:1,3", "c4": "t2:0,2 t1:1"})
 
 
 @pytest.mark.parametrize("strategy", STICKY)

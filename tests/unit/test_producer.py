@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -140,21 +143,22 @@ def test_columns_that_do_not_fit_are_refused_whole(tmp_path: Path, columns: dict
     assert values(tmp_path, 0) == []
 
 
+INVALID: dict[str, tuple[type[Exception], str, dict[str, Any]]] = {
+    "there is no topic 'trains'": (UsageError, "trains", {}),
+    "topic flights has no partition 4": (UsageError, "flights", {"partition": 4}),
+    "limit is": (UsageError, "flights", {"value": bytes(MAX_RECORD_BYTES)}),
+    "-1 is no timestamp": (UsageError, "flights", {"timestamp_ms": -1}),
+    "name is no text": (UsageError, "flights", {"headers": [("\ud800", b"")]}),
+    "consists of bytes, not of str": (TypeError, "flights", {"value": "x"}),
+}
+
+
 def test_invalid_record_is_refused_and_the_rest_is_written(tmp_path: Path) -> None:
     with Producer(tmp_path, TOPICS) as producer:
         producer.send("flights", b"good", partition=0)
-        with pytest.raises(UsageError, match="there is no topic 'trains'"):
-            producer.send("trains", b"x")
-        with pytest.raises(UsageError, match="topic flights has no partition 4"):
-            producer.send("flights", b"x", partition=4)
-        with pytest.raises(UsageError, match="limit is"):
-            producer.send("flights", bytes(MAX_RECORD_BYTES), partition=0)
-        with pytest.raises(UsageError, match="-1 is no timestamp"):
-            producer.send("flights", b"x", partition=0, timestamp_ms=-1)
-        with pytest.raises(UsageError, match="name is no text"):
-            producer.send("flights", b"x", partition=0, headers=[("\ud800", b"")])
-        with pytest.raises(TypeError, match="consists of bytes, not of str"):
-            producer.send("flights", "x", partition=0)  # type: ignore[arg-type]
+        for reason, (error, topic, record) in INVALID.items():
+            with pytest.raises(error, match=reason):
+                producer.send(topic, **{"value": b"x", "partition": 0} | record)
 
     assert values(tmp_path, 0) == [b"good"]
 
@@ -170,7 +174,7 @@ def test_a_batch_that_could_not_be_written_stays_and_is_flushed_later(
     producer = Producer(tmp_path, TOPICS)
     producer.send("flights", b"x", partition=0)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", _full_disk)
+        patch.setattr(os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
         with pytest.raises(LogError, match=r"cannot append to .*: No space left on device"):
             producer.flush()
     assert values(tmp_path, 0) == []
@@ -181,15 +185,8 @@ def test_a_batch_that_could_not_be_written_stays_and_is_flushed_later(
     assert values(tmp_path, 0) == [b"x"]
 
 
-def _full_disk(descriptor: int) -> None:
-    raise OSError(28, "No space left on device")
-
-
 def test_missing_hard_links_are_reported_as_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_links(source: str, target: str, **folders: int) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(os, "link", no_links)
+    monkeypatch.setattr(os, "link", Mock(side_effect=PermissionError(1, "Operation not permitted")))
 
     with pytest.raises(LogError, match="needs a file system with hard links"):
         Appender(tmp_path, "flights", ID, 0).append(stored_batches([b"x"]))
@@ -232,6 +229,15 @@ def test_producer_of_a_deleted_topic_gets_an_error(tmp_path: Path) -> None:
         producer.flush()
 
 
+def calls(producer: Producer) -> list[Callable[[], object]]:
+    """Every one but `close`."""
+    return [
+        lambda: producer.send("flights", b"c"),
+        lambda: producer.send_batch("flights", 0, [b"c"]),
+        producer.flush,
+    ]
+
+
 def test_a_closed_producer_says_so_and_a_second_close_does_nothing(tmp_path: Path) -> None:
     producer = Producer(tmp_path, TOPICS)
     producer.send("flights", b"a", partition=0)
@@ -240,14 +246,9 @@ def test_a_closed_producer_says_so_and_a_second_close_does_nothing(tmp_path: Pat
     with Producer(tmp_path, TOPICS) as other:
         other.send("flights", b"b", partition=0)
 
-    for closed in (producer, other):
-        refused = pytest.raises(UsageError, match="Cannot perform operation after producer has been closed")
-        with refused:
-            closed.send("flights", b"c")
-        with refused:
-            closed.send_batch("flights", 0, [b"c"])
-        with refused:
-            closed.flush()
+    for call in calls(producer) + calls(other):
+        with pytest.raises(UsageError, match="Cannot perform operation after producer has been closed"):
+            call()
     assert values(tmp_path, 0) == [b"a", b"b"]
 
 
@@ -256,12 +257,7 @@ def test_every_call_of_an_inherited_producer_says_so(tmp_path: Path, monkeypatch
     producer.send("flights", b"a", partition=0)
     with monkeypatch.context() as child:
         child.setattr(os, "getpid", lambda: -1)
-        for call in (
-            lambda: producer.send("flights", b"c"),
-            lambda: producer.send_batch("flights", 0, [b"c"]),
-            producer.flush,
-            producer.close,
-        ):
+        for call in (*calls(producer), producer.close):
             with pytest.raises(Inherited, match="was forked: make a producer in each process"):
                 call()
     producer.close()
