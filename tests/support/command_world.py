@@ -24,13 +24,19 @@ from coordinator.zk.znodes.segments import Segment
 from tests.support.made_group import MadeGroup
 from tests.support.parties import Parties
 from tests.support.sealed import SealedGroup, batches
-from tests.support.world import World, parts
+from tests.support.world import World
 
 
 def partition(text: str) -> TopicPartition:
     """That of `t-0`."""
     topic, _, number = text.rpartition("-")
     return TopicPartition(topic, int(number))
+
+
+def _mark(text: str) -> Mark:
+    member, _, some = text.partition(":")
+    name, _, life = member.partition("/")
+    return Mark(name, life, frozenset(map(partition, some.split(","))), 30_000, "evicted")
 
 
 class Hands:
@@ -172,14 +178,13 @@ class Hands:
         for name in names:
             self._groups[name] = MadeGroup(self._store, name, None if state == "-" else state)
 
-    def state(self, group: str, state: str, mark: str = "", region: str = "") -> None:
-        """The state that the coordinator writes, with all members in its target, and the mark of one that had t-0."""
+    def state(self, group: str, state: str, *marks: str, region: str = "") -> None:
+        """The state that the coordinator writes, with all members in its target, and marks (`c1/life:t-0,t-1`)."""
         targets = self._targets.get(group, {})
         topics = {part.topic for target in targets.values() for part in target.partitions}
-        marks = (Mark(mark, "life", parts("t", 0), 6667, "evicted"),) if mark else ()
         ids = {name: self._topic(name).id for name in topics}
         bound = GroupRegion(region) if region else None
-        self._groups[group].state(state, target=targets, topics=ids, marks=marks, region=bound)
+        self._groups[group].state(state, target=targets, topics=ids, marks=tuple(map(_mark, marks)), region=bound)
 
     def offsets(self, group: str, *offsets: str, of: str = "") -> str | None:
         """Set offsets (`t-0=5`) of the topic with the id `of` or today's; without any, show those that are set."""
@@ -216,9 +221,23 @@ class Hands:
         made = Seat(Registration("life", {"t": 1}, instance_id=name), 10_000)
         self._world.put(GroupPaths(group).seat(name), made.to_bytes())
 
-    def elected(self, node: str, host: str = "here") -> None:
+    def elected(self, node: str, host: str = "here", epoch: str = "7") -> None:
         """An elected node that takes no turn."""
-        self._world.put(COORDINATOR, CoordinatorRecord(node, host, 7).to_bytes())
+        self._world.put(COORDINATOR, CoordinatorRecord(node, host, int(epoch)).to_bytes())
+
+    # ---- nodes and consumers that run
+
+    def coordinator(self, node: str) -> None:
+        """A node, which is elected."""
+        self._world.elected(self._world.coordinator(node))
+
+    def consumer(self, group: str, name: str, *topics: str, protocols: str = "", **options: str) -> None:
+        named = {"protocols": tuple(protocols.split(","))} if protocols else {}
+        self._world.consumer(group, name, dict.fromkeys(topics, 1), **options, **named)
+
+    def stable(self, group: str, members: str) -> None:
+        """Wait for it."""
+        self._world.stable(group, int(members))
 
     # ---- segments and queries of group g
 
