@@ -2,61 +2,26 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner, Result
 
 from consumer.logs.base import LOG_SCHEMA
-from coordinator.admin import health, segments
+from coordinator.admin import segments
 from coordinator.admin.groups import Reading
-from coordinator.cli import main
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Listing, Node, SetData, Store, Watch
+from tests.support.cli import run
 from tests.support.sealed import SealedGroup, batches
 from tests.support.stores import FrontStore, Interrupted
 
 
 @pytest.fixture
-def group(zk: str, tmp_path: Path) -> Iterator[SealedGroup]:
-    store = open_kazoo(zk, 4000)
-    yield SealedGroup(store, tmp_path / "segments")
-    store.close()
-
-
-@pytest.fixture
-def run(zk: str) -> Any:
-    def run(*args: str) -> Result:
-        return CliRunner().invoke(main, [*args, "--zk", zk])
-
-    return run
-
-
-def test_status_check_finds_a_silent_query_that_is_far_behind(
-    group: SealedGroup, run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(health, "BEHIND_RECORDS", 20)
-    monkeypatch.setattr(segments, "SILENT_AFTER_MS", 0)
-    names = [group.seal(), group.seal(), group.seal()]
-    group.query("near", names[1])
-
-    def silent() -> list[str]:
-        found = json.loads(run("status", "--check", "-o", "json").stdout)["findings"]
-        return [item["message"] for item in found if item["check"] == "query-silent"]
-
-    assert silent() == []
-    group.query("far", names[0])
-    (message,) = silent()
-    assert "query far is silent for" in message and "holds back 20 records in 2 segments" in message
-    assert "queries remove g far --execute" in message
-    monkeypatch.setattr(segments, "SILENT_AFTER_MS", 60_000)
-    assert silent() == []
+def group(store: Store, tmp_path: Path) -> SealedGroup:
+    return SealedGroup(store, tmp_path / "segments")
 
 
 class Counting(FrontStore):
@@ -117,15 +82,10 @@ def test_a_query_is_removed_though_it_writes_at_the_same_moment(group: SealedGro
     assert group.store.get(group.paths.query("busy")) is None
 
 
-@pytest.fixture
-def whole(group: SealedGroup) -> list[str]:
-    """Four segments of two partitions, which are whole."""
-    return [group.seal(), group.seal(partition=1), group.seal(), group.seal()]
-
-
-def test_segments_without_checksums_are_counted_and_whole(group: SealedGroup, run: Any, whole: list[str]) -> None:
-    assert "checksums" not in run("segments", "verify", "g").output
-    for name in whole[:2]:
+def test_segments_without_checksums_are_counted_and_whole(zk: str, group: SealedGroup) -> None:
+    names = [group.seal(), group.seal(partition=1), group.seal(), group.seal()]
+    assert "checksums" not in run(zk, "segments", "verify", "g").output
+    for name in names[:2]:
         segment, sink = group.segment(name), pa.BufferOutputStream()
         with pa.ipc.new_file(sink, LOG_SCHEMA) as writer:
             for batch in batches(segment.ranges[0].partition, segment.ranges[0].first, segment.rows):
@@ -134,7 +94,7 @@ def test_segments_without_checksums_are_counted_and_whole(group: SealedGroup, ru
         changed = replace(segment, size=len(sink.getvalue()))
         group.store.commit([SetData(group.paths.segment(name), changed.to_bytes())])
 
-    result = run("segments", "verify", "g")
+    result = run(zk, "segments", "verify", "g")
 
     assert (result.exit_code, "4 segments, 0 problems" in result.output) == (0, True)
     assert "2 segments have no checksums: an earlier release sealed them" in result.output
