@@ -9,9 +9,10 @@
     [2]                             its exit code, when it is not 0
 
 `…` stands for any text in a line, and alone in a line for any lines; `likewise` is what the command before printed.
-`<name>` is a value with a name: `<folder>`, a party (its identity), or what stood in its place first. A file's head
-has its own worlds, `NAME:` with indented lines below, for `% NAME`; its other lines are those of every session. What
-lines of the head print is not looked at; they exit with 0. A JSON document has a line for each of its rows.
+`<name>` is a value with a name: `<folder>`, a party (its identity), one that a hand has named, or what stood in its
+place first. A file's head has its own worlds, `NAME:` with indented lines below, for `% NAME`; its other lines are
+those of every session. What lines of the head print is not looked at; they exit with 0. A JSON document has a line for
+each of its rows.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class Player:
         for step in steps(text):
             printed = self._printed(step)
             is_likewise = printed == before != "" and step.expected in ("", LIKEWISE)
-            found += f"{step.text}\n{LIKEWISE if is_likewise else self._kept(step.expected, printed)}"
+            found += f"{step.text}\n{LIKEWISE if is_likewise else self._kept(step.expected, self._named(printed))}"
             before = printed
         return found
 
@@ -117,9 +118,13 @@ class Player:
             return ""
         printed = self._run(party, words) if prompt == "$" else self._by_hand(party, words)
         self._names |= self._hands.names
-        for name, value in sorted(self._names.items(), key=lambda item: -len(item[1])):
-            printed = printed.replace(value, name)
         return "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
+
+    def _named(self, text: str) -> str:
+        """The text with the names of values in their place."""
+        for name, value in sorted(self._names.items(), key=lambda item: -len(item[1])):
+            text = text.replace(value, name)
+        return text
 
     def _by_hand(self, party: str, words: list[str]) -> str:
         options = {found[1]: found[2] for word in words if (found := _OPTION.fullmatch(word))}

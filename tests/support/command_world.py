@@ -77,6 +77,10 @@ class Hands:
         """A variable of later commands, or none of the name any more."""
         self._environment[name] = "\n".join(lines) if lines else None
 
+    def let(self, name: str, text: str, times: str = "1") -> None:
+        """`<name>` is this text, which may have escapes."""
+        self.names[f"<{name}>"] = text.encode().decode("unicode_escape") * int(times)
+
     def sleep(self, seconds: str) -> None:
         ThreadRuntime().sleep(float(seconds))
 
