@@ -45,25 +45,6 @@ def test_group_without_members_or_in_a_rebalance_is_reported(
     assert run_ok(zk, "groups", "describe", "g", "-o", "json").stderr == message
 
 
-def test_a_settled_group_verifies_and_one_that_lost_an_owner_does_not(world: World, stage: ManualStage) -> None:
-    hand = stage.hand()
-    made = world.topic("t", 4)
-    stage.topic("t", 4, made.id)
-    one, two = stage.puppet("g", "c1", {"t": 1}), stage.puppet("g", "c2", {"t.*": 1}, "white_list")
-    hand.settle("g", one, two)
-
-    whole = run(world.zk, "groups", "verify", "g")
-    world.remove(one.paths.owner("t", 0))
-    torn = run(world.zk, "groups", "verify", "g")
-
-    assert (whole.exit_code, whole.stdout) == (0, "Rebalance operation successful !\n")
-    assert (torn.exit_code, torn.stdout) == (
-        5,
-        "t-0: no owner: it is assigned to c1\nRebalance operation failed !\n",
-    )
-    assert run_problems(world.zk) == {"t-0": "no owner: it is assigned to c1"}
-
-
 def test_verify_agrees_with_the_coordinators_left_out_members(world: World, stage: ManualStage) -> None:
     hand = stage.hand()
     made, bare = world.topic("t", 2), world.topic("bare", 1)
