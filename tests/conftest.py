@@ -53,7 +53,9 @@ def pytest_collection_finish() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=0, help="another order of what happens in tests in virtual time")
-    parser.addoption("--rewrite", action="store_true", help="the expected side of turns as text becomes what is found")
+    parser.addoption(
+        "--rewrite", action="store_true", help="the expected side of turns and commands as text becomes what is found"
+    )
 
 
 class Failures:

@@ -1,24 +1,20 @@
-"""`acl apply`, `check` and `members`: lock-outs, interruptions, two operators, znodes of others."""
+"""`acl apply` and `members`: interruptions, two operators, processes. All else is in `command_lines/acl.txt`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from coordinator.admin.acl import apply, check, group_policies, read_policy, set_members
+from coordinator.admin.acl import apply, group_policies, read_policy, set_members
 from coordinator.zk.errors import CoordinatorError, NotAuthorized, UsageError, WriteDenied
-from coordinator.zk.security.access import digest_identity
-from coordinator.zk.security.policy import CREATE, READ, WORLD, AclPolicy
-from coordinator.zk.store import Acl, AclEntry, AclStore, Create, Operation
-from coordinator.zk.znodes.group_state import GroupState
-from coordinator.zk.znodes.paths import ACL_POLICY, CONSUMERS, GROUPS, NODES, Brokers, GroupPaths
-from coordinator.zk.znodes.regions import GroupRegion
-from tests.support.parties import OPEN, SECURE, Parties, owned_by
+from coordinator.zk.security.policy import AclPolicy
+from coordinator.zk.store import Acl, AclStore, Create, Operation
+from coordinator.zk.znodes.paths import GROUPS, NODES, Brokers, GroupPaths
+from tests.support.parties import OPEN, SECURE, Parties
 from tests.support.stores import FrontStore
 from tests.support.world import World
 
@@ -28,21 +24,6 @@ BROKERS = Brokers()
 @pytest.fixture
 def parties(zk: str, tmp_path: Path) -> Parties:
     return Parties(zk, tmp_path)
-
-
-@contextmanager
-def session(parties: Parties, name: str) -> Iterator[AclStore]:
-    store = parties.session(name)
-    try:
-        yield store
-    finally:
-        store.close()
-
-
-def acl_of(store: AclStore, path: str) -> Acl:
-    (acl,) = store.get_acls([path])
-    assert acl is not None
-    return acl
 
 
 @pytest.fixture
@@ -109,44 +90,6 @@ def killed() -> None:
 # ---- what an operator sees
 
 
-def test_check_of_a_chroot_without_policy_finds_it_open(groups: World, parties: Parties) -> None:
-    assert "acl: open" in parties.run_ok("", "acl", "check")
-    with session(parties, "mallory") as mallory:
-        mallory.set_acl(GroupPaths("g").channel("c1"), owned_by("mallory"))
-
-    result = parties.run("", "acl", "check")
-
-    assert result.exit_code == 5 and "this client may neither read nor administer it" in result.stdout
-
-
-def test_dry_run_tells_all_that_would_change_and_changes_nothing(groups: World, parties: Parties) -> None:
-    dry = parties.applies(*SECURE, execute=False)
-    assert dry.exit_code == 0 and parties.run_ok("", "acl", "check").startswith("acl: open\n")
-    assert "groups without members, which is refused: g, h" in dry.stdout
-    assert "nothing was changed" in dry.stderr
-    assert groups.store.get(ACL_POLICY) is None
-
-    prepared(parties)
-    dry = parties.applies(*SECURE, execute=False)
-
-    assert f"members of g: {parties.identity('team-a')}" in dry.stdout and "without members" not in dry.stdout
-    count = int(next(line for line in dry.stdout.splitlines() if "deviate" in line).split()[0])
-    done = parties.applies(*SECURE)
-    assert done.stdout == f"{count} ACLs set; the chroot is secure\n"
-    assert parties.deviations() == ""
-
-
-def test_dry_run_names_an_operator_that_is_none(groups: World, parties: Parties) -> None:
-    options = ("--coordinators", parties.identity("coordinator"), "--operators", parties.identity("operator"))
-
-    dry = parties.run("team-a", "acl", "apply", *options, *SECURE)
-    done = parties.run("team-a", "acl", "apply", *options, *OPEN, "--execute")
-
-    assert f"this client ({parties.identity('team-a')}) is none of the operators" in dry.stdout
-    assert done.exit_code == 2 and "it would lock itself out" in done.output
-    assert groups.store.get(ACL_POLICY) is None and groups.names(CONSUMERS) == ["groups"]
-
-
 @pytest.mark.real_zookeeper("it is about the server's schemes")
 def test_scheme_that_the_server_lacks_is_refused_before_anything_changes(groups: World, parties: Parties) -> None:
     prepared(parties)
@@ -157,119 +100,6 @@ def test_scheme_that_the_server_lacks_is_refused_before_anything_changes(groups:
     for result in (done, member):
         assert result.exit_code == 2 and "the server lacks one of the schemes digest, sasl" in result.output
     assert parties.run("operator", "acl", "check").exit_code == 0
-
-
-def test_group_without_members_is_refused_and_named(groups: World, parties: Parties) -> None:
-    assert parties.applies(*OPEN).exit_code == 0
-    parties.names("g", "team-a")
-
-    done = parties.applies(*SECURE)
-
-    assert done.exit_code == 2 and "group h has no members in the policy" in done.output
-    assert "acl: open" in parties.run_ok("operator", "acl", "check")
-
-
-def test_group_whose_region_is_not_permitted_is_refused_and_named(groups: World, parties: Parties) -> None:
-    prepared(parties)
-    groups.put(GroupPaths("g").state, GroupState(region=GroupRegion("r")).to_bytes())
-
-    dry, done = parties.applies(*SECURE, execute=False), parties.applies(*SECURE)
-
-    assert "group g is bound to consistent region r" in done.output and done.exit_code == 2
-    assert "refused: g (r)" in dry.output
-    parties.names("g", "team-a", regions=("r",))
-    assert parties.applies(*SECURE).exit_code == 0
-
-
-def test_znode_that_an_operator_may_not_set_is_passed_over_and_named(groups: World, parties: Parties) -> None:
-    prepared(parties)
-    with session(parties, "mallory") as mallory:
-        mallory.set_acl(GroupPaths("g").channels, owned_by("mallory"))
-
-    done = parties.applies(*SECURE)
-
-    assert done.exit_code == 5 and "1 znodes have an ACL that this client may not set" in done.stdout
-    found = parties.deviations()
-    assert found.count("/consumers/") == 1 and "an operator may remove it" in found
-
-
-def test_digests_that_the_server_masks_deviate_only_where_rights_do(groups: World, parties: Parties) -> None:
-    prepared(parties)
-    assert parties.applies(*SECURE).exit_code == 0
-    coordinator = parties.session("coordinator")
-    assert list(check(coordinator, BROKERS)) == []
-    with session(parties, "operator") as operator:
-        operator.set_acl(NODES, tuple(one for one in acl_of(operator, NODES) if one.identity != WORLD))
-
-    (found,) = check(coordinator, BROKERS)
-
-    assert (found.path, found.meaning) == (NODES, "anybody may not read it")
-    coordinator.close()
-
-
-def test_znode_with_the_operators_name_and_another_password_deviates(groups: World, parties: Parties) -> None:
-    """ZooKeeper shows no hash of a digest to who may not administer the znode: the names alone are equal."""
-    prepared(parties)
-    assert parties.applies(*SECURE).exit_code == 0
-    path = GroupPaths("g").id("c1")
-    with session(parties, "operator") as operator:
-        digests = [one for one in acl_of(operator, path) if one.identity.startswith("digest:")]
-        forged = [one._replace(identity=digest_identity(f"{one.identity.split(':')[1]}:guessed")) for one in digests]
-        operator.set_acl(path, (*forged, AclEntry(READ, WORLD)))
-
-    assert [line.split()[0] for line in parties.deviations().splitlines() if line.startswith("/")] == [path]
-    assert "may not administer it" in parties.deviations()
-
-
-@pytest.mark.parametrize("options", [OPEN, SECURE])
-def test_topics_of_a_kafka_whose_brokers_are_down_keep_its_acls(
-    groups: World, parties: Parties, options: tuple[str, ...]
-) -> None:
-    prepared(parties)
-    groups.put(BROKERS.topic("t"))
-    groups.put(BROKERS.ids)
-    with session(parties, "kafka") as kafka:
-        closed = owned_by("kafka", others=READ)
-        kafka.set_acl(BROKERS.topic("t"), closed)
-
-        assert parties.applies(*options).exit_code == 0
-        assert acl_of(kafka, BROKERS.topic("t")) == closed
-
-
-def test_chroot_that_an_administrator_has_closed_is_not_opened(groups: World, parties: Parties) -> None:
-    with session(parties, "operator") as administrator:
-        closed = owned_by("operator", others=READ | CREATE)
-        administrator.set_acl("/", closed)
-
-        prepared(parties)
-        assert acl_of(administrator, "/") == closed
-
-
-def test_members_named_again_keep_their_regions_unless_there_shall_be_none(groups: World, parties: Parties) -> None:
-    prepared(parties)
-    parties.names("g", "team-a", regions=("r",))
-    parties.names("g", "team-b")
-    assert "regions of g: r" in parties.run_ok("operator", "acl", "check")
-
-    parties.run_ok("operator", "acl", "members", "g", "--members", parties.identity("team-b"), "--no-regions")
-
-    assert "regions of g" not in parties.run_ok("operator", "acl", "check")
-
-
-def test_malformed_policy_is_written_again_when_the_options_tell_all_of_it(groups: World, parties: Parties) -> None:
-    groups.put(ACL_POLICY, b"garbage")
-
-    refused = parties.run("operator", "acl", "apply", *SECURE, "--execute")
-    assert refused.exit_code == 1 and "with --acl, --coordinators and --operators it is written again" in refused.output
-    assert parties.applies(*OPEN).exit_code == 0
-
-    groups.put(GroupPaths("g").acl, b"garbage")
-    refused = parties.applies(*SECURE)
-    assert refused.exit_code == 1 and "acl members g --members ID --no-regions writes it again" in refused.output
-    parties.run_ok("operator", "acl", "members", "g", "--members", parties.identity("team-a"), "--no-regions")
-    parties.names("h", "team-a")
-    assert parties.applies(*SECURE).exit_code == 0
-    assert parties.deviations() == ""
 
 
 def test_policy_too_large_for_a_group_is_refused_before_any_is_written(groups: World, parties: Parties) -> None:

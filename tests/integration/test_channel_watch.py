@@ -366,15 +366,6 @@ def test_a_pipe_that_is_closed_ends_it_without_a_traceback(world: World) -> None
         process.stderr.close()
 
 
-@pytest.mark.parametrize("arguments", [["missing"], ["g", "a/b"]])
-def test_a_name_that_cannot_be_watched_is_a_usage_error(world: World, arguments: list[str]) -> None:
-    world.put(PATHS.root)
-
-    result = run(world.zk, "channel", "watch", *arguments)
-
-    assert result.exit_code == 2, result.output
-
-
 def test_json_means_a_line_an_object_here_too(world: World) -> None:
     world.put(PATHS.channel("c1") + "/command-0000000000", b"{}")
 

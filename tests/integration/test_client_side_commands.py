@@ -92,38 +92,6 @@ def test_state_names_the_leader_its_ask_and_the_pending_ask(world: World) -> Non
     assert asked["ask"] == settled["ask"] < asked["pending_ask"] and asked["state"] == "CompletingRebalance"
 
 
-def test_members_are_described_with_their_assignors_and_the_leader(world: World) -> None:
-    led_by_c1(world)
-    client(world, "c3", assignment="coordinator,client", protocols=("range", "lag"))
-    eventually(lambda: world.names(PATHS.ids) == ["c1", "c2", "c3"], 10, "c3 is registered")
-
-    rows = run_json(world.zk, "groups", "describe", "g", "--members")
-
-    offers = {row["consumer_id"]: row["protocols"] for row in rows}
-    assert offers == {
-        "c1": "client: range",
-        "c2": "client: range, cooperative-sticky",
-        "c3": "coordinator: range, lag; client: range, lag",
-    }
-    assert [row["consumer_id"] for row in rows if row["leader"] == "leader"] == ["c1"]
-    assert all(row["metadata_bytes"] > 40 for row in rows)
-
-
-def test_a_group_without_client_side_assignment_shows_that_side_and_no_leader(world: World) -> None:
-    world.coordinator()
-    world.topic("t", 2)
-    world.consumer("g", "c1", {"t": 1})
-    world.stable("g", 1)
-
-    row = state_of(world)
-    members = run_json(world.zk, "groups", "describe", "g", "--members")
-
-    assert (row["assignment"], row["protocol_type"], row["leader"], row["ask"]) == (
-        "coordinator", "consumer", None, None,
-    )  # fmt: skip
-    assert "protocols" not in members[0]
-
-
 # ---- status, verify
 
 
@@ -139,13 +107,6 @@ def test_a_group_that_a_leader_assigns_is_healthy_and_nothing_below_it_is_unknow
     verified = run(world.zk, "groups", "verify", "g")
 
     assert status["problems"] == {} and (check.exit_code, verified.exit_code) == (0, 0), check.output + verified.output
-
-
-def test_invalid_ask_is_reported_with_its_path(world: World) -> None:
-    led_by_c1(world)
-    world.put(f"{PATHS.sync}/stray", b"{}")
-
-    assert run_json(world.zk, "status")["problems"] == {f"{PATHS.sync}/stray": "invalid name of an ask"}
 
 
 # ---- channel watch, history
@@ -204,27 +165,6 @@ def test_an_ask_that_a_leader_has_not_answered_yet_is_shown_with_its_command(wor
 
 
 # ---- commands that change groups
-
-
-def test_offsets_of_consumed_topics_are_protected_under_client_side_assignment(world: World, tmp_path: Path) -> None:
-    world.coordinator()
-    world.topic("t", 2)
-    world.topic("other", 1)
-    world.put(PATHS.offset("other", 0), b'{"version":1,"offset":5,"topic_id":"x","generation":1}')
-    client(world, "c1", {"t.*": 1}, pattern="white_list")
-    client(world, "c2")
-    world.stable("g", 2)
-
-    to_0 = ["--topic", "t", "--to-offset", "0", "--log-dir", str(tmp_path), "--execute"]
-    reset = run(world.zk, "groups", "reset-offsets", "g", *to_0)
-    kept = run(world.zk, "groups", "delete-offsets", "g", "--topic", "t")
-    gone = run_ok(world.zk, "groups", "delete-offsets", "g", "--topic", "other")
-    deleted = run(world.zk, "groups", "delete", "g")
-
-    assert (reset.exit_code, kept.exit_code, deleted.exit_code) == (1, 1, 1)
-    assert "Assignments can only be reset if the group 'g' is inactive" in reset.stderr
-    assert kept.stdout.count("GROUP_SUBSCRIBED_TO_TOPIC") == 2 and "Successful" in gone.stdout
-    assert "GroupNotEmpty" in deleted.stdout and world.data(PATHS.offset("other", 0)) is None
 
 
 def test_empty_group_is_reset_exported_and_deleted_with_its_asks(world: World, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from coordinator.zk.store import Node, Watch
 from coordinator.zk.update import ensure
 from coordinator.zk.znodes.paths import PAUSED, GroupPaths
 from coordinator.zk.znodes.records import Pause, PausedRecord
-from tests.support.cli import run, run_json, run_ok
+from tests.support.cli import run, run_ok
 from tests.support.hand import ManualStage
 from tests.support.stores import FrontStore
 from tests.support.wait import eventually
@@ -182,45 +182,6 @@ def test_a_pause_whose_event_was_lost_is_seen_by_the_sweep(world: World, caplog:
     obeyed(caplog, "paused: group=g ")
     run_ok(world.zk, "resume")
     obeyed(caplog, "resumed: group=g")
-
-
-def test_status_shows_owner_group_time_and_reason_of_each_pause(world: World) -> None:
-    world.put(PATHS.root)
-    world.put(GroupPaths("h").root)
-
-    first = run_json(world.zk, "pause", "g", "--reason", "a look \x1b[31mred")
-    again = run_json(world.zk, "pause", "g", "--reason", "another")
-    everything = run_json(world.zk, "pause")
-    text = run_ok(world.zk, "status").stdout
-    document = run_json(world.zk, "status")
-
-    assert first == again and set(first) == {"all", "groups"}
-    assert first["groups"]["g"]["reason"].startswith("a look")
-    assert everything["all"]["by"] and everything["groups"] == first["groups"]
-    lines = [line for line in text.splitlines() if line.startswith("PAUSED")]
-    assert len(lines) == 2 and "everything, by " in lines[0] and "group g, by " in lines[1]
-    assert "\x1b" not in text and "a look \\x1b[31mred" in lines[1]
-    assert document["paused"] == everything
-    assert {group["group"]: group["paused"] for group in document["groups"]} == {"g": "all", "h": "all"}
-
-
-def test_impossible_pause_or_resume_is_refused_with_a_reason(world: World) -> None:
-    world.put(PATHS.root)
-
-    missing = run(world.zk, "pause", "missing")
-    slash = run(world.zk, "pause", "a/b")
-    long = run(world.zk, "pause", "g", "--reason", "x" * 1001)
-    nothing = run_ok(world.zk, "resume")
-    run_ok(world.zk, "pause")
-    alone = run(world.zk, "resume", "g")
-    lifted = run_ok(world.zk, "resume")
-
-    assert (missing.exit_code, slash.exit_code, long.exit_code) == (2, 2, 2)
-    assert "'missing' does not exist" in missing.stderr
-    assert "no group was paused" in nothing.stderr and nothing.stdout == "no group is paused\n"
-    assert alone.exit_code == 2 and "resume everything with `resume`" in alone.stderr
-    assert "all pauses are removed" in lifted.stderr
-    assert world.data(PAUSED) is None
 
 
 @pytest.mark.parametrize("stands_already", [False, True])

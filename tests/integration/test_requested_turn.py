@@ -15,7 +15,7 @@ from coordinator.zk.errors import EpochOver
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import TurnRequest
-from tests.support.cli import run, run_json, run_ok
+from tests.support.cli import run, run_json
 from tests.support.hand import ManualStage
 from tests.support.terms import with_store
 from tests.support.wait import eventually
@@ -34,23 +34,6 @@ class Faulty(RangeAssignor):
         if self.fails:
             raise RuntimeError("the assignor is at fault")
         return super().assign(members, topics)
-
-
-def test_where_nothing_has_to_change_a_requested_turn_changes_nothing(world: World) -> None:
-    world.coordinator()
-    world.topic("t", 4)
-    world.consumer("g", "c1", {"t": 1})
-    world.stable("g", 1)
-    before = world.data(PATHS.state)
-
-    document = run_json(world.zk, "rebalance", "g", "--reason", "to see")
-    text = run_ok(world.zk, "rebalance", "g").stdout
-
-    stands = {"state": "Stable", "generation": 1, "reason": None}
-    assert document == {"group": "g", "before": stands, "after": stands, "changed": False}
-    assert "a turn was taken: no changes were needed" in text
-    assert world.data(PATHS.state) == before
-    assert world.data(PATHS.request) is None
 
 
 def test_a_requested_turn_cuts_the_wait_after_a_failure_short(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,20 +156,3 @@ def test_a_request_that_cannot_be_read_is_reported_and_taken_all_the_same(world:
     eventually(lambda: world.data(PATHS.request) is None, 5, "it is answered")
     eventually(lambda: service.problems.current() == {}, 5, "and mended with it")
     assert service.problems.count == 1
-
-
-def test_impossible_rebalance_request_is_refused_with_a_remedy(world: World) -> None:
-    world.put(PATHS.root)
-
-    missing = run(world.zk, "rebalance", "unelected")
-    unelected = run(world.zk, "rebalance", "g")
-    run_ok(world.zk, "pause", "g")
-    paused = run(world.zk, "rebalance", "g")
-    run_ok(world.zk, "pause")
-    everything = run(world.zk, "rebalance", "g")
-
-    assert missing.exit_code == 2 and "does not exist" in missing.stderr
-    assert unelected.exit_code == 1 and "no coordinator is elected" in unelected.stderr
-    assert paused.exit_code == 2 and "resume it first with `resume g`" in paused.stderr
-    assert everything.exit_code == 2 and "resume it first with `resume`" in everything.stderr
-    assert world.data(PATHS.request) is None

@@ -47,16 +47,6 @@ def test_another_node_is_elected_and_the_group_continues(world: World, caplog: p
     assert world.elected(one, two, above=found["elected"]["epoch"]) is first
 
 
-def test_with_one_node_the_same_is_elected_again(world: World) -> None:
-    service = world.coordinator("only")
-    world.elected(service)
-
-    result = run_ok(world.zk, "resign", "--node", "only")
-
-    assert "DEPOSED  only" in result.stdout
-    assert "ELECTED  only" in result.stdout and "epoch 2" in result.stdout
-
-
 def test_a_znode_that_was_removed_by_hand_makes_its_node_resign_at_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,28 +57,6 @@ def test_a_znode_that_was_removed_by_hand_makes_its_node_resign_at_once(
     world.remove(COORDINATOR)
 
     world.elected(service, above=1, timeout_s=5, wait=within)
-
-
-def test_resign_of_another_node_or_without_an_elected_node_is_refused(world: World) -> None:
-    unelected = run(world.zk, "resign")
-    world.elected(world.coordinator("only"))
-    other = run(world.zk, "resign", "--node", "other")
-
-    assert unelected.exit_code == 1 and "no node is elected" in unelected.stderr
-    assert other.exit_code == 2 and "'other' is not elected: 'only' is, with epoch 1" in other.stderr
-    node = world.store.get(COORDINATOR)
-    assert node is not None and CoordinatorRecord.parse(COORDINATOR, node.data).epoch == 1
-
-
-def test_resignation_without_a_new_election_is_reported(world: World) -> None:
-    world.put(COORDINATOR_EPOCH, EpochRecord(3).to_bytes())
-    world.put(COORDINATOR, CoordinatorRecord("gone", "host", 3).to_bytes())
-
-    result = run(world.zk, "resign", "--timeout", "0.3")
-
-    assert result.exit_code == 1
-    assert "node gone is deposed (epoch 3), but no node was elected within 0.3 s" in result.stderr
-    assert world.data(COORDINATOR) is None
 
 
 @pytest.mark.real_zookeeper("processes")

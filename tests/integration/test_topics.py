@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,46 +18,17 @@ from consumer.cli import main as consumer_main
 from consumer.logs import open_log
 from consumer.logs.embedded.producer import Producer
 from coordinator.admin.groups import Reading
-from coordinator.admin.topics import alter_topic, create_topic, delete_topic, list_topics, topic_znodes
+from coordinator.admin.topics import alter_topic, create_topic, delete_topic, list_topics
 from coordinator.cli import main as coordinator_main
-from coordinator.zk.errors import BadData, OutcomeUnknown, TooLarge, UsageError
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Create, Operation, Store
+from coordinator.zk.errors import UsageError
+from coordinator.zk.store import Create, Store
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
+from tests.support.stores import Interrupted, lost_reply
 from tests.support.wait import eventually
 
 BROKERS = Brokers()
 LARGE = 1 << 30
-
-
-@pytest.fixture
-def store(zk: str) -> Iterator[Store]:
-    store = open_kazoo(zk, session_timeout_ms=4000)
-    yield store
-    store.close()
-
-
-class Interfering:
-    """A store with another client's change just before a commit, or with a lost reply."""
-
-    def __init__(self, store: Store, before: Callable[[], object] | None = None, loses_reply: bool = False) -> None:
-        self._store = store
-        self._before = before
-        self._loses_reply = loses_reply
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    def commit(self, operations: Sequence[Operation]) -> list[str]:
-        before, self._before = self._before, None
-        if before:
-            before()
-        created = self._store.commit(operations)
-        if self._loses_reply:
-            self._loses_reply = False
-            raise OutcomeUnknown("the reply to a commit was lost")
-        return created
 
 
 def test_a_topic_is_created_as_kafka_writes_it(store: Store) -> None:
@@ -78,23 +48,6 @@ def test_a_topic_is_created_as_kafka_writes_it(store: Store) -> None:
     assert list_topics(Reading(store), BROKERS)["flights"] == topic
 
 
-def test_topics_may_be_below_another_path(store: Store) -> None:
-    elsewhere = Brokers("/kafka/main")
-
-    create_topic(store, elsewhere, "flights", 1)
-
-    assert [*list_topics(Reading(store), elsewhere)] == ["flights"]
-    assert list_topics(Reading(store), BROKERS) == {}
-
-
-def test_a_topic_that_exists_is_not_created_again(store: Store) -> None:
-    first = create_topic(store, BROKERS, "flights", 1)
-
-    with pytest.raises(UsageError, match="topic flights exists already"):
-        create_topic(store, BROKERS, "flights", 2)
-    assert list_topics(Reading(store), BROKERS)["flights"] == first
-
-
 @pytest.mark.parametrize(
     ("name", "partitions", "message"),
     [
@@ -111,38 +64,12 @@ def test_a_bad_name_or_number_is_refused_in_a_sentence(store: Store, name: str, 
     assert list_topics(Reading(store), BROKERS) == {}
 
 
-def test_more_partitions_than_a_znode_holds_are_refused(store: Store) -> None:
-    with pytest.raises(TooLarge, match="topic flights with 100000 partitions does not fit into a znode"):
-        create_topic(store, BROKERS, "flights", 100_000)
-    assert list_topics(Reading(store), BROKERS) == {}
-
-
-def test_a_topic_gets_more_partitions_and_keeps_its_id(store: Store) -> None:
-    created = create_topic(store, BROKERS, "flights", 2)
-
-    altered = alter_topic(store, BROKERS, "flights", 5)
-
-    assert altered == Topic("flights", created.id, (0, 1, 2, 3, 4))
-    assert list_topics(Reading(store), BROKERS)["flights"] == altered
-
-
-def test_a_topic_never_gets_fewer_partitions(store: Store) -> None:
-    create_topic(store, BROKERS, "flights", 2)
-
-    with pytest.raises(UsageError, match="cannot give topic flights 1 partitions: it has 2, which cannot become fewer"):
-        alter_topic(store, BROKERS, "flights", 1)
-    with pytest.raises(UsageError, match="already has that many"):
-        alter_topic(store, BROKERS, "flights", 2)
-    with pytest.raises(UsageError, match="there is no topic trains in /brokers/topics"):
-        alter_topic(store, BROKERS, "trains", 2)
-
-
 def test_change_is_applied_on_top_of_a_concurrent_one(store: Store) -> None:
     create_topic(store, BROKERS, "flights", 1)
-    interfering = Interfering(store, lambda: alter_topic(store, BROKERS, "flights", 3))
+    interfering = Interrupted(store, lambda: alter_topic(store, BROKERS, "flights", 3))
     assert len(alter_topic(interfering, BROKERS, "flights", 5).partitions) == 5
 
-    interfering = Interfering(store, lambda: alter_topic(store, BROKERS, "flights", 9))
+    interfering = Interrupted(store, lambda: alter_topic(store, BROKERS, "flights", 9))
     with pytest.raises(UsageError, match="it has 9, which cannot become fewer"):
         alter_topic(interfering, BROKERS, "flights", 7)
 
@@ -151,28 +78,12 @@ def test_a_commit_whose_reply_was_lost_counts_as_done_when_it_was(store: Store) 
     created = create_topic(store, BROKERS, "warm-up", 1)  # makes the parents, so that the next commit is the topic's
     assert created
 
-    topic = create_topic(Interfering(store, loses_reply=True), BROKERS, "flights", 1)
-    altered = alter_topic(Interfering(store, loses_reply=True), BROKERS, "flights", 2)
+    topic = create_topic(Interrupted(store, after=lost_reply), BROKERS, "flights", 1)
+    altered = alter_topic(Interrupted(store, after=lost_reply), BROKERS, "flights", 2)
     assert list_topics(Reading(store), BROKERS)["flights"] == altered == Topic("flights", topic.id, (0, 1))
-    delete_topic(Interfering(store, loses_reply=True), BROKERS, "flights")
+    delete_topic(Interrupted(store, after=lost_reply), BROKERS, "flights")
 
     assert [*list_topics(Reading(store), BROKERS)] == ["warm-up"]
-
-
-def test_topic_with_bad_data_is_listed_with_the_reason_and_can_be_deleted(store: Store) -> None:
-    good = create_topic(store, BROKERS, "good", 1)
-    store.commit([Create(BROKERS.topic("bad"), b"not json"), Create(BROKERS.topic("no name"), b"{}")])
-
-    reading = Reading(store)
-
-    assert list_topics(reading, BROKERS) == {"bad": None, "good": good, "no name": None}
-    bad, nameless = reading.problems.values()
-    assert "/brokers/topics/bad holds no JSON" in bad
-    assert nameless == "'no name' is no name of a topic"
-    with pytest.raises(BadData):
-        alter_topic(store, BROKERS, "bad", 2)
-    delete_topic(store, BROKERS, "bad")
-    assert [*list_topics(Reading(store), BROKERS)] == ["good", "no name"]
 
 
 def test_a_topic_is_deleted_with_everything_below_it(store: Store) -> None:
@@ -181,7 +92,7 @@ def test_a_topic_is_deleted_with_everything_below_it(store: Store) -> None:
     store.commit([Create(f"{root}/partitions")])
     for first in range(0, 500, 250):  # more than one multi takes
         store.commit([Create(f"{root}/partitions/{number}") for number in range(first, first + 250)])
-    late = Interfering(store, lambda: store.commit([Create(f"{root}/late")]))
+    late = Interrupted(store, lambda: store.commit([Create(f"{root}/late")]))
 
     removed = delete_topic(late, BROKERS, "flights")
 
@@ -189,28 +100,6 @@ def test_a_topic_is_deleted_with_everything_below_it(store: Store) -> None:
     assert (removed[-1], store.get(root)) == (root, None)
     with pytest.raises(UsageError, match="there is no topic flights"):
         delete_topic(store, BROKERS, "flights")
-
-
-def test_recreated_topic_has_another_id(store: Store) -> None:
-    first = create_topic(store, BROKERS, "flights", 1)
-    delete_topic(store, BROKERS, "flights")
-
-    assert create_topic(store, BROKERS, "flights", 1).id != first.id
-
-
-def test_topics_of_a_real_kafka_are_listed_and_left_alone(store: Store) -> None:
-    create_topic(store, BROKERS, "mine", 1)
-    theirs = {"version": 3, "topic_id": "kafkas-own-topic-id-00", "partitions": {"0": [1, 2]}}
-    store.commit([Create(BROKERS.topic("theirs"), json.dumps(theirs).encode())])
-    store.commit([Create("/brokers/ids"), Create("/brokers/ids/1", ephemeral=True)])
-
-    assert [*list_topics(Reading(store), BROKERS)] == ["mine", "theirs"]
-    with pytest.raises(UsageError, match=r"alter it in Kafka, by .*scripts/ensemble kafka topic NAME --partitions 2"):
-        alter_topic(store, BROKERS, "theirs", 2)
-    with pytest.raises(UsageError, match=r"delete it in Kafka, by .*scripts/ensemble kafka topic NAME --delete"):
-        topic_znodes(store, BROKERS, "theirs")
-    with pytest.raises(UsageError, match="brokers of a real Kafka are registered"):
-        create_topic(store, BROKERS, "another", 1)
 
 
 def test_a_producer_learns_of_topics_from_zookeeper(store: Store, tmp_path: Path) -> None:
@@ -238,59 +127,6 @@ def created(zk: str, name: str, partitions: int) -> str:
     result = coordinator(zk, "topics", "create", name, "--partitions", str(partitions), "-o", "json")
     assert result.exit_code == 0, result.output
     return str(json.loads(result.stdout)[0]["topic_id"])
-
-
-def test_the_command_line_creates_alters_and_lists_topics(zk: str) -> None:
-    topic_id = created(zk, "flights", 2)
-    assert coordinator(zk, "topics", "alter", "flights", "--partitions", "4").exit_code == 0
-
-    table = coordinator(zk, "topics", "list")
-    document = coordinator(zk, "topics", "list", "-o", "json")
-
-    assert [line.split() for line in table.stdout.splitlines()] == [
-        ["TOPIC", "PARTITIONS", "TOPIC-ID", "ERROR"],
-        ["flights", "4", topic_id, "-"],
-    ]
-    assert json.loads(document.stdout) == [{"topic": "flights", "partitions": 4, "topic_id": topic_id, "error": None}]
-
-
-def test_an_error_is_one_line_on_stderr_and_an_exit_code(zk: str) -> None:
-    created(zk, "flights", 2)
-
-    again = coordinator(zk, "topics", "create", "flights", "--partitions", "2")
-    fewer = coordinator(zk, "topics", "alter", "flights", "--partitions", "1")
-    none = coordinator(zk, "topics", "alter", "flights", "--partitions", "0")
-    relative = coordinator(zk, "topics", "list", "--brokers-path", "brokers")
-
-    assert (again.exit_code, again.stdout, again.stderr) == (2, "", "error: topic flights exists already\n")
-    assert (fewer.exit_code, fewer.stderr.count("\n")) == (2, 1)
-    assert (none.exit_code, relative.exit_code) == (2, 2)
-
-
-def test_address_is_read_from_the_environment_and_required(zk: str) -> None:
-    listed = CliRunner(env={"ZK_GROUP_ZK": zk}).invoke(coordinator_main, ["topics", "list", "-o", "json"])
-    missing = CliRunner().invoke(coordinator_main, ["topics", "list"])
-
-    assert (listed.exit_code, json.loads(listed.stdout)) == (0, [])
-    assert missing.exit_code == 2
-
-
-def test_deleting_is_a_dry_run_until_it_shall_be_executed(zk: str, tmp_path: Path) -> None:
-    topic_id = created(zk, "flights", 1)
-    assert produced(zk, tmp_path, b"a\n").exit_code == 0
-    data = tmp_path / "log" / "flights" / topic_id
-    delete = ("topics", "delete", "flights", "--log-dir", str(tmp_path / "log"), "-o", "json")
-    wanted = [{"kind": "znode", "path": "/brokers/topics/flights"}, {"kind": "data", "path": str(data)}]
-
-    dry = coordinator(zk, *delete)
-    assert (dry.exit_code, json.loads(dry.stdout)) == (0, wanted)
-    assert "nothing was removed" in dry.stderr
-    assert data.is_dir()
-
-    executed = coordinator(zk, *delete, "--execute")
-    assert (executed.exit_code, json.loads(executed.stdout), executed.stderr) == (0, wanted, "")
-    assert not data.parent.exists()
-    assert coordinator(zk, *delete).exit_code == 2
 
 
 def produced(zk: str, folder: Path, lines: bytes, *options: str) -> Result:
@@ -376,12 +212,6 @@ def test_after_twenty_bad_lines_the_rest_is_only_counted(zk: str, tmp_path: Path
 
     assert (result.exit_code, len(result.stderr.splitlines())) == (1, 22)
     assert "100 bad lines were skipped" in result.stderr
-
-
-def test_producing_into_a_missing_topic_is_a_usage_error(zk: str, tmp_path: Path) -> None:
-    result = produced(zk, tmp_path, b"x\n")
-
-    assert (result.exit_code, result.stderr) == (2, "error: there is no topic flights at /brokers/topics/flights\n")
 
 
 @pytest.mark.real_zookeeper("processes")

@@ -30,11 +30,11 @@ class MadeGroup:
         is_there = self.store.get(self.paths.state) is not None
         self.store.commit([SetData(self.paths.state, data) if is_there else Create(self.paths.state, data)])
 
-    def offsets_at(self, topic: Topic, offsets: Mapping[int, int], topic_id: str | None = None) -> None:
+    def offsets_at(self, topic: Topic, offsets: Mapping[int, int]) -> None:
         """Offsets that members have left."""
         ensure(self.store, [self.paths.offsets_of(topic.name)])
         made = [
-            [Create(self.paths.offset(topic.name, n), OffsetRecord(offset, topic_id or topic.id, 2).to_bytes())]
+            [Create(self.paths.offset(topic.name, n), OffsetRecord(offset, topic.id, 2).to_bytes())]
             for n, offset in offsets.items()
         ]
         for some in batches(made):

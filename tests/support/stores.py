@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from coordinator.zk.errors import OutcomeUnknown
 from coordinator.zk.store import Listing, Node, Operation, StateListener, Store, Watch
+
+Act = Callable[[], object]
+
+
+def nothing() -> None:
+    """Happens."""
 
 
 class FrontStore(Store):
@@ -57,6 +63,34 @@ class LostReplies(FrontStore):
     def commit(self, operations: Sequence[Operation]) -> list[str]:
         self.behind.commit(operations)
         raise OutcomeUnknown("no reply")
+
+
+def lost_reply() -> None:
+    """What happens after a commit whose reply never arrives."""
+    raise OutcomeUnknown("no reply")
+
+
+class Interrupted(FrontStore):
+    """Something happens just before one of the commits, or after it and before its sender knows.
+
+    :ivar commits: how many were sent.
+    """
+
+    def __init__(self, store: Store, before: Act = nothing, at: int = 1, after: Act = nothing) -> None:
+        super().__init__(store)
+        self._before = before
+        self._after = after
+        self._at = at
+        self.commits = 0
+
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        self.commits += 1
+        if self.commits != self._at:
+            return self.behind.commit(operations)
+        self._before()
+        found = self.behind.commit(operations)
+        self._after()
+        return found
 
 
 class DeafStore(FrontStore):

@@ -6,9 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from consumer.cli import main
 from consumer.cli.output import EventLines, RecordLines
 from consumer.consumer import Record
 from consumer.errors import AssignmentFailed, CommitFailed
@@ -241,12 +239,3 @@ def test_without_events_each_record_is_a_line_and_a_failed_commit_is_one_on_stde
     shown = {"offset": 3, "timestamp": 77, "key": "k", "value": "v", "headers": [{"name": "h", "value": "x"}]}
     assert [json.loads(line) for line in found.out.splitlines()] == [{**named(0)[0], **shown}]
     assert found.err == "error: no\n"
-
-
-def test_verbose_without_events_is_a_usage_error() -> None:
-    arguments = ["run", "--zk", "localhost:1", "--group", "g", "--log-dir", "d", "--topics", "t", "--verbose"]
-
-    result = CliRunner().invoke(main, arguments)
-
-    assert result.exit_code == 2
-    assert "--verbose adds records to --events: give both" in result.output

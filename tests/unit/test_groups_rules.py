@@ -6,10 +6,8 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from click.testing import CliRunner
 
 from coordinator.admin.groups import ShownAsk, ShownGroup, ShownMember, ShownPartition, by_holder, parse_states
-from coordinator.cli import main
 from coordinator.cli.groups import assignment_text, offered, state_message
 from coordinator.cli.watching import Shot, show
 from coordinator.zk.errors import ConnectionLost, UsageError
@@ -220,25 +218,3 @@ def test_a_group_is_led_by_the_incarnation_or_the_seat_that_was_asked(
 )
 def test_lag_is_known_when_offset_and_log_end_are(offset: int | None, end: int | None, lag: int | None) -> None:
     assert ShownPartition(TopicPartition("t", 0), "id", None, None, offset).lag(end) == lag
-
-
-@pytest.mark.parametrize(
-    "args",
-    [
-        ("groups", "remove-members", "g"),
-        ("groups", "remove-members", "g", "i1", "--all-members"),
-        ("groups", "lift-mark", "g", "c1", "--dry-run", "--execute"),
-        ("regions", "reset", "r", "--to", "3", "--to-initial"),
-    ],
-)
-def test_contradicting_options_are_refused_before_the_command_connects(
-    args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def connected(*args: object) -> None:
-        raise AssertionError("it connects")
-
-    monkeypatch.setattr("coordinator.zk.process.cli.open_kazoo", connected)
-
-    result = CliRunner().invoke(main, [*args, "--zk", "127.0.0.1:1/x"])
-
-    assert result.exit_code == 2, result.output

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from click.testing import CliRunner
 
-from consumer.cli import main
 from consumer.cli.output import shown_record
 from consumer.cli.produce import record_of_json
 from consumer.fetching.record_buffer import Record
@@ -86,11 +84,3 @@ def test_what_run_prints_is_read_again(record: Record) -> None:
 def test_base64_and_headers_that_are_none_are_refused(line: str, message: str) -> None:
     with pytest.raises(BadData, match=message):
         record_of_json("line 1", line.encode())
-
-
-def test_the_place_of_a_line_without_fields_is_a_usage_error() -> None:
-    words = ["produce", "t", "--ignore-place", "--zk", "127.0.0.1:1", "--log-dir", "/tmp"]
-
-    done = CliRunner().invoke(main, words, input="")
-
-    assert (done.exit_code, "--format jsonl" in done.output) == (2, True)

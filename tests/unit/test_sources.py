@@ -11,7 +11,6 @@ from click.testing import CliRunner
 from consumer.cli import main as consumer_main
 from consumer.config import ConsumerConfig
 from consumer.logs.kafka.options import kafka_options, with_sources
-from coordinator.cli import main as coordinator_main
 from coordinator.term.config import CoordinatorConfig
 from coordinator.zk import values
 from coordinator.zk.errors import UsageError
@@ -85,32 +84,6 @@ def test_a_keyword_in_python_is_refused_by_its_name_alone() -> None:
     assert (
         refused(CoordinatorConfig, {"zk": "zk:1", "metrics_port": -1}) == "metrics_port must be from 0 (off) to 65535"
     )
-
-
-@pytest.mark.parametrize(
-    ("words", "variable", "value"),
-    [
-        ("status", "ZK_GROUP_ZK", "zk:1/x,zk:2/x"),
-        ("topics list", "ZK_GROUP_BROKERS_PATH", "brokers"),
-        ("run --node a", "ZK_GROUP_ZK", "http://zk"),
-        ("status", "ZK_GROUP_ZK_AUTH_FILE", "/no/such/file"),
-        ("groups describe g", "ZK_GROUP_LOG_DIR", "kafka://broker"),
-    ],
-)
-def test_a_command_names_the_variable_of_a_refused_value(words: str, variable: str, value: str) -> None:
-    env = {"ZK_GROUP_ZK": "127.0.0.1:1", variable: value}
-
-    done = CliRunner().invoke(coordinator_main, words.split(), env=env)
-
-    assert done.exit_code == 2
-    assert f"from {variable})" in done.output and value in done.output
-
-
-def test_a_command_names_no_variable_that_an_option_hides() -> None:
-    done = CliRunner().invoke(coordinator_main, ["status", "--zk", "http://zk"], env={"ZK_GROUP_ZK": "zk:1"})
-
-    assert done.exit_code == 2
-    assert "ZK_GROUP_ZK" not in done.output
 
 
 def test_an_option_of_librdkafka_is_refused_with_its_variable() -> None:
